@@ -1,0 +1,53 @@
+#pragma once
+// Errors that say what was expected, what was found, where, and what to do next.
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace p3d::base {
+
+/// What the process returns to the shell; `p3d --help` and the README list the same numbers.
+enum class ExitCode : int {
+  ok = 0,
+  run_failed = 1,   ///< an error while running (I/O, MPI, an exception on some rank)
+  bad_input = 2,    ///< the input or the command line is wrong; nothing was started
+  timeout = 3,      ///< a wait outlasted comm.timeout_s
+  not_finite = 4,   ///< the loss or a gradient became NaN or infinite
+  interrupted = 75  ///< stopped by a signal at a step boundary; run again to go on (EX_TEMPFAIL)
+};
+
+/// The four things that every message carries. `where` may be empty when the thrower does not know; the reporter then
+/// adds the rank.
+struct ErrorText {
+  std::string expected;
+  std::string found;
+  std::string where;
+  std::string fix;
+};
+
+/// The exception of p3d. `what()` is the four parts as lines of text.
+class Error : public std::runtime_error {
+public:
+  Error(ErrorText text, ExitCode code = ExitCode::run_failed);
+  ErrorText const& text() const noexcept { return text_; }
+  ExitCode code() const noexcept { return code_; }
+
+private:
+  ErrorText text_;
+  ExitCode code_;
+};
+
+/// The four parts as lines; empty parts are left out.
+std::string format(ErrorText const& text);
+
+/// An internal contract (a caller inside p3d is wrong, not the user). Throws Error with file and line.
+[[noreturn]] void contract_violated(char const* condition, char const* file, int line, std::string_view message);
+
+}  // namespace p3d::base
+
+/// Checks an internal contract in every build type; keep it out of inner loops.
+#define P3D_REQUIRE(condition, message)                                                      \
+  do {                                                                                       \
+    if (!(condition)) ::p3d::base::contract_violated(#condition, __FILE__, __LINE__, message); \
+  } while (false)

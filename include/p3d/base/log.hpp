@@ -1,0 +1,21 @@
+#pragma once
+// Log lines to stdout (information) and stderr (warnings, errors), from the root rank or from every rank.
+
+#include <string_view>
+
+namespace p3d::base {
+
+/// Tells the log who we are. Before this call the process counts as the only rank.
+void set_log_rank(int rank, int num_ranks);
+int log_rank();
+int log_num_ranks();
+
+/// One line on stdout, printed by rank 0 only, flushed.
+void log_root(std::string_view line);
+/// One line on stderr, printed by rank 0 only, with "p3d: warning: " before it.
+void warn_root(std::string_view line);
+/// A text on stderr from this rank, each line prefixed with "[rank r] " when there is more than one rank. Written with a
+/// single write so that ranks do not mix inside a text.
+void error_here(std::string_view text);
+
+}  // namespace p3d::base

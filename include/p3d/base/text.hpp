@@ -1,0 +1,24 @@
+#pragma once
+// Small pieces of text: nearest known word, counts and sizes that people can read.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::base {
+
+/// The entry of `known` with the smallest edit distance to `word` (Damerau-Levenshtein, restricted), or "" when none is
+/// within max(2, a third of the word's length).
+std::string nearest(std::string_view word, std::vector<std::string> const& known);
+
+/// 124439808 -> "124.4M"; 950 -> "950".
+std::string human_count(double value);
+/// Bytes with binary units: 1536 -> "1.50 KiB".
+std::string human_bytes(double bytes);
+/// Seconds as "850 ms", "12.3 s", "4 min 10 s", "2 h 05 min".
+std::string human_seconds(double seconds);
+/// {1,2,3} -> "1, 2, 3" with the given separator.
+std::string join(std::vector<std::string> const& parts, std::string_view separator = ", ");
+
+}  // namespace p3d::base

@@ -1,0 +1,20 @@
+#pragma once
+// Wall-clock time.
+
+#include <chrono>
+
+namespace p3d::base {
+
+/// Seconds since construction or the last reset, from the steady clock.
+class Stopwatch {
+public:
+  Stopwatch() : start_(Clock::now()) {}
+  void reset() { start_ = Clock::now(); }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_;
+};
+
+}  // namespace p3d::base

@@ -1,0 +1,40 @@
+#pragma once
+// Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
+// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/device/view.hpp>
+
+namespace p3d::collectives {
+
+using comm::Communicator;
+using comm::Reduction;
+using comm::Request;
+using device::ExecSpace;
+using device::View1;
+using device::View2;
+
+/// The MPI-summable type of T: float, double, std::int32_t, std::int64_t, std::uint64_t.
+template <class T>
+comm::Type type_of();
+
+/// inout on every rank becomes the reduction over all ranks. Size-1 communicators cost nothing. Contiguous views.
+template <class T>
+Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
+template <class T>
+void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
+
+/// One host number.
+double all_reduce(Communicator& comm, double value, Reduction op = Reduction::sum);
+std::int64_t all_reduce(Communicator& comm, std::int64_t value, Reduction op = Reduction::sum);
+
+template <class T>
+Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inout, int root);
+
+/// Messages of a contiguous matrix; send and receive agree on the number of elements.
+template <class T>
+Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> buffer, int peer, int tag);
+template <class T>
+Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> buffer, int peer, int tag);
+
+}  // namespace p3d::collectives

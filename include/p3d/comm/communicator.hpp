@@ -1,0 +1,112 @@
+#pragma once
+// MPI in RAII: environment, communicator, request. No Kokkos: buffers are raw host (or GPU-aware) pointers with counts.
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace p3d::comm {
+
+/// MPI_Init_thread(FUNNELED or better)..MPI_Finalize. Sets the log rank. Error handlers of world return codes, which
+/// p3d turns into base::Error with the call, the rank and MPI's text. Destroying it while an exception is in flight aborts
+/// all ranks instead of hanging in MPI_Finalize.
+class Environment {
+public:
+  Environment(int& argc, char**& argv);
+  ~Environment();
+  Environment(Environment const&) = delete;
+  Environment& operator=(Environment const&) = delete;
+};
+
+/// Ends every rank with `exit_code` (MPI_Abort on world when MPI runs, std::_Exit otherwise).
+[[noreturn]] void abort_all(int exit_code);
+
+/// Element types that MPI may sum. There is deliberately no 2-byte type: what only travels is sent as bytes.
+enum class Type { int32, int64, uint64, float32, float64, byte };
+std::size_t size_of(Type type);
+enum class Reduction { sum, max, min };
+
+class Communicator;
+
+/// One non-blocking operation. Move-only; keeps what it was told to keep alive; ends in wait(). Destroying an unfinished
+/// request waits for it.
+class Request {
+public:
+  Request() = default;
+  Request(Request&&) noexcept;
+  Request& operator=(Request&&) noexcept;
+  ~Request();
+  bool active() const;
+  /// One MPI_Test. True when finished (then the completion hook has run).
+  bool test();
+  /// The one wait: spin, back off, watch the time, and past the budget report and end all ranks. The time spent is added to
+  /// the communicator's wait_seconds().
+  void wait();
+  /// Runs `hook` after completion (unpack, copy to a device) and keeps `keep` alive until then.
+  void on_complete(std::function<void()> hook, std::shared_ptr<void> keep = {});
+
+private:
+  friend class Communicator;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Waits for all, in order.
+void wait_all(std::vector<Request>& requests);
+
+/// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
+/// Move-only; freed unless MPI is already finalised. All operations are non-blocking and return a Request. Counts are
+/// 64-bit: MPI-4 large-count calls where the library has them, otherwise split.
+class Communicator {
+public:
+  Communicator() = default;
+  /// Duplicates `comm`.
+  Communicator(MPI_Comm comm, std::string name);
+  /// MPI_COMM_WORLD, duplicated.
+  static Communicator world();
+  /// MPI_COMM_SELF, duplicated.
+  static Communicator self();
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+  ~Communicator();
+
+  bool valid() const { return state_ != nullptr; }
+  int rank() const;
+  int size() const;
+  std::string const& name() const;
+  MPI_Comm mpi() const;
+
+  /// MPI_Comm_split: ranks with the same color, ordered by key. A negative color gives an invalid communicator.
+  Communicator split(int color, int key, std::string name) const;
+  /// Takes ownership of an existing handle (for MPI_Cart_sub).
+  static Communicator adopt(MPI_Comm comm, std::string name);
+
+  Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op);
+  Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);
+  Request all_gather(void const* in, void* out, std::int64_t count_each, Type type);
+  Request broadcast(void* inout, std::int64_t count, Type type, int root);
+  Request send(void const* buffer, std::int64_t count, Type type, int peer, int tag);
+  Request recv(void* buffer, std::int64_t count, Type type, int peer, int tag);
+  Request barrier();
+
+  /// Seconds this rank has spent waiting for operations of this communicator, and their number and bytes.
+  struct Accounting {
+    double wait_seconds = 0.0;
+    std::int64_t operations = 0;
+    std::int64_t bytes = 0;
+  };
+  Accounting accounting() const;
+  void reset_accounting();
+
+private:
+  friend class Request;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace p3d::comm

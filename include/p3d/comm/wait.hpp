@@ -1,0 +1,29 @@
+#pragma once
+// The one function that waits, its policy, and the watchdog's report.
+
+#include <cstdint>
+#include <string>
+
+namespace p3d::comm {
+
+/// How waiting is done. Set once per process, before the first communication.
+struct WaitPolicy {
+  double timeout_s = 600.0;   ///< a single wait longer than this ends the run
+  int spins = 2000;           ///< tests before the first sleep (few when ranks outnumber cores)
+  int sleep_min_us = 20;      ///< back-off: sleeps double from here ...
+  int sleep_max_us = 500;     ///< ... to here
+};
+void set_wait_policy(WaitPolicy policy);
+WaitPolicy wait_policy();
+/// A policy for `ranks_on_node` ranks on `cores` cores: spins only when there is a core for each rank.
+WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores);
+
+/// What this rank is doing, for the report of a stuck run: the step and the schedule action. Cheap: stores pointers.
+/// `action` must stay valid until the next call (the executor keeps the texts of its program).
+void set_activity(std::int64_t step, char const* action);
+
+/// Collects "who is where" from all ranks that still answer, for at most `grace_s` seconds. Used by the watchdog: each rank
+/// inside a wait answers. Returns one line per rank; a rank that does not answer is named as silent.
+std::string collect_states(double grace_s);
+
+}  // namespace p3d::comm

@@ -1,0 +1,138 @@
+#pragma once
+// The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the member's
+// initial value is the key's default.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::config {
+
+enum class Precision { fp64, fp32 };
+enum class Norm { layernorm, rmsnorm };
+enum class Position { learned, rope };
+enum class Activation { gelu, swiglu };
+enum class Schedule { gpipe, one_f_one_b };
+enum class DataFormat { text, synthetic };
+enum class OptimizerType { adamw, sgd };
+enum class LrSchedule { cosine, linear, constant };
+
+/// [run]
+struct Run {
+  std::string name = "run";
+  std::uint64_t seed = 1;
+  std::int64_t steps = 100;
+  std::string output_dir = "runs/run";  ///< default: runs/<run.name>
+  std::int64_t log_every = 10;          ///< steps between plain log lines
+  std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
+  std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
+  Precision precision = Precision::fp32;
+};
+
+/// [model]; `preset` is applied first, the other keys override it.
+struct Model {
+  std::string preset;            ///< "" or a name of presets()
+  std::int64_t vocab_size = 256;
+  std::int64_t hidden = 64;
+  std::int64_t layers = 2;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 4;     ///< default: heads
+  std::int64_t ffn = 256;        ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
+  std::int64_t seq_len = 64;
+  Norm norm = Norm::layernorm;
+  Position position = Position::learned;
+  Activation activation = Activation::gelu;
+  bool bias = true;
+  bool tied_embeddings = true;
+  double dropout = 0.0;          ///< embedding, attention probabilities, both residual branches
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;
+
+  std::int64_t head_dim() const { return hidden / heads; }
+};
+
+/// [parallel]
+struct Parallel {
+  int dp = 1;                     ///< default: number of ranks / (tp pp)
+  int tp = 1;
+  int pp = 1;
+  std::string order = "tp-pp-dp"; ///< axes, fastest (neighbouring ranks) first
+};
+
+/// [batch]: `micro` sequences per microbatch; and one of `global` (sequences per step) or `microbatches` (per rank and
+/// step). The other one is derived: global = micro * microbatches * dp.
+struct Batch {
+  std::int64_t micro = 1;
+  std::int64_t global = 1;
+  std::int64_t microbatches = 1;
+};
+
+/// How layers are dealt to stages.
+enum class LayerSplit { even, cost, list };
+
+/// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
+struct Pipeline {
+  Schedule schedule = Schedule::one_f_one_b;
+  LayerSplit layer_split = LayerSplit::even;
+  std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
+};
+
+/// [data]
+struct Data {
+  DataFormat format = DataFormat::text;
+  std::vector<std::string> path;      ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
+  std::string tokenizer = "bytes";
+  double split = 0.1;                 ///< fraction of the tokens, at the end, held out for evaluation
+};
+
+/// [optimizer]
+struct Optimizer {
+  OptimizerType type = OptimizerType::adamw;
+  double lr = 1e-3;
+  double min_lr = 1e-4;               ///< default: lr / 10
+  LrSchedule lr_schedule = LrSchedule::cosine;
+  std::int64_t warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double grad_clip = 1.0;             ///< global norm; 0: no clipping
+};
+
+/// [comm]
+struct Comm {
+  double timeout_s = 600.0;           ///< a wait longer than this ends the run with a report
+  double bucket_mb = 25.0;            ///< gradients are reduced over dp in buckets of at least this many MiB
+};
+
+/// [sample]: text drawn from the model at the end of the run.
+struct Sample {
+  std::int64_t tokens = 0;            ///< 0: none
+  std::string prompt = "The ";
+  double temperature = 0.8;           ///< 0: the most likely token
+};
+
+struct Config {
+  Run run;
+  Model model;
+  Parallel parallel;
+  Batch batch;
+  Pipeline pipeline;
+  Data data;
+  Optimizer optimizer;
+  Comm comm;
+  Sample sample;
+
+  int num_ranks() const { return parallel.dp * parallel.tp * parallel.pp; }
+};
+
+char const* to_string(Precision);
+char const* to_string(Norm);
+char const* to_string(Position);
+char const* to_string(Activation);
+char const* to_string(Schedule);      ///< "gpipe", "1f1b"
+char const* to_string(DataFormat);
+char const* to_string(OptimizerType);
+char const* to_string(LrSchedule);
+
+}  // namespace p3d::config

@@ -1,0 +1,57 @@
+#pragma once
+// From a TOML file and command-line overrides to a Config, or to the complete list of what is wrong.
+
+#include <p3d/config/config.hpp>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+/// One thing that is wrong with an input.
+struct Fault {
+  std::string key;       ///< "parallel.tp", or "" for the file as a whole
+  std::string where;     ///< "input.toml:12:3", "command line: parallel.tp=4"
+  std::string expected;
+  std::string found;
+  std::string fix;
+};
+
+/// Either a configuration (faults empty) or every fault that could be found.
+struct ParseResult {
+  std::optional<Config> config;
+  std::vector<Fault> faults;
+};
+
+/// Reads `path` (may be "" for overrides alone), applies `overrides` ("section.key=value", value in TOML syntax; a bare
+/// word counts as a string), and checks every rule within and between keys. `num_ranks` is the number of ranks of the run
+/// or, with 0, unknown: then dp defaults to 1 and the product is not checked.
+ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks);
+
+/// The same for a text in memory; `name` stands for the file in messages, and relative paths are resolved against
+/// `folder`.
+ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
+                       std::vector<std::string> const& overrides, int num_ranks);
+
+/// All faults as one text for people: numbered, each with expected / found / where / fix.
+std::string format(std::vector<Fault> const& faults);
+
+/// The complete input as TOML, every key written, in a fixed order with fixed formatting: parsing it gives the same
+/// Config, and two equal Configs give the same bytes. Paths are absolute.
+std::string canonical_toml(Config const& config);
+
+/// 64-bit hash of canonical_toml (xxHash64, seed 0).
+std::uint64_t hash(Config const& config);
+
+/// Names of the presets, and every known key with its one-line help, for messages and `p3d --help-input`.
+std::vector<std::string> preset_names();
+struct KeyHelp {
+  std::string key;      ///< "model.hidden"
+  std::string type;     ///< "integer", "string: gelu | swiglu", ...
+  std::string help;
+};
+std::vector<KeyHelp> key_help();
+
+}  // namespace p3d::config

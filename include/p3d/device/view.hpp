@@ -1,0 +1,45 @@
+#pragma once
+// Views, execution space and labels. Everything p3d computes on is row-major (LayoutRight) in the memory of the default
+// execution space. Kernels take unmanaged views: the arena owns the memory.
+
+#include <p3d/device/compat.hpp>
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace p3d::device {
+
+using ExecSpace = Kokkos::DefaultExecutionSpace;
+using MemSpace = ExecSpace::memory_space;
+using HostSpace = Kokkos::HostSpace;
+
+/// [n] and [rows, cols], unmanaged. View1<T> converts to View1<T const>; name T explicitly when calling a template.
+template <class T>
+using View1 = Kokkos::View<T*, Kokkos::LayoutRight, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+template <class T>
+using View2 = Kokkos::View<T**, Kokkos::LayoutRight, MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+
+/// Owning views, for setup and tests.
+template <class T>
+using Owned1 = Kokkos::View<T*, Kokkos::LayoutRight, MemSpace>;
+template <class T>
+using Owned2 = Kokkos::View<T**, Kokkos::LayoutRight, MemSpace>;
+
+/// Columns [begin, end) of a matrix; the row stride stays.
+template <class T>
+View2<T> columns(View2<T> m, std::int64_t begin, std::int64_t end) {
+  return Kokkos::subview(m, Kokkos::ALL, Kokkos::pair<std::int64_t, std::int64_t>(begin, end));
+}
+/// Rows [begin, end) of a matrix whose rows are contiguous.
+template <class T>
+View2<T> rows(View2<T> m, std::int64_t begin, std::int64_t end) {
+  return View2<T>(m.data() + begin * m.stride(0), end - begin, m.extent(1));
+}
+/// A contiguous matrix as one long vector.
+template <class T>
+View1<T> flat(View2<T> m) {
+  return View1<T>(m.data(), m.extent(0) * m.extent(1));
+}
+
+}  // namespace p3d::device

@@ -1,0 +1,33 @@
+#pragma once
+// Causal self-attention with grouped queries (Ainslie et al., arXiv 2305.13245), tiled over queries with the row's
+// log-sum-exp saved for the backward pass (Dao et al., arXiv 2205.14135): memory grows linearly in the sequence length.
+
+#include <p3d/kernels/common.hpp>
+
+namespace p3d::kernels {
+
+/// Local heads of one rank. qkv is [rows, (heads + 2 kv_heads) head_dim] = (queries | keys | values), head by head.
+struct AttentionShape {
+  Rows rows{};
+  std::int64_t heads = 0;        ///< local query heads; query head h uses kv head h / (heads / kv_heads)
+  std::int64_t kv_heads = 0;     ///< local key/value heads
+  std::int64_t head_dim = 0;
+  std::int64_t first_head = 0;   ///< global number of the first local query head (for dropout)
+  std::int64_t global_heads = 0;
+  double scale = 1.0;            ///< 1 / sqrt(head_dim)
+};
+
+/// Elements of workspace that forward and backward need (0 is possible).
+std::int64_t attention_workspace(AttentionShape const& shape);
+
+/// out [rows, heads head_dim] = dropout(softmax(scale q k^T, causal)) v; lse [samples * heads * seq_len] is the
+/// log-sum-exp of each row of scaled scores, at (sample * heads + head) * seq_len + query.
+template <class T>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                       View2<T> out, View1<T> lse, View1<T> workspace);
+/// dqkv is overwritten.
+template <class T>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> workspace);
+
+}  // namespace p3d::kernels

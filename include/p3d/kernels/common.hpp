@@ -1,0 +1,38 @@
+#pragma once
+// What all kernels share: views, the dropout description, and whether a result overwrites or adds.
+
+#include <p3d/base/random.hpp>
+#include <p3d/device/view.hpp>
+
+#include <cstdint>
+
+namespace p3d::kernels {
+
+using device::ExecSpace;
+using device::View1;
+using device::View2;
+
+/// Whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
+enum class Store { overwrite, add };
+
+/// Dropout of one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by
+/// `scale`. `stream` is the global sample number, `index` the element's global number within that sample at that site
+/// (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a mask.
+struct Dropout {
+  base::RandomKey key{};
+  std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout
+  double scale = 1.0;           ///< 1 / (1 - rate)
+  bool active() const { return threshold != 0; }
+};
+/// rate in [0, 1).
+Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
+
+/// Which samples the rows of an activation matrix belong to: row = sample * seq_len + position.
+struct Rows {
+  std::int64_t first_sample = 0;  ///< global number of the first sample
+  std::int64_t samples = 0;       ///< number of samples (the microbatch)
+  std::int64_t seq_len = 0;
+  std::int64_t rows() const { return samples * seq_len; }
+};
+
+}  // namespace p3d::kernels

@@ -1,0 +1,27 @@
+#pragma once
+// Rank-local parts of the cross entropy over a vocabulary shard. logits: [rows, local vocabulary]; columns from
+// `valid_cols` on are padding and take no part. targets: [rows], global token numbers; -1: the row does not count.
+// parallel::VocabLoss puts the parts together with the reductions between them.
+
+#include <p3d/kernels/common.hpp>
+
+namespace p3d::kernels {
+
+/// row_max[r] = max over valid columns (-infinity where there is none).
+template <class T>
+void logits_max(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, View1<T> row_max);
+/// sums [2, rows]: row 0 = sum of exp(logit - row_max), row 1 = logit of the target where it lies in
+/// [vocab_begin, vocab_begin + valid_cols), else 0.
+template <class T>
+void logits_sums(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
+                 View1<int const> targets, View1<T const> row_max, View2<T> sums);
+/// lse[r] = row_max[r] + log(sums(0, r)); returns the sum over counted rows of lse[r] - sums(1, r), in double.
+template <class T>
+double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<T const> row_max, View2<T const> sums,
+                          View1<T> lse);
+/// In place: logits become scale * (softmax - one_hot(target)); padding columns and uncounted rows become 0.
+template <class T>
+void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<T const> lse, std::int64_t valid_cols,
+                            std::int64_t vocab_begin, T scale, View2<T> logits);
+
+}  // namespace p3d::kernels

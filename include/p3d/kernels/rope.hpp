@@ -1,0 +1,18 @@
+#pragma once
+// Rotary position embedding (Su et al., arXiv 2104.09864), in the half-split convention of Llama in Hugging Face form:
+// dimension i pairs with i + head_dim / 2, angle = position * theta^(-2 i / head_dim).
+
+#include <p3d/kernels/common.hpp>
+
+namespace p3d::kernels {
+
+/// Direction of the rotation: forward, or its transpose for the backward pass.
+enum class Rotation { forward, backward };
+
+/// Rotates the first `heads` * head_dim columns of x [rows, *] in place (queries and keys lie before the values, so one
+/// call with heads = q heads + kv heads serves both). token_offset: global position of a sample's first row here.
+template <class T>
+void rope(ExecSpace const& exec, Rows rows, std::int64_t heads, std::int64_t head_dim, double theta,
+          std::int64_t token_offset, Rotation rotation, View2<T> x);
+
+}  // namespace p3d::kernels

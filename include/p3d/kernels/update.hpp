@@ -1,0 +1,22 @@
+#pragma once
+// Parameter updates on flat ranges, one pass over memory each.
+
+#include <p3d/kernels/common.hpp>
+
+namespace p3d::kernels {
+
+/// One AdamW step (Loshchilov, Hutter, arXiv 1711.05101, algorithm 2, decoupled weight decay):
+///   g' = grad_scale g;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
+///   p = p - lr (m / correction1 / (sqrt(v / correction2) + eps) + decay p),  correction_i = 1 - beta_i^t.
+/// Reads 4 and writes 3 numbers per element.
+struct AdamW {
+  double lr = 0, beta1 = 0, beta2 = 0, eps = 0, decay = 0, correction1 = 1, correction2 = 1, grad_scale = 1;
+};
+template <class T>
+void adamw(ExecSpace const& exec, AdamW const& step, View1<T> p, View1<T const> g, View1<T> m, View1<T> v);
+
+/// p = p - lr (grad_scale g + decay p).
+template <class T>
+void sgd(ExecSpace const& exec, double lr, double decay, double grad_scale, View1<T> p, View1<T const> g);
+
+}  // namespace p3d::kernels

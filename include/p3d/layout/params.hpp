@@ -1,0 +1,93 @@
+#pragma once
+// The parameter table: every parameter of the model declared once. The local view, initial values, gradient reduction,
+// memory and (later) checkpoints all follow from a row of it.
+
+#include <p3d/layout/axes.hpp>
+#include <p3d/layout/stages.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::layout {
+
+/// Initial distribution of a parameter.
+enum class Init { zeros, ones, normal };
+
+/// One parameter of the model, by its global properties only.
+struct ParamSpec {
+  std::string name;                     ///< global name: "layers.3.attn.q.weight"
+  std::int64_t rows = 1;                ///< global shape [rows, cols]; a vector is [1, cols]
+  std::int64_t cols = 1;
+  int split_dim = -1;                   ///< dimension divided over tp (0 rows, 1 cols), or -1: replicated over tp
+  bool padded = false;                  ///< the split dimension is padded up to a multiple of tp (vocabulary)
+  Init init = Init::zeros;
+  double std = 0.0;                     ///< standard deviation for Init::normal
+  bool decay = false;                   ///< weight decay applies (matrices yes, biases and norms no)
+  int layer = 0;                        ///< layer number; -1 embedding side, num_layers head side
+  bool tied = false;                    ///< also lives on the last stage (tied embedding: one tie group)
+  AxisSet token_axes{Axis::dp};         ///< axes that split the tokens this parameter sees
+
+  std::int64_t size() const { return rows * cols; }
+  /// Axes that split the parameter itself.
+  AxisSet split_axes() const { return split_dim < 0 ? AxisSet{} : AxisSet{Axis::tp}; }
+  /// The gradient rule: sum over (axes that split the tokens) minus (axes that split the parameter).
+  AxisSet gradient_axes() const { return token_axes.minus(split_axes()); }
+};
+
+/// All parameters in global order (embedding, layers from 0, head): the order of checkpoints and dumps.
+class ParamTable {
+public:
+  explicit ParamTable(std::vector<ParamSpec> specs);
+  std::vector<ParamSpec> const& specs() const { return specs_; }
+  ParamSpec const& find(std::string_view name) const;
+  /// Number of distinct parameters (tied ones once, padding not counted).
+  std::int64_t num_parameters() const;
+
+private:
+  std::vector<ParamSpec> specs_;
+};
+
+/// The table of a checked configuration. Names:
+///   embed.token.weight [vocab, hidden], embed.position.weight [seq, hidden] (learned positions)
+///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
+///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
+///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
+/// Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2 layers)) (GPT-2).
+ParamTable make_param_table(config::Config const& config);
+
+/// A parameter as one rank holds it: local shape, where the local block starts in the (padded) global array, and where it
+/// lies in the stage's flat buffer.
+struct LocalParam {
+  ParamSpec const* spec = nullptr;
+  std::int64_t rows = 0;        ///< local shape
+  std::int64_t cols = 0;
+  std::int64_t row_begin = 0;   ///< global index of the local element (0, 0)
+  std::int64_t col_begin = 0;
+  std::int64_t valid_rows = 0;  ///< local rows that exist globally; the others are padding and stay zero
+  std::int64_t offset = 0;      ///< elements from the start of the stage's flat buffer
+  std::int64_t size() const { return rows * cols; }
+};
+
+/// The parameters of one stage on one rank and their places in one flat buffer. q, k, v (and gate, up) weights follow each
+/// other without a gap, and so do their biases, so that one GEMM serves them; every other parameter starts on a multiple
+/// of `alignment` elements.
+class StageParams {
+public:
+  static constexpr std::int64_t alignment = 16;
+  /// `table` must outlive the result.
+  StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes, PerAxis coordinates);
+  std::vector<LocalParam> const& items() const { return items_; }
+  /// Throws when the stage does not hold the parameter.
+  LocalParam const& find(std::string_view name) const;
+  bool has(std::string_view name) const;
+  /// Elements of the flat buffer, padding between parameters included.
+  std::int64_t flat_size() const { return flat_size_; }
+
+private:
+  std::vector<LocalParam> items_;
+  std::int64_t flat_size_ = 0;
+};
+
+}  // namespace p3d::layout

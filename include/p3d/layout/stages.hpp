@@ -1,0 +1,48 @@
+#pragma once
+// Which layers a pipeline stage holds, and which pipeline rank a stage lives on.
+
+#include <p3d/layout/axes.hpp>
+
+#include <vector>
+
+namespace p3d::config {
+struct Config;
+}
+
+namespace p3d::layout {
+
+/// Layers of the model by pipeline stage. Stage 0 also holds the embedding, the last stage the final norm, the head and
+/// the loss. Today there is one stage per pipeline rank; with virtual stages (chunks) there will be several.
+class StageMap {
+public:
+  /// `layers_per_stage` sums to the model's layers, each at least 0; stage s lives on pipeline rank s % num_ranks.
+  StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks);
+  int num_stages() const { return static_cast<int>(layers_.size()); }
+  int num_layers() const;
+  /// Layers [begin, end) of a stage.
+  Range layers(int stage) const;
+  int num_layers(int stage) const { return layers_[static_cast<std::size_t>(stage)]; }
+  /// The pipeline coordinate that holds a stage.
+  int pipeline_rank(int stage) const { return stage % num_ranks_; }
+  int num_pipeline_ranks() const { return num_ranks_; }
+  /// Stages of a pipeline coordinate, in order.
+  std::vector<int> stages_of(int pipeline_rank) const;
+  bool is_first(int stage) const { return stage == 0; }
+  bool is_last(int stage) const { return stage + 1 == num_stages(); }
+
+private:
+  std::vector<int> layers_;
+  int num_ranks_;
+};
+
+/// n layers on p stages as evenly as possible, the larger ones first: 30 on 4 -> 8, 8, 7, 7.
+std::vector<int> even_layers(int layers, int stages);
+
+/// Contiguous division that minimises the largest stage cost when a layer costs `layer_cost`, the embedding
+/// `first_cost` (on the first stage) and the head `last_cost` (on the last). Every stage gets at least one layer.
+std::vector<int> balanced_layers(int layers, int stages, double layer_cost, double first_cost, double last_cost);
+
+/// The stage map of a checked configuration (pipeline.layers_per_stage: "even", "cost", or a list).
+StageMap make_stage_map(config::Config const& config);
+
+}  // namespace p3d::layout

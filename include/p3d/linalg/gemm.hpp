@@ -1,0 +1,24 @@
+#pragma once
+// Matrix products. Kokkos-Kernels does the work (and calls the BLAS below it); a vendor library may be put in where it has
+// no path.
+
+#include <p3d/device/view.hpp>
+
+namespace p3d::linalg {
+
+using device::ExecSpace;
+using device::View2;
+
+enum class Op : char { none = 'N', transpose = 'T' };
+
+/// C = alpha op(A) op(B) + beta C, row-major, row strides as given (column ranges of wider matrices are fine, no copies).
+/// Shapes: op(A) [m, k], op(B) [k, n], C [m, n]. Asynchronous with respect to `exec` on devices. beta = 0 overwrites C
+/// (NaN in C does not matter). Explicitly instantiated for float and double. An empty k scales C by beta.
+template <class T>
+void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
+
+/// Threads the BLAS may use on this rank (one in flat MPI, the OpenMP team in the OpenMP build). Returns what is in force,
+/// or 0 when the BLAS at hand cannot be told.
+int set_blas_threads(int threads);
+
+}  // namespace p3d::linalg

@@ -1,0 +1,53 @@
+#pragma once
+// A pipeline schedule as data: one list of actions per pipeline rank. Generators write the compute; passes add the slots,
+// the messages and the reductions; the executor, the validator, the simulator and the printers all read the same list.
+// Plain integers: no MPI, no Kokkos.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::schedule {
+
+/// What an action does. The text form of each is in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...).
+enum class Op : std::uint8_t {
+  forward,           ///< F: forward of one microbatch through one stage
+  backward,          ///< B: input and weight part together
+  backward_input,    ///< I: gradient of the stage's input
+  backward_weight,   ///< W: gradients of the stage's weights
+  send_activation,   ///< SEND_F: start sending the stage's output to stage + 1
+  recv_activation,   ///< RECV_F: post the receive of the stage's input from stage - 1
+  send_gradient,     ///< SEND_B: start sending the gradient of the stage's input to stage - 1
+  recv_gradient,     ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
+  reduce_gradients,  ///< REDUCE: the stage's gradients are complete: finish their reduction over dp
+  optimizer_step     ///< STEP: update this rank's parameters
+};
+
+/// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a stage:
+/// it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the last one.
+struct Action {
+  Op op = Op::forward;
+  int stage = 0;
+  int microbatch = -1;
+  int slot = -1;
+  bool operator==(Action const&) const = default;
+};
+
+/// The schedule of one training step.
+struct Program {
+  int num_stages = 0;
+  int num_ranks = 0;                       ///< pipeline ranks; stage s lives on rank stage_rank[s]
+  int num_microbatches = 0;
+  std::vector<int> stage_rank;
+  std::vector<std::vector<Action>> ranks;  ///< actions of each pipeline rank, in order
+  std::vector<int> num_slots;              ///< per stage, set by the slot pass
+  bool operator==(Program const&) const = default;
+};
+
+/// "2F0", "3B1@2" (slot 2), "1SEND_F4", "0REDUCE", "STEP".
+std::string to_string(Action const& action);
+/// Inverse of to_string. Throws base::Error with the offending text.
+Action parse_action(std::string_view text);
+
+}  // namespace p3d::schedule

@@ -1,0 +1,81 @@
+#include <p3d/layout/axes.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::layout {
+
+char const* name(Axis axis) {
+  switch (axis) {
+    case Axis::dp: return "dp";
+    case Axis::tp: return "tp";
+    case Axis::pp: return "pp";
+  }
+  return "?";
+}
+
+std::vector<std::string> all_orders() {
+  return {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
+}
+
+std::array<Axis, 3> parse_order(std::string_view order) {
+  std::array<Axis, 3> axes = all_axes;
+  std::sort(axes.begin(), axes.end());
+  do {
+    if (fmt::format("{}-{}-{}", name(axes[0]), name(axes[1]), name(axes[2])) == order) return axes;
+  } while (std::next_permutation(axes.begin(), axes.end()));
+  throw base::Error({.expected = "parallel.order names dp, tp and pp once each, fastest first, joined by '-'",
+                     .found = fmt::format("\"{}\"", order),
+                     .where = "parallel.order",
+                     .fix = "use one of: " + base::join(all_orders())},
+                    base::ExitCode::bad_input);
+}
+
+RankGrid::RankGrid(PerAxis sizes, std::array<Axis, 3> order_fastest_first) : sizes_(sizes), order_(order_fastest_first) {
+  for (auto a : all_axes) P3D_REQUIRE(sizes_[a] >= 1, "every axis of the mesh has at least one rank");
+}
+
+PerAxis RankGrid::coordinates(int rank) const {
+  PerAxis c{0, 0, 0};
+  for (auto a : order_) {
+    c[a] = rank % sizes_[a];
+    rank /= sizes_[a];
+  }
+  return c;
+}
+
+int RankGrid::rank(PerAxis c) const {
+  int r = 0;
+  for (auto it = order_.rbegin(); it != order_.rend(); ++it) r = r * sizes_[*it] + c[*it];
+  return r;
+}
+
+std::vector<int> RankGrid::group(Axis axis, int rank_) const {
+  auto c = coordinates(rank_);
+  std::vector<int> out;
+  for (int i = 0; i < sizes_[axis]; ++i) {
+    c[axis] = i;
+    out.push_back(rank(c));
+  }
+  return out;
+}
+
+std::vector<std::vector<int>> RankGrid::groups(Axis axis) const {
+  std::vector<std::vector<int>> out;
+  for (int r = 0; r < num_ranks(); ++r) {
+    if (coordinates(r)[axis] == 0) out.push_back(group(axis, r));
+  }
+  return out;
+}
+
+Range padded_shard(std::int64_t size, int parts, int part) {
+  P3D_REQUIRE(parts >= 1 && part >= 0 && part < parts, "the part exists");
+  std::int64_t const piece = (size + parts - 1) / parts;
+  return {piece * part, piece * (part + 1)};
+}
+
+}  // namespace p3d::layout
