@@ -27,6 +27,7 @@ struct ParamSpec {
   bool decay = false;                   ///< weight decay applies (matrices yes, biases and norms no)
   int layer = 0;                        ///< layer number; -1 embedding side, num_layers head side
   bool tied = false;                    ///< also lives on the last stage (tied embedding: one tie group)
+  bool follows_previous = false;        ///< lies in the flat buffer right behind the parameter before it (fused GEMM)
   AxisSet token_axes{Axis::dp};         ///< axes that split the tokens this parameter sees
 
   std::int64_t size() const { return rows * cols; }
@@ -56,6 +57,10 @@ private:
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2 layers)) (GPT-2).
 ParamTable make_param_table(config::Config const& config);
+
+/// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head side;
+/// a tied parameter lives on the first and on the last stage.
+bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage);
 
 /// A parameter as one rank holds it: local shape, where the local block starts in the (padded) global array, and where it
 /// lies in the stage's flat buffer.

@@ -1,0 +1,198 @@
+#include <p3d/layout/params.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_set>
+#include <utility>
+
+namespace p3d::layout {
+
+namespace {
+
+constexpr double base_std = 0.02;
+constexpr int replicated = -1, by_rows = 0, by_cols = 1;
+
+/// Collects the rows of the table for one model.
+class Builder {
+public:
+  explicit Builder(config::Model const& model) : m_(model) {}
+
+  std::vector<ParamSpec> build() {
+    embedding();
+    for (int l = 0; l < static_cast<int>(m_.layers); ++l) layer(l);
+    auto const head_side = static_cast<int>(m_.layers);
+    norm("final_norm", head_side);
+    if (!m_.tied_embeddings) {
+      auto& head = matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std);
+      head.padded = true;
+    }
+    return std::move(specs_);
+  }
+
+private:
+  ParamSpec& matrix(std::string name, int layer, std::int64_t rows, std::int64_t cols, int split_dim, double std) {
+    ParamSpec p;
+    p.name = std::move(name);
+    p.rows = rows;
+    p.cols = cols;
+    p.split_dim = split_dim;
+    p.init = Init::normal;
+    p.std = std;
+    p.decay = true;
+    p.layer = layer;
+    return specs_.emplace_back(std::move(p));
+  }
+
+  ParamSpec& vector(std::string name, int layer, std::int64_t size, int split_dim, Init init) {
+    ParamSpec p;
+    p.name = std::move(name);
+    p.cols = size;
+    p.split_dim = split_dim;
+    p.init = init;
+    p.layer = layer;
+    return specs_.emplace_back(std::move(p));
+  }
+
+  void norm(std::string const& name, int layer) {
+    vector(name + ".weight", layer, m_.hidden, replicated, Init::ones);
+    if (m_.norm == config::Norm::layernorm && m_.bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
+  }
+
+  void embedding() {
+    auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, by_rows, base_std);
+    token.padded = true;
+    token.tied = m_.tied_embeddings;
+    if (m_.position == config::Position::learned) {
+      matrix("embed.position.weight", -1, m_.seq_len, m_.hidden, replicated, base_std);
+    }
+  }
+
+  /// Column-parallel matrices that read the same input: all weights without a gap, then all biases without a gap.
+  void fused(std::string const& prefix, int layer, std::vector<std::pair<char const*, std::int64_t>> const& outputs) {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      auto const& [name, rows] = outputs[i];
+      matrix(prefix + name + ".weight", layer, rows, m_.hidden, by_rows, base_std).follows_previous = i > 0;
+    }
+    if (!m_.bias) return;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      auto const& [name, rows] = outputs[i];
+      vector(prefix + name + ".bias", layer, rows, by_cols, Init::zeros).follows_previous = i > 0;
+    }
+  }
+
+  /// A row-parallel matrix that writes into the residual stream; its bias is added once, after the sum over tp.
+  void projection(std::string const& name, int layer, std::int64_t inputs) {
+    double const std = base_std / std::sqrt(2.0 * static_cast<double>(m_.layers));
+    matrix(name + ".weight", layer, m_.hidden, inputs, by_cols, std);
+    if (m_.bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
+  }
+
+  void layer(int l) {
+    auto const prefix = fmt::format("layers.{}.", l);
+    auto const q = m_.heads * m_.head_dim();
+    auto const kv = m_.kv_heads * m_.head_dim();
+    norm(prefix + "norm1", l);
+    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}});
+    projection(prefix + "attn.out", l, q);
+    norm(prefix + "norm2", l);
+    if (m_.activation == config::Activation::swiglu) {
+      fused(prefix + "mlp.", l, {{"gate", m_.ffn}, {"up", m_.ffn}});
+    } else {
+      fused(prefix + "mlp.", l, {{"up", m_.ffn}});
+    }
+    projection(prefix + "mlp.down", l, m_.ffn);
+  }
+
+  config::Model const& m_;
+  std::vector<ParamSpec> specs_;
+};
+
+LocalParam localise(ParamSpec const& spec, int tp, int part) {
+  LocalParam local;
+  local.spec = &spec;
+  local.rows = local.valid_rows = spec.rows;
+  local.cols = spec.cols;
+  if (spec.split_dim < 0) return local;
+  std::int64_t const global = spec.split_dim == by_rows ? spec.rows : spec.cols;
+  if (!spec.padded && global % tp != 0) {
+    throw base::Error({.expected = fmt::format("dimension {} of {} is divisible by tp", spec.split_dim, spec.name),
+                       .found = fmt::format("size {}, tp = {}", global, tp),
+                       .where = "parallel.tp",
+                       .fix = fmt::format("choose a parallel.tp that divides {}", global)},
+                      base::ExitCode::bad_input);
+  }
+  auto const range = padded_shard(global, tp, part);
+  if (spec.split_dim == by_rows) {
+    local.row_begin = range.begin;
+    local.rows = range.size();
+    local.valid_rows = std::clamp<std::int64_t>(spec.rows - range.begin, 0, range.size());
+  } else {
+    local.col_begin = range.begin;
+    local.cols = range.size();
+  }
+  return local;
+}
+
+}  // namespace
+
+ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) {
+  std::unordered_set<std::string_view> names;
+  for (auto const& s : specs_) {
+    P3D_REQUIRE(names.insert(s.name).second, "every parameter has its own name: " + s.name);
+    P3D_REQUIRE(s.rows >= 1 && s.cols >= 1, "a parameter has at least one element: " + s.name);
+    P3D_REQUIRE(!s.padded || s.split_dim == by_rows, "only rows are padded: " + s.name);
+  }
+}
+
+ParamSpec const& ParamTable::find(std::string_view name) const {
+  auto const it = std::find_if(specs_.begin(), specs_.end(), [&](auto const& s) { return s.name == name; });
+  P3D_REQUIRE(it != specs_.end(), fmt::format("the model has a parameter {}", name));
+  return *it;
+}
+
+std::int64_t ParamTable::num_parameters() const {
+  std::int64_t n = 0;
+  for (auto const& s : specs_) n += s.size();
+  return n;
+}
+
+ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config.model).build()); }
+
+bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
+  if (spec.tied && stages.is_last(stage)) return true;
+  if (spec.layer < 0) return stages.is_first(stage);
+  if (spec.layer >= stages.num_layers()) return stages.is_last(stage);
+  auto const range = stages.layers(stage);
+  return spec.layer >= range.begin && spec.layer < range.end;
+}
+
+StageParams::StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes, PerAxis coordinates) {
+  P3D_REQUIRE(stages.pipeline_rank(stage) == coordinates.pp, "the rank holds the stage");
+  P3D_REQUIRE(stages.num_pipeline_ranks() == sizes.pp, "the stage map and the mesh agree");
+  for (auto const& spec : table.specs()) {
+    if (!lives_on(spec, stages, stage)) continue;
+    auto local = localise(spec, sizes.tp, coordinates.tp);
+    if (!spec.follows_previous) flat_size_ = (flat_size_ + alignment - 1) / alignment * alignment;
+    local.offset = flat_size_;
+    flat_size_ += local.size();
+    items_.push_back(local);
+  }
+  flat_size_ = (flat_size_ + alignment - 1) / alignment * alignment;
+}
+
+LocalParam const& StageParams::find(std::string_view name) const {
+  auto const it = std::find_if(items_.begin(), items_.end(), [&](auto const& i) { return i.spec->name == name; });
+  P3D_REQUIRE(it != items_.end(), fmt::format("the stage holds {}", name));
+  return *it;
+}
+
+bool StageParams::has(std::string_view name) const {
+  return std::any_of(items_.begin(), items_.end(), [&](auto const& i) { return i.spec->name == name; });
+}
+
+}  // namespace p3d::layout
