@@ -81,8 +81,9 @@ struct LocalParam {
 class StageParams {
 public:
   static constexpr std::int64_t alignment = 16;
-  /// `table` must outlive the result.
+  /// `table` must outlive the result (so a temporary is refused by the compiler).
   StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes, PerAxis coordinates);
+  StageParams(ParamTable&& table, StageMap const& stages, int stage, PerAxis sizes, PerAxis coordinates) = delete;
   std::vector<LocalParam> const& items() const { return items_; }
   /// Throws when the stage does not hold the parameter.
   LocalParam const& find(std::string_view name) const;

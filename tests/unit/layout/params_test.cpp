@@ -1,0 +1,202 @@
+#include "tiny_models.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/layout/params.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace {
+using namespace p3d;
+using namespace p3d::layout;
+
+config::Config gpt2_124m() {
+  config::Config c;
+  c.model.vocab_size = 50257;
+  c.model.hidden = 768;
+  c.model.layers = 12;
+  c.model.heads = c.model.kv_heads = 12;
+  c.model.ffn = 3072;
+  c.model.seq_len = 1024;
+  return c;
+}
+
+config::Config llama2_7b() {
+  config::Config c;
+  c.model.vocab_size = 32000;
+  c.model.hidden = 4096;
+  c.model.layers = 32;
+  c.model.heads = c.model.kv_heads = 32;
+  c.model.ffn = 11008;
+  c.model.seq_len = 4096;
+  c.model.norm = config::Norm::rmsnorm;
+  c.model.position = config::Position::rope;
+  c.model.activation = config::Activation::swiglu;
+  c.model.bias = false;
+  c.model.tied_embeddings = false;
+  return c;
+}
+
+TEST(ParamTable, PublishedModelSizes) {
+  EXPECT_EQ(make_param_table(gpt2_124m()).num_parameters(), 124'439'808);
+  EXPECT_EQ(make_param_table(llama2_7b()).num_parameters(), 6'738'415'616);
+  // Llama 2 70B: grouped-query attention with 8 key-value heads.
+  auto c = llama2_7b();
+  c.model.hidden = 8192;
+  c.model.layers = 80;
+  c.model.heads = 64;
+  c.model.kv_heads = 8;
+  c.model.ffn = 28672;
+  EXPECT_EQ(make_param_table(c).num_parameters(), 68'976'648'192);
+}
+
+TEST(ParamTable, NamesInGlobalOrder) {
+  auto names = [](config::Config c) {
+    c.model.layers = 1;
+    std::vector<std::string> out;
+    auto const table = make_param_table(c);
+    for (auto const& s : table.specs()) out.push_back(s.name);
+    return out;
+  };
+  EXPECT_EQ(names(test::tiny_gpt()),
+            (std::vector<std::string>{"embed.token.weight", "embed.position.weight", "layers.0.norm1.weight", "layers.0.norm1.bias",
+                                      "layers.0.attn.q.weight", "layers.0.attn.k.weight", "layers.0.attn.v.weight",
+                                      "layers.0.attn.q.bias", "layers.0.attn.k.bias", "layers.0.attn.v.bias",
+                                      "layers.0.attn.out.weight", "layers.0.attn.out.bias", "layers.0.norm2.weight",
+                                      "layers.0.norm2.bias", "layers.0.mlp.up.weight", "layers.0.mlp.up.bias",
+                                      "layers.0.mlp.down.weight", "layers.0.mlp.down.bias", "final_norm.weight", "final_norm.bias"}));
+  EXPECT_EQ(names(test::tiny_llama()),
+            (std::vector<std::string>{"embed.token.weight", "layers.0.norm1.weight", "layers.0.attn.q.weight", "layers.0.attn.k.weight",
+                                      "layers.0.attn.v.weight", "layers.0.attn.out.weight", "layers.0.norm2.weight",
+                                      "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight", "layers.0.mlp.down.weight",
+                                      "final_norm.weight", "head.weight"}));
+}
+
+TEST(ParamTable, InitialDistributionsAndDecay) {
+  auto c = test::tiny_gpt();
+  auto const table = make_param_table(c);
+  for (auto const& s : table.specs()) {
+    bool const norm = s.name.find("norm") != std::string::npos;
+    bool const bias = s.name.ends_with(".bias");
+    EXPECT_EQ(s.decay, !norm && !bias) << s.name;
+    EXPECT_EQ(s.init, bias ? Init::zeros : norm ? Init::ones : Init::normal) << s.name;
+    if (s.init == Init::normal) {
+      bool const into_residual = s.name.ends_with("attn.out.weight") || s.name.ends_with("mlp.down.weight");
+      EXPECT_DOUBLE_EQ(s.std, into_residual ? 0.02 / std::sqrt(6.0) : 0.02) << s.name;
+    }
+    EXPECT_EQ(s.tied, s.name == "embed.token.weight");
+  }
+  EXPECT_EQ(table.find("embed.token.weight").layer, -1);
+  EXPECT_EQ(table.find("layers.2.mlp.up.bias").layer, 2);
+  EXPECT_EQ(table.find("final_norm.weight").layer, 3);
+  EXPECT_THROW(table.find("head.weight"), base::Error);
+}
+
+TEST(ParamTable, RefusesTwoParametersWithOneName) {
+  ParamSpec s;
+  s.name = "twice";
+  EXPECT_THROW(ParamTable({s, s}), base::Error);
+}
+
+TEST(StageParams, ShardsTileEveryParameterOnce) {
+  for (auto const& c : test::tiny_configs()) {
+    SCOPED_TRACE(test::describe(c));
+    PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    auto const table = make_param_table(c);
+    auto const stages = make_stage_map(c);
+    // How often each global element is held, for each pipeline coordinate; padding must lie outside the global array.
+    std::map<std::string, std::vector<std::vector<int>>> held;
+    for (auto const& s : table.specs()) {
+      held[s.name].assign(static_cast<std::size_t>(sizes.pp), std::vector<int>(static_cast<std::size_t>(s.size())));
+    }
+    for (int stage = 0; stage < stages.num_stages(); ++stage) {
+      for (int tp = 0; tp < sizes.tp; ++tp) {
+        StageParams const params(table, stages, stage, sizes, {0, tp, stages.pipeline_rank(stage)});
+        for (auto const& p : params.items()) {
+          for (std::int64_t r = 0; r < p.valid_rows; ++r) {
+            for (std::int64_t k = 0; k < p.cols; ++k) {
+              auto const global = (p.row_begin + r) * p.spec->cols + p.col_begin + k;
+              ++held[p.spec->name][static_cast<std::size_t>(stage)].at(static_cast<std::size_t>(global));
+            }
+          }
+          if (p.valid_rows < p.rows) {
+            EXPECT_TRUE(p.spec->padded);
+            EXPECT_EQ(p.row_begin + p.valid_rows, std::max(p.row_begin, p.spec->rows)) << "padding lies behind the array";
+          }
+        }
+      }
+    }
+    for (auto const& s : table.specs()) {
+      // Split: once over the tp group. Replicated: once on each of its ranks. On how many stages: tied 2, others 1.
+      int const copies = s.split_dim < 0 ? sizes.tp : 1;
+      int stages_holding = 0;
+      for (auto const& on_stage : held[s.name]) {
+        bool const any = std::any_of(on_stage.begin(), on_stage.end(), [](int n) { return n > 0; });
+        stages_holding += any;
+        for (int n : on_stage) EXPECT_EQ(n, any ? copies : 0) << s.name;
+      }
+      EXPECT_EQ(stages_holding, s.tied && sizes.pp > 1 ? 2 : 1) << s.name;
+    }
+  }
+}
+
+TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
+  for (auto const& c : test::tiny_configs()) {
+    SCOPED_TRACE(test::describe(c));
+    PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    auto const table = make_param_table(c);
+    auto const stages = make_stage_map(c);
+    for (int stage = 0; stage < stages.num_stages(); ++stage) {
+      StageParams const params(table, stages, stage, sizes, {0, sizes.tp - 1, stage});
+      std::vector<int> used(static_cast<std::size_t>(params.flat_size()));
+      for (auto const& p : params.items()) {
+        for (std::int64_t i = 0; i < p.size(); ++i) ++used.at(static_cast<std::size_t>(p.offset + i));
+        if (!p.spec->follows_previous) {
+          EXPECT_EQ(p.offset % StageParams::alignment, 0) << p.spec->name;
+        }
+        EXPECT_EQ(&params.find(p.spec->name), &p);
+      }
+      for (int n : used) EXPECT_LE(n, 1);
+
+      auto touches = [&](std::string const& first, std::string const& second) {
+        EXPECT_EQ(params.find(first).offset + params.find(first).size(), params.find(second).offset) << first << " " << second;
+      };
+      for (auto l = stages.layers(stage).begin; l < stages.layers(stage).end; ++l) {
+        auto const attn = "layers." + std::to_string(l) + ".attn.", mlp = "layers." + std::to_string(l) + ".mlp.";
+        for (std::string const kind : {".weight", ".bias"}) {
+          if (!params.has(attn + "q" + kind)) continue;
+          touches(attn + "q" + kind, attn + "k" + kind);
+          touches(attn + "k" + kind, attn + "v" + kind);
+          if (params.has(mlp + "gate" + kind)) touches(mlp + "gate" + kind, mlp + "up" + kind);
+        }
+      }
+    }
+  }
+}
+
+TEST(StageParams, TiedEmbeddingOnFirstAndLastStage) {
+  auto const c = test::tiny_gpt({1, 1, 3});
+  auto const table = make_param_table(c);
+  auto const stages = make_stage_map(c);
+  auto has = [&](int stage, char const* name) {
+    return StageParams(table, stages, stage, {1, 1, 3}, {0, 0, stage}).has(name);
+  };
+  EXPECT_TRUE(has(0, "embed.token.weight") && has(2, "embed.token.weight"));
+  EXPECT_FALSE(has(1, "embed.token.weight"));
+  EXPECT_TRUE(has(0, "embed.position.weight"));
+  EXPECT_FALSE(has(2, "embed.position.weight"));
+  EXPECT_TRUE(has(2, "final_norm.weight"));
+  EXPECT_FALSE(has(0, "final_norm.weight"));
+}
+
+TEST(StageParams, RefusesHeadsThatDoNotDivide) {
+  auto const c = test::tiny_gpt();
+  auto const table = make_param_table(c);
+  StageMap const stages({3}, 1);
+  EXPECT_THROW(StageParams(table, stages, 0, {1, 5, 1}, {0, 0, 0}), base::Error);
+}
+
+}  // namespace

@@ -1,0 +1,117 @@
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/layout/stages.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+namespace {
+using namespace p3d::layout;
+
+TEST(EvenLayers, ThirtyOnFourLosesNoLayer) {
+  EXPECT_EQ(even_layers(30, 4), (std::vector<int>{8, 8, 7, 7}));
+  EXPECT_EQ(even_layers(2, 3), (std::vector<int>{1, 1, 0}));
+}
+
+TEST(EvenLayers, SumsAndDiffersByAtMostOne) {
+  for (int layers = 0; layers <= 20; ++layers) {
+    for (int stages = 1; stages <= 9; ++stages) {
+      auto const v = even_layers(layers, stages);
+      EXPECT_EQ(std::accumulate(v.begin(), v.end(), 0), layers);
+      EXPECT_TRUE(std::is_sorted(v.rbegin(), v.rend()));
+      EXPECT_LE(v.front() - v.back(), 1);
+    }
+  }
+}
+
+double worst(std::vector<int> const& v, double layer, double first, double last) {
+  double out = 0.0;
+  for (std::size_t s = 0; s < v.size(); ++s) {
+    out = std::max(out, v[s] * layer + (s == 0 ? first : 0.0) + (s + 1 == v.size() ? last : 0.0));
+  }
+  return out;
+}
+
+// Every composition of `layers` into `stages` positive parts.
+void each_composition(int layers, int stages, std::vector<int>& v, std::function<void()> const& visit) {
+  if (stages == 1) {
+    v.push_back(layers);
+    visit();
+    v.pop_back();
+    return;
+  }
+  for (int n = 1; n <= layers - stages + 1; ++n) {
+    v.push_back(n);
+    each_composition(layers - n, stages - 1, v, visit);
+    v.pop_back();
+  }
+}
+
+TEST(BalancedLayers, IsTheBestOfAllDivisions) {
+  for (int layers = 1; layers <= 9; ++layers) {
+    for (int stages = 1; stages <= std::min(layers, 5); ++stages) {
+      for (double first : {0.0, 0.5, 2.0}) {
+        for (double last : {0.0, 0.3, 1.0, 3.7, 30.0}) {
+          auto const found = balanced_layers(layers, stages, 1.0, first, last);
+          ASSERT_EQ(std::accumulate(found.begin(), found.end(), 0), layers);
+          ASSERT_GE(*std::min_element(found.begin(), found.end()), 1);
+          double best = std::numeric_limits<double>::infinity();
+          std::vector<int> v;
+          each_composition(layers, stages, v, [&] { best = std::min(best, worst(v, 1.0, first, last)); });
+          EXPECT_DOUBLE_EQ(worst(found, 1.0, first, last), best) << layers << " on " << stages;
+        }
+      }
+    }
+  }
+}
+
+TEST(BalancedLayers, WithoutExtraCostsIsEven) { EXPECT_EQ(balanced_layers(30, 4, 2.5, 0.0, 0.0), even_layers(30, 4)); }
+
+TEST(StageMap, RangesFollowEachOther) {
+  StageMap const map({3, 0, 2, 4}, 4);
+  EXPECT_EQ(map.num_layers(), 9);
+  EXPECT_EQ(map.layers(0), (Range{0, 3}));
+  EXPECT_EQ(map.layers(1), (Range{3, 3}));
+  EXPECT_EQ(map.layers(2), (Range{3, 5}));
+  EXPECT_EQ(map.layers(3), (Range{5, 9}));
+  EXPECT_TRUE(map.is_first(0) && map.is_last(3));
+  EXPECT_FALSE(map.is_first(1) || map.is_last(2));
+  EXPECT_THROW(map.layers(4), p3d::base::Error);
+}
+
+TEST(StageMap, VirtualStagesGoRoundTheRanks) {
+  StageMap const map({1, 1, 1, 1, 1, 1}, 3);
+  EXPECT_EQ(map.stages_of(1), (std::vector<int>{1, 4}));
+  EXPECT_EQ(map.pipeline_rank(4), 1);
+  EXPECT_THROW(StageMap({1, 1, 1, 1}, 3), p3d::base::Error);
+}
+
+TEST(MakeStageMap, FollowsThePipelineSection) {
+  p3d::config::Config c;
+  c.model.layers = 30;
+  c.parallel.pp = 4;
+  auto sizes = [](StageMap const& m) {
+    std::vector<int> v;
+    for (int s = 0; s < m.num_stages(); ++s) v.push_back(m.num_layers(s));
+    return v;
+  };
+  EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{8, 8, 7, 7}));
+
+  c.pipeline.layer_split = p3d::config::LayerSplit::list;
+  c.pipeline.layers_per_stage = {6, 9, 9, 6};
+  EXPECT_EQ(sizes(make_stage_map(c)), c.pipeline.layers_per_stage);
+  c.pipeline.layers_per_stage = {6, 9, 9, 5};
+  EXPECT_THROW(make_stage_map(c), p3d::base::Error);
+
+  // hidden 64, ffn 256, sequence 64: one layer is 4*64^2 + 64*64 + 2*64*256 = 53248 multiply-adds per token; a vocabulary
+  // of 2496 makes the head 64*2496 = 3 layers. So 30 + 3 units on 4 stages: 9, 8, 8 and 5 + 3.
+  c.pipeline.layer_split = p3d::config::LayerSplit::cost;
+  c.model.vocab_size = 2496;
+  EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{9, 8, 8, 5}));
+}
+
+}  // namespace

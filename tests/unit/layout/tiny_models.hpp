@@ -1,0 +1,57 @@
+#pragma once
+// Small configurations with every kind of parameter, for the layout tests.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/axes.hpp>
+
+#include <string>
+#include <vector>
+
+namespace p3d::test {
+
+/// Layer norm, GELU, biases, learned positions, tied embedding; a vocabulary that neither 2 nor 3 divides.
+inline config::Config tiny_gpt(layout::PerAxis mesh = {}) {
+  config::Config c;
+  c.model.vocab_size = 13;
+  c.model.hidden = 12;
+  c.model.layers = 3;
+  c.model.heads = 6;
+  c.model.kv_heads = 6;
+  c.model.ffn = 18;
+  c.model.seq_len = 5;
+  c.parallel = {mesh.dp, mesh.tp, mesh.pp, "tp-pp-dp"};
+  return c;
+}
+
+/// RMS norm, SwiGLU, no biases, rotary positions, grouped-query attention, untied head.
+inline config::Config tiny_llama(layout::PerAxis mesh = {}) {
+  auto c = tiny_gpt(mesh);
+  c.model.kv_heads = 6 / (mesh.tp == 1 ? 3 : mesh.tp == 2 ? 3 : 1);
+  c.model.norm = config::Norm::rmsnorm;
+  c.model.activation = config::Activation::swiglu;
+  c.model.position = config::Position::rope;
+  c.model.bias = false;
+  c.model.tied_embeddings = false;
+  return c;
+}
+
+/// Both models on every mesh with at most 3 ranks per axis.
+inline std::vector<config::Config> tiny_configs() {
+  std::vector<config::Config> out;
+  for (int dp = 1; dp <= 3; ++dp) {
+    for (int tp = 1; tp <= 3; ++tp) {
+      for (int pp = 1; pp <= 3; ++pp) {
+        out.push_back(tiny_gpt({dp, tp, pp}));
+        out.push_back(tiny_llama({dp, tp, pp}));
+      }
+    }
+  }
+  return out;
+}
+
+inline std::string describe(config::Config const& c) {
+  return std::string(c.model.bias ? "gpt" : "llama") + " dp=" + std::to_string(c.parallel.dp) +
+         " tp=" + std::to_string(c.parallel.tp) + " pp=" + std::to_string(c.parallel.pp);
+}
+
+}  // namespace p3d::test
