@@ -1,94 +1,60 @@
-# Everything p3d needs, by find_package only: nothing is downloaded. Each find_* is quiet; a missing one is reported at the
-# end of this file together with all the others, with the package to install for apt and for Spack.
+# Everything p3d needs, by find_package only: nothing is downloaded. Each is looked for quietly; what is missing is reported at
+# the end of this file, all at once, with the packages to install for apt and for Spack.
 
 set(P3D_MISSING "")
 set(P3D_FOUND_REPORT "")
 
-macro(p3d_note_found name version purpose)
-  list(APPEND P3D_FOUND_REPORT "${name}|${version}|${purpose}")
-endmacro()
-macro(p3d_note_missing name purpose apt spack)
-  list(APPEND P3D_MISSING "${name}|${purpose}|${apt}|${spack}")
+# p3d_need(<name> <target that proves it> <version found> <least version or ""> <what for> <apt packages> <Spack packages>)
+macro(p3d_need name target version least purpose apt spack)
+  if(NOT TARGET ${target})
+    list(APPEND P3D_MISSING "${name}|${purpose}|${apt}|${spack}")
+  elseif(NOT "${least}" STREQUAL "" AND "${version}" VERSION_LESS "${least}")
+    list(APPEND P3D_MISSING "${name} ${least} or newer (found ${version})|${purpose}|${apt}|${spack}")
+  else()
+    list(APPEND P3D_FOUND_REPORT "${name}|${version}|${purpose}")
+  endif()
 endmacro()
 
-# --- fmt: text -------------------------------------------------------------------------------------------------
+list(APPEND P3D_FOUND_REPORT "C++20 compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}|everything")
+
 find_package(fmt QUIET)
-if(TARGET fmt::fmt)
-  p3d_note_found(fmt "${fmt_VERSION}" "formatting of messages")
-else()
-  p3d_note_missing(fmt "formatting of messages" libfmt-dev fmt)
-endif()
+p3d_need(fmt fmt::fmt "${fmt_VERSION}" 8.0 "text of messages" libfmt-dev fmt)
 
-# --- toml++ ----------------------------------------------------------------------------------------------------
 find_package(tomlplusplus QUIET)
-if(TARGET tomlplusplus::tomlplusplus)
-  p3d_note_found(toml++ "${tomlplusplus_VERSION}" "the input file")
-else()
-  p3d_note_missing(toml++ "the input file" libtomlplusplus-dev tomlplusplus)
-endif()
+p3d_need(toml++ tomlplusplus::tomlplusplus "${tomlplusplus_VERSION}" 3.0 "the input file" libtomlplusplus-dev tomlplusplus)
 
-# --- CLI11 -----------------------------------------------------------------------------------------------------
 find_package(CLI11 QUIET)
-if(TARGET CLI11::CLI11)
-  p3d_note_found(CLI11 "${CLI11_VERSION}" "the command line")
-else()
-  p3d_note_missing(CLI11 "the command line" libcli11-dev cli11)
-endif()
+p3d_need(CLI11 CLI11::CLI11 "${CLI11_VERSION}" 2.0 "the command line" libcli11-dev cli11)
 
-# --- Random123 (headers only, no CMake config) -----------------------------------------------------------------
-find_path(RANDOM123_INCLUDE_DIR Random123/philox.h)
-mark_as_advanced(RANDOM123_INCLUDE_DIR)
-if(RANDOM123_INCLUDE_DIR)
-  add_library(p3d_random123 INTERFACE)
-  target_include_directories(p3d_random123 SYSTEM INTERFACE $<BUILD_INTERFACE:${RANDOM123_INCLUDE_DIR}>)
-  p3d_note_found(Random123 "-" "counter-based random numbers")
-else()
-  p3d_note_missing(Random123 "counter-based random numbers" librandom123-dev random123)
-endif()
+find_package(Random123 QUIET)
+p3d_need(Random123 p3d_random123 "" "" "counter-based random numbers" librandom123-dev random123)
 
-# --- xxHash ----------------------------------------------------------------------------------------------------
-find_path(XXHASH_INCLUDE_DIR xxhash.h)
-find_library(XXHASH_LIBRARY xxhash)
-mark_as_advanced(XXHASH_INCLUDE_DIR XXHASH_LIBRARY)
-if(XXHASH_INCLUDE_DIR AND XXHASH_LIBRARY)
-  add_library(p3d_xxhash INTERFACE)
-  target_include_directories(p3d_xxhash SYSTEM INTERFACE $<BUILD_INTERFACE:${XXHASH_INCLUDE_DIR}>)
-  target_link_libraries(p3d_xxhash INTERFACE ${XXHASH_LIBRARY})
-  p3d_note_found(xxHash "-" "the hash of the input")
-else()
-  p3d_note_missing(xxHash "the hash of the input" libxxhash-dev xxhash)
-endif()
+find_package(xxHash QUIET)
+p3d_need(xxHash p3d_xxhash "${xxHash_VERSION}" 0.8 "the hash of the input" libxxhash-dev xxhash)
 
-# --- MPI -------------------------------------------------------------------------------------------------------
+set(MPI_CXX_SKIP_MPICXX ON)  # p3d speaks MPI's C interface
 find_package(MPI 3.0 QUIET COMPONENTS CXX)
-if(TARGET MPI::MPI_CXX)
-  p3d_note_found(MPI "${MPI_CXX_VERSION}" "messages between ranks")
-else()
-  p3d_note_missing(MPI "messages between ranks" "mpich libmpich-dev" mpich)
-endif()
+p3d_need(MPI MPI::MPI_CXX "${MPI_CXX_VERSION}" 3.0 "messages between ranks" "mpich libmpich-dev" mpich)
 
-# --- Kokkos and Kokkos-Kernels, 3.4 up to 5.x ------------------------------------------------------------------
 include(P3dKokkos)
+p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels on ${P3D_KOKKOS_BACKENDS}${P3D_KOKKOS_ORIGIN}"
+  libtrilinos-kokkos-dev kokkos)
+p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "matrix products"
+  libtrilinos-kokkos-kernels-dev kokkos-kernels+blas)
 
-# --- BLAS (below Kokkos-Kernels; we only need its thread count) ------------------------------------------------
-find_package(BLAS QUIET)
-if(BLAS_FOUND)
-  p3d_note_found(BLAS "-" "matrix products, below Kokkos-Kernels")
-else()
-  p3d_note_missing(BLAS "matrix products, below Kokkos-Kernels" libopenblas-dev openblas)
-endif()
+find_package(BLAS QUIET)  # p3d itself only sets its thread count
+p3d_need(BLAS BLAS::BLAS "" "" "matrix products below Kokkos-Kernels" libopenblas-dev openblas)
 
 if(P3D_BUILD_TESTS)
   find_package(GTest QUIET)
-  if(TARGET GTest::gtest)
-    p3d_note_found(GoogleTest "${GTest_VERSION}" "the tests")
-  else()
-    p3d_note_missing(GoogleTest "the tests (or -DP3D_BUILD_TESTS=OFF)" libgtest-dev googletest)
-  endif()
+  p3d_need(GoogleTest GTest::gtest "${GTest_VERSION}" 1.10 "the tests" libgtest-dev googletest)
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+  p3d_need(Python3 Python3::Interpreter "${Python3_VERSION}" 3.8 "the lint tests, standard library only"
+    python3 python)
 endif()
 
 if(P3D_MISSING)
-  set(text "p3d: some of what it needs was not found:\n")
+  set(text "p3d needs some things that were not found:\n")
   set(all_apt "")
   set(all_spack "")
   foreach(entry IN LISTS P3D_MISSING)
@@ -101,18 +67,32 @@ if(P3D_MISSING)
     string(APPEND all_apt " ${apt}")
     string(APPEND all_spack " ${spack}")
   endforeach()
-  string(APPEND text "Debian, Ubuntu:  apt-get install${all_apt}\nSpack:           spack install${all_spack}\n")
-  string(APPEND text "Installed elsewhere: add its prefix to CMAKE_PREFIX_PATH.")
+  string(APPEND text "Debian, Ubuntu:  apt-get install${all_apt}\n")
+  string(APPEND text "Spack:           spack install${all_spack}\n")
+  string(APPEND text "Installed elsewhere:  add its prefix to -DCMAKE_PREFIX_PATH=...")
   message(FATAL_ERROR "${text}")
 endif()
 
+# What was found and what for, at the end of the configure step.
 function(p3d_dependency_report)
-  message(STATUS "p3d ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}; found:")
+  list(LENGTH P3D_FOUND_REPORT count)
+  message(STATUS "p3d ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}: all ${count} things it needs were found")
   foreach(entry IN LISTS P3D_FOUND_REPORT)
     string(REPLACE "|" ";" fields "${entry}")
     list(GET fields 0 name)
     list(GET fields 1 version)
     list(GET fields 2 purpose)
-    message(STATUS "  ${name} ${version}: ${purpose}")
+    string(LENGTH "${name}" used)
+    math(EXPR pad "16 - ${used}")
+    string(REPEAT " " ${pad} space)
+    string(LENGTH "${version}" used)
+    math(EXPR pad "12 - ${used}")
+    if(pad LESS 1)
+      set(pad 1)
+    endif()
+    string(REPEAT " " ${pad} space2)
+    message(STATUS "  ${name}${space}${version}${space2}${purpose}")
   endforeach()
+  message(STATUS "  compiler cache  ${CMAKE_CXX_COMPILER_LAUNCHER}")
+  message(STATUS "  options         native arch ${P3D_NATIVE_ARCH}, shared libp3d ${BUILD_SHARED_LIBS}, tests ${P3D_BUILD_TESTS}, sanitizers '${P3D_SANITIZE}'")
 endfunction()

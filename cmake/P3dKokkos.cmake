@@ -1,42 +1,57 @@
-# Kokkos and Kokkos-Kernels from 3.4 to 5.x as p3d::kokkos and p3d::kokkoskernels.
+# Finds Kokkos and Kokkos-Kernels from 3.4 to 5.x and makes the targets p3d_kokkos and p3d_kokkoskernels of them.
+# Used by p3d's own build and, installed beside p3dConfig.cmake, by whoever links p3d.
 #
-# Debian and Ubuntu package 3.4.1 out of Trilinos: its config defines targets trilinos_* instead of Kokkos::*, and the
-# include folder only in a variable. That difference is dealt with here and nowhere else.
+# Debian and Ubuntu package 3.4.1 out of Trilinos. Its config differs from a plain Kokkos: the libraries are targets trilinos_*,
+# the include folder comes right in a variable only (its Kokkos::kokkos names a folder that does not exist), and it forces
+# CMAKE_CXX_EXTENSIONS into the cache with a warning. All of that is dealt with here and nowhere else.
 
+# A value that is set and off keeps Kokkos from warning and from touching the cache; the caller's own value comes back after.
+if(DEFINED CMAKE_CXX_EXTENSIONS)
+  set(_p3d_extensions "${CMAKE_CXX_EXTENSIONS}")
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
 find_package(Kokkos QUIET)
 if(Kokkos_FOUND)
   find_package(KokkosKernels QUIET)
 endif()
-
-# Trilinos' config asks for the system's C++ extensions setting and forces it into the cache; ours stands.
-set(CMAKE_CXX_EXTENSIONS OFF)
-
-if(Kokkos_FOUND)
-  add_library(p3d_kokkos INTERFACE)
-  if(TARGET Kokkos::kokkos)
-    target_link_libraries(p3d_kokkos INTERFACE Kokkos::kokkos)
-    set(P3D_KOKKOS_FLAVOUR "")
-  else()
-    target_link_libraries(p3d_kokkos INTERFACE ${Kokkos_LIBRARIES})
-    target_include_directories(p3d_kokkos SYSTEM INTERFACE ${Kokkos_INCLUDE_DIRS})
-    set(P3D_KOKKOS_FLAVOUR " (Trilinos)")
-  endif()
-  set(P3D_KOKKOS_VERSION "${Kokkos_VERSION}${P3D_KOKKOS_FLAVOUR}")
-  set(P3D_KOKKOS_BACKENDS "${Kokkos_DEVICES}")
-  p3d_note_found(Kokkos "${P3D_KOKKOS_VERSION}, ${Kokkos_DEVICES}" "kernels on every backend")
+if(DEFINED _p3d_extensions)
+  set(CMAKE_CXX_EXTENSIONS "${_p3d_extensions}")
+  unset(_p3d_extensions)
 else()
-  p3d_note_missing(Kokkos "kernels on every backend" "libtrilinos-kokkos-dev" kokkos)
+  unset(CMAKE_CXX_EXTENSIONS)
+endif()
+
+set(P3D_KOKKOS_VERSION "")
+if(Kokkos_FOUND)
+  set(P3D_KOKKOS_VERSION "${Kokkos_VERSION}")
+  set(P3D_KOKKOS_ORIGIN "")
+  if(TARGET trilinos_kokkoscore)
+    set(P3D_KOKKOS_ORIGIN " (from Trilinos)")
+  endif()
+  string(REPLACE ";" ", " P3D_KOKKOS_BACKENDS "${Kokkos_DEVICES}")
+  if(NOT TARGET p3d_kokkos)
+    add_library(p3d_kokkos INTERFACE IMPORTED GLOBAL)
+    if(TARGET trilinos_kokkoscore)
+      target_link_libraries(p3d_kokkos INTERFACE ${Kokkos_LIBRARIES})
+      target_include_directories(p3d_kokkos INTERFACE ${Kokkos_INCLUDE_DIRS})
+    else()
+      target_link_libraries(p3d_kokkos INTERFACE Kokkos::kokkos)
+    endif()
+  endif()
 endif()
 
 if(KokkosKernels_FOUND)
-  add_library(p3d_kokkoskernels INTERFACE)
-  if(TARGET Kokkos::kokkoskernels)
-    target_link_libraries(p3d_kokkoskernels INTERFACE Kokkos::kokkoskernels p3d_kokkos)
-  else()
-    target_link_libraries(p3d_kokkoskernels INTERFACE trilinos_kokkoskernels p3d_kokkos)
-    target_include_directories(p3d_kokkoskernels SYSTEM INTERFACE ${KokkosKernels_INCLUDE_DIRS})
+  set(P3D_KOKKOSKERNELS_VERSION "${KokkosKernels_VERSION}")
+  if(NOT P3D_KOKKOSKERNELS_VERSION)
+    set(P3D_KOKKOSKERNELS_VERSION "${P3D_KOKKOS_VERSION}")  # Trilinos gives no version; the two are released together
   endif()
-  p3d_note_found(Kokkos-Kernels "${KokkosKernels_VERSION}" "matrix products")
-else()
-  p3d_note_missing(Kokkos-Kernels "matrix products" "libtrilinos-kokkos-kernels-dev" kokkos-kernels)
+  if(NOT TARGET p3d_kokkoskernels)
+    add_library(p3d_kokkoskernels INTERFACE IMPORTED GLOBAL)
+    if(TARGET trilinos_kokkoskernels)
+      target_link_libraries(p3d_kokkoskernels INTERFACE trilinos_kokkoskernels p3d_kokkos)
+      target_include_directories(p3d_kokkoskernels INTERFACE ${KokkosKernels_INCLUDE_DIRS})
+    else()
+      target_link_libraries(p3d_kokkoskernels INTERFACE Kokkos::kokkoskernels p3d_kokkos)
+    endif()
+  endif()
 endif()

@@ -1,35 +1,54 @@
-# A room is a folder of src/ with public headers in include/p3d/<room>. Each room is compiled once (object library),
-# linked into libp3d, and also available to its unit tests as a static archive that holds only what it may use.
+# A room is a folder of src/ with public headers in include/p3d/<room>. Its sources are compiled once, into objects that go
+# into libp3d and into a static archive p3d_<room>, which with the archives of the rooms it uses is all that its tests link:
+# a room that leans on something it may not use does not link there.
 
 add_library(p3d_options INTERFACE)
 target_compile_features(p3d_options INTERFACE cxx_std_20)
-target_include_directories(p3d_options INTERFACE
-  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-  $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>)
+target_include_directories(p3d_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include)
 target_compile_options(p3d_options INTERFACE
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang,IntelLLVM>:-Wall -Wextra -Wpedantic>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang,IntelLLVM>:-Wall;-Wextra;-Wpedantic>)
 if(P3D_WERROR)
-  target_compile_options(p3d_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-Werror>)
+  target_compile_options(p3d_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang,IntelLLVM>:-Werror>)
 endif()
 if(P3D_NATIVE_ARCH)
+  # p3d_options never leaves the build tree, so neither does this.
   target_compile_options(p3d_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-march=native>)
 endif()
 
 set_property(GLOBAL PROPERTY P3D_ROOMS "")
 
+# TRANSITIONAL: leaves out sources that are not written yet, so that unfinished rooms do not stop the others.
+macro(p3d_drop_unwritten list_name)
+  foreach(source IN LISTS ${list_name})
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source} AND NOT IS_ABSOLUTE ${source})
+      message(STATUS "NOT WRITTEN YET: ${CMAKE_CURRENT_SOURCE_DIR}/${source}")
+      list(REMOVE_ITEM ${list_name} ${source})
+    endif()
+  endforeach()
+  if(NOT ${list_name})
+    return()
+  endif()
+endmacro()
+
 # p3d_add_room(<room> SOURCES a.cpp ... USES <room>... [LINK <target>...])
 function(p3d_add_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;USES;LINK" ${ARGN})
+  p3d_drop_unwritten(ARG_SOURCES)
+  # Include folders and definitions of this room and of what it uses.
+  add_library(p3d_${room}_usage INTERFACE)
+  target_link_libraries(p3d_${room}_usage INTERFACE p3d_options ${ARG_LINK})
   add_library(p3d_${room}_objects OBJECT ${ARG_SOURCES})
-  target_link_libraries(p3d_${room}_objects PUBLIC p3d_options ${ARG_LINK})
   target_include_directories(p3d_${room}_objects PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(p3d_${room}_objects PRIVATE p3d_${room}_usage)
   add_library(p3d_${room} STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:p3d_${room}_objects>)
-  target_link_libraries(p3d_${room} PUBLIC p3d_options ${ARG_LINK})
+  target_link_libraries(p3d_${room} PUBLIC p3d_${room}_usage)
   foreach(used IN LISTS ARG_USES)
-    # Usage requirements (include folders, definitions) only: the objects themselves are linked once, below.
-    target_link_libraries(p3d_${room} PUBLIC p3d_${used})
-    get_target_property(links p3d_${used}_objects INTERFACE_LINK_LIBRARIES)
-    target_link_libraries(p3d_${room}_objects PUBLIC ${links})
+    if(TARGET p3d_${used})
+      target_link_libraries(p3d_${room}_usage INTERFACE p3d_${used}_usage)
+      target_link_libraries(p3d_${room} PUBLIC p3d_${used})
+    elseif(EXISTS ${PROJECT_SOURCE_DIR}/src/${used}/CMakeLists.txt)
+      message(FATAL_ERROR "room ${room} uses ${used}, which stands below it in src/CMakeLists.txt")
+    endif()
   endforeach()
   set_property(GLOBAL APPEND PROPERTY P3D_ROOMS ${room})
 endfunction()

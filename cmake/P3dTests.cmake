@@ -1,7 +1,7 @@
-# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n])
+# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n] [ARGS ...])
 #
 # Without RANKS: one GoogleTest program, one ctest entry, no MPI launcher.
-# With RANKS: the program has its own main that starts MPI (p3d_mpi_test_main); one ctest entry <name>_np<k> for each k.
+# With RANKS: the program has its own main, which starts MPI (support/mpi_main.hpp); one ctest entry <name>_np<k> for each k.
 # Too few cores means oversubscribed ranks, never an unregistered test.
 include(ProcessorCount)
 ProcessorCount(P3D_CORES)
@@ -9,20 +9,42 @@ if(P3D_CORES EQUAL 0)
   set(P3D_CORES 1)
 endif()
 
+# What every test process gets. Threads that wait sleep: tests run with more ranks and threads than cores.
+set(P3D_TEST_ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;OPENBLAS_NUM_THREADS=1")
+if(P3D_SANITIZE)
+  set(support ${PROJECT_SOURCE_DIR}/tests/support)
+  list(APPEND P3D_TEST_ENVIRONMENT
+    "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
+    "LSAN_OPTIONS=suppressions=${support}/leaks.supp:print_suppressions=0"
+    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
+endif()
+
+# mpiexec of Open MPI refuses more ranks than cores, and root, unless told.
+set(P3D_MPIEXEC_FLAGS "")
+execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE p3d_mpiexec_version ERROR_QUIET)
+if(p3d_mpiexec_version MATCHES "Open ?MPI|OpenRTE")
+  set(P3D_MPIEXEC_FLAGS --oversubscribe)
+  list(APPEND P3D_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+endif()
+
 function(p3d_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;THREADS" "SOURCES;LINK;RANKS;LABELS;ARGS" ${ARGN})
+  p3d_drop_unwritten(ARG_SOURCES)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(P3D_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   if(NOT ARG_THREADS)
     set(ARG_THREADS 1)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${name} PRIVATE P3D_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest)
-  set(environment "OMP_NUM_THREADS=${ARG_THREADS};OMP_PROC_BIND=false;OPENBLAS_NUM_THREADS=1")
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} p3d_options GTest::gtest)
+  set(environment "OMP_NUM_THREADS=${ARG_THREADS};${P3D_TEST_ENVIRONMENT}")
   if(ARG_RANKS)
     foreach(ranks IN LISTS ARG_RANKS)
       math(EXPR cores "${ranks} * ${ARG_THREADS}")
@@ -40,4 +62,19 @@ function(p3d_add_test name)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "unit;${ARG_LABELS}"
       PROCESSORS ${ARG_THREADS} ENVIRONMENT "${environment}")
   endif()
+endfunction()
+
+# p3d_also_with_threads(<name> <threads>): registers the unit test <name> a second time as <name>_t<threads>, where Kokkos
+# has a backend with host threads. Races do not show on one thread.
+function(p3d_also_with_threads name threads)
+  if(NOT "${Kokkos_DEVICES}" MATCHES "OPENMP|THREADS")
+    return()
+  endif()
+  set(processors ${threads})
+  if(processors GREATER P3D_CORES)
+    set(processors ${P3D_CORES})
+  endif()
+  add_test(NAME ${name}_t${threads} COMMAND ${name})
+  set_tests_properties(${name}_t${threads} PROPERTIES TIMEOUT 120 LABELS "unit;threads" PROCESSORS ${processors}
+    ENVIRONMENT "OMP_NUM_THREADS=${threads};OMP_PROC_BIND=false;OPENBLAS_NUM_THREADS=1")
 endfunction()

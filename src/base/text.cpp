@@ -40,7 +40,8 @@ std::string nearest(std::string_view word, std::vector<std::string> const& known
 std::string human_count(double value) {
   static constexpr std::array<char const*, 6> units{"", "K", "M", "B", "T", "P"};
   std::size_t unit = 0;
-  while (std::fabs(value) >= 1000.0 && unit + 1 < units.size()) {
+  // 999.95 would print as 1000 of its unit with four digits.
+  while (std::fabs(value) >= (unit == 0 ? 1000.0 : 999.95) && unit + 1 < units.size()) {
     value /= 1000.0;
     ++unit;
   }
@@ -50,7 +51,8 @@ std::string human_count(double value) {
 std::string human_bytes(double bytes) {
   static constexpr std::array<char const*, 6> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;
-  while (std::fabs(bytes) >= 1024.0 && unit + 1 < units.size()) {
+  // 1023.995 would print as 1024.00 of its unit.
+  while (std::fabs(bytes) >= (unit == 0 ? 1024.0 : 1023.995) && unit + 1 < units.size()) {
     bytes /= 1024.0;
     ++unit;
   }
@@ -58,8 +60,9 @@ std::string human_bytes(double bytes) {
 }
 
 std::string human_seconds(double seconds) {
-  if (seconds < 1.0) return fmt::format("{:.0f} ms", seconds * 1e3);
-  if (seconds < 60.0) return fmt::format("{:.1f} s", seconds);
+  // The borders are where a value rounds up to the next unit.
+  if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   auto const whole = static_cast<long long>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);

@@ -57,7 +57,8 @@ P3D_HOST_DEVICE inline std::uint32_t random_word(RandomKey key, std::uint64_t st
   return random_block(key, stream, index / 4).w[index % 4];
 }
 
-/// A 53-bit uniform number in (0, 1) from two words (first word is the high half).
+/// A 53-bit uniform number in (0, 1] from two words (first word is the high half): (bits + 1/2) 2^-53, at least 2^-54; only the
+/// very last one rounds up to 1.
 P3D_HOST_DEVICE inline double uniform_from(std::uint32_t high, std::uint32_t low) {
   std::uint64_t const bits = ((static_cast<std::uint64_t>(high) << 32) | low) >> 11;
   return (static_cast<double>(bits) + 0.5) * 1.1102230246251565e-16;  // 2^-53

@@ -1,0 +1,74 @@
+#include <p3d/base/text.hpp>
+
+#include <gtest/gtest.h>
+
+using namespace p3d::base;
+
+TEST(Nearest, FindsTheUsualMistakes) {
+  std::vector<std::string> const known{"hidden", "layers", "heads", "kv_heads", "weight_decay", "lr"};
+  EXPECT_EQ(nearest("hiden", known), "hidden");             // left out
+  EXPECT_EQ(nearest("layerss", known), "layers");           // one too many
+  EXPECT_EQ(nearest("haeds", known), "heads");              // two swapped
+  EXPECT_EQ(nearest("weigth_decy", known), "weight_decay");
+  EXPECT_EQ(nearest("heads", known), "heads");
+}
+
+TEST(Nearest, SaysNothingWhenNothingIsNear) {
+  std::vector<std::string> const known{"hidden", "layers"};
+  EXPECT_EQ(nearest("optimizer", known), "");
+  EXPECT_EQ(nearest("abc", known), "");
+  EXPECT_EQ(nearest("hidden", {}), "");
+}
+
+TEST(Nearest, AllowsTwoEditsOrAThirdOfTheWord) {
+  EXPECT_EQ(nearest("abcd", {"abxy"}), "abxy");          // two edits in four letters
+  EXPECT_EQ(nearest("abcd", {"axyz"}), "");              // three edits in four letters
+  EXPECT_EQ(nearest("abcdefghijkl", {"abcdefghwxyz"}), "abcdefghwxyz");  // four in twelve
+  EXPECT_EQ(nearest("abcdefghijkl", {"abcdefgvwxyz"}), "");              // five in twelve
+}
+
+TEST(Nearest, SwappedNeighboursAreOneEdit) {
+  // Plain Levenshtein would call both candidates equally far (2) and keep the first.
+  EXPECT_EQ(nearest("ab", {"cd", "ba"}), "ba");
+}
+
+TEST(Human, Counts) {
+  EXPECT_EQ(human_count(0), "0");
+  EXPECT_EQ(human_count(950), "950");
+  EXPECT_EQ(human_count(1000), "1K");
+  EXPECT_EQ(human_count(124439808), "124.4M");
+  EXPECT_EQ(human_count(7e9), "7B");
+  EXPECT_EQ(human_count(1.5e12), "1.5T");
+  EXPECT_EQ(human_count(-2500), "-2.5K");
+}
+
+TEST(Human, Bytes) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.00 KiB");
+  EXPECT_EQ(human_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(human_bytes(3.0 * 1024 * 1024 * 1024), "3.00 GiB");
+}
+
+TEST(Human, Seconds) {
+  EXPECT_EQ(human_seconds(0.85), "850 ms");
+  EXPECT_EQ(human_seconds(12.34), "12.3 s");
+  EXPECT_EQ(human_seconds(250), "4 min 10 s");
+  EXPECT_EQ(human_seconds(2 * 3600 + 5 * 60), "2 h 05 min");
+}
+
+// A value just below a unit's border must not print as a full unit of the smaller kind ("1000K", "60.0 s").
+TEST(Human, BordersRoundIntoTheNextUnit) {
+  EXPECT_EQ(human_count(999999), "1M");
+  EXPECT_EQ(human_bytes(1024.0 * 1024.0 - 1.0), "1.00 MiB");
+  EXPECT_EQ(human_seconds(0.9999), "1.0 s");
+  EXPECT_EQ(human_seconds(59.97), "1 min 00 s");
+  EXPECT_EQ(human_seconds(3599.8), "1 h 00 min");
+}
+
+TEST(Join, PutsTheSeparatorBetween) {
+  EXPECT_EQ(join({}), "");
+  EXPECT_EQ(join({"a"}), "a");
+  EXPECT_EQ(join({"a", "b", "c"}), "a, b, c");
+  EXPECT_EQ(join({"a", "b"}, " x "), "a x b");
+}
