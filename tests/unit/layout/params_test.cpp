@@ -177,6 +177,30 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
   }
 }
 
+TEST(StageParams, LocalShapesOnThreeTensorRanks) {
+  auto const c = test::tiny_gpt({1, 3, 1});
+  auto const table = make_param_table(c);
+  StageParams const params(table, make_stage_map(c), 0, {1, 3, 1}, {0, 2, 0});
+  auto shape = [&](char const* name) {
+    auto const& p = params.find(name);
+    return std::vector<std::int64_t>{p.rows, p.cols, p.row_begin, p.col_begin, p.valid_rows};
+  };
+  using Row = std::vector<std::int64_t>;
+  EXPECT_EQ(shape("embed.token.weight"), (Row{5, 12, 10, 0, 3}));  // 13 rows padded to 15
+  EXPECT_EQ(shape("embed.position.weight"), (Row{5, 12, 0, 0, 5}));
+  EXPECT_EQ(shape("layers.1.norm1.weight"), (Row{1, 12, 0, 0, 1}));
+  for (auto const* w : {"layers.1.attn.q.weight", "layers.1.attn.k.weight", "layers.1.attn.v.weight"}) {
+    EXPECT_EQ(shape(w), (Row{4, 12, 8, 0, 4}));
+  }
+  EXPECT_EQ(shape("layers.1.attn.v.bias"), (Row{1, 4, 0, 8, 1}));
+  EXPECT_EQ(shape("layers.1.attn.out.weight"), (Row{12, 4, 0, 8, 12}));
+  EXPECT_EQ(shape("layers.1.attn.out.bias"), (Row{1, 12, 0, 0, 1}));
+  EXPECT_EQ(shape("layers.1.mlp.up.weight"), (Row{6, 12, 12, 0, 6}));
+  EXPECT_EQ(shape("layers.1.mlp.up.bias"), (Row{1, 6, 0, 12, 1}));
+  EXPECT_EQ(shape("layers.1.mlp.down.weight"), (Row{12, 6, 0, 12, 12}));
+  EXPECT_EQ(shape("layers.1.mlp.down.bias"), (Row{1, 12, 0, 0, 1}));
+}
+
 TEST(StageParams, TiedEmbeddingOnFirstAndLastStage) {
   auto const c = test::tiny_gpt({1, 1, 3});
   auto const table = make_param_table(c);
