@@ -1,0 +1,52 @@
+#include <p3d/linalg/gemm.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <KokkosBlas3_gemm.hpp>
+
+namespace p3d::linalg {
+
+namespace {
+
+/// C = beta C, where no product is added: BLAS and Kokkos-Kernels versions differ in what they do when k = 0.
+template <class T>
+void scale(ExecSpace const& exec, T beta, View2<T> c) {
+  if (beta == T(1)) return;
+  auto const rows = static_cast<std::int64_t>(c.extent(0)), cols = static_cast<std::int64_t>(c.extent(1));
+  Kokkos::parallel_for(
+      "p3d::linalg::scale", Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0, rows * cols),
+      KOKKOS_LAMBDA(std::int64_t i) {
+        T& x = c(i / cols, i % cols);
+        x = beta == T(0) ? T(0) : beta * x;
+      });
+}
+
+}  // namespace
+
+template <class T>
+void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c) {
+  auto const m = op_a == Op::none ? a.extent(0) : a.extent(1);
+  auto const k = op_a == Op::none ? a.extent(1) : a.extent(0);
+  auto const k_of_b = op_b == Op::none ? b.extent(0) : b.extent(1);
+  auto const n = op_b == Op::none ? b.extent(1) : b.extent(0);
+  P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
+  if (m == 0 || n == 0) return;
+  if (k == 0) return scale(exec, beta, c);
+  char const mode_a[] = {static_cast<char>(op_a), '\0'};
+  char const mode_b[] = {static_cast<char>(op_b), '\0'};
+  // Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose earlier and
+  // later work must then be ordered with ours by fences.
+  if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
+    KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c);
+  } else {
+    device::fence(exec, "p3d::linalg::gemm before");
+    KokkosBlas::gemm(mode_a, mode_b, alpha, a, b, beta, c);
+    device::fence(ExecSpace(), "p3d::linalg::gemm after");
+  }
+}
+
+template void gemm<float>(ExecSpace const&, Op, Op, float, View2<float const>, View2<float const>, float, View2<float>);
+template void gemm<double>(ExecSpace const&, Op, Op, double, View2<double const>, View2<double const>, double,
+                           View2<double>);
+
+}  // namespace p3d::linalg

@@ -1,0 +1,120 @@
+// gemm against three loops in long double, for every transposition, column ranges of wider matrices and empty sizes.
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/random.hpp>
+#include <p3d/linalg/gemm.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace {
+
+using p3d::device::ExecSpace;
+using p3d::device::Owned2;
+using p3d::device::View2;
+using p3d::linalg::Op;
+
+/// A [rows, cols] range inside a wider matrix, random everywhere, with its values on the host.
+template <class T>
+struct Matrix {
+  std::int64_t rows, cols;
+  Owned2<T> wide;
+  View2<T> view;
+  Matrix(std::string_view name, std::int64_t rows_, std::int64_t cols_, std::int64_t left, std::int64_t right)
+      : rows(rows_), cols(cols_), wide("p3d::test::matrix", rows_, left + cols_ + right),
+        view(p3d::device::columns(View2<T>(wide), left, left + cols_)) {
+    auto const host = Kokkos::create_mirror_view(wide);
+    auto const key = p3d::base::random_key(3, name);
+    for (std::size_t i = 0; i < host.size(); ++i) host.data()[i] = static_cast<T>(p3d::base::random_normal(key, 0, i));
+    Kokkos::deep_copy(wide, host);
+  }
+  /// All of the wide matrix.
+  std::vector<T> all() const {
+    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), wide);
+    return {host.data(), host.data() + host.size()};
+  }
+};
+
+template <class T>
+void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T beta, std::int64_t margin) {
+  SCOPED_TRACE(std::string("op ") + static_cast<char>(op_a) + static_cast<char>(op_b) + " m " + std::to_string(m) + " n " +
+               std::to_string(n) + " k " + std::to_string(k) + " margin " + std::to_string(margin));
+  Matrix<T> const a("a", op_a == Op::none ? m : k, op_a == Op::none ? k : m, margin, 2 * margin);
+  Matrix<T> const b("b", op_b == Op::none ? k : n, op_b == Op::none ? n : k, 2 * margin, margin);
+  Matrix<T> const c("c", m, n, margin, margin);
+  auto const ha = a.all(), hb = b.all(), before = c.all();
+  p3d::linalg::gemm<T>(ExecSpace(), op_a, op_b, alpha, a.view, b.view, beta, c.view);
+  Kokkos::fence();
+  auto const after = c.all();
+  auto const lda = a.cols + 3 * margin, ldb = b.cols + 3 * margin, ldc = n + 2 * margin;
+  double const tolerance = 4.0 * std::numeric_limits<T>::epsilon() * (1.0 + std::sqrt(static_cast<double>(k))) * 4.0;
+  for (std::int64_t i = 0; i < m; ++i)
+    for (std::int64_t j = 0; j < ldc; ++j) {
+      std::int64_t const col = j - margin;
+      if (col < 0 || col >= n) {
+        ASSERT_EQ(after[i * ldc + j], before[i * ldc + j]) << "wrote beside the column range, row " << i << " column " << col;
+        continue;
+      }
+      long double sum = 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        auto const x = op_a == Op::none ? ha[i * lda + margin + l] : ha[l * lda + margin + i];
+        auto const y = op_b == Op::none ? hb[l * ldb + 2 * margin + col] : hb[col * ldb + 2 * margin + l];
+        sum += static_cast<long double>(x) * y;
+      }
+      double const expected = static_cast<double>(alpha * sum + beta * static_cast<long double>(before[i * ldc + j]));
+      ASSERT_NEAR(after[i * ldc + j], expected, tolerance * (1.0 + std::abs(expected))) << "row " << i << " column " << col;
+    }
+}
+
+template <class T>
+void check_all(T alpha, T beta) {
+  for (Op op_a : {Op::none, Op::transpose})
+    for (Op op_b : {Op::none, Op::transpose})
+      for (std::int64_t margin : {0, 3})
+        for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{
+                 {1, 1, 1}, {1, 7, 5}, {7, 1, 5}, {5, 7, 1}, {33, 17, 65}, {64, 48, 32}, {4, 3, 0}, {0, 3, 4}, {3, 0, 4}})
+          check<T>(op_a, op_b, m, n, k, alpha, beta, margin);
+}
+
+TEST(Gemm, MatchesThreeLoopsInDouble) { check_all<double>(1.0, 0.0); }
+TEST(Gemm, MatchesThreeLoopsInFloat) { check_all<float>(1.0f, 0.0f); }
+TEST(Gemm, AlphaAndBetaInDouble) { check_all<double>(-0.5, 1.0); }
+TEST(Gemm, AlphaAndBetaInFloat) { check_all<float>(2.0f, 0.25f); }
+
+template <class T>
+void overwrites_nan(std::int64_t k) {
+  Matrix<T> const a("a", 4, k, 0, 0), b("b", k, 3, 0, 0), c("c", 4, 3, 0, 0);
+  Kokkos::deep_copy(c.wide, std::numeric_limits<T>::quiet_NaN());
+  p3d::linalg::gemm<T>(ExecSpace(), Op::none, Op::none, T(1), a.view, b.view, T(0), c.view);
+  Kokkos::fence();
+  for (T x : c.all()) EXPECT_TRUE(std::isfinite(x));
+}
+
+TEST(Gemm, BetaZeroOverwritesNan) {
+  overwrites_nan<float>(5);
+  overwrites_nan<double>(5);
+  overwrites_nan<float>(0);
+  overwrites_nan<double>(0);
+}
+
+TEST(Gemm, RefusesShapesThatDoNotFit) {
+  Matrix<float> const a("a", 4, 5, 0, 0), b("b", 4, 3, 0, 0), c("c", 4, 3, 0, 0);
+  EXPECT_THROW(p3d::linalg::gemm<float>(ExecSpace(), Op::none, Op::none, 1.0f, a.view, b.view, 0.0f, c.view),
+               p3d::base::Error);
+}
+
+TEST(BlasThreads, WhatIsSetIsInForce) {
+  for (int threads : {1, 2, 1}) {
+    int const in_force = p3d::linalg::set_blas_threads(threads);
+    if (in_force == 0) GTEST_SKIP() << "this BLAS cannot be told how many threads to use";
+    EXPECT_EQ(in_force, threads);
+  }
+  EXPECT_THROW(p3d::linalg::set_blas_threads(0), p3d::base::Error);
+}
+
+}  // namespace
