@@ -14,14 +14,25 @@ namespace p3d::comm {
 
 /// MPI_Init_thread(FUNNELED or better)..MPI_Finalize. Sets the log rank. Error handlers of world return codes, which
 /// p3d turns into base::Error with the call, the rank and MPI's text. Destroying it while an exception is in flight aborts
-/// all ranks instead of hanging in MPI_Finalize.
+/// all ranks instead of hanging in MPI_Finalize: print the message inside its scope, the catch outside is never reached.
+/// The wait policy is set for this node. Works without a launcher, as one rank.
 class Environment {
 public:
   Environment(int& argc, char**& argv);
   ~Environment();
   Environment(Environment const&) = delete;
   Environment& operator=(Environment const&) = delete;
+
+private:
+  int exceptions_;
 };
+
+/// The ranks on this node and the cores that they may use together.
+struct NodeShare {
+  int ranks = 1;
+  int cores = 1;
+};
+NodeShare node_share();
 
 /// Ends every rank with `exit_code` (MPI_Abort on world when MPI runs, std::_Exit otherwise).
 [[noreturn]] void abort_all(int exit_code);
@@ -34,7 +45,7 @@ enum class Reduction { sum, max, min };
 class Communicator;
 
 /// One non-blocking operation. Move-only; keeps what it was told to keep alive; ends in wait(). Destroying an unfinished
-/// request waits for it.
+/// request waits for it, except while an exception unwinds: then it is given up (its kept buffers are never freed).
 class Request {
 public:
   Request() = default;
@@ -47,7 +58,8 @@ public:
   /// The one wait: spin, back off, watch the time, and past the budget report and end all ranks. The time spent is added to
   /// the communicator's wait_seconds().
   void wait();
-  /// Runs `hook` after completion (unpack, copy to a device) and keeps `keep` alive until then.
+  /// Runs `hook` after completion (unpack, copy to a device) and keeps `keep` alive until then. At once when the request is
+  /// not active (a collective over one rank).
   void on_complete(std::function<void()> hook, std::shared_ptr<void> keep = {});
 
 private:
@@ -60,7 +72,7 @@ private:
 void wait_all(std::vector<Request>& requests);
 
 /// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
-/// Move-only; freed unless MPI is already finalised. All operations are non-blocking and return a Request. Counts are
+/// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return a Request. Counts are
 /// 64-bit: MPI-4 large-count calls where the library has them, otherwise split.
 class Communicator {
 public:
@@ -86,15 +98,21 @@ public:
   /// Takes ownership of an existing handle (for MPI_Cart_sub).
   static Communicator adopt(MPI_Comm comm, std::string name);
 
+  /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on all
+  /// ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to out.
+  /// A received message with another number of elements is an error.
   Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op);
+  /// in: size() blocks of count_each elements; out: the reduction of block rank().
   Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);
+  /// out: the blocks of all ranks in order of rank; `in` may be its own place in `out`.
   Request all_gather(void const* in, void* out, std::int64_t count_each, Type type);
   Request broadcast(void* inout, std::int64_t count, Type type, int root);
   Request send(void const* buffer, std::int64_t count, Type type, int peer, int tag);
   Request recv(void* buffer, std::int64_t count, Type type, int peer, int tag);
   Request barrier();
 
-  /// Seconds this rank has spent waiting for operations of this communicator, and their number and bytes.
+  /// Seconds this rank has spent waiting for operations of this communicator, and their number and bytes (the longest
+  /// buffer of each on this rank).
   struct Accounting {
     double wait_seconds = 0.0;
     std::int64_t operations = 0;
@@ -106,6 +124,7 @@ public:
 private:
   friend class Request;
   struct State;
+  Request begin(char const* operation, std::int64_t count, Type type, int peer, bool receives);
   std::shared_ptr<State> state_;
 };
 

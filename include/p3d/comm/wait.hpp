@@ -1,5 +1,9 @@
 #pragma once
-// The one function that waits, its policy, and the watchdog's report.
+// The policy of the one function that waits (Request::wait ends there), and the watchdog's report.
+//
+// A wait that outlasts timeout_s prints who waits for what (rank, communicator, operation, peer, sequence number, step,
+// schedule action), asks all ranks where they are, prints one table of the answers, in which a rank that is stopped, dead or
+// computing is named as silent, and ends all ranks with base::ExitCode::timeout, in bounded time.
 
 #include <cstdint>
 #include <string>
@@ -10,12 +14,14 @@ namespace p3d::comm {
 struct WaitPolicy {
   double timeout_s = 600.0;   ///< a single wait longer than this ends the run
   int spins = 2000;           ///< tests before the first sleep (few when ranks outnumber cores)
+  int yields = 0;             ///< then tests with a sched_yield after each
   int sleep_min_us = 20;      ///< back-off: sleeps double from here ...
   int sleep_max_us = 500;     ///< ... to here
 };
 void set_wait_policy(WaitPolicy policy);
 WaitPolicy wait_policy();
-/// A policy for `ranks_on_node` ranks on `cores` cores: spins only when there is a core for each rank.
+/// Measured choices for `ranks_on_node` ranks on `cores` cores: spins only when there is a core for each rank.
+/// Environment sets make_wait_policy(600, ...) for the node that it finds; a program then changes timeout_s alone.
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores);
 
 /// What this rank is doing, for the report of a stuck run: the step and the schedule action. Cheap: stores pointers.
@@ -23,7 +29,8 @@ WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores);
 void set_activity(std::int64_t step, char const* action);
 
 /// Collects "who is where" from all ranks that still answer, for at most `grace_s` seconds. Used by the watchdog: each rank
-/// inside a wait answers. Returns one line per rank; a rank that does not answer is named as silent.
+/// inside a wait answers. Returns one line per rank; a rank that does not answer is named as silent. Any rank may ask
+/// (the others need not call this).
 std::string collect_states(double grace_s);
 
 }  // namespace p3d::comm

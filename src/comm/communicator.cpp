@@ -1,0 +1,113 @@
+#include <p3d/comm/communicator.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "internal.hpp"
+
+namespace p3d::comm {
+
+namespace detail {
+
+void check(int code, char const* call, std::string const& communicator) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  throw base::Error({.expected = fmt::format("{} to succeed", call),
+                     .found = fmt::format("MPI error {}: {}", code, std::string(text, length)),
+                     .where = fmt::format("rank {} of {}, communicator '{}'", base::log_rank(), base::log_num_ranks(),
+                                          communicator),
+                     .fix = "see MPI's text; when another rank failed first, its message is the one to read"});
+}
+
+bool mpi_runs() {
+  int initialised = 0;
+  int finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  return initialised && !finalised;
+}
+
+CommRecord::CommRecord(MPI_Comm handle, std::string given_name, bool is_owned)
+    : mpi(handle), name(std::move(given_name)), owned(is_owned) {
+  check(MPI_Comm_rank(mpi, &rank), "MPI_Comm_rank", name);
+  check(MPI_Comm_size(mpi, &size), "MPI_Comm_size", name);
+  if (!owned) return;
+  check(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", name);
+  check(MPI_Comm_set_name(mpi, name.c_str()), "MPI_Comm_set_name", name);
+}
+
+CommRecord::~CommRecord() {
+  if (owned && mpi_runs() && std::uncaught_exceptions() <= exceptions) MPI_Comm_free(&mpi);
+}
+
+void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation) {
+  Pending pending;
+  pending.comm = std::make_shared<CommRecord>(mpi, name, false);
+  if (pending.comm->size == 1) return;
+  pending.operation = operation;
+  MPI_Request part = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(mpi, &part), "MPI_Ibarrier", name);
+  pending.parts.push_back(part);
+  wait(pending);
+}
+
+}  // namespace detail
+
+Communicator::Communicator(MPI_Comm comm, std::string name) {
+  detail::watched_barrier(comm, name, "duplicate");
+  MPI_Comm copy = MPI_COMM_NULL;
+  detail::check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup", name);
+  state_ = std::make_shared<State>(copy, std::move(name), true);
+}
+
+Communicator Communicator::adopt(MPI_Comm comm, std::string name) {
+  Communicator result;
+  if (comm != MPI_COMM_NULL) result.state_ = std::make_shared<State>(comm, std::move(name), true);
+  return result;
+}
+
+Communicator Communicator::world() { return Communicator(MPI_COMM_WORLD, "world"); }
+Communicator Communicator::self() { return Communicator(MPI_COMM_SELF, "self"); }
+
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator::~Communicator() = default;
+
+int Communicator::rank() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->rank;
+}
+int Communicator::size() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->size;
+}
+std::string const& Communicator::name() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->name;
+}
+MPI_Comm Communicator::mpi() const { return valid() ? state_->mpi : MPI_COMM_NULL; }
+
+Communicator Communicator::split(int color, int key, std::string name) const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  detail::watched_barrier(state_->mpi, state_->name, "split");
+  MPI_Comm part = MPI_COMM_NULL;
+  detail::check(MPI_Comm_split(state_->mpi, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split", name);
+  return adopt(part, std::move(name));
+}
+
+Communicator::Accounting Communicator::accounting() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->accounting;
+}
+void Communicator::reset_accounting() {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  state_->accounting = {};
+}
+
+}  // namespace p3d::comm

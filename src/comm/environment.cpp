@@ -1,0 +1,104 @@
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/comm/wait.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/prctl.h>
+#else
+#include <thread>
+#endif
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "internal.hpp"
+#include "watchdog.hpp"
+
+namespace p3d::comm {
+
+namespace {
+
+NodeShare the_node;
+
+/// Ranks on this node, and the cores that they may use together (launchers often bind each rank to its own).
+NodeShare measure_node() {
+  NodeShare node;
+  MPI_Comm shared = MPI_COMM_NULL;
+  detail::check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared),
+                "MPI_Comm_split_type", "world");
+#if defined(__linux__)
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof(cores), &cores);
+  detail::check(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof(cores), MPI_BYTE, MPI_BOR, shared), "MPI_Allreduce", "node");
+  node.cores = std::max(1, CPU_COUNT(&cores));
+#else
+  node.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+#endif
+  MPI_Comm_size(shared, &node.ranks);
+  MPI_Comm_free(&shared);
+  return node;
+}
+
+}  // namespace
+
+NodeShare node_share() { return the_node; }
+
+Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
+  P3D_REQUIRE(!detail::mpi_runs(), "MPI is started once, by Environment");
+  int provided = MPI_THREAD_SINGLE;
+  detail::check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", "world");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  base::set_log_rank(rank, size);
+  if (provided < MPI_THREAD_FUNNELED) {
+    throw base::Error({.expected = "an MPI library that allows threads beside the one that calls MPI (MPI_THREAD_FUNNELED)",
+                       .found = "one that does not",
+                       .where = fmt::format("rank {}", rank),
+                       .fix = "use an MPI library built with thread support"});
+  }
+#if defined(__linux__)
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // sleeps of 20 us last 20 us, not 70
+#endif
+  the_node = measure_node();
+  set_wait_policy(make_wait_policy(wait_policy().timeout_s, the_node.ranks, the_node.cores));
+  detail::open_watchdog();
+}
+
+Environment::~Environment() {
+  if (!detail::mpi_runs()) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    base::error_here("an exception ends this rank: ending all ranks");
+    abort_all(static_cast<int>(base::ExitCode::run_failed));
+  }
+  try {
+    detail::watched_barrier(MPI_COMM_WORLD, "world", "finalize");  // a rank that never comes is reported
+  } catch (std::exception const& e) {
+    base::error_here(e.what());
+    abort_all(static_cast<int>(base::ExitCode::run_failed));
+  }
+  detail::close_watchdog();
+  MPI_Finalize();
+}
+
+void abort_all(int exit_code) {
+  std::fflush(nullptr);
+  if (detail::mpi_runs()) {
+    std::signal(SIGALRM, SIG_DFL);  // should MPI_Abort hang, the alarm ends this process, and the launcher the others
+    alarm(10);
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
+  std::_Exit(exit_code);
+}
+
+}  // namespace p3d::comm

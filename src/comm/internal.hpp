@@ -1,0 +1,70 @@
+#pragma once
+// What the sources of this room share: the record behind a Communicator, the one behind a Request, checked MPI calls.
+
+#include <p3d/comm/communicator.hpp>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace p3d::comm::detail {
+
+/// Throws base::Error naming the call, the rank, the communicator and MPI's own text unless `code` is MPI_SUCCESS.
+void check(int code, char const* call, std::string const& communicator);
+
+/// MPI runs: after MPI_Init, before MPI_Finalize.
+bool mpi_runs();
+
+struct CommRecord {
+  CommRecord(MPI_Comm handle, std::string given_name, bool owned);
+  ~CommRecord();  ///< frees an owned handle unless MPI is finalised or an exception is in flight (a free is collective)
+  CommRecord(CommRecord const&) = delete;
+  CommRecord& operator=(CommRecord const&) = delete;
+
+  MPI_Comm mpi;
+  std::string name;
+  bool owned;
+  int rank = 0;
+  int size = 1;
+  std::int64_t collectives = 0;                              ///< started so far: the same number on every rank
+  std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by (peer, direction)
+  Communicator::Accounting accounting;
+  int exceptions = std::uncaught_exceptions();
+};
+
+/// One operation under way: several MPI requests when the message was split.
+struct Pending {
+  std::shared_ptr<CommRecord> comm;
+  char const* operation = "";
+  int peer = -1;               ///< in the communicator; -1 for collectives
+  std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
+  MPI_Datatype type = MPI_BYTE;
+  std::vector<MPI_Request> parts;
+  std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
+  std::vector<std::function<void()>> hooks;
+  std::vector<std::shared_ptr<void>> keep;
+  int exceptions = std::uncaught_exceptions();
+};
+
+/// One MPI_Test for the parts that are still open. Throws when MPI reports an error or a message has the wrong length.
+bool test(Pending& pending);
+/// THE wait. See wait.hpp.
+void wait(Pending& pending);
+/// Runs the hooks and drops what was kept alive.
+void finish(Pending& pending);
+
+/// A barrier that the watchdog sees, before a call that is collective and blocking: when all ranks have arrived, the call
+/// itself cannot hang.
+void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation);
+
+}  // namespace p3d::comm::detail
+
+namespace p3d::comm {
+struct Communicator::State : detail::CommRecord {
+  using CommRecord::CommRecord;
+};
+struct Request::State : detail::Pending {};
+}  // namespace p3d::comm

@@ -1,0 +1,195 @@
+// The operations of a Communicator. Each starts one non-blocking MPI call, or several when the count asks for it.
+#include <p3d/base/error.hpp>
+#include <p3d/comm/large_count.hpp>
+
+#include <utility>
+
+#include "calls.hpp"
+#include "internal.hpp"
+
+namespace p3d::comm {
+
+namespace {
+
+std::int64_t the_count_limit = detail::largest_count;
+
+MPI_Datatype mpi_type(Type type) {
+  switch (type) {
+    case Type::int32: return MPI_INT32_T;
+    case Type::int64: return MPI_INT64_T;
+    case Type::uint64: return MPI_UINT64_T;
+    case Type::float32: return MPI_FLOAT;
+    case Type::float64: return MPI_DOUBLE;
+    case Type::byte: return MPI_BYTE;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+MPI_Op mpi_op(Reduction op) {
+  switch (op) {
+    case Reduction::sum: return MPI_SUM;
+    case Reduction::max: return MPI_MAX;
+    case Reduction::min: return MPI_MIN;
+  }
+  return MPI_OP_NULL;
+}
+
+std::byte* at(void* base, std::int64_t element, Type type) {
+  return static_cast<std::byte*>(base) + element * static_cast<std::int64_t>(size_of(type));
+}
+std::byte const* at(void const* base, std::int64_t element, Type type) {
+  return static_cast<std::byte const*>(base) + element * static_cast<std::int64_t>(size_of(type));
+}
+
+void require_summable(Type type) { P3D_REQUIRE(type != Type::byte, "bytes travel, they are never reduced"); }
+
+}  // namespace
+
+namespace detail {
+std::int64_t count_limit() { return the_count_limit; }
+}  // namespace detail
+
+void set_max_count_per_call(std::int64_t elements) {
+  P3D_REQUIRE(elements >= 0, "a count limit is not negative");
+  the_count_limit = elements == 0 || elements > detail::largest_count ? detail::largest_count : elements;
+}
+
+std::size_t size_of(Type type) {
+  switch (type) {
+    case Type::int32: return 4;
+    case Type::int64: return 8;
+    case Type::uint64: return 8;
+    case Type::float32: return 4;
+    case Type::float64: return 8;
+    case Type::byte: return 1;
+  }
+  return 0;
+}
+
+// Number, account and hold one operation; `peer` is -1 for collectives.
+Request Communicator::begin(char const* operation, std::int64_t count, Type type, int peer, bool receives) {
+  P3D_REQUIRE(state_ != nullptr, "a communicator is used on its members only");
+  P3D_REQUIRE(count >= 0, "a count is not negative");
+  Request request;
+  request.state_ = std::make_unique<Request::State>();
+  auto& pending = *request.state_;
+  pending.comm = state_;
+  pending.operation = operation;
+  pending.peer = peer;
+  pending.sequence = peer < 0 ? ++state_->collectives : ++state_->messages[2 * std::int64_t{peer} + (receives ? 1 : 0)];
+  pending.type = mpi_type(type);
+  ++state_->accounting.operations;
+  state_->accounting.bytes += count * static_cast<std::int64_t>(size_of(type));
+  return request;
+}
+
+namespace {
+/// Starts one MPI call of an operation: `call(MPI_Request*)` returns MPI's code.
+template <class Call>
+void start(detail::Pending& pending, char const* name, Call&& call) {
+  MPI_Request part = MPI_REQUEST_NULL;
+  detail::check(call(&part), name, pending.comm->name);
+  pending.parts.push_back(part);
+}
+}  // namespace
+
+Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Reduction op) {
+  require_summable(type);
+  if (size() == 1 || count == 0) return {};
+  auto request = begin("all_reduce", count, type, -1, false);
+  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+    start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Iallreduce)(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op),
+                                           state_->mpi, part);
+    });
+  });
+  return request;
+}
+
+Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op) {
+  require_summable(type);
+  if (count_each == 0 || (size() == 1 && in == out)) return {};
+  auto request = begin("reduce_scatter", count_each * size(), type, -1, false);
+  auto& pending = *request.state_;
+  if (count_each <= detail::count_limit()) {
+    start(pending, "MPI_Ireduce_scatter_block", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Ireduce_scatter_block)(in, out, static_cast<detail::Count>(count_each), mpi_type(type),
+                                                      mpi_op(op), state_->mpi, part);
+    });
+    return request;
+  }
+  // The parts of one block lie apart for a reduce-scatter, so each block is reduced to its owner.
+  for (int owner = 0; owner < size(); ++owner) {
+    detail::for_each_part(count_each, [&](std::int64_t first, detail::Count length) {
+      start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
+        return P3D_MPI_COUNT(MPI_Ireduce)(at(in, owner * count_each + first, type), at(out, first, type), length,
+                                          mpi_type(type), mpi_op(op), owner, state_->mpi, part);
+      });
+    });
+  }
+  return request;
+}
+
+Request Communicator::all_gather(void const* in, void* out, std::int64_t count_each, Type type) {
+  if (count_each == 0 || (size() == 1 && in == out)) return {};
+  auto request = begin("all_gather", count_each * size(), type, -1, false);
+  bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
+  detail::for_each_part(count_each, [&](std::int64_t first, detail::Count length) {
+    // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
+    MPI_Datatype packed = MPI_DATATYPE_NULL;
+    MPI_Datatype strided = MPI_DATATYPE_NULL;
+    auto const& name = state_->name;
+    auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
+    detail::check(P3D_MPI_COUNT(MPI_Type_contiguous)(length, mpi_type(type), &packed), "MPI_Type_contiguous", name);
+    detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", name);
+    detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", name);
+    start(*request.state_, "MPI_Iallgather", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Iallgather)(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type),
+                                           at(out, first, type), 1, strided, state_->mpi, part);
+    });
+    MPI_Type_free(&strided);  // both live on in the operation
+    MPI_Type_free(&packed);
+  });
+  return request;
+}
+
+Request Communicator::broadcast(void* inout, std::int64_t count, Type type, int root) {
+  if (size() == 1 || count == 0) return {};
+  auto request = begin("broadcast", count, type, -1, false);
+  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+    start(*request.state_, "MPI_Ibcast", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Ibcast)(at(inout, first, type), length, mpi_type(type), root, state_->mpi, part);
+    });
+  });
+  return request;
+}
+
+Request Communicator::send(void const* buffer, std::int64_t count, Type type, int peer, int tag) {
+  auto request = begin("send", count, type, peer, false);
+  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+    start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Isend)(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+    });
+  });
+  return request;
+}
+
+Request Communicator::recv(void* buffer, std::int64_t count, Type type, int peer, int tag) {
+  auto request = begin("recv", count, type, peer, true);
+  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+    start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
+      return P3D_MPI_COUNT(MPI_Irecv)(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+    });
+    request.state_->receives.push_back(length);
+  });
+  return request;
+}
+
+Request Communicator::barrier() {
+  if (size() == 1) return {};
+  auto request = begin("barrier", 0, Type::byte, -1, false);
+  start(*request.state_, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(state_->mpi, part); });
+  return request;
+}
+
+}  // namespace p3d::comm

@@ -1,0 +1,106 @@
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "calls.hpp"
+#include "internal.hpp"
+
+namespace p3d::comm {
+
+namespace detail {
+
+bool test(Pending& pending) {
+  bool all = true;
+  for (std::size_t i = 0; i < pending.parts.size(); ++i) {
+    if (pending.parts[i] == MPI_REQUEST_NULL) continue;
+    int flag = 0;
+    MPI_Status status;
+    check(MPI_Test(&pending.parts[i], &flag, &status), pending.operation, pending.comm->name);
+    if (!flag) {
+      all = false;
+    } else if (!pending.receives.empty()) {
+      Count count = 0;
+      check(P3D_MPI_COUNT(MPI_Get_count)(&status, pending.type, &count), "MPI_Get_count", pending.comm->name);
+      if (static_cast<std::int64_t>(count) != pending.receives[i]) {
+        throw base::Error({.expected = fmt::format("a message of {} elements", pending.receives[i]),
+                           .found = count == MPI_UNDEFINED ? std::string("one that is no whole number of elements")
+                                                           : fmt::format("{}", static_cast<std::int64_t>(count)),
+                           .where = fmt::format("rank {}, communicator '{}', message {} from its rank {}",
+                                                base::log_rank(), pending.comm->name, pending.sequence, pending.peer),
+                           .fix = "sender and receiver must agree on the number of elements"});
+      }
+    }
+  }
+  return all;
+}
+
+void finish(Pending& pending) {
+  auto const hooks = std::move(pending.hooks);
+  for (auto const& hook : hooks) hook();
+  pending.keep.clear();
+}
+
+}  // namespace detail
+
+Request::Request(Request&&) noexcept = default;
+
+Request& Request::operator=(Request&& other) noexcept {
+  if (this != &other) {
+    Request finishes_the_old(std::move(*this));
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+
+Request::~Request() {
+  if (!state_) return;
+  if (std::uncaught_exceptions() > state_->exceptions || !detail::mpi_runs()) {
+    // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never freed.
+    for (auto& part : state_->parts) {
+      if (state_->peer >= 0 && part != MPI_REQUEST_NULL && detail::mpi_runs()) MPI_Cancel(&part);
+    }
+    state_.release();
+    return;
+  }
+  try {
+    wait();
+  } catch (std::exception const& e) {  // nobody above a destructor can handle it
+    base::error_here(e.what());
+    abort_all(static_cast<int>(base::ExitCode::run_failed));
+  }
+}
+
+bool Request::active() const { return state_ != nullptr; }
+
+bool Request::test() {
+  if (!state_) return true;
+  if (!detail::test(*state_)) return false;
+  auto const done = std::move(state_);
+  detail::finish(*done);
+  return true;
+}
+
+void Request::wait() {
+  if (!state_) return;
+  detail::wait(*state_);
+  auto const done = std::move(state_);
+  detail::finish(*done);
+}
+
+void Request::on_complete(std::function<void()> hook, std::shared_ptr<void> keep) {
+  if (!state_) {  // nothing to wait for (a communicator of one rank): it is complete now
+    if (hook) hook();
+    return;
+  }
+  if (hook) state_->hooks.push_back(std::move(hook));
+  if (keep) state_->keep.push_back(std::move(keep));
+}
+
+void wait_all(std::vector<Request>& requests) {
+  for (auto& request : requests) request.wait();
+}
+
+}  // namespace p3d::comm

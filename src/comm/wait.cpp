@@ -1,0 +1,80 @@
+#include <p3d/comm/wait.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "internal.hpp"
+#include "watchdog.hpp"
+
+namespace p3d::comm {
+
+namespace {
+WaitPolicy the_policy;
+
+constexpr double seconds_between_answers = 0.01;
+
+void sleep_us(int microseconds) {
+  timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
+  nanosleep(&pause, nullptr);  // a signal ends it early, which is welcome
+}
+}  // namespace
+
+void set_wait_policy(WaitPolicy policy) {
+  P3D_REQUIRE(policy.timeout_s > 0.0, "a wait has a positive time budget");
+  P3D_REQUIRE(policy.sleep_min_us > 0 && policy.sleep_max_us >= policy.sleep_min_us, "sleeps grow from a positive length");
+  the_policy = policy;
+}
+
+WaitPolicy wait_policy() { return the_policy; }
+
+// Measured choices; the table is in the history of this file.
+WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores) {
+  WaitPolicy policy;
+  policy.timeout_s = timeout_s;
+  if (ranks_on_node > cores) {  // whoever spins keeps the peer that it waits for from running
+    policy.spins = 4;
+    policy.yields = 4;
+    policy.sleep_min_us = 20;
+    policy.sleep_max_us = 200;
+  }
+  return policy;
+}
+
+namespace detail {
+
+void wait(Pending& pending) {
+  WaitPolicy const policy = the_policy;
+  InWait const here(pending);
+  auto finished = [&] {
+    for (int i = 0; i < policy.spins; ++i) {
+      if (test(pending)) return true;
+    }
+    for (int i = 0; i < policy.yields; ++i) {
+      if (test(pending)) return true;
+      sched_yield();
+    }
+    return false;
+  };
+  int pause_us = policy.sleep_min_us;
+  double next_answer = seconds_between_answers;
+  if (!finished()) {
+    while (!test(pending)) {
+      double const waited = here.seconds();
+      if (waited > policy.timeout_s) timed_out();
+      if (waited >= next_answer) {
+        answer_questions();
+        next_answer = waited + seconds_between_answers;
+      }
+      sleep_us(pause_us);
+      pause_us = std::min(2 * pause_us, policy.sleep_max_us);
+    }
+  }
+  pending.comm->accounting.wait_seconds += here.seconds();
+}
+
+}  // namespace detail
+}  // namespace p3d::comm

@@ -1,0 +1,260 @@
+#include "watchdog.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/comm/wait.hpp>
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace p3d::comm {
+
+namespace detail {
+namespace {
+
+constexpr int question_tag = 1;
+constexpr int answer_tag = 2;
+constexpr double grace_s = 2.0;  ///< how long the reporting rank waits for answers
+
+struct Question {
+  std::int64_t number;
+  std::int32_t timed_out;  ///< the asker will end the run
+};
+
+/// What one rank says about itself; travels as bytes between the ranks of one program.
+struct Answer {
+  std::int64_t question = 0;
+  std::int64_t step = -1;
+  std::int64_t sequence = 0;
+  double seconds = 0.0;
+  std::int32_t rank = 0;
+  std::int32_t waiting = 0;
+  std::int32_t peer = -1;        ///< in the communicator
+  std::int32_t peer_world = -1;  ///< in world
+  char action[48] = "";
+  char communicator[32] = "";
+  char operation[24] = "";
+};
+
+struct Watchdog {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 1;
+  InWait const* wait = nullptr;
+  std::int64_t step = -1;
+  char const* action = "";
+  std::int64_t questions = 0;  ///< asked by this rank
+  int other_reporter = std::numeric_limits<int>::max();  ///< lowest other rank that has timed out and asks
+  /// Messages on their way: a deque, so that buffers stay where they are.
+  std::deque<std::pair<MPI_Request, Answer>> answers;
+};
+Watchdog dog;
+
+template <std::size_t N>
+void copy_text(char (&out)[N], std::string_view text) {
+  std::snprintf(out, N, "%.*s", static_cast<int>(std::min(text.size(), N - 1)), text.data());
+}
+
+/// The number in world of a rank of `comm`; -1 when there is none. Local.
+int world_rank(MPI_Comm comm, int rank) {
+  MPI_Group part = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  int result = MPI_UNDEFINED;
+  if (MPI_Comm_group(comm, &part) == MPI_SUCCESS && MPI_Comm_group(MPI_COMM_WORLD, &world) == MPI_SUCCESS) {
+    MPI_Group_translate_ranks(part, 1, &rank, world, &result);
+  }
+  if (part != MPI_GROUP_NULL) MPI_Group_free(&part);
+  if (world != MPI_GROUP_NULL) MPI_Group_free(&world);
+  return result == MPI_UNDEFINED ? -1 : result;
+}
+
+Answer own_state() {
+  Answer state;
+  state.rank = dog.rank;
+  state.step = dog.step;
+  copy_text(state.action, dog.action);
+  if (dog.wait != nullptr) {
+    auto const& pending = dog.wait->pending();
+    state.waiting = 1;
+    state.seconds = dog.wait->seconds();
+    state.sequence = pending.sequence;
+    copy_text(state.communicator, pending.comm->name);
+    copy_text(state.operation, pending.operation);
+    if (pending.peer >= 0) {
+      state.peer = pending.peer;
+      state.peer_world = world_rank(pending.comm->mpi, pending.peer);
+    }
+  }
+  return state;
+}
+
+/// "step 12, 2F0: waited 2.0 s for all_reduce #17 of 'tp'".
+std::string describe(Answer const& state) {
+  std::string out = state.step >= 0 ? fmt::format("step {}", state.step) : std::string("before the first step");
+  if (state.action[0] != '\0') out += fmt::format(", {}", state.action);
+  if (!state.waiting) return out + ": not in a wait";
+  out += fmt::format(": waited {:.1f} s for {} #{} of '{}'", state.seconds, state.operation, state.sequence,
+                     state.communicator);
+  if (state.peer >= 0) {
+    out += fmt::format(" {} its rank {} (rank {} of world)", std::string_view(state.operation) == "recv" ? "from" : "to",
+                       state.peer, state.peer_world);
+  }
+  return out;
+}
+
+void pause() {
+  timespec const time{0, 2000000};
+  nanosleep(&time, nullptr);
+}
+
+/// Answers questions for `seconds`.
+void listen(double seconds) {
+  base::Stopwatch watch;
+  while (watch.seconds() < seconds) {
+    answer_questions();
+    pause();
+  }
+}
+
+/// Asks all ranks; their answers by rank (`waiting` < 0: none). Returns as soon as all have answered, after `grace` seconds,
+/// or, when `give_way`, once a lower rank asks in order to report.
+std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
+  std::vector<Answer> answers(static_cast<std::size_t>(dog.size));
+  for (auto& answer : answers) answer.waiting = -1;
+  answers[static_cast<std::size_t>(dog.rank)] = own_state();
+  if (dog.comm == MPI_COMM_NULL) return answers;
+  // A question to a stopped rank may never complete: its request and this buffer are left for good.
+  auto* question = new Question{++dog.questions, timed_out ? 1 : 0};
+  for (int rank = 0; rank < dog.size; ++rank) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (rank == dog.rank) continue;
+    if (MPI_Isend(question, sizeof(Question), MPI_BYTE, rank, question_tag, dog.comm, &request) == MPI_SUCCESS) {
+      MPI_Request_free(&request);
+    }
+  }
+  int missing = dog.size - 1;
+  base::Stopwatch watch;
+  while (missing > 0 && watch.seconds() < grace && !(give_way && dog.other_reporter < dog.rank)) {
+    answer_questions();
+    int flag = 0;
+    MPI_Status status;
+    while (MPI_Iprobe(MPI_ANY_SOURCE, answer_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
+      Answer answer;
+      if (MPI_Recv(&answer, sizeof(answer), MPI_BYTE, status.MPI_SOURCE, answer_tag, dog.comm, &status) != MPI_SUCCESS) break;
+      if (answer.question != question->number) continue;  // late, to an earlier question
+      auto& place = answers[static_cast<std::size_t>(status.MPI_SOURCE)];
+      if (place.waiting < 0) --missing;
+      place = answer;
+    }
+    pause();
+  }
+  return answers;
+}
+
+std::string table(std::vector<Answer> const& answers) {
+  std::string out;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (rank > 0) out += '\n';
+    out += fmt::format("rank {}: ", rank);
+    out += answers[rank].waiting < 0 ? std::string("no answer: stopped, dead or computing") : describe(answers[rank]);
+  }
+  return out;
+}
+
+/// Members of the communicator that this rank waits on which are not in the same operation: where to look first.
+std::string missing_from(Pending const& pending, std::vector<Answer> const& answers) {
+  std::vector<std::string> missing;
+  for (int member = 0; member < pending.comm->size; ++member) {
+    if (pending.peer >= 0 && member != pending.peer) continue;
+    int const rank = world_rank(pending.comm->mpi, member);
+    if (rank < 0 || rank == dog.rank) continue;
+    auto const& state = answers[static_cast<std::size_t>(rank)];
+    if (state.waiting < 0) {
+      missing.push_back(fmt::format("rank {} (no answer)", rank));
+    } else if (pending.peer < 0 && !(state.waiting == 1 && state.sequence == pending.sequence &&
+                                     pending.comm->name.compare(0, sizeof(state.communicator) - 1, state.communicator) == 0)) {
+      missing.push_back(fmt::format("rank {} (elsewhere)", rank));
+    }
+  }
+  if (missing.empty()) return {};
+  std::string out = fmt::format("\nnot in {} #{} of '{}': {}", pending.operation, pending.sequence, pending.comm->name, missing[0]);
+  for (std::size_t i = 1; i < missing.size(); ++i) out += ", " + missing[i];
+  return out;
+}
+
+}  // namespace
+
+void open_watchdog() {
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &dog.comm), "MPI_Comm_dup", "watchdog");
+  MPI_Comm_set_errhandler(dog.comm, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(dog.comm, &dog.rank);
+  MPI_Comm_size(dog.comm, &dog.size);
+}
+
+void close_watchdog() {
+  for (auto& [request, answer] : dog.answers) {
+    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  dog.answers.clear();
+  if (dog.comm != MPI_COMM_NULL) MPI_Comm_free(&dog.comm);
+}
+
+InWait::InWait(Pending const& pending) : pending_(pending), outer_(dog.wait) { dog.wait = this; }
+InWait::~InWait() { dog.wait = outer_; }
+
+void answer_questions() {
+  if (dog.comm == MPI_COMM_NULL) return;
+  while (!dog.answers.empty()) {  // those that have left
+    int done = 0;
+    if (MPI_Test(&dog.answers.front().first, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) break;
+    dog.answers.pop_front();
+  }
+  int flag = 0;
+  MPI_Status status;
+  while (MPI_Iprobe(MPI_ANY_SOURCE, question_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
+    Question question{};
+    int const asker = status.MPI_SOURCE;
+    if (MPI_Recv(&question, sizeof(question), MPI_BYTE, asker, question_tag, dog.comm, &status) != MPI_SUCCESS) return;
+    if (question.timed_out) dog.other_reporter = std::min(dog.other_reporter, asker);
+    auto& [request, answer] = dog.answers.emplace_back(MPI_REQUEST_NULL, own_state());
+    answer.question = question.number;
+    MPI_Isend(&answer, sizeof(answer), MPI_BYTE, asker, answer_tag, dog.comm, &request);
+  }
+}
+
+// Often many ranks time out together. One should report: rank 0 at once, the others a little later, and whoever hears that
+// another one asks leaves it to that one; should the run not end then, it reports after all. Bounded in every case.
+void timed_out() {
+  constexpr int nobody = std::numeric_limits<int>::max();
+  if (dog.rank > 0) listen(std::min(1.0, 0.2 + 0.01 * dog.rank));
+  std::vector<Answer> answers;
+  if (dog.other_reporter == nobody) answers = ask_all(grace_s, true, true);
+  if (dog.other_reporter < dog.rank || answers.empty()) {
+    listen(2.0 * grace_s);  // the end of the run should come in here
+    answers = ask_all(grace_s, true, false);
+  }
+  auto const& pending = dog.wait->pending();
+  base::error_here(fmt::format("p3d: a wait outlasted comm.timeout_s = {:g} s\n{}{}\nAll ranks:\n{}\nEnding all ranks.",
+                               wait_policy().timeout_s, describe(own_state()), missing_from(pending, answers),
+                               table(answers)));
+  abort_all(static_cast<int>(base::ExitCode::timeout));
+}
+
+}  // namespace detail
+
+void set_activity(std::int64_t step, char const* action) {
+  detail::dog.step = step;
+  detail::dog.action = action != nullptr ? action : "";
+}
+
+std::string collect_states(double grace_s) { return detail::table(detail::ask_all(grace_s, false, false)); }
+
+}  // namespace p3d::comm

@@ -1,0 +1,36 @@
+#pragma once
+// The watchdog's channel: ranks inside a wait answer "who is where" on a communicator of their own.
+
+#include <p3d/base/timer.hpp>
+
+#include "internal.hpp"
+
+namespace p3d::comm::detail {
+
+/// Duplicates world for the questions and answers; collective. close_watchdog before MPI_Finalize.
+void open_watchdog();
+void close_watchdog();
+
+/// Marks this rank as waiting for `pending` while it lives; waits may nest, the innermost counts.
+class InWait {
+public:
+  explicit InWait(Pending const& pending);
+  ~InWait();
+  InWait(InWait const&) = delete;
+  InWait& operator=(InWait const&) = delete;
+  Pending const& pending() const { return pending_; }
+  double seconds() const { return watch_.seconds(); }
+
+private:
+  Pending const& pending_;
+  base::Stopwatch watch_;
+  InWait const* outer_;
+};
+
+/// Answers the questions that have arrived. Cheap when there are none: one MPI_Iprobe.
+void answer_questions();
+
+/// A wait has outlasted its budget: reports, collects, prints one table, ends all ranks with ExitCode::timeout.
+[[noreturn]] void timed_out();
+
+}  // namespace p3d::comm::detail
