@@ -76,5 +76,5 @@ function(p3d_also_with_threads name threads)
   endif()
   add_test(NAME ${name}_t${threads} COMMAND ${name})
   set_tests_properties(${name}_t${threads} PROPERTIES TIMEOUT 120 LABELS "unit;threads" PROCESSORS ${processors}
-    ENVIRONMENT "OMP_NUM_THREADS=${threads};OMP_PROC_BIND=false;OPENBLAS_NUM_THREADS=1")
+    ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT}")
 endfunction()
