@@ -1,0 +1,36 @@
+# Sourced by the scripts here: where things are, how they speak, how much of the machine they take.
+# shellcheck shell=bash
+
+P3D_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$P3D_ROOT"
+
+say() { printf '\n== %s\n' "$*"; }
+note() { printf '   %s\n' "$*"; }
+fail() { printf '\np3d: error: %s\n' "$*" >&2; exit 1; }
+
+# Compile jobs: one for each processor we may use, but no more than memory allows (a file that includes Kokkos takes up to
+# 1.2 GB to compile). P3D_JOBS overrides.
+jobs_for_this_machine() {
+  local cores memory_mb limit by_memory
+  cores=$(nproc)
+  memory_mb=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo 2>/dev/null || true)
+  memory_mb=${memory_mb:-4096}
+  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)  # of a container
+  if [[ $limit =~ ^[0-9]+$ ]] && (( limit / 1048576 < memory_mb )); then memory_mb=$(( limit / 1048576 )); fi
+  by_memory=$(( memory_mb / 1200 ))
+  (( by_memory < 1 )) && by_memory=1
+  echo $(( cores < by_memory ? cores : by_memory ))
+}
+JOBS=${P3D_JOBS:-$(jobs_for_this_machine)}
+
+# configure_and_build <preset> : configures when needed (cmake itself looks) and builds; both do nothing when nothing changed.
+configure_and_build() {
+  local preset=$1
+  say "Configure and build preset $preset into build/$preset ($JOBS jobs)"
+  if [[ -f build/$preset/build.ninja ]]; then
+    note "build/$preset is configured already; cmake looks at it again by itself if a CMake file changed"
+  else
+    cmake --preset "$preset"
+  fi
+  cmake --build --preset "$preset" -j "$JOBS"
+}

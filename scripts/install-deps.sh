@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not root;
+# does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+packages=(
+  g++ cmake ninja-build ccache git python3        # to build; git and python3 also for tests
+  mpich libmpich-dev                              # messages between ranks
+  libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
+  libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
+  libgtest-dev
+)
+
+missing_packages() {
+  local package
+  for package in "${packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true) == installed ]] || echo "$package"
+  done
+}
+
+say "Packages: ${#packages[@]} are needed"
+command -v dpkg-query >/dev/null || fail "this machine has no dpkg. Install what the README lists with Spack or your site's modules."
+mapfile -t missing < <(missing_packages)
+if (( ${#missing[@]} == 0 )); then
+  note "all are installed"
+  exit 0
+fi
+note "to install: ${missing[*]}"
+
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  command -v sudo >/dev/null || fail "not root, and no sudo. Ask an administrator for: apt-get install ${missing[*]}"
+  as_root=(sudo)
+  note "using sudo, for apt-get only"
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@"; }
+
+# The lists may be missing or too old: update when a package is unknown, or when the installation fails.
+if ! apt-cache show "${missing[@]}" >/dev/null 2>&1; then
+  note "package lists are missing or old: apt-get update"
+  apt update
+fi
+if ! apt install -y --no-install-recommends "${missing[@]}"; then
+  note "once more after apt-get update"
+  apt update
+  apt install -y --no-install-recommends "${missing[@]}"
+fi
+mapfile -t missing < <(missing_packages)
+(( ${#missing[@]} == 0 )) || fail "apt-get succeeded, but these are still not installed: ${missing[*]}"
+note "installed"

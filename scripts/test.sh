@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Builds p3d and runs all its tests, in legs:
+#   release   Kokkos of the distribution's packages (Serial)
+#   openmp    Kokkos with OpenMP, built from the distribution's source package
+#   debug     address and undefined-behaviour sanitizers (not run unless asked for)
+#
+# usage: scripts/test.sh [--only release|openmp|debug]... [-j jobs]
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+legs=()
+while (( $# > 0 )); do
+  case $1 in
+    --only) legs+=("${2:-}"); shift 2 || { usage >&2; exit 2; } ;;
+    -j) JOBS=${2:-}; shift 2 || { usage >&2; exit 2; } ;;
+    -j*) JOBS=${1#-j}; shift ;;
+    -h|--help) usage; exit 0 ;;
+    *) echo "unknown argument: $1" >&2; usage >&2; exit 2 ;;
+  esac
+done
+(( ${#legs[@]} > 0 )) || legs=(release openmp)
+for leg in "${legs[@]}"; do
+  [[ $leg =~ ^(release|openmp|debug)$ ]] || { echo "unknown leg: '$leg'" >&2; usage >&2; exit 2; }
+done
+[[ $JOBS =~ ^[1-9][0-9]*$ ]] || { echo "not a number of jobs: '$JOBS'" >&2; exit 2; }
+export P3D_JOBS=$JOBS
+
+summary=()
+failed=()
+# timed <what> <command...>: runs it and puts its time into the summary.
+timed() {
+  local what=$1 begin=$SECONDS
+  shift
+  "$@"
+  summary+=("$(printf '%-26s %4d s' "$what" $((SECONDS - begin)))")
+}
+
+run_tests() {
+  local leg=$1 log=build/$1/ctest.log begin=$SECONDS status=0
+  say "Test preset $leg (ctest, $(nproc) at a time)"
+  ctest --preset "$leg" -j "$(nproc)" 2>&1 | tee "$log" || status=$?
+  (( status == 0 )) || failed+=("$leg")
+  summary+=("$(printf '%-26s %4d s   %s' "$leg: test" $((SECONDS - begin)) "$(grep -E 'tests? passed' "$log" || echo 'no result')")")
+}
+
+show_summary() {
+  local status=$?
+  say "Summary (in all $SECONDS s)"
+  local line
+  for line in "${summary[@]}"; do note "$line"; done
+  if (( status == 0 )); then note "all legs passed: ${legs[*]}"; else note "FAILED: ${failed[*]:-see the last lines above}"; fi
+}
+trap show_summary EXIT
+
+say "Legs: ${legs[*]}"
+for leg in "${legs[@]}"; do rm -f "build/$leg/ctest.log"; done
+timed "packages" scripts/install-deps.sh
+for leg in "${legs[@]}"; do
+  if [[ $leg == openmp ]]; then timed "openmp: Kokkos" scripts/kokkos-openmp.sh; fi
+  timed "$leg: build" configure_and_build "$leg"
+  run_tests "$leg"  # tests that fail do not keep the next leg from running
+done
+(( ${#failed[@]} == 0 ))
