@@ -19,10 +19,12 @@ def parameter_shapes(model):
     has_norm_bias = model["norm"] == "layernorm"
     shapes = {}
 
-    def linear(name, rows, cols):
-        shapes[name + ".weight"] = (rows, cols)
-        if model["bias"]:
-            shapes[name + ".bias"] = (rows,)
+    def linear(outputs, cols):  # maps that read the same input: all weights, then all biases
+        for name, rows in outputs.items():
+            shapes[name + ".weight"] = (rows, cols)
+        for name, rows in outputs.items():
+            if model["bias"]:
+                shapes[name + ".bias"] = (rows,)
 
     def norm(name):
         shapes[name + ".weight"] = (hidden,)
@@ -35,15 +37,12 @@ def parameter_shapes(model):
     for i in range(model["layers"]):
         prefix = f"layers.{i}."
         norm(prefix + "norm1")
-        linear(prefix + "attn.q", hidden, hidden)
-        linear(prefix + "attn.k", kv_width, hidden)
-        linear(prefix + "attn.v", kv_width, hidden)
-        linear(prefix + "attn.out", hidden, hidden)
+        linear({prefix + "attn.q": hidden, prefix + "attn.k": kv_width, prefix + "attn.v": kv_width}, hidden)
+        linear({prefix + "attn.out": hidden}, hidden)
         norm(prefix + "norm2")
-        if model["activation"] == "swiglu":
-            linear(prefix + "mlp.gate", ffn, hidden)
-        linear(prefix + "mlp.up", ffn, hidden)
-        linear(prefix + "mlp.down", hidden, ffn)
+        gate = {prefix + "mlp.gate": ffn} if model["activation"] == "swiglu" else {}
+        linear(gate | {prefix + "mlp.up": ffn}, hidden)
+        linear({prefix + "mlp.down": hidden}, ffn)
     norm("final_norm")
     if not model["tied_embeddings"]:
         shapes["head.weight"] = (model["vocab_size"], hidden)
