@@ -1,0 +1,20 @@
+#pragma once
+// Whole text files, written so that a reader never sees half of one.
+
+#include <string>
+#include <string_view>
+
+namespace p3d::io {
+
+/// Makes a folder and its parents; an existing folder is fine. Throws base::Error with the path and the system's reason.
+void make_folder(std::string const& path);
+
+/// Writes `text` to a temporary file in the same folder, flushes it to disk and renames it to `path`: after a crash `path`
+/// holds either the old or the new text. Throws base::Error with the path and the system's reason; `path` is then
+/// untouched.
+void write_text_atomically(std::string const& path, std::string_view text);
+
+/// The whole file. Throws base::Error when it cannot be read.
+std::string read_text(std::string const& path);
+
+}  // namespace p3d::io

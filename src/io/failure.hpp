@@ -1,0 +1,24 @@
+#pragma once
+// The error of a file operation that the system refused.
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace p3d::io {
+
+/// errno as an error code.
+inline std::error_code last_error() { return {errno != 0 ? errno : EIO, std::generic_category()}; }
+
+inline base::Error failure(char const* expected, std::string const& path, std::error_code why) {
+  return base::Error({.expected = expected,
+                      .found = why.message(),
+                      .where = path,
+                      .fix = "check the path, its permissions and the free space, or set run.output_dir to another folder"});
+}
+
+}  // namespace p3d::io

@@ -1,0 +1,101 @@
+#include <p3d/base/error.hpp>
+#include <p3d/io/metrics.hpp>
+#include <p3d/io/text_file.hpp>
+
+#include <support/temp_dir.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+namespace {
+using namespace p3d;
+using io::MetricsRow;
+
+std::string error_of(auto&& action) {
+  try {
+    action();
+  } catch (base::Error const& e) {
+    EXPECT_FALSE(e.text().fix.empty());
+    return e.text().where + ": " + e.text().found;
+  }
+  return "no error";
+}
+
+TEST(Metrics, LinesAreExactlyThis) {
+  test::TempDir const dir;
+  io::MetricsWriter writer(dir / "runs/a");
+  writer.write({1, 8192, 5.5, 0.1, 1e-05, 12.0, 682666.6666666666, std::nullopt});
+  writer.write({2, 16384, 1.0 / 3.0, 1e-300, 0.001, 12.5, 655360.0, 5.25});
+  EXPECT_EQ(writer.path(), dir / "runs/a/metrics.csv");
+  // Read while the writer is open: each row is flushed.
+  EXPECT_EQ(io::read_text(writer.path()),
+            "step,tokens,loss,grad_norm,lr,step_ms,tokens_per_s,eval_loss\n"
+            "1,8192,5.5,0.1,1e-05,12,682666.6666666666,\n"
+            "2,16384,0.3333333333333333,1e-300,0.001,12.5,655360,5.25\n");
+}
+
+TEST(Metrics, ReadsBackTheSameBits) {
+  test::TempDir const dir;
+  using Limits = std::numeric_limits<double>;
+  std::vector<double> const hard{0.1,           2.0 / 3.0,           std::nextafter(1.0, 2.0), Limits::min(), Limits::max(),
+                                 Limits::denorm_min(), Limits::infinity(), -0.0,                     1e22};
+  std::vector<MetricsRow> rows;
+  {
+    io::MetricsWriter writer(dir.path().string());
+    for (std::size_t i = 0; i < hard.size(); ++i) {
+      MetricsRow row{static_cast<std::int64_t>(i), std::int64_t{1} << 62, hard[i], hard[i], hard[i], hard[i], hard[i], {}};
+      if (i % 2 == 0) row.eval_loss = hard[i];
+      rows.push_back(row);
+      writer.write(row);
+    }
+  }
+  EXPECT_EQ(io::read_metrics(dir / "metrics.csv"), rows);
+
+  io::MetricsWriter again(dir.path().string());  // a new run replaces the file
+  MetricsRow diverged;
+  diverged.loss = Limits::quiet_NaN();
+  again.write(diverged);
+  auto const read = io::read_metrics(dir / "metrics.csv");
+  ASSERT_EQ(read.size(), 1u);
+  EXPECT_TRUE(std::isnan(read[0].loss));
+}
+
+TEST(Metrics, AFolderThatCannotBeMadeIsNamed) {
+  test::TempDir const dir;
+  dir.write("file", "x");
+  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir / "file/run"); }), (dir / "file/run") + ": Not a directory");
+  std::filesystem::create_directories(dir.path() / "run/metrics.csv");
+  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir / "run"); }), (dir / "run/metrics.csv") + ": Is a directory");
+}
+
+TEST(Metrics, AFullDiskIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  test::TempDir const dir;
+  std::filesystem::create_symlink("/dev/full", dir.path() / "metrics.csv");
+  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir.path().string()); }), (dir / "metrics.csv") + ": No space left on device");
+}
+
+TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
+  test::TempDir const dir;
+  auto const header = std::string(io::metrics_header) + "\n";
+  auto const good = "1,2,3,4,5,6,7,\n";
+  auto where = [&](std::string const& text) {
+    auto const path = dir.write("m.csv", text);
+    auto const e = error_of([&] { io::read_metrics(path); });
+    return e.starts_with(path) ? e.substr(path.size()) : e;
+  };
+  EXPECT_EQ(where(header + good), "no error");
+  EXPECT_EQ(where(header), "no error");
+  EXPECT_EQ(where("step,loss\n"), ":1: \"step,loss\"");
+  EXPECT_EQ(where(""), ":1: \"\"");
+  EXPECT_EQ(where(header + good + "1,2,3,4,5,6,7\n"), ":3: \"1,2,3,4,5,6,7\"");
+  EXPECT_EQ(where(header + "1.5,2,3,4,5,6,7,\n"), ":2: \"1.5,2,3,4,5,6,7,\"");
+  EXPECT_EQ(where(header + "1,2,,4,5,6,7,\n"), ":2: \"1,2,,4,5,6,7,\"");
+  EXPECT_EQ(where(header + "1,2,3,4,5,6,7,8x\n"), ":2: \"1,2,3,4,5,6,7,8x\"");
+  EXPECT_EQ(where(header + good + "1,2,3"), ":3: \"1,2,3\"");  // cut off
+}
+
+}  // namespace
