@@ -1,0 +1,39 @@
+#pragma once
+// Sums over all elements that do not depend on the number of threads: fixed blocks, added in order.
+
+#include "launch.hpp"
+
+namespace p3d::kernels {
+
+inline constexpr std::int64_t max_sum_blocks = 1024;
+
+/// max_sum_blocks doubles, allocated on first use and kept until Kokkos ends.
+View1<double> sum_blocks();
+
+/// The sum of f(i), i in [0, n), in double. f returns double.
+template <class F>
+double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
+  if (n == 0) return 0.0;
+  constexpr std::int64_t smallest = 4096;
+  std::int64_t const wanted = (n + smallest - 1) / smallest;
+  std::int64_t const blocks = wanted < max_sum_blocks ? wanted : max_sum_blocks;
+  std::int64_t const size = (n + blocks - 1) / blocks;
+  View1<double> const parts = sum_blocks();
+  for_rows(label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
+    std::int64_t const begin = block * size;
+    std::int64_t const left = n - begin, count = left < 0 ? 0 : (left < size ? left : size);
+    double const part = sum_of<double>(team, count, [&](std::int64_t i) { return f(begin + i); });
+    once(team, [&] { parts(block) = part; });
+  });
+  double sum = 0;
+  Kokkos::parallel_reduce(
+      "p3d::kernels::add_blocks", FlatRange(exec, 0, 1),
+      KOKKOS_LAMBDA(std::int64_t, double& s) {
+        for (std::int64_t block = 0; block < blocks; ++block) s += parts(block);
+      },
+      sum);
+  device::fence(exec, "p3d::kernels::block_sum");
+  return sum;
+}
+
+}  // namespace p3d::kernels

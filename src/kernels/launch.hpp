@@ -1,0 +1,128 @@
+#pragma once
+// How kernels are spread over cores or device threads. Every result element is computed by one thread, in an order that
+// depends on the sizes alone: results do not depend on the number of threads.
+
+#include "numeric.hpp"
+
+#include <string>
+
+namespace p3d::kernels {
+
+/// Widths of the column chunks that one call of a body gets.
+inline constexpr int element_width = on_host ? 128 : 4;   ///< elementwise on a matrix
+inline constexpr int column_width = on_host ? 32 : 1;     ///< sums down the columns
+inline constexpr int flat_width = on_host ? 1024 : 1;     ///< elementwise on a vector
+
+using FlatRange = Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>;
+
+template <int Width, class Body>
+struct ChunkBody {
+  std::int64_t cols;
+  std::int64_t chunks;
+  Body body;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
+    std::int64_t const row = i / chunks;
+    std::int64_t const begin = (i - row * chunks) * Width;
+    body(row, begin, static_cast<int>(cols - begin < Width ? cols - begin : Width));
+  }
+};
+
+/// body(row, first column, number of columns <= Width) for all chunks of a [rows, cols] matrix.
+template <int Width, class Body>
+void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols, Body const& body) {
+  std::int64_t const chunks = (cols + Width - 1) / Width;
+  if (rows * chunks == 0) return;
+  Kokkos::parallel_for(label, FlatRange(exec, 0, rows * chunks), ChunkBody<Width, Body>{cols, chunks, body});
+}
+
+/// On the host one thread has a row to itself.
+struct Alone {};
+using DeviceTeam = Kokkos::TeamPolicy<ExecSpace>::member_type;
+/// Those who work on one row together.
+using RowTeam = std::conditional_t<on_host, Alone, DeviceTeam>;
+
+template <class Body>
+struct AloneBody {
+  Body body;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row) const { body(Alone{}, row); }
+};
+template <class Body>
+struct TeamBody {
+  Body body;
+  KOKKOS_INLINE_FUNCTION void operator()(DeviceTeam const& team) const {
+    body(team, static_cast<std::int64_t>(team.league_rank()));
+  }
+};
+
+/// body(team, row) for every row.
+template <class Body>
+void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body) {
+  if (rows == 0) return;
+  if constexpr (on_host)
+    Kokkos::parallel_for(label, FlatRange(exec, 0, rows), AloneBody<Body>{body});
+  else
+    Kokkos::parallel_for(label, Kokkos::TeamPolicy<ExecSpace>(exec, static_cast<int>(rows), Kokkos::AUTO),
+                         TeamBody<Body>{body});
+}
+
+/// f(i) for i in [0, n), iterations independent.
+template <class F>
+KOKKOS_INLINE_FUNCTION void each(Alone const&, std::int64_t n, F const& f) {
+  P3D_SIMD
+  for (std::int64_t i = 0; i < n; ++i) f(i);
+}
+template <class Team, class F>
+KOKKOS_INLINE_FUNCTION void each(Team const& team, std::int64_t n, F const& f) {
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
+}
+
+/// The sum of f(i) in type S, known to the whole team.
+template <class S, class F>
+KOKKOS_INLINE_FUNCTION S sum_of(Alone const&, std::int64_t n, F const& f) {
+  S s = 0;
+  P3D_SIMD_SUM(s)
+  for (std::int64_t i = 0; i < n; ++i) s += f(i);
+  return s;
+}
+template <class S, class Team, class F>
+KOKKOS_INLINE_FUNCTION S sum_of(Team const& team, std::int64_t n, F const& f) {
+  S s = 0;
+  Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, n), [&](std::int64_t i, S& part) { part += f(i); }, s);
+  return s;
+}
+
+/// The maximum of f(i), not below `least`.
+template <class S, class F>
+KOKKOS_INLINE_FUNCTION S max_of(Alone const&, std::int64_t n, S least, F const& f) {
+  S m = least;
+  P3D_SIMD_MAX(m)
+  for (std::int64_t i = 0; i < n; ++i) {
+    S const x = f(i);
+    m = x > m ? x : m;
+  }
+  return m;
+}
+template <class S, class Team, class F>
+KOKKOS_INLINE_FUNCTION S max_of(Team const& team, std::int64_t n, S least, F const& f) {
+  S m = least;
+  Kokkos::parallel_reduce(
+      Kokkos::TeamThreadRange(team, n),
+      [&](std::int64_t i, S& part) {
+        S const x = f(i);
+        part = x > part ? x : part;
+      },
+      Kokkos::Max<S>(m));
+  return m > least ? m : least;
+}
+
+/// f() once.
+template <class F>
+KOKKOS_INLINE_FUNCTION void once(Alone const&, F const& f) {
+  f();
+}
+template <class Team, class F>
+KOKKOS_INLINE_FUNCTION void once(Team const& team, F const& f) {
+  Kokkos::single(Kokkos::PerTeam(team), f);
+}
+
+}  // namespace p3d::kernels

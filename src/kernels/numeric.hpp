@@ -1,0 +1,85 @@
+#pragma once
+// Numbers inside kernels: which type sums are kept in, and an exponential that compilers can vectorise.
+
+#include <p3d/kernels/common.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+// Vectorise this loop: its iterations are independent (but for the named sums).
+#if defined(_OPENMP) || defined(__GNUC__)
+#define P3D_KERNELS_PRAGMA(text) _Pragma(#text)
+#define P3D_SIMD P3D_KERNELS_PRAGMA(omp simd)
+#define P3D_SIMD_SUM(s) P3D_KERNELS_PRAGMA(omp simd reduction(+ : s))
+#define P3D_SIMD_MAX(m) P3D_KERNELS_PRAGMA(omp simd reduction(max : m))
+#else
+#define P3D_SIMD
+#define P3D_SIMD_SUM(s)
+#define P3D_SIMD_MAX(m)
+#endif
+
+namespace p3d::kernels {
+
+/// Whether kernels run on the host's cores: one thread then walks along a row. Otherwise neighbouring threads take
+/// neighbouring columns.
+inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
+
+/// Sums along one row (hundreds to thousands of elements, in several lanes) and arithmetic on elements.
+template <class T>
+struct Accumulate {
+  using type = T;
+};
+template <class T>
+using Acc = typename Accumulate<T>::type;
+
+/// Sums over all rows of a batch and over all elements: these grow with the batch, so single precision would not do.
+template <class T>
+struct LongSum {
+  using type = double;
+};
+template <class T>
+using Long = typename LongSum<T>::type;
+
+/// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2), exp(r)
+/// by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.
+KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
+  x = x > 87.0f ? 87.0f : x;
+  x = x < -87.0f ? -87.0f : x;
+  constexpr float shift = 12582912.0f;                          // 1.5 2^23: adding it rounds to an integer in the low bits
+  float const shifted = x * 1.44269504088896341f + shift;
+  float const n = shifted - shift;
+  float const r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;  // ln 2 in two parts; the first has 15 bits
+  float p = 1.0f / 5040.0f;
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  std::int32_t bits, exponent;
+  std::memcpy(&bits, &p, 4);
+  std::memcpy(&exponent, &shifted, 4);
+  bits += exponent << 23;  // p 2^n: the high bits of `shifted` leave at the top
+  std::memcpy(&p, &bits, 4);
+  return p;
+}
+
+/// exp(x). For float on the host the vectorisable one; below -87 it returns exp(-87), which is 1.6e-38.
+KOKKOS_INLINE_FUNCTION float exp_of(float x) {
+  if constexpr (on_host)
+    return exp_polynomial(x);
+  else
+    return std::exp(x);
+}
+KOKKOS_INLINE_FUNCTION double exp_of(double x) { return std::exp(x); }
+
+/// 1 / (1 + exp(-x)), finite for every finite x.
+template <class T>
+KOKKOS_INLINE_FUNCTION T sigmoid(T x) {
+  return T(1) / (T(1) + exp_of(-x));
+}
+
+}  // namespace p3d::kernels

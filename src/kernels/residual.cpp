@@ -1,0 +1,85 @@
+#include <p3d/kernels/elementwise.hpp>
+
+#include "keep.hpp"
+#include "launch.hpp"
+
+namespace p3d::kernels {
+
+namespace {
+
+/// The stream and the first element's number of a chunk at a hidden site.
+struct Place {
+  std::uint64_t stream, first;
+};
+KOKKOS_INLINE_FUNCTION Place place_of(Rows const& rows, std::int64_t row, std::int64_t col, std::int64_t hidden) {
+  return {static_cast<std::uint64_t>(rows.first_sample + row / rows.seq_len),
+          static_cast<std::uint64_t>((row % rows.seq_len) * hidden + col)};
+}
+
+}  // namespace
+
+template <class T>
+void residual_forward(ExecSpace const& exec, Rows rows, View2<T const> x, View2<T const> branch, View1<T const> bias,
+                      Dropout const& dropout, View2<T> y) {
+  auto const hidden = static_cast<std::int64_t>(x.extent(1));
+  bool const has_bias = bias.extent(0) != 0;
+  Dropout const drop = dropout;  // captured by value
+  for_chunks<element_width>("p3d::kernels::residual_forward", exec, x.extent(0), hidden,
+                            KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+                              T value[element_width];
+                              T const* const a = &x(r, c);
+                              T const* const b = &branch(r, c);
+                              T* const out = &y(r, c);
+                              P3D_SIMD
+                              for (int i = 0; i < n; ++i) value[i] = b[i];
+                              if (has_bias) {
+                                T const* const add = &bias(c);
+                                P3D_SIMD
+                                for (int i = 0; i < n; ++i) value[i] += add[i];
+                              }
+                              if (drop.active()) {
+                                T keep[element_width];
+                                Place const at = place_of(rows, r, c, hidden);
+                                keep_factors(drop, at.stream, at.first, n, keep);
+                                P3D_SIMD
+                                for (int i = 0; i < n; ++i) value[i] *= keep[i];
+                              }
+                              P3D_SIMD
+                              for (int i = 0; i < n; ++i) out[i] = a[i] + value[i];
+                            });
+}
+
+template <class T>
+void residual_backward(ExecSpace const& exec, Rows rows, View2<T const> dy, Dropout const& dropout, View2<T> dbranch) {
+  if (!dropout.active() && dy.data() == dbranch.data()) return;
+  auto const hidden = static_cast<std::int64_t>(dy.extent(1));
+  Dropout const drop = dropout;
+  for_chunks<element_width>("p3d::kernels::residual_backward", exec, dy.extent(0), hidden,
+                            KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+                              T keep[element_width];
+                              for (int i = 0; i < n; ++i) keep[i] = T(1);
+                              if (drop.active()) {
+                                Place const at = place_of(rows, r, c, hidden);
+                                keep_factors(drop, at.stream, at.first, n, keep);
+                              }
+                              T const* const in = &dy(r, c);
+                              T* const out = &dbranch(r, c);
+                              P3D_SIMD
+                              for (int i = 0; i < n; ++i) out[i] = keep[i] * in[i];
+                            });
+}
+
+template <class T>
+void dropout_in_place(ExecSpace const& exec, Rows rows, Dropout const& dropout, View2<T> x) {
+  if (dropout.active()) residual_backward<T>(exec, rows, x, dropout, x);
+}
+
+#define P3D_INSTANTIATE(T)                                                                                             \
+  template void residual_forward<T>(ExecSpace const&, Rows, View2<T const>, View2<T const>, View1<T const>,            \
+                                    Dropout const&, View2<T>);                                                         \
+  template void residual_backward<T>(ExecSpace const&, Rows, View2<T const>, Dropout const&, View2<T>);                \
+  template void dropout_in_place<T>(ExecSpace const&, Rows, Dropout const&, View2<T>);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+
+}  // namespace p3d::kernels
