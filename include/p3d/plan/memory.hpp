@@ -1,0 +1,40 @@
+#pragma once
+// Memory of a rank, before the run. Weights, gradients and moments follow from the parameter table; activations and
+// workspace are counted by the rooms that allocate them and handed in.
+
+#include <p3d/layout/params.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::config {
+struct Config;
+enum class Precision;
+}
+
+namespace p3d::plan {
+
+/// Bytes of one number in storage.
+std::int64_t bytes_per_number(config::Precision precision);
+
+/// Bytes of one rank, by purpose.
+struct MemoryPrediction {
+  std::int64_t params = 0;
+  std::int64_t grads = 0;
+  std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none
+  std::int64_t activations = 0;  ///< saved by forward for backward, all slots
+  std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
+  std::int64_t total() const { return params + grads + optimizer + activations + workspace; }
+  bool operator==(MemoryPrediction const&) const = default;
+};
+
+/// The part of the prediction that the parameters decide, for the ranks of one pipeline coordinate (all its stages).
+/// Activations and workspace are left at 0.
+MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
+                                      layout::StageMap const& stages, int pipeline_rank);
+
+/// A table with one line per pipeline coordinate; coordinates in a row with equal figures share a line.
+std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank);
+
+}  // namespace p3d::plan

@@ -1,0 +1,51 @@
+#include <p3d/plan/memory.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/config/config.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::plan {
+
+std::int64_t bytes_per_number(config::Precision precision) {
+  switch (precision) {
+    case config::Precision::fp64: return 8;
+    case config::Precision::fp32: return 4;
+  }
+  P3D_REQUIRE(false, "the precision is known");
+  return 0;
+}
+
+MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
+                                      layout::StageMap const& stages, int pipeline_rank) {
+  layout::PerAxis const sizes{config.parallel.dp, config.parallel.tp, config.parallel.pp};
+  std::int64_t numbers = 0;
+  for (int stage : stages.stages_of(pipeline_rank)) {
+    numbers += layout::StageParams(table, stages, stage, sizes, {0, 0, pipeline_rank}).flat_size();
+  }
+  auto const bytes = numbers * bytes_per_number(config.run.precision);
+  MemoryPrediction m;
+  m.params = bytes;
+  m.grads = bytes;
+  m.optimizer = config.optimizer.type == config::OptimizerType::adamw ? 2 * bytes : 0;
+  return m;
+}
+
+std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
+  constexpr char const* row = "{:<8} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11}\n";
+  auto out = fmt::format(row, "pp rank", "weights", "gradients", "optimizer", "activations", "workspace", "total");
+  auto bytes = [](std::int64_t n) { return base::human_bytes(static_cast<double>(n)); };
+  for (std::size_t first = 0; first < by_pipeline_rank.size();) {
+    auto const& m = by_pipeline_rank[first];
+    auto last = first;
+    while (last + 1 < by_pipeline_rank.size() && by_pipeline_rank[last + 1] == m) ++last;
+    auto const who = first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
+    out += fmt::format(row, who, bytes(m.params), bytes(m.grads), bytes(m.optimizer), bytes(m.activations), bytes(m.workspace),
+                       bytes(m.total()));
+    first = last + 1;
+  }
+  return out;
+}
+
+}  // namespace p3d::plan

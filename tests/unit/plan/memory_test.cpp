@@ -1,0 +1,46 @@
+#include "paper_models.hpp"
+
+#include <p3d/plan/memory.hpp>
+
+#include <gtest/gtest.h>
+
+namespace {
+using namespace p3d;
+
+plan::MemoryPrediction predict(config::Config const& c, int pipeline_rank) {
+  auto const table = layout::make_param_table(c);
+  return plan::predict_state_memory(c, table, layout::make_stage_map(c), pipeline_rank);
+}
+
+TEST(Memory, SixteenBytesPerParameterInFp32WithAdamw) {
+  auto c = test::paper_rows()[0].config();  // one rank holds everything
+  auto const numbers = layout::make_param_table(c).num_parameters();  // every size is a multiple of the alignment
+  EXPECT_EQ(predict(c, 0).total(), 16 * numbers);
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{4 * numbers, 4 * numbers, 8 * numbers, 0, 0}));
+  c.run.precision = config::Precision::fp64;
+  EXPECT_EQ(predict(c, 0).total(), 32 * numbers);
+  c.optimizer.type = config::OptimizerType::sgd;
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{8 * numbers, 8 * numbers, 0, 0, 0}));
+}
+
+TEST(Memory, DataParallelismDividesNothingAndPipelineRanksDiffer) {
+  auto c = test::paper_rows()[5].config();
+  auto const first = predict(c, 0), second = predict(c, 1), third = predict(c, 2), last = predict(c, 3);
+  EXPECT_EQ(second, third);
+  EXPECT_GT(first.params, last.params);   // positions against a final norm
+  EXPECT_GT(last.params, second.params);  // the tied copy
+  c.parallel.dp = 1;
+  EXPECT_EQ(predict(c, 0), first);
+}
+
+TEST(Memory, TableGroupsEqualNeighbours) {
+  plan::MemoryPrediction const edge{1024, 1024, 2048, 512, 100}, middle{1024, 1024, 2048, 0, 0};
+  EXPECT_EQ(edge.total(), 4708);
+  EXPECT_EQ(plan::format({edge, middle, middle, middle, edge}),
+            "pp rank      weights   gradients   optimizer activations   workspace       total\n"
+            "0           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    4.60 KiB\n"
+            "1-3         1.00 KiB    1.00 KiB    2.00 KiB         0 B         0 B    4.00 KiB\n"
+            "4           1.00 KiB    1.00 KiB    2.00 KiB       512 B       100 B    4.60 KiB\n");
+}
+
+}  // namespace

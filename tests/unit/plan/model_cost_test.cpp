@@ -1,0 +1,109 @@
+#include "paper_models.hpp"
+
+#include <p3d/plan/model_cost.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace {
+using namespace p3d;
+
+TEST(ModelCost, ParametersOfThePapersModels) {
+  for (auto const& row : test::paper_rows()) {
+    auto const c = row.config();
+    auto const l = row.layers, h = row.hidden, v = c.model.vocab_size, s = c.model.seq_len;
+    // P = 12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)), multiplied out; it leaves out the final norm's 2 h.
+    std::int64_t const formula = 12 * l * h * h + 13 * l * h + (v + s) * h;
+    auto const exact = layout::make_param_table(c).num_parameters();
+    EXPECT_EQ(exact, formula + 2 * h) << row.billions;
+    EXPECT_NEAR(static_cast<double>(exact) / 1e9, row.billions, 0.0501) << "as printed";
+  }
+}
+
+TEST(ModelCost, FlopsAreThePapersFormula) {
+  for (auto const& row : test::paper_rows()) {
+    auto const c = row.config();
+    double const l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden);
+    double const b = static_cast<double>(row.global), v = 51200.0, s = 2048.0;
+    auto const flops = plan::flops_per_token(c);
+    double const plain = 72.0 * b * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
+    double const recompute = 96.0 * b * s * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
+    EXPECT_NEAR(flops.model * b * s / plain, 1.0, 1e-14) << row.billions;
+    EXPECT_NEAR(plan::model_flops_per_step(c) / plain, 1.0, 1e-14) << row.billions;
+    EXPECT_NEAR(flops.full_recompute * b * s / recompute, 1.0, 1e-14) << row.billions;
+    EXPECT_NEAR(flops.full_recompute * b * s / (row.gpus * row.tflops * 1e12), row.seconds, 0.00501) << row.billions;
+  }
+}
+
+// Walks over the products of a Llama model with grouped-query attention, one by one.
+TEST(ModelCost, GroupedQueriesAndSwigluByTheirProducts) {
+  config::Config c;
+  c.model.vocab_size = 101;
+  c.model.hidden = 48;
+  c.model.layers = 3;
+  c.model.heads = 6;
+  c.model.kv_heads = 2;
+  c.model.ffn = 80;
+  c.model.seq_len = 10;
+  c.model.activation = config::Activation::swiglu;
+  std::int64_t forward = 0, attention_all = 0, attention_causal = 0;  // of one sequence
+  auto gemm = [](std::int64_t m, std::int64_t k, std::int64_t n) { return 2 * m * k * n; };
+  std::int64_t const tokens = 10, head = 8;
+  for (int layer = 0; layer < 3; ++layer) {
+    forward += gemm(tokens, 48, 6 * head) + 2 * gemm(tokens, 48, 2 * head) + gemm(tokens, 6 * head, 48);
+    forward += 2 * gemm(tokens, 48, 80) + gemm(tokens, 80, 48);
+    for (int h = 0; h < 6; ++h) {
+      for (std::int64_t i = 0; i < tokens; ++i) {
+        attention_all += gemm(1, head, tokens) + gemm(1, tokens, head);
+        attention_causal += gemm(1, head, i + 1) + gemm(1, i + 1, head);
+      }
+    }
+  }
+  std::int64_t const logits = gemm(tokens, 48, 101);
+  auto const f = plan::flops_per_token(c);
+  EXPECT_DOUBLE_EQ(f.model * 10.0, 3.0 * static_cast<double>(forward + logits + attention_all));
+  EXPECT_DOUBLE_EQ(f.causal * 10.0, 3.0 * static_cast<double>(forward + logits + attention_causal));
+  EXPECT_DOUBLE_EQ(f.full_recompute * 10.0, static_cast<double>(4 * (forward + attention_all) + 3 * logits));
+}
+
+TEST(ModelCost, MatmulWeightsAreTheSplitMatricesOfTheTable) {
+  for (bool const llama : {false, true}) {
+    auto c = test::paper_rows()[0].config();
+    if (llama) {
+      c.model.kv_heads = 8;
+      c.model.activation = config::Activation::swiglu;
+      c.model.tied_embeddings = false;
+    }
+    auto const table = layout::make_param_table(c);
+    std::int64_t sum = 0;
+    for (auto const& s : table.specs()) {
+      bool const read_by_lookup = s.name == "embed.position.weight" || (s.name == "embed.token.weight" && llama);
+      if (s.decay && !read_by_lookup) sum += s.size();
+    }
+    EXPECT_EQ(plan::matmul_weights(c), sum);
+  }
+}
+
+TEST(StageParameters, SumToTheModelPlusTheSecondTiedCopy) {
+  for (bool const tied : {false, true}) {
+    auto c = test::paper_rows()[5].config();
+    c.model.tied_embeddings = tied;
+    c.model.vocab_size = 50257;  // padded over tp = 8
+    auto const table = layout::make_param_table(c);
+    layout::PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    auto const rows = plan::stage_parameters(table, layout::make_stage_map(c), sizes);
+    ASSERT_EQ(rows.size(), 4u);
+    std::int64_t const embedding = 50257 * c.model.hidden;
+    auto const sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0}, [](auto n, auto const& r) { return n + r.parameters; });
+    EXPECT_EQ(sum, table.num_parameters() + (tied ? embedding : 0));
+    // A middle stage: 15 layers; matrices, their inner biases are split over 8, norms and outer biases are copies.
+    std::int64_t const h = 10240;
+    EXPECT_EQ(rows[1].parameters, 15 * (12 * h * h + 13 * h));
+    EXPECT_EQ(rows[1].per_rank, 15 * ((12 * h * h + 7 * h) / 8 + 6 * h));
+    EXPECT_EQ(rows[0].per_rank - rows[1].per_rank, 6283 * h + 2048 * h);  // ceil(50257 / 8) rows, all positions
+  }
+}
+
+}  // namespace
