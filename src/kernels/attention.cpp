@@ -1,0 +1,330 @@
+#include <p3d/kernels/attention.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include "attention_tile.hpp"
+
+#include <limits>
+
+namespace p3d::kernels {
+
+namespace {
+
+/// Where one head of one sample lies, and the parts of the description that every kernel needs.
+template <class T>
+struct Problem {
+  AttentionShape shape;
+  Dropout dropout;
+  Block<T const> qkv;
+  std::int64_t tiles;  ///< along the sequence
+
+  Problem(AttentionShape const& s, Dropout const& d, View2<T const> m)
+      : shape(s), dropout(d), qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
+        tiles((s.rows.seq_len + tile - 1) / tile) {
+    P3D_REQUIRE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "kv_heads must divide heads");
+    P3D_REQUIRE(static_cast<std::int64_t>(m.extent(0)) == s.rows.rows() &&
+                    static_cast<std::int64_t>(m.extent(1)) == (s.heads + 2 * s.kv_heads) * s.head_dim,
+                "qkv must be [rows, (heads + 2 kv_heads) head_dim]");
+  }
+
+  /// The [positions, head_dim] block from `position` on of the column group `head` (queries, then keys, then values).
+  template <class U>
+  KOKKOS_INLINE_FUNCTION Block<U> block(Block<U> m, std::int64_t sample, std::int64_t position, std::int64_t head) const {
+    return {m.row(sample * shape.rows.seq_len + position) + head * shape.head_dim, m.stride};
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t key_head(std::int64_t kv) const { return shape.heads + kv; }
+  KOKKOS_INLINE_FUNCTION std::int64_t value_head(std::int64_t kv) const { return shape.heads + shape.kv_heads + kv; }
+  KOKKOS_INLINE_FUNCTION std::int64_t kv_of(std::int64_t head) const { return head / (shape.heads / shape.kv_heads); }
+  KOKKOS_INLINE_FUNCTION int count(std::int64_t position) const {  ///< positions in the tile that starts here
+    return static_cast<int>(shape.rows.seq_len - position < tile ? shape.rows.seq_len - position : tile);
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t lse_at(std::int64_t sample, std::int64_t head, std::int64_t query) const {
+    return (sample * shape.heads + head) * shape.rows.seq_len + query;
+  }
+
+  /// Dropout factors of a tile: keep(query, key), or its transpose.
+  KOKKOS_INLINE_FUNCTION void keep(TileTeam const& team, std::int64_t sample, std::int64_t head, std::int64_t query0,
+                                   int queries, std::int64_t key0, int keys, bool transposed, Block<T> out) const {
+    auto const stream = static_cast<std::uint64_t>(shape.rows.first_sample + sample);
+    std::int64_t const seq = shape.rows.seq_len;
+    tile_rows(team, queries, [&](int i) {
+      auto const first = static_cast<std::uint64_t>(((shape.first_head + head) * seq + query0 + i) * seq + key0);
+      for (int j = 0; j < keys; j += 4) {
+        int const n = keys - j < 4 ? keys - j : 4;
+        if (transposed)
+          keep_factors(dropout, stream, first + j, n, out.row(j) + i, static_cast<int>(out.stride));
+        else
+          keep_factors(dropout, stream, first + j, n, out.row(i) + j);
+      }
+    });
+  }
+
+  /// Bytes for some transposed operands, some score tiles and some vectors along a tile.
+  std::size_t scratch_bytes(int operands, int score_tiles, int vectors) const {
+    std::int64_t const n = operands * Scratch<T>::padded(shape.head_dim * tile) + score_tiles * tile * tile +
+                           vectors * Scratch<T>::padded(tile);
+    return static_cast<std::size_t>(n) * sizeof(T) + 64;
+  }
+};
+
+/// One team: one tile of queries of one head, running over the tiles of keys up to the diagonal.
+template <class T>
+struct Forward {
+  Problem<T> p;
+  Block<T> out;
+  View1<T> lse;
+  std::size_t bytes;
+  int level = 0;
+
+  KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
+    std::int64_t const query0 = team.league_rank() % p.tiles * tile;
+    std::int64_t const head = team.league_rank() / p.tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = p.count(query0);
+    T const scale = static_cast<T>(p.shape.scale);
+    auto const q = p.block(p.qkv, sample, query0, head);
+    auto const y = p.block(out, sample, query0, head);
+
+    auto scratch = scratch_of<T>(team, level, bytes);
+    Block<T> const keys_t{scratch.take(dim * tile), tile};
+    Block<T> const score = scratch.take_tile(), keep = scratch.take_tile();
+    T* const top = scratch.take(tile);  // running maximum and sum of each row
+    T* const sum = scratch.take(tile);
+    tile_rows(team, queries, [&](int i) {
+      top[i] = -std::numeric_limits<T>::infinity();
+      sum[i] = T(0);
+    });
+    set_zero(team, queries, dim, y);
+
+    for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
+      int const keys = p.count(key0);
+      transpose<T>(team, keys, dim, p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head))), keys_t);
+      set_zero(team, queries, tile, score);
+      if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
+      tile_barrier(team);
+      product<T>(team, queries, tile, dim, q, {keys_t.data, tile}, score);
+      tile_barrier(team);
+      tile_rows(team, queries, [&](int i) {
+        T* const s = score.row(i);
+        std::int64_t const causal = query0 + i - key0 + 1;
+        int const valid = static_cast<int>(causal < keys ? causal : keys);
+        T const before = top[i];
+        T const now = tile_col_max<T>(team, valid, before, [&](int j) { return scale * s[j]; });
+        T const shrink = exp_of(before - now);
+        T const part = tile_col_sum<T>(team, valid, [&](int j) { return s[j] = exp_of(scale * s[j] - now); });
+        tile_cols(team, tile - valid, [&](int j) { s[valid + j] = T(0); });
+        if (p.dropout.active()) {
+          T const* const k = keep.row(i);
+          tile_cols(team, valid, [&](int j) { s[j] *= k[j]; });
+        }
+        if (key0 > 0) {
+          T* const yi = y.row(i);
+          tile_cols(team, dim, [&](int d) { yi[d] *= shrink; });
+        }
+        top[i] = now;
+        sum[i] = sum[i] * shrink + part;
+      });
+      tile_barrier(team);
+      product<T>(team, queries, dim, keys, {score.data, tile},
+                 p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head))), y);
+      tile_barrier(team);
+    }
+    tile_rows(team, queries, [&](int i) {
+      T* const yi = y.row(i);
+      T const inverse = T(1) / sum[i];
+      tile_cols(team, dim, [&](int d) { yi[d] *= inverse; });
+      lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
+    });
+  }
+};
+
+// Backward. With P = softmax of a row, M its dropout factors, D = M * (dout v^T) and delta = sum_j P_j D_j = dout . out:
+//   dS = P * (D - delta) * scale,  dq = dS k,  dk = dS^T q,  dv = (P M)^T dout.
+// Scores are computed again from lse. Queries and keys get a kernel each, so no two teams add to one element.
+
+/// One team: one tile of queries of one head -> dq.
+template <class T>
+struct BackwardQueries {
+  Problem<T> p;
+  Block<T const> dout;
+  View1<T const> lse, delta;
+  Block<T> dqkv;
+  std::size_t bytes;
+  int level = 0;
+
+  KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
+    std::int64_t const query0 = team.league_rank() % p.tiles * tile;
+    std::int64_t const head = team.league_rank() / p.tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = p.count(query0);
+    T const scale = static_cast<T>(p.shape.scale);
+    auto const q = p.block(p.qkv, sample, query0, head);
+    auto const dy = p.block(dout, sample, query0, head);
+    auto const dq = p.block(dqkv, sample, query0, head);
+
+    auto scratch = scratch_of<T>(team, level, bytes);
+    Block<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
+    Block<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    set_zero(team, queries, dim, dq);
+
+    for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
+      int const keys = p.count(key0);
+      auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
+      auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
+      transpose<T>(team, keys, dim, k, keys_t);
+      transpose<T>(team, keys, dim, v, values_t);
+      set_zero(team, queries, tile, score);
+      set_zero(team, queries, tile, dprob);
+      if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
+      tile_barrier(team);
+      product<T>(team, queries, tile, dim, q, {keys_t.data, tile}, score);
+      product<T>(team, queries, tile, dim, dy, {values_t.data, tile}, dprob);
+      tile_barrier(team);
+      tile_rows(team, queries, [&](int i) {
+        T* const s = score.row(i);
+        T* const d = dprob.row(i);
+        std::int64_t const causal = query0 + i - key0 + 1;
+        int const valid = static_cast<int>(causal < keys ? causal : keys);
+        T const norm = lse(p.lse_at(sample, head, query0 + i)), shift = delta(p.lse_at(sample, head, query0 + i));
+        if (p.dropout.active()) {
+          T const* const m = keep.row(i);
+          tile_cols(team, valid, [&](int j) { d[j] *= m[j]; });
+        }
+        tile_cols(team, valid, [&](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
+        tile_cols(team, tile - valid, [&](int j) { s[valid + j] = T(0); });
+      });
+      tile_barrier(team);
+      product<T>(team, queries, dim, keys, {score.data, tile}, k, dq);
+      tile_barrier(team);
+    }
+  }
+};
+
+/// One team: one tile of keys of one kv head -> dk, dv, over the query heads that share it and the query tiles from the
+/// diagonal on. Score tiles are transposed: [key, query].
+template <class T>
+struct BackwardKeys {
+  Problem<T> p;
+  Block<T const> dout;
+  View1<T const> lse, delta;
+  Block<T> dqkv;
+  std::size_t bytes;
+  int level = 0;
+
+  KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
+    std::int64_t const key0 = team.league_rank() % p.tiles * tile;
+    std::int64_t const kv = team.league_rank() / p.tiles % p.shape.kv_heads;
+    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.kv_heads;
+    std::int64_t const group = p.shape.heads / p.shape.kv_heads;
+    int const dim = static_cast<int>(p.shape.head_dim), keys = p.count(key0);
+    T const scale = static_cast<T>(p.shape.scale);
+    auto const k = p.block(p.qkv, sample, key0, p.key_head(kv));
+    auto const v = p.block(p.qkv, sample, key0, p.value_head(kv));
+    auto const dk = p.block(dqkv, sample, key0, p.key_head(kv));
+    auto const dv = p.block(dqkv, sample, key0, p.value_head(kv));
+
+    auto scratch = scratch_of<T>(team, level, bytes);
+    Block<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
+    Block<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    set_zero(team, keys, dim, dk);
+    set_zero(team, keys, dim, dv);
+
+    for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
+      for (std::int64_t query0 = key0; query0 < p.shape.rows.seq_len; query0 += tile) {
+        int const queries = p.count(query0);
+        auto const q = p.block(p.qkv, sample, query0, head);
+        auto const dy = p.block(dout, sample, query0, head);
+        transpose<T>(team, queries, dim, q, queries_t);
+        transpose<T>(team, queries, dim, dy, dout_t);
+        set_zero(team, keys, tile, score);
+        set_zero(team, keys, tile, dprob);
+        if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, true, keep);
+        tile_barrier(team);
+        product<T>(team, keys, tile, dim, k, {queries_t.data, tile}, score);
+        product<T>(team, keys, tile, dim, v, {dout_t.data, tile}, dprob);
+        tile_barrier(team);
+        T const* const norm = &lse(p.lse_at(sample, head, query0));
+        T const* const shift = &delta(p.lse_at(sample, head, query0));
+        tile_rows(team, keys, [&](int i) {
+          T* const s = score.row(i);
+          T* const d = dprob.row(i);
+          // Queries before the key do not see it.
+          std::int64_t const hidden = key0 + i - query0;
+          int const begin = static_cast<int>(hidden < 0 ? 0 : (hidden < queries ? hidden : queries));
+          tile_cols(team, begin, [&](int j) { s[j] = d[j] = T(0); });
+          if (p.dropout.active()) {
+            T const* const m = keep.row(i);
+            tile_cols(team, queries - begin, [&](int n) {
+              int const j = begin + n;
+              T const prob = exp_of(scale * s[j] - norm[j]);
+              s[j] = prob * m[j];
+              d[j] = prob * (d[j] * m[j] - shift[j]) * scale;
+            });
+          } else {
+            tile_cols(team, queries - begin, [&](int n) {
+              int const j = begin + n;
+              s[j] = exp_of(scale * s[j] - norm[j]);
+              d[j] = s[j] * (d[j] - shift[j]) * scale;
+            });
+          }
+        });
+        tile_barrier(team);
+        product<T>(team, keys, dim, queries, {score.data, tile}, dy, dv);
+        product<T>(team, keys, dim, queries, {dprob.data, tile}, q, dk);
+        tile_barrier(team);
+      }
+  }
+};
+
+template <class Functor>
+void launch(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
+  if (teams == 0) return;
+  auto const policy = tile_policy(exec, teams, functor.bytes, functor.level);
+  Kokkos::parallel_for(label, policy, functor);
+}
+
+}  // namespace
+
+std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
+
+template <class T>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                       View2<T> out, View1<T> lse, View1<T>) {
+  Problem<T> const p(shape, dropout, qkv);
+  launch("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
+         Forward<T>{p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(1, 2, 2)});
+}
+
+template <class T>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> workspace) {
+  Problem<T> const p(shape, dropout, qkv);
+  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape), "attention workspace too small");
+  View1<T> const delta = workspace;
+  std::int64_t const heads = shape.heads, dim = shape.head_dim, seq = shape.rows.seq_len;
+  for_rows("p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
+           KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
+             std::int64_t const row = i / heads, head = i % heads;
+             T const* const y = &out(row, head * dim);
+             T const* const dy = &dout(row, head * dim);
+             T const sum = sum_of<T>(team, dim, [&](std::int64_t d) { return y[d] * dy[d]; });
+             once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
+           });
+  Block<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
+  Block<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
+  auto const bytes = p.scratch_bytes(2, 3, 0);
+  launch("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
+         BackwardQueries<T>{p, dy, lse, delta, d, bytes});
+  launch("p3d::kernels::attention_backward_keys", exec, shape.rows.samples * shape.kv_heads * p.tiles,
+         BackwardKeys<T>{p, dy, lse, delta, d, bytes});
+}
+
+#define P3D_INSTANTIATE(T)                                                                                           \
+  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, View2<T>, \
+                                     View1<T>, View1<T>);                                                            \
+  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,       \
+                                      View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+
+}  // namespace p3d::kernels

@@ -1,0 +1,175 @@
+#pragma once
+// Work on one tile of attention scores by one team. On the host a team is one thread and vector instructions run along the
+// columns of the tile; elsewhere threads take rows and vector lanes take columns.
+
+#include "keep.hpp"
+#include "launch.hpp"
+
+namespace p3d::kernels {
+
+/// Queries and keys of one tile: the score tile is square.
+inline constexpr int tile = on_host ? 64 : 16;
+
+/// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team computes
+/// does not depend on who takes it.
+using TilePolicy = Kokkos::TeamPolicy<ExecSpace, Kokkos::Schedule<Kokkos::Dynamic>>;
+using TileTeam = TilePolicy::member_type;
+
+/// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
+inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
+  TilePolicy policy = on_host ? TilePolicy(exec, static_cast<int>(teams), 1, 1)
+                              : TilePolicy(exec, static_cast<int>(teams), Kokkos::AUTO, 16);
+  level = static_cast<int>(bytes) <= TilePolicy::scratch_size_max(0) ? 0 : 1;
+  policy.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(bytes)));
+  return policy;
+}
+
+/// f(i) for the rows of a tile.
+template <class F>
+KOKKOS_INLINE_FUNCTION void tile_rows(TileTeam const& team, int n, F const& f) {
+  if constexpr (on_host)
+    for (int i = 0; i < n; ++i) f(i);
+  else
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
+}
+/// f(j) for the columns of a row.
+template <class F>
+KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const& f) {
+  if constexpr (on_host) {
+    P3D_SIMD
+    for (int j = 0; j < n; ++j) f(j);
+  } else {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, n), f);
+  }
+}
+template <class S, class F>
+KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const& f) {
+  S s = 0;
+  if constexpr (on_host) {
+    P3D_SIMD_SUM(s)
+    for (int j = 0; j < n; ++j) s += f(j);
+  } else {
+    Kokkos::parallel_reduce(Kokkos::ThreadVectorRange(team, n), [&](int j, S& part) { part += f(j); }, s);
+  }
+  return s;
+}
+template <class S, class F>
+KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F const& f) {
+  S m = least;
+  if constexpr (on_host) {
+    P3D_SIMD_MAX(m)
+    for (int j = 0; j < n; ++j) {
+      S const x = f(j);
+      m = x > m ? x : m;
+    }
+    return m;
+  } else {
+    Kokkos::parallel_reduce(
+        Kokkos::ThreadVectorRange(team, n),
+        [&](int j, S& part) {
+          S const x = f(j);
+          part = x > part ? x : part;
+        },
+        Kokkos::Max<S>(m));
+    return m > least ? m : least;
+  }
+}
+KOKKOS_INLINE_FUNCTION void tile_barrier(TileTeam const& team) {
+  if constexpr (!on_host) team.team_barrier();
+}
+
+/// A matrix in memory: first element and distance between rows.
+template <class T>
+struct Block {
+  T* data;
+  std::int64_t stride;
+  KOKKOS_INLINE_FUNCTION T* row(std::int64_t i) const { return data + i * stride; }
+};
+
+/// Scratch memory handed out in pieces that start on multiples of 64 bytes.
+template <class T>
+struct Scratch {
+  T* next;
+  KOKKOS_INLINE_FUNCTION static constexpr std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+  KOKKOS_INLINE_FUNCTION T* take(std::int64_t n) {
+    T* const piece = next;
+    next += padded(n);
+    return piece;
+  }
+  KOKKOS_INLINE_FUNCTION Block<T> take_tile() { return {take(tile * tile), tile}; }
+};
+template <class T>
+KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, std::size_t bytes) {
+  return {static_cast<T*>(team.team_scratch(level).get_shmem_aligned(static_cast<int>(bytes - 64), 64))};
+}
+
+/// transposed [cols, tile] = the transpose of m [rows, cols], with zeros in columns from `rows` on.
+template <class T>
+KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, Block<T const> m, Block<T> transposed) {
+  tile_rows(team, cols, [&](int i) {
+    T* const out = transposed.row(i);
+    T const* const in = m.data + i;
+    for (int j = 0; j < tile; ++j) out[j] = j < rows ? in[j * m.stride] : T(0);
+  });
+}
+
+/// R rows and N columns of C += A B, kept in registers along the inner dimension.
+template <int R, int N, class T>
+inline void product_block(int inner, Block<T const> a, Block<T const> b, Block<T> c) {
+  T sum[R][N];
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < N; ++j) sum[r][j] = c.row(r)[j];
+  for (int k = 0; k < inner; ++k) {
+    T const* const bk = b.row(k);
+    for (int r = 0; r < R; ++r) {
+      T const x = a.row(r)[k];
+      P3D_SIMD
+      for (int j = 0; j < N; ++j) sum[r][j] += x * bk[j];
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int j = 0; j < N; ++j) c.row(r)[j] = sum[r][j];
+}
+
+/// C [rows, cols] += A [rows, inner] B [inner, cols].
+template <class T>
+KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, Block<T const> a, Block<T const> b,
+                                    Block<T> c) {
+  if constexpr (on_host) {
+    constexpr int wide = 128 / sizeof(T), high = 4;
+    int j = 0;
+    for (; j + wide <= cols; j += wide) {
+      int i = 0;
+      for (; i + high <= rows; i += high)
+        product_block<high, wide, T>(inner, {a.row(i), a.stride}, {b.data + j, b.stride}, {c.row(i) + j, c.stride});
+      for (; i < rows; ++i)
+        product_block<1, wide, T>(inner, {a.row(i), a.stride}, {b.data + j, b.stride}, {c.row(i) + j, c.stride});
+    }
+    for (int i = 0; i < rows && j < cols; ++i)
+      for (int k = 0; k < inner; ++k) {
+        T const x = a.row(i)[k];
+        T const* const bk = b.row(k);
+        T* const ci = c.row(i);
+        P3D_SIMD
+        for (int l = j; l < cols; ++l) ci[l] += x * bk[l];
+      }
+  } else {
+    tile_rows(team, rows, [&](int i) {
+      tile_cols(team, cols, [&](int j) {
+        T sum = c.row(i)[j];
+        for (int k = 0; k < inner; ++k) sum += a.row(i)[k] * b.row(k)[j];
+        c.row(i)[j] = sum;
+      });
+    });
+  }
+}
+
+template <class T>
+KOKKOS_INLINE_FUNCTION void set_zero(TileTeam const& team, int rows, int cols, Block<T> c) {
+  tile_rows(team, rows, [&](int i) {
+    T* const x = c.row(i);
+    tile_cols(team, cols, [&](int j) { x[j] = T(0); });
+  });
+}
+
+}  // namespace p3d::kernels
