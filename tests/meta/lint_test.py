@@ -1,0 +1,122 @@
+"""Plants violations in a copy of the sources; every lint rule must find each of its own, and name the place.
+
+A message counts only when it is not there without the plant, so this test means something even in a tree that is not clean.
+"""
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+# (rule, file, text planted at its end, what the message must contain). A file that does not exist is made.
+PLANTS = [
+    ("rooms", "include/p3d/base/planted.hpp", "#include <p3d/config/config.hpp>\n", "room base includes p3d/config/config.hpp of room config"),
+    ("rooms", "src/schedule/planted.cpp", "#include <p3d/device/view.hpp>\n", "room schedule includes p3d/device/view.hpp"),
+    ("rooms", "src/kernels/planted.cpp", "  #  include <p3d/comm/wait.hpp>\n", "room kernels includes p3d/comm/wait.hpp"),
+    ("rooms", "src/model/planted.cpp", "#include <mpi.h>\n", "includes <mpi.h> (mpi)"),
+    ("rooms", "src/config/planted.cpp", "#include <Kokkos_Core.hpp>\n", "includes <Kokkos_Core.hpp> (kokkos)"),
+    ("rooms", "src/comm/planted.cpp", "#include <Kokkos_Core.hpp>\n", "includes <Kokkos_Core.hpp> (kokkos)"),
+    ("rooms", "src/runtime/planted.cpp", "#include <toml++/toml.h>\n", "includes <toml++/toml.h> (toml)"),
+    ("rooms", "src/runtime/planted.cpp", "#include <CLI/CLI.hpp>\n", "includes <CLI/CLI.hpp> (cli11)"),
+    ("rooms", "src/base/planted.cpp", "#include <boost/any.hpp>\n", "includes <boost/any.hpp> (unknown)"),
+    ("rooms", "src/kitchen/planted.cpp", "#include <vector>\n", "in no room of rooms.txt"),
+    ("rooms", "src/layout/planted.cpp", '#include "base/planted_private.hpp"\n', "private header of room base"),
+    ("rooms", "include/p3d/base/circle_a.hpp", "#include <p3d/base/circle_b.hpp>\n", "in a circle"),
+    ("rooms", "src/schedule/CMakeLists.txt", "p3d_add_room(planted SOURCES a.cpp\n  USES base device LINK fmt::fmt)\n", "room schedule USES device"),
+    ("labels", "src/kernels/planted.cpp", "void f() { Kokkos::parallel_for(10, body); }\n", "src/kernels/planted.cpp:1: a kernel needs a label"),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_reduce("sum", 10, body, r); }\n', "a kernel needs a label"),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_scan("p3d::model::f", 10, body); }\n', 'label "p3d::kernels::'),
+    ("labels", "src/model/planted.cpp", 'device::Owned1<double> a("weights", 10);\n', "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp", 'Kokkos::View<double*, Space> a(Kokkos::view_alloc("w", exec), 10);\n', "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp", "void f(E exec) { exec.fence(); }\n", "use device::fence"),
+    ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "here"); }\n', "fence() needs a label"),
+    ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
+    ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
+    ("lengths", "src/base/planted.cpp", "\n" * 601, "src/base/planted.cpp: 601 lines"),
+    ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", "scripts/planted.sh:1: address"),
+    ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
+    ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
+    ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n", "one vendor's name"),
+]
+# Files that some plants lean on; harmless by themselves.
+SUPPORT = {"src/base/planted_private.hpp": "#pragma once\n",
+           "include/p3d/base/circle_b.hpp": "#pragma once\n#include <p3d/base/circle_a.hpp>\n"}
+# What must not be taken for a violation.
+HARMLESS = [
+    ("rooms", "src/base/planted.cpp", "// #include <mpi.h>\n/*\n#include <mpi.h>\n*/\n#include <sys/types.h>\n"),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_for("p3d::kernels::f", 10, body); }\n'
+     "void g() { Kokkos::parallel_for(Kokkos::TeamThreadRange(team, 3), body); }\n"
+     "// Kokkos::parallel_for(10, body);\n"
+     'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\nvoid h() { pass("p3d::kernels::h"); }\n'
+     "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
+    ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
+]
+
+
+class Lint(unittest.TestCase):
+    root = None
+
+    def setUp(self):
+        self.scratch = tempfile.TemporaryDirectory(prefix="p3d-lint-")
+        self.copy = pathlib.Path(self.scratch.name, "p3d")
+        skip = shutil.ignore_patterns("__pycache__", "meta", "*.bin")
+        for name in ("include", "src", "scripts", ".ci", "tests", "cmake"):
+            if (self.root / name).is_dir():
+                shutil.copytree(self.root / name, self.copy / name, ignore=skip)
+        self.before = {}
+        for name, text in SUPPORT.items():
+            (self.copy / name).write_text(text)
+
+    def tearDown(self):
+        self.scratch.cleanup()
+
+    def lint(self, rule):
+        script = self.copy / "tests/lint" / f"{rule}.py"
+        done = subprocess.run([sys.executable, "-B", script, "--root", self.copy], capture_output=True, text=True)
+        self.assertIn(done.returncode, (0, 1), done.stdout + done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual(done.returncode == 0, lines[-1].endswith(": clean"), done.stdout)
+        return set(lines[:-1])
+
+    def planted(self, rule, file, text):
+        """The messages that the plant adds."""
+        if rule not in self.before:
+            self.before[rule] = self.lint(rule)
+        path = self.copy / file
+        old = path.read_text() if path.exists() else None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((old or "") + text)
+        after = self.lint(rule)
+        if old is None:
+            path.unlink()
+        else:
+            path.write_text(old)
+        return sorted(after - self.before[rule])
+
+    def test_every_plant_is_found(self):
+        for rule, file, text, message in PLANTS:
+            with self.subTest(rule=rule, file=file, text=text[:60]):
+                added = self.planted(rule, file, text)
+                self.assertTrue(any(message in line for line in added), f"expected '{message}' in {added}")
+
+    def test_harmless_lines_are_let_pass(self):
+        for rule, file, text in HARMLESS:
+            with self.subTest(rule=rule):
+                self.assertEqual(self.planted(rule, file, text), [])
+
+    def test_a_table_with_a_cycle_is_refused(self):
+        table = self.copy / "tests/lint/rooms.txt"
+        table.write_text(table.read_text().replace("base        :      ", "base        : config"))
+        done = subprocess.run([sys.executable, "-B", self.copy / "tests/lint/rooms.py", "--root", self.copy],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("room base names config, which does not stand above it", done.stderr)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", type=pathlib.Path, required=True)
+    Lint.root = parser.parse_args().root
+    unittest.main(argv=sys.argv[:1])
