@@ -20,30 +20,42 @@ Program one_f_one_b(int num_ranks, int num_microbatches);
 
 // --- passes ----------------------------------------------------------------------------------------------------------
 
-/// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last action.
-/// Sets num_slots.
-void assign_slots(Program& program);
+/// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last action
+/// (and, where the previous stage lives on the same rank, until that stage has read the gradient from it). Sets num_slots.
+/// On a program without messages the slot is kept from where its receive must be posted at the latest; `lookahead` > 0
+/// keeps it that many compute actions longer, so that the receive can be posted earlier: more slots, better overlap.
+void assign_slots(Program& program, int lookahead = 0);
 
 /// Adds messages between stages on different ranks: each receive is posted as early as its slot allows (at most
-/// `receives_ahead` before its use), each send directly after the action that produces it. On one rank, neighbouring stages
-/// hand over without a message.
+/// `receives_ahead` compute actions before its use, earlier only where the order of the sends demands it), each send
+/// directly after the action that produces it. On one rank, neighbouring stages hand over without a message.
 void add_messages(Program& program, int receives_ahead = 1);
 
-/// Adds reduce_gradients after a stage's last backward action and one optimizer_step at the end of each rank's list.
+/// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at the
+/// end of each rank's list.
 void add_reductions(Program& program);
 
 /// The complete program for a generator's output: assign_slots, add_messages, add_reductions.
-Program complete(Program compute);
+Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0);
 
 // --- validator -------------------------------------------------------------------------------------------------------
 
-/// What the executor really does, for the proof of progress.
+/// What the executor really does, for the proof of progress. The rules, which the executor must keep:
+///  * RECV_* posts a non-blocking receive into its slot and goes on; the F, B or I that reads it waits for it.
+///  * SEND_* starts a non-blocking send. Before it, the executor waits until fewer than `sends_in_flight` sends of that
+///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
+///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read it.
+///  * Neighbouring stages on one rank read each other's slot: F the output, B and I the gradient of the input.
+///  * STEP waits for everything outstanding.
+///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
+/// All waits are for counts that only grow, so the order in which ranks run cannot change the outcome: one execution
+/// proves progress for all, and progress when every send is a rendezvous implies it when some or all are eager.
 struct Execution {
   bool rendezvous = true;   ///< a send completes only when its receive is posted (false: eager)
-  int sends_in_flight = 1;  ///< outstanding sends per (peer, direction) before the executor must wait
+  int sends_in_flight = 1;  ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
 };
 
-/// A fault of a program: which rank's which action, and why.
+/// A fault of a program: which rank's which action (-1: none in particular), and why.
 struct Violation {
   int rank = -1;
   int index = -1;
@@ -53,19 +65,27 @@ struct Violation {
 /// Checks a complete program: per (stage, microbatch) one F, then exactly one of B or (I then W); inputs present before
 /// use; every send with its receive, in the same order per (source, destination, kind); no slot reused while live;
 /// reductions after the last backward; and progress: the program runs to its end under `execution`. Cost: linear in the
-/// number of actions. Empty: valid.
+/// number of actions. Empty: valid. Otherwise all faults of form (at most 100), or the first one met when running, or
+/// one for each rank of a deadlock.
 std::vector<Violation> validate(Program const& program, Execution execution = {});
 
-/// Throws base::Error with the rank x step table and the bad cell marked when validate() finds a violation.
+/// Throws base::Error with the rank x step table (cut to a window for large programs) and the bad cell marked when
+/// validate() finds a violation.
 void require_valid(Program const& program, Execution execution = {});
 
 // --- text ------------------------------------------------------------------------------------------------------------
 
-/// One line per rank, actions separated by blanks, after a header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8".
-/// parse_program() inverts it.
+/// A header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8", then one line "rank 0: 0F0 0F1 ..." per rank. The header
+/// also has placement=0,1,1,0 where stage s is not on rank s % ranks, and slots=4,3,2,1 after the slot pass.
+/// parse_program() inverts it; it skips empty lines and comments ("#" to the end of the line), and throws base::Error with
+/// the line number.
 std::string to_text(Program const& program);
 Program parse_program(std::string_view text);
-/// The program as a table, one row per rank, one column per step, compute actions only; a cell may be marked.
-std::string to_table(Program const& program, int marked_rank = -1, int marked_index = -1);
+
+/// The program as a table, one row per rank, one column per step, compute actions only, as if every action took one step
+/// and messages none; ">1F3<" marks a cell (a message there gets a cell of its own). At most `max_ranks` rows and
+/// `max_steps` columns, around the mark; 0: all.
+std::string to_table(Program const& program, int marked_rank = -1, int marked_index = -1, int max_ranks = 0,
+                     int max_steps = 0);
 
 }  // namespace p3d::schedule

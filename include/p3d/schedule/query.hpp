@@ -1,0 +1,42 @@
+#pragma once
+// Small questions about actions and programs that the executor, the validator, the simulator and the printers share.
+
+#include <p3d/schedule/action.hpp>
+
+#include <cstddef>
+
+namespace p3d::schedule {
+
+/// F, B, I or W.
+constexpr bool is_compute(Op op) { return op <= Op::backward_weight; }
+/// SEND_F or SEND_B.
+constexpr bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
+/// RECV_F or RECV_B.
+constexpr bool is_recv(Op op) { return op == Op::recv_activation || op == Op::recv_gradient; }
+constexpr bool is_message(Op op) { return is_send(op) || is_recv(op); }
+/// B or I: reads the gradient of the stage's output and makes the gradient of its input.
+constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
+/// B or W: adds the microbatch to the gradients of the stage's weights.
+constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
+
+/// The pipeline rank that holds a stage.
+inline int rank_of(Program const& program, int stage) { return program.stage_rank[static_cast<std::size_t>(stage)]; }
+/// True when the stage's input comes as a message: there is a previous stage and it lives on another rank.
+inline bool input_is_remote(Program const& program, int stage) {
+  return stage > 0 && rank_of(program, stage - 1) != rank_of(program, stage);
+}
+/// True when the stage's output goes out as a message: there is a next stage and it lives on another rank.
+inline bool output_is_remote(Program const& program, int stage) {
+  return stage + 1 < program.num_stages && rank_of(program, stage + 1) != rank_of(program, stage);
+}
+/// True when the previous stage exists and lives on the same rank: activations and gradients pass without a message.
+inline bool input_is_local(Program const& program, int stage) { return stage > 0 && !input_is_remote(program, stage); }
+inline bool output_is_local(Program const& program, int stage) {
+  return stage + 1 < program.num_stages && !output_is_remote(program, stage);
+}
+/// The stage at the other end of a message.
+constexpr int peer_stage(Action const& action) {
+  return action.op == Op::send_activation || action.op == Op::recv_gradient ? action.stage + 1 : action.stage - 1;
+}
+
+}  // namespace p3d::schedule

@@ -1,0 +1,79 @@
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/action.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <optional>
+
+namespace p3d::schedule {
+namespace {
+
+// In the order of Op.
+constexpr std::array<std::string_view, 10> names{"F",      "B",      "I",      "W",      "SEND_F",
+                                                 "RECV_F", "SEND_B", "RECV_B", "REDUCE", "STEP"};
+
+/// Takes a non-negative number off the front of `text`.
+std::optional<int> take_number(std::string_view& text) {
+  int value = 0;
+  auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || value < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<Action> parse(std::string_view text) {
+  Action action;
+  if (text == "STEP") return Action{Op::optimizer_step};
+  auto const stage = take_number(text);
+  if (!stage) return std::nullopt;
+  action.stage = *stage;
+  std::size_t const length = text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+  std::string_view const name = text.substr(0, length);
+  text.remove_prefix(name.size());
+  std::size_t op = 0;
+  while (op < names.size() && names[op] != name) ++op;
+  if (op == names.size()) return std::nullopt;
+  action.op = static_cast<Op>(op);
+  if (action.op == Op::optimizer_step) return std::nullopt;  // STEP belongs to a rank, not to a stage
+  if (action.op != Op::reduce_gradients) {
+    auto const microbatch = take_number(text);
+    if (!microbatch) return std::nullopt;
+    action.microbatch = *microbatch;
+    if (!text.empty() && text.front() == '@') {
+      text.remove_prefix(1);
+      auto const slot = take_number(text);
+      if (!slot) return std::nullopt;
+      action.slot = *slot;
+    }
+  }
+  if (!text.empty()) return std::nullopt;
+  return action;
+}
+
+}  // namespace
+
+std::string to_string(Action const& action) {
+  auto const op = static_cast<std::size_t>(action.op);
+  std::string_view const name = op < names.size() ? names[op] : "?";
+  if (action.op == Op::optimizer_step) return std::string(name);
+  std::string text = fmt::format("{}{}", action.stage, name);
+  if (action.op == Op::reduce_gradients) return text;
+  text += fmt::format("{}", action.microbatch);
+  if (action.slot >= 0) text += fmt::format("@{}", action.slot);
+  return text;
+}
+
+Action parse_action(std::string_view text) {
+  if (auto const action = parse(text)) return *action;
+  throw base::Error({.expected = "an action: <stage><op><microbatch>[@<slot>] with op F, B, I, W, SEND_F, RECV_F, SEND_B or "
+                                 "RECV_B, or <stage>REDUCE, or STEP",
+                     .found = fmt::format("\"{}\"", text),
+                     .where = "",
+                     .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE"},
+                    base::ExitCode::bad_input);
+}
+
+}  // namespace p3d::schedule

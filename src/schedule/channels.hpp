@@ -1,0 +1,45 @@
+#pragma once
+// The message channels of a program. MPI matches messages of one (source rank, destination rank, kind) in the order in
+// which both sides post them, whatever stage they belong to.
+
+#include <p3d/schedule/action.hpp>
+
+#include <cstddef>
+#include <vector>
+
+namespace p3d::schedule {
+
+struct Channel {
+  int source = 0;       ///< rank
+  int destination = 0;  ///< rank
+  bool gradient = false;
+};
+
+struct Channels {
+  explicit Channels(Program const& program);
+  /// The channel of a message action, whichever end it is.
+  int of(Action const& action) const;
+
+  std::vector<Channel> all;
+  std::vector<int> activation_out;  ///< by stage: the channel its output leaves by, -1: no message
+  std::vector<int> gradient_out;    ///< by stage: the channel its input's gradient leaves by, -1: no message
+};
+
+/// Where each receive of a compute-only program has to be posted at the latest, so that the receives of a channel are
+/// posted in the order of its sends (a send follows its F, or its B or I, directly). As a position in the list of the
+/// receiving rank: before the action of that index. Indexed [stage * num_microbatches + microbatch]; -1: no message.
+struct Deadlines {
+  std::vector<int> activation;
+  std::vector<int> gradient;
+};
+Deadlines receive_deadlines(Program const& program, Channels const& channels);
+
+inline std::size_t cell(Program const& program, int stage, int microbatch) {
+  return static_cast<std::size_t>(stage) * static_cast<std::size_t>(program.num_microbatches) +
+         static_cast<std::size_t>(microbatch);
+}
+
+/// The passes index by stage and microbatch: throws base::Error unless every action is in range and on its stage's rank.
+void require_in_range(Program const& program);
+
+}  // namespace p3d::schedule

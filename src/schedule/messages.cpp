@@ -1,0 +1,126 @@
+// The message pass: sends directly after the action that makes the data, receives ahead of their use.
+
+#include "channels.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <algorithm>
+
+namespace p3d::schedule {
+namespace {
+
+/// By cell: the first position at which a receive may be posted without a slot in use being touched.
+struct Earliest {
+  std::vector<int> activation;  ///< after the last action of the slot's previous user
+  std::vector<int> gradient;    ///< after the forward that took the slot
+};
+
+Earliest earliest_receives(Program const& program) {
+  auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
+  Earliest earliest{std::vector<int>(cells, 0), std::vector<int>(cells, 0)};
+  std::vector<int> last(cells, -1);
+  std::vector<std::vector<int>> free_from(static_cast<std::size_t>(program.num_stages));
+  for (std::size_t s = 0; s < program.num_slots.size(); ++s)
+    free_from[s].assign(static_cast<std::size_t>(program.num_slots[s]), 0);
+  auto const mark_last = [&](Action const& a, int i) {
+    last[cell(program, a.stage, a.microbatch)] = i;
+    if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
+      int& next = last[cell(program, a.stage + 1, a.microbatch)];
+      next = std::max(next, i);
+    }
+  };
+  for (auto const& actions : program.ranks)
+    for (std::size_t i = 0; i < actions.size(); ++i) mark_last(actions[i], static_cast<int>(i));
+  std::vector<int> slot_of(cells, -1);
+  auto const release = [&](int stage, int m, int i) {
+    std::size_t const at = cell(program, stage, m);
+    if (last[at] == i && slot_of[at] >= 0)
+      free_from[static_cast<std::size_t>(stage)][static_cast<std::size_t>(slot_of[at])] = i + 1;
+  };
+  for (auto const& actions : program.ranks)
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      std::size_t const at = cell(program, a.stage, a.microbatch);
+      if (a.op == Op::forward) {
+        earliest.gradient[at] = static_cast<int>(i) + 1;
+        auto const& slots = free_from[static_cast<std::size_t>(a.stage)];
+        if (a.slot >= 0 && static_cast<std::size_t>(a.slot) < slots.size()) {
+          earliest.activation[at] = slots[static_cast<std::size_t>(a.slot)];
+          slot_of[at] = a.slot;
+        }
+      }
+      release(a.stage, a.microbatch, static_cast<int>(i));
+      if (makes_input_gradient(a.op) && output_is_local(program, a.stage))
+        release(a.stage + 1, a.microbatch, static_cast<int>(i));
+    }
+  return earliest;
+}
+
+}  // namespace
+
+void add_messages(Program& program, int receives_ahead) {
+  P3D_REQUIRE(receives_ahead >= 0, "receives are posted before their use");
+  require_in_range(program);
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions) P3D_REQUIRE(is_compute(a.op), "messages are added to compute actions only, once");
+  Channels const channels(program);
+  Earliest const earliest = earliest_receives(program);
+  Deadlines const deadline = receive_deadlines(program, channels);
+
+  // Where each rank posts which receives. Walking the senders in order keeps the order of every channel.
+  struct Receive {
+    int position;
+    Action action;
+  };
+  std::vector<std::vector<Receive>> receives(program.ranks.size());
+  std::vector<int> posted(channels.all.size(), 0);
+  std::vector<int> use_f(deadline.activation.size(), 0), use_b(use_f), slot(use_f.size(), -1);
+  for (auto const& actions : program.ranks)
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      std::size_t const at = cell(program, a.stage, a.microbatch);
+      if (a.op == Op::forward) use_f[at] = static_cast<int>(i);
+      if (makes_input_gradient(a.op)) use_b[at] = static_cast<int>(i);
+      slot[at] = a.slot;
+    }
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions) {
+      bool const gradient = makes_input_gradient(a.op);
+      if (!gradient && a.op != Op::forward) continue;
+      int const channel = (gradient ? channels.gradient_out : channels.activation_out)[static_cast<std::size_t>(a.stage)];
+      if (channel < 0) continue;
+      int const stage = gradient ? a.stage - 1 : a.stage + 1;
+      std::size_t const at = cell(program, stage, a.microbatch);
+      int const use = (gradient ? use_b : use_f)[at];
+      int const early = std::max((gradient ? earliest.gradient : earliest.activation)[at], use - receives_ahead);
+      int& previous = posted[static_cast<std::size_t>(channel)];
+      previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
+      receives[static_cast<std::size_t>(rank_of(program, stage))].push_back(
+          {previous, {gradient ? Op::recv_gradient : Op::recv_activation, stage, a.microbatch, slot[at]}});
+    }
+
+  std::vector<Action> merged;
+  for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
+    auto& list = receives[rank];
+    // Stable: messages of one channel stay in order, as their positions never decrease.
+    std::stable_sort(list.begin(), list.end(), [](Receive const& a, Receive const& b) { return a.position < b.position; });
+    auto& actions = program.ranks[rank];
+    merged.clear();
+    merged.reserve(2 * actions.size() + list.size());
+    auto next = list.begin();
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      for (; next != list.end() && next->position <= static_cast<int>(i); ++next) merged.push_back(next->action);
+      Action const& a = actions[i];
+      merged.push_back(a);
+      if (a.op == Op::forward && output_is_remote(program, a.stage))
+        merged.push_back({Op::send_activation, a.stage, a.microbatch, a.slot});
+      if (makes_input_gradient(a.op) && input_is_remote(program, a.stage))
+        merged.push_back({Op::send_gradient, a.stage, a.microbatch, a.slot});
+    }
+    actions = merged;
+  }
+}
+
+}  // namespace p3d::schedule

@@ -1,0 +1,274 @@
+// The validator's second half: runs the program with counters in place of data. Every wait of the executor is for a count
+// that only grows (sends started, receives posted), so the outcome does not depend on which rank runs first and each
+// rank may run until it blocks: each action is tried once, and once more each time what it waits for has happened.
+
+#include "channels.hpp"
+#include "validator.hpp"
+
+#include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+
+namespace p3d::schedule {
+namespace {
+
+constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
+
+/// One end of a message, as posted.
+struct Posted {
+  int stage;
+  int microbatch;
+  int index;  ///< in the list of its rank
+};
+
+/// Counters of a channel and the messages of the side that is ahead.
+struct Line {
+  int sent = 0;
+  int received = 0;
+  std::deque<Posted> ahead;
+};
+
+/// A slot: who has it, and which messages of its channels are its own (-1: none).
+struct Slot {
+  int owner = -1;
+  int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
+};
+
+/// What a blocked rank waits for: `count` sends started (or receives posted) on a channel.
+struct Wait {
+  int channel = -1;
+  bool for_sends = false;
+  int count = 0;
+};
+
+class Run {
+public:
+  Run(Program const& program, Execution execution)
+      : program_(program), execution_(execution), channels_(program), lines_(channels_.all.size()),
+        waits_(program.ranks.size()), next_(program.ranks.size(), 0), started_(program.ranks.size(), false),
+        outgoing_(program.ranks.size()), slots_(static_cast<std::size_t>(program.num_stages)),
+        unfinished_(static_cast<std::size_t>(program.num_stages), program.num_microbatches),
+        unreduced_(program.ranks.size(), 0),
+        done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0) {
+    for (std::size_t c = 0; c < channels_.all.size(); ++c)
+      outgoing_[static_cast<std::size_t>(channels_.all[c].source)].push_back(static_cast<int>(c));
+    for (std::size_t s = 0; s < slots_.size(); ++s) {
+      slots_[s].resize(static_cast<std::size_t>(program.num_slots[s]));
+      ++unreduced_[static_cast<std::size_t>(program.stage_rank[s])];
+    }
+  }
+
+  std::vector<Violation> check() {
+    for (int rank = program_.num_ranks - 1; rank >= 0; --rank) ready_.push_back(rank);
+    while (!ready_.empty() && found_.empty()) {
+      int const rank = ready_.back();
+      ready_.pop_back();
+      auto const r = static_cast<std::size_t>(rank);
+      while (next_[r] < program_.ranks[r].size() && found_.empty() && execute(rank)) ++next_[r];
+    }
+    if (found_.empty()) deadlock();
+    return found_;
+  }
+
+private:
+  template <class... Args>
+  bool fault(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
+    found_.push_back({rank, index, fmt::format(text, std::forward<Args>(args)...)});
+    return false;
+  }
+  template <class... Args>
+  bool fault_here(int rank, fmt::format_string<Args...> text, Args&&... args) {
+    return fault(rank, static_cast<int>(next_[static_cast<std::size_t>(rank)]), text, std::forward<Args>(args)...);
+  }
+
+  Line& line(int channel) { return lines_[static_cast<std::size_t>(channel)]; }
+  unsigned char& done(int stage, int microbatch) { return done_[cell(program_, stage, microbatch)]; }
+  bool has_input_gradient(int stage, int microbatch) {
+    return (done(stage, microbatch) & (bit(Op::backward) | bit(Op::backward_input))) != 0;
+  }
+  bool has_weight_gradient(int stage, int microbatch) {
+    return (done(stage, microbatch) & (bit(Op::backward) | bit(Op::backward_weight))) != 0;
+  }
+
+  /// True when the count is reached; otherwise the rank sleeps on it.
+  bool reached(int rank, Wait wait) {
+    Line const& l = line(wait.channel);
+    bool const yes = (wait.for_sends ? l.sent : l.received) >= wait.count;
+    waits_[static_cast<std::size_t>(rank)] = yes ? Wait{} : wait;
+    return yes;
+  }
+  bool send_complete(int rank, int channel, int number) {
+    return !execution_.rendezvous || number < 0 || reached(rank, {channel, false, number + 1});
+  }
+  void wake(int rank, int channel, bool sends) {
+    Wait& wait = waits_[static_cast<std::size_t>(rank)];
+    if (wait.channel != channel || wait.for_sends != sends) return;
+    if ((sends ? line(channel).sent : line(channel).received) < wait.count) return;
+    wait = {};
+    ready_.push_back(rank);
+  }
+
+  /// Posts one end of a message and matches it with the other end if that is there. False: they do not belong together.
+  bool post(int rank, Action const& a, int channel) {
+    Line& l = line(channel);
+    bool const sends = is_send(a.op);
+    bool const match = sends ? l.received > l.sent : l.sent > l.received;
+    ++(sends ? l.sent : l.received);
+    int const index = static_cast<int>(next_[static_cast<std::size_t>(rank)]);
+    Channel const& c = channels_.all[static_cast<std::size_t>(channel)];
+    if (match) {
+      Posted const other = l.ahead.front();
+      l.ahead.pop_front();
+      if (other.stage != peer_stage(a) || other.microbatch != a.microbatch) {
+        Op const op = sends ? (c.gradient ? Op::recv_gradient : Op::recv_activation)
+                            : (c.gradient ? Op::send_gradient : Op::send_activation);
+        return fault(rank, index, "message {} from rank {} to rank {}: {} meets {} (action {} of rank {})",
+                     sends ? l.sent : l.received, c.source, c.destination, to_string(a),
+                     to_string({op, other.stage, other.microbatch}), other.index, sends ? c.destination : c.source);
+      }
+    } else {
+      l.ahead.push_back({a.stage, a.microbatch, index});
+    }
+    wake(sends ? c.destination : c.source, channel, sends);
+    return true;
+  }
+
+  /// One action of a rank; false: it has to wait, or a fault was found.
+  bool execute(int rank) {
+    auto const r = static_cast<std::size_t>(rank);
+    Action const& a = program_.ranks[r][next_[r]];
+    if (a.op == Op::optimizer_step) return step(rank);
+    if (a.op == Op::reduce_gradients) return reduce(rank, a.stage);
+    Slot& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
+    bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
+    if (takes) {
+      if (a.op == Op::forward && a.stage > 0 && !(done(a.stage - 1, a.microbatch) & bit(Op::forward)))
+        return fault_here(rank, "runs before {}F{} on the same rank", a.stage - 1, a.microbatch);
+      if (!take(rank, a, slot)) return false;
+    } else if (slot.owner != a.microbatch) {
+      return fault_here(rank, "slot {} of stage {} {}, not microbatch {}", a.slot, a.stage,
+                        slot.owner < 0 ? std::string("is empty") : fmt::format("holds microbatch {}", slot.owner),
+                        a.microbatch);
+    }
+    if (!(is_message(a.op) ? message(rank, a, slot) : compute(rank, a, slot))) return false;
+    done(a.stage, a.microbatch) = static_cast<unsigned char>(done(a.stage, a.microbatch) | bit(a.op));
+    if (makes_weight_gradient(a.op)) --unfinished_[static_cast<std::size_t>(a.stage)];
+    return true;
+  }
+
+  /// Takes a slot: its last user must be finished, and the sends that read it complete.
+  bool take(int rank, Action const& a, Slot& slot) {
+    int const old = slot.owner;
+    if (old >= 0) {
+      bool const gradient_passed_on = input_is_remote(program_, a.stage) ? (done(a.stage, old) & bit(Op::send_gradient)) != 0
+                                      : a.stage > 0                      ? has_input_gradient(a.stage - 1, old)
+                                                                         : true;
+      if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on)
+        return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
+      if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out)) return false;
+      if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out)) return false;
+    }
+    slot = Slot{};
+    slot.owner = a.microbatch;
+    return true;
+  }
+
+  bool message(int rank, Action const& a, Slot& slot) {
+    int const channel = channels_.of(a);
+    Line& l = line(channel);
+    if (is_recv(a.op)) {
+      (a.op == Op::recv_activation ? slot.activation_in : slot.gradient_in) = l.received;
+      return post(rank, a, channel);
+    }
+    bool const gradient = a.op == Op::send_gradient;
+    if (gradient ? !has_input_gradient(a.stage, a.microbatch) : !(done(a.stage, a.microbatch) & bit(Op::forward)))
+      return fault_here(rank, "sends before {}{}{}", a.stage, gradient ? "B" : "F", a.microbatch);
+    auto const r = static_cast<std::size_t>(rank);
+    if (!started_[r]) {
+      if (!send_complete(rank, channel, l.sent - std::max(1, execution_.sends_in_flight))) return false;
+      (gradient ? slot.gradient_out : slot.activation_out) = l.sent;
+      if (!post(rank, a, channel)) return false;
+    }
+    started_[r] = execution_.sends_in_flight == 0;
+    if (started_[r] && !send_complete(rank, channel, gradient ? slot.gradient_out : slot.activation_out)) return false;
+    started_[r] = false;
+    return true;
+  }
+
+  bool compute(int rank, Action const& a, Slot& slot) {
+    auto const arrived = [&](int number, int out_channel, char const* what) {
+      if (number < 0) return fault_here(rank, "needs {} before its receive is posted", what);
+      return reached(rank, {out_channel, true, number + 1});
+    };
+    if (a.op == Op::forward)
+      return !input_is_remote(program_, a.stage) ||
+             arrived(slot.activation_in, channels_.activation_out[static_cast<std::size_t>(a.stage) - 1], "its input");
+    if (a.op == Op::backward_weight) {
+      if (!has_input_gradient(a.stage, a.microbatch)) return fault_here(rank, "W runs before I");
+      return true;
+    }
+    if (!(done(a.stage, a.microbatch) & bit(Op::forward)))
+      return fault_here(rank, "runs before {}F{}", a.stage, a.microbatch);
+    if (output_is_remote(program_, a.stage))
+      return arrived(slot.gradient_in, channels_.gradient_out[static_cast<std::size_t>(a.stage) + 1], "its output's gradient");
+    if (output_is_local(program_, a.stage) && !has_input_gradient(a.stage + 1, a.microbatch))
+      return fault_here(rank, "runs before {}B{} on the same rank", a.stage + 1, a.microbatch);
+    return true;
+  }
+
+  bool reduce(int rank, int stage) {
+    if (unfinished_[static_cast<std::size_t>(stage)] > 0)
+      return fault_here(rank, "reduces stage {} before the last of its backward actions", stage);
+    --unreduced_[static_cast<std::size_t>(rank)];
+    return true;
+  }
+
+  bool step(int rank) {
+    if (unreduced_[static_cast<std::size_t>(rank)] > 0) return fault_here(rank, "STEP before every stage is reduced");
+    for (int channel : outgoing_[static_cast<std::size_t>(rank)])
+      if (!send_complete(rank, channel, line(channel).sent - 1)) return false;
+    return true;
+  }
+
+  /// Every rank that is not at its end is blocked: say on what.
+  void deadlock() {
+    for (int rank = 0; rank < program_.num_ranks && found_.size() < max_violations; ++rank) {
+      auto const r = static_cast<std::size_t>(rank);
+      if (next_[r] == program_.ranks[r].size()) continue;
+      Wait const& wait = waits_[r];
+      Channel const& c = channels_.all[static_cast<std::size_t>(wait.channel)];
+      int const other = wait.for_sends ? c.source : c.destination;
+      auto const o = static_cast<std::size_t>(other);
+      fault_here(rank, "deadlock: {} waits until rank {} {} {} number {} with rank {}; rank {} is at {}",
+                 to_string(program_.ranks[r][next_[r]]), other, wait.for_sends ? "starts" : "posts",
+                 wait.for_sends ? (c.gradient ? "SEND_B" : "SEND_F") : (c.gradient ? "RECV_B" : "RECV_F"), wait.count, rank,
+                 other, next_[o] == program_.ranks[o].size() ? "its end" : to_string(program_.ranks[o][next_[o]]));
+    }
+  }
+
+  Program const& program_;
+  Execution execution_;
+  Channels channels_;
+  std::vector<Line> lines_;             ///< by channel
+  std::vector<Wait> waits_;             ///< by rank
+  std::vector<std::size_t> next_;       ///< by rank: the action it is at
+  std::vector<char> started_;           ///< by rank: its blocking send is under way
+  std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
+  std::vector<std::vector<Slot>> slots_;    ///< by stage
+  std::vector<int> unfinished_;         ///< by stage: microbatches without their weight gradient
+  std::vector<int> unreduced_;          ///< by rank: stages
+  std::vector<unsigned char> done_;     ///< by cell: bits of the actions that ran
+  std::vector<int> ready_;
+  std::vector<Violation> found_;
+};
+
+}  // namespace
+
+std::vector<Violation> check_progress(Program const& program, Execution execution) {
+  return Run(program, execution).check();
+}
+
+}  // namespace p3d::schedule

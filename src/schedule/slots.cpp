@@ -1,0 +1,80 @@
+// The slot pass: activation slots by liveness, so that the peak of the activation memory is read off the program.
+
+#include "channels.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+namespace p3d::schedule {
+namespace {
+
+struct Lifetimes {
+  std::vector<int> begin;  ///< by cell: the slot is taken before this action of the rank, -1: never
+  std::vector<int> end;    ///< by cell: and free after this one
+};
+
+Lifetimes lifetimes(Program const& program, int lookahead) {
+  auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
+  Lifetimes life{std::vector<int>(cells, -1), std::vector<int>(cells, -1)};
+  bool messages = false;
+  for (auto const& actions : program.ranks)
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      messages = messages || is_message(a.op);
+      if (a.microbatch < 0) continue;
+      std::size_t const at = cell(program, a.stage, a.microbatch);
+      if (life.begin[at] < 0) life.begin[at] = static_cast<int>(i);
+      life.end[at] = std::max(life.end[at], static_cast<int>(i));
+      // The previous stage on this rank reads the gradient of our input from our slot.
+      if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
+        int& end = life.end[cell(program, a.stage + 1, a.microbatch)];
+        end = std::max(end, static_cast<int>(i));
+      }
+    }
+  if (messages) return life;
+  // No receives yet: keep the slot from where the receive must be posted at the latest, or `lookahead` actions earlier.
+  std::vector<int> const deadline = receive_deadlines(program, Channels(program)).activation;
+  for (std::size_t at = 0; at < cells; ++at)
+    if (deadline[at] >= 0) life.begin[at] = std::max(0, std::min(life.begin[at], deadline[at]) - lookahead);
+  return life;
+}
+
+}  // namespace
+
+void assign_slots(Program& program, int lookahead) {
+  P3D_REQUIRE(lookahead >= 0, "a slot is taken at or before its first use");
+  require_in_range(program);
+  Lifetimes const life = lifetimes(program, lookahead);
+  auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
+  std::vector<int> slot_of(life.begin.size(), -1);
+  program.num_slots.assign(static_cast<std::size_t>(program.num_stages), 0);
+  std::vector<int> order;
+  for (int s = 0; s < program.num_stages; ++s) {
+    auto const at = [&](int m) { return cell(program, s, m); };
+    order.clear();
+    for (std::size_t m = 0; m < microbatches; ++m)
+      if (life.begin[at(static_cast<int>(m))] >= 0) order.push_back(static_cast<int>(m));
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return life.begin[at(a)] < life.begin[at(b)]; });
+    using Busy = std::pair<int, int>;  // (last action, slot)
+    std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy;
+    std::priority_queue<int, std::vector<int>, std::greater<>> free;
+    int& count = program.num_slots[static_cast<std::size_t>(s)];
+    for (int m : order) {
+      for (; !busy.empty() && busy.top().first < life.begin[at(m)]; busy.pop()) free.push(busy.top().second);
+      if (free.empty()) free.push(count++);
+      slot_of[at(m)] = free.top();
+      busy.emplace(life.end[at(m)], free.top());
+      free.pop();
+    }
+  }
+  for (auto& actions : program.ranks)
+    for (Action& a : actions)
+      if (a.microbatch >= 0) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
+}
+
+}  // namespace p3d::schedule

@@ -1,0 +1,138 @@
+// The validator's first half: what can be seen without running.
+
+#include "channels.hpp"
+#include "validator.hpp"
+
+#include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::schedule {
+namespace {
+
+constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
+static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the actions of a (stage, microbatch)");
+
+class Structure {
+public:
+  explicit Structure(Program const& program) : program_(program) {}
+
+  std::vector<Violation> check() {
+    if (!sizes()) return found_;
+    seen_.assign(static_cast<std::size_t>(program_.num_stages) * static_cast<std::size_t>(program_.num_microbatches), 0);
+    reduced_.assign(static_cast<std::size_t>(program_.num_stages), false);
+    for (int rank = 0; rank < program_.num_ranks; ++rank) list(rank);
+    if (found_.empty()) missing();
+    return found_;
+  }
+
+private:
+  template <class... Args>
+  void fault(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
+    if (found_.size() < max_violations) found_.push_back({rank, index, fmt::format(text, std::forward<Args>(args)...)});
+  }
+
+  bool sizes() {
+    Program const& p = program_;
+    auto const size = [](auto const& v) { return static_cast<int>(v.size()); };
+    if (p.num_stages < 1 || p.num_ranks < 1 || p.num_microbatches < 1)
+      fault(-1, -1, "{} stages, {} ranks and {} microbatches: each must be at least 1", p.num_stages, p.num_ranks,
+            p.num_microbatches);
+    else if (size(p.stage_rank) != p.num_stages)
+      fault(-1, -1, "stage_rank has {} entries for {} stages", p.stage_rank.size(), p.num_stages);
+    else if (size(p.num_slots) != p.num_stages)
+      fault(-1, -1, "num_slots has {} entries for {} stages: run assign_slots", p.num_slots.size(), p.num_stages);
+    else if (size(p.ranks) != p.num_ranks)
+      fault(-1, -1, "{} lists of actions for {} ranks", p.ranks.size(), p.num_ranks);
+    else
+      for (int s = 0; s < p.num_stages; ++s)
+        if (rank_of(p, s) < 0 || rank_of(p, s) >= p.num_ranks) fault(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
+    return found_.empty();
+  }
+
+  void list(int rank) {
+    auto const& actions = program_.ranks[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      int const index = static_cast<int>(i);
+      if (a.op == Op::optimizer_step) {
+        if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
+        continue;
+      }
+      if (a.op > Op::optimizer_step) fault(rank, index, "unknown action");
+      else if (a.stage < 0 || a.stage >= program_.num_stages)
+        fault(rank, index, "stage {} of {}", a.stage, program_.num_stages);
+      else if (rank_of(program_, a.stage) != rank)
+        fault(rank, index, "stage {} lives on rank {}", a.stage, rank_of(program_, a.stage));
+      else if (a.op == Op::reduce_gradients) {
+        if (reduced_[static_cast<std::size_t>(a.stage)]) fault(rank, index, "stage {} is reduced twice", a.stage);
+        reduced_[static_cast<std::size_t>(a.stage)] = true;
+      } else
+        once(rank, index, a);
+    }
+    if (actions.empty() || actions.back().op != Op::optimizer_step) fault(rank, -1, "the rank's last action is not STEP");
+  }
+
+  void once(int rank, int index, Action const& a) {
+    int const slots = program_.num_slots[static_cast<std::size_t>(a.stage)];
+    if (a.microbatch < 0 || a.microbatch >= program_.num_microbatches)
+      return fault(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
+    if (a.slot < 0 || a.slot >= slots) return fault(rank, index, "slot {} of {} on stage {}", a.slot, slots, a.stage);
+    if (is_message(a.op) && !wanted_message(a))
+      return fault(rank, index, "there is no message here: stages {} and {} {}", a.stage, peer_stage(a),
+                   peer_stage(a) < 0 || peer_stage(a) >= program_.num_stages ? "do not both exist" : "share a rank");
+    unsigned char& seen = seen_[cell(program_, a.stage, a.microbatch)];
+    if (seen & bit(a.op)) return fault(rank, index, "a second {}", to_string({a.op, a.stage, a.microbatch}));
+    seen = static_cast<unsigned char>(seen | bit(a.op));
+    if ((seen & bit(Op::backward)) && (seen & (bit(Op::backward_input) | bit(Op::backward_weight))))
+      fault(rank, index, "stage {} has both B and I or W of microbatch {}", a.stage, a.microbatch);
+  }
+
+  bool wanted_message(Action const& a) const {
+    return a.op == Op::send_activation || a.op == Op::recv_gradient ? output_is_remote(program_, a.stage)
+                                                                    : input_is_remote(program_, a.stage);
+  }
+
+  void missing() {
+    for (int s = 0; s < program_.num_stages; ++s) {
+      unsigned needed = bit(Op::forward);
+      if (input_is_remote(program_, s)) needed |= bit(Op::recv_activation) | bit(Op::send_gradient);
+      if (output_is_remote(program_, s)) needed |= bit(Op::send_activation) | bit(Op::recv_gradient);
+      for (int m = 0; m < program_.num_microbatches && found_.size() < max_violations; ++m) {
+        unsigned const seen = seen_[cell(program_, s, m)];
+        unsigned const backward =
+            seen & bit(Op::backward) ? bit(Op::backward) : bit(Op::backward_input) | bit(Op::backward_weight);
+        unsigned const lacking = (needed | backward) & ~seen;
+        if (lacking == 0) continue;
+        bool const none = (seen & (bit(Op::backward) | backward)) == 0;
+        for (Op op : {Op::forward, Op::backward_input, Op::backward_weight, Op::send_activation, Op::recv_activation,
+                      Op::send_gradient, Op::recv_gradient}) {
+          if (!(lacking & bit(op)) || (none && op == Op::backward_weight)) continue;
+          bool const any_backward = none && op == Op::backward_input;
+          fault(rank_of(program_, s), first_of(s, m), "{} is missing", any_backward
+                ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
+        }
+      }
+      if (!reduced_[static_cast<std::size_t>(s)]) fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);
+    }
+  }
+
+  /// The first action of this stage and microbatch: something to mark near what is missing. Only walked for a fault.
+  int first_of(int stage, int microbatch) const {
+    auto const& actions = program_.ranks[static_cast<std::size_t>(rank_of(program_, stage))];
+    for (std::size_t i = 0; i < actions.size(); ++i)
+      if (actions[i].stage == stage && actions[i].microbatch == microbatch) return static_cast<int>(i);
+    return -1;
+  }
+
+  Program const& program_;
+  std::vector<Violation> found_;
+  std::vector<unsigned char> seen_;  ///< by cell: which actions were met
+  std::vector<bool> reduced_;
+};
+
+}  // namespace
+
+std::vector<Violation> check_structure(Program const& program) { return Structure(program).check(); }
+
+}  // namespace p3d::schedule

@@ -1,0 +1,44 @@
+#include "validator.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::schedule {
+
+std::vector<Violation> validate(Program const& program, Execution execution) {
+  P3D_REQUIRE(execution.sends_in_flight >= 0, "the number of outstanding sends is not negative");
+  auto found = check_structure(program);
+  return found.empty() ? check_progress(program, execution) : found;
+}
+
+void require_valid(Program const& program, Execution execution) {
+  auto const found = validate(program, execution);
+  if (found.empty()) return;
+  auto const describe = [&](Violation const& v) {
+    if (v.rank < 0) return v.message;
+    auto const& actions = program.ranks[static_cast<std::size_t>(v.rank)];
+    if (v.index < 0) return fmt::format("rank {}: {}", v.rank, v.message);
+    return fmt::format("rank {}, action {} ({}): {}", v.rank, v.index,
+                       to_string(actions[static_cast<std::size_t>(v.index)]), v.message);
+  };
+  constexpr std::size_t listed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(found.size(), listed); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : "\n          ", describe(found[i]));
+  if (found.size() > listed) text += fmt::format("\n          and {} more", found.size() - listed);
+  // The table needs sound sizes; where those are at fault there is no cell to mark.
+  if (found.front().rank >= 0) text += fmt::format("\n{}", to_table(program, found.front().rank, found.front().index, 16, 16));
+  throw base::Error(
+      {.expected = fmt::format("a pipeline schedule that runs to its end ({} sends, {} in flight)",
+                               execution.rendezvous ? "rendezvous" : "eager", execution.sends_in_flight),
+       .found = text,
+       .where = fmt::format("schedule of {} stages on {} ranks, {} microbatches", program.num_stages, program.num_ranks,
+                            program.num_microbatches),
+       .fix = "correct the marked action; a schedule that p3d generated itself should never fail: please report it"},
+      base::ExitCode::bad_input);
+}
+
+}  // namespace p3d::schedule

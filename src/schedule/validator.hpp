@@ -1,0 +1,18 @@
+#pragma once
+// The two halves of validate().
+
+#include <p3d/schedule/schedule.hpp>
+
+#include <cstddef>
+
+namespace p3d::schedule {
+
+constexpr std::size_t max_violations = 100;
+
+/// What can be seen without running: everything in range, every action there exactly once, on its rank.
+std::vector<Violation> check_structure(Program const& program);
+
+/// Runs a program of sound structure under the executor's rules: order, slots, matching of messages, progress.
+std::vector<Violation> check_progress(Program const& program, Execution execution);
+
+}  // namespace p3d::schedule

@@ -1,0 +1,156 @@
+// Mutated programs: the validator must refuse a mutant exactly when the interpreter (interpreter.hpp) finds that it
+// deadlocks, misuses a slot or a message, or changes the result.
+
+#include "interpreter.hpp"
+#include "programs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+using namespace p3d::schedule;
+using namespace p3d::test;
+
+namespace {
+
+std::vector<Action>& list_of(std::mt19937& random, Program& p) {
+  for (;;)
+    if (auto& list = p.ranks[static_cast<std::size_t>(draw(random, p.num_ranks))]; !list.empty()) return list;
+}
+
+std::ptrdiff_t place(std::mt19937& random, std::vector<Action> const& list) {
+  return draw(random, static_cast<int>(list.size()));
+}
+
+/// One random change.
+void mutate(std::mt19937& random, Program& p) {
+  auto& list = list_of(random, p);
+  auto const a = place(random, list), b = place(random, list);
+  auto& action = list[static_cast<std::size_t>(a)];
+  switch (draw(random, 9)) {
+    case 0: list.erase(list.begin() + a); break;
+    case 1: list.insert(list.begin() + b, Action(action)); break;
+    case 2: std::swap(action, list[static_cast<std::size_t>(b)]); break;
+    case 3: {  // move
+      Action const moved = action;
+      list.erase(list.begin() + a);
+      list.insert(list.begin() + std::min(b, static_cast<std::ptrdiff_t>(list.size())), moved);
+      break;
+    }
+    case 4:
+    case 5:  // neighbours: the mutants most likely to be harmless
+      if (static_cast<std::size_t>(a) + 1 < list.size()) std::swap(action, list[static_cast<std::size_t>(a) + 1]);
+      break;
+    case 6:
+      if (action.microbatch >= 0) action.microbatch = draw(random, p.num_microbatches + 1);
+      break;
+    case 7: {  // another slot for one action, or for all of its microbatch
+      if (action.slot < 0) break;
+      int const stage = action.stage, microbatch = action.microbatch;
+      int const slot = draw(random, p.num_slots[static_cast<std::size_t>(stage)] + 1);
+      bool const all = draw(random, 2) == 0;
+      action.slot = slot;
+      for (auto& other : list)
+        if (all && other.stage == stage && other.microbatch == microbatch) other.slot = slot;
+      break;
+    }
+    default:
+      if (action.microbatch >= 0) action.op = static_cast<Op>(draw(random, 8));
+      else action.stage = draw(random, p.num_stages);
+  }
+}
+
+struct Count {
+  int mutants = 0, accepted = 0, deadlocks = 0, misuses = 0, wrong_results = 0;
+};
+
+void compare(Program const& program, Execution how, Report const& truth, Count& count) {
+  auto const found = validate(program, how);
+  ++count.mutants;
+  count.accepted += found.empty();
+  count.deadlocks += truth.outcome == Outcome::deadlock;
+  count.misuses += truth.outcome == Outcome::misuse;
+  count.wrong_results += truth.outcome == Outcome::wrong_result;
+  ASSERT_EQ(found.empty(), truth.outcome == Outcome::fine)
+      << "interpreter: " << truth.why << "\nvalidator: " << (found.empty() ? "valid" : found.front().message)
+      << "\nrendezvous " << how.rendezvous << ", in flight " << how.sends_in_flight << '\n' << to_text(program);
+}
+
+Execution random_execution(std::mt19937& random) { return {draw(random, 4) != 0, draw(random, 3)}; }
+
+struct Placement {
+  std::vector<int> stage_rank;
+  int ranks;
+};
+
+Program random_whole(std::mt19937& random, std::vector<Placement> const& placements, int most_microbatches) {
+  auto const& [stages, ranks] = placements[static_cast<std::size_t>(draw(random, static_cast<int>(placements.size())))];
+  int const m = 1 + draw(random, most_microbatches);
+  Program compute;
+  switch (stages.size() == static_cast<std::size_t>(ranks) ? draw(random, 3) : 2) {
+    case 0: compute = gpipe(ranks, m); break;
+    case 1: compute = one_f_one_b(ranks, m); break;
+    default: compute = random_program(random, stages, ranks, m, draw(random, 3));
+  }
+  return complete(std::move(compute), draw(random, 4), draw(random, 3));
+}
+
+void print(Count const& c) {
+  std::cout << c.mutants << " mutants: " << c.accepted << " accepted, " << c.deadlocks << " deadlocks, " << c.misuses
+            << " misuses, " << c.wrong_results << " wrong results\n";
+  // The comparison means something only if every outcome is met.
+  EXPECT_GT(c.accepted, c.mutants / 20);
+  EXPECT_GT(c.deadlocks, c.mutants / 100);
+  EXPECT_GT(c.misuses, c.mutants / 20);
+  EXPECT_GT(c.wrong_results, c.mutants / 100);
+}
+
+}  // namespace
+
+TEST(Fuzz, every_order_of_two_ranks) {
+  std::mt19937 random(2024);
+  Count count;
+  for (int round = 0; round < 4000 && !HasFatalFailure(); ++round) {
+    Program program = random_whole(random, {{{0, 1}, 2}, {{0, 1, 1, 0}, 2}, {{0, 1, 0, 1}, 2}, {{1, 0, 0}, 2}}, 3);
+    for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 3); changes > 0; --changes) mutate(random, program);
+    Execution const how = random_execution(random);
+    compare(program, how, interpret_all_orders(program, how), count);
+  }
+  print(count);
+}
+
+TEST(Fuzz, random_orders_of_more_ranks) {
+  std::mt19937 random(77);
+  Count count;
+  for (int round = 0; round < 12000 && !HasFatalFailure(); ++round) {
+    Program program = random_whole(
+        random, {{{0, 1, 2}, 3}, {{0, 1, 2, 3}, 4}, {{0, 1, 2, 2, 1, 0}, 3}, {{0, 1, 2, 0, 1, 2}, 3}, {{2, 0, 1, 1, 3}, 4}}, 5);
+    for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 3); changes > 0; --changes) mutate(random, program);
+    Execution const how = random_execution(random);
+    Report const truth = interpret_one_order(program, how, 1);
+    // The outcome cannot depend on the order in which the ranks run.
+    for (unsigned seed : {2u, 3u}) {
+      auto const other = interpret_one_order(program, how, seed);
+      ASSERT_EQ(truth.outcome == Outcome::fine, other.outcome == Outcome::fine) << truth.why << " / " << other.why << '\n'
+                                                                             << to_text(program);
+    }
+    compare(program, how, truth, count);
+  }
+  print(count);
+}
+
+// Every single neighbour swap of a small program: none is left out by chance.
+TEST(Fuzz, every_swap_of_neighbours) {
+  Count count;
+  for (Program const& whole : {complete(one_f_one_b(2, 3)), complete(gpipe(2, 3), 3), complete(one_f_one_b(3, 2), 2, 2)})
+    for (std::size_t r = 0; r < whole.ranks.size(); ++r)
+      for (std::size_t i = 0; i + 1 < whole.ranks[r].size(); ++i)
+        for (int in_flight : {0, 1, 2}) {
+          Program program = whole;
+          std::swap(program.ranks[r][i], program.ranks[r][i + 1]);
+          Execution const how{true, in_flight};
+          ASSERT_NO_FATAL_FAILURE(compare(program, how, interpret_all_orders(program, how), count));
+        }
+  EXPECT_GT(count.accepted, 0);
+  EXPECT_GT(count.misuses, 0);
+}

@@ -1,0 +1,340 @@
+#include "interpreter.hpp"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+
+namespace p3d::test {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+
+// The value of a buffer is a number that says what it holds: no value is -1, and the data of a message of microbatch m made
+// by stage s are distinct numbers for activation and gradient.
+constexpr int none = -1;
+int activation(int stage, int microbatch) { return 1000 * (stage + 1) + microbatch; }
+int gradient(int stage, int microbatch) { return 100000 + 1000 * (stage + 1) + microbatch; }
+
+struct Buffers {
+  int user = none;  ///< the microbatch that took the slot
+  int input = none, output = none, saved = none, output_gradient = none, input_gradient = none, for_weights = none;
+  bool backward_due = false, weights_due = false, hand_over_due = false;
+  bool live() const { return backward_due || weights_due || hand_over_due; }
+};
+
+struct Transfer {  ///< one end of a message
+  int stage, slot, microbatch;
+};
+
+struct Lane {  ///< one (source, destination, kind)
+  std::vector<Transfer> sends, receives;
+  std::size_t delivered = 0;
+};
+
+struct Fault {
+  Outcome outcome;
+  std::string why;
+};
+
+using Key = std::tuple<int, int, bool>;
+
+class Machine {
+public:
+  Machine(schedule::Program const& program, schedule::Execution execution)
+      : program_(&program), execution_(execution), at(program.ranks.size(), 0), reduced_(at_size(program.num_stages), 0),
+        sums_(at_size(program.num_stages)) {
+    for (int s = 0; s < program.num_stages; ++s) slots_.emplace_back(at_size(program.num_slots[at_size(s)]));
+  }
+
+  /// All that the outcome can depend on: where each rank is, and whether it is inside a blocking send.
+  std::vector<std::size_t> state() const {
+    auto result = at;
+    for (int rank : blocking_) result[at_size(rank)] += 1000000;
+    return result;
+  }
+  bool ended(int rank) const { return at[at_size(rank)] == program_->ranks[at_size(rank)].size(); }
+
+  /// Tries one action of a rank. False: it must wait. Throws Fault.
+  bool go(int rank) {
+    if (ended(rank)) return false;
+    Action const& a = program_->ranks[at_size(rank)][at[at_size(rank)]];
+    if (a.op == Op::optimizer_step) {
+      if (!step(rank)) return false;
+    } else {
+      if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank) throw Fault{Outcome::misuse, "foreign stage"};
+      if (a.op == Op::reduce_gradients) {
+        if (++reduced_[at_size(a.stage)] > 1) throw Fault{Outcome::wrong_result, "reduced twice"};
+        check_sum(a.stage);
+      } else {
+        if (a.microbatch < 0 || a.microbatch >= program_->num_microbatches || a.slot < 0 ||
+            a.slot >= static_cast<int>(slots_[at_size(a.stage)].size()))
+          throw Fault{Outcome::misuse, "out of range"};
+        if (stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "works after the step"};
+        if (!act(rank, a)) return false;
+      }
+    }
+    ++at[at_size(rank)];
+    return true;
+  }
+
+  void check_end() const {
+    for (int rank = 0; rank < program_->num_ranks; ++rank)
+      if (!stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "a rank without a step"};
+    // An eager send that nobody receives is met by the first receive of the next step.
+    for (auto const& [key, lane] : lanes_)
+      if (lane.sends.size() != lane.receives.size()) throw Fault{Outcome::misuse, "a message without its other end"};
+  }
+
+private:
+  static std::size_t at_size(int i) { return static_cast<std::size_t>(i); }
+  int home(int stage) const { return program_->stage_rank[at_size(stage)]; }
+  bool exists(int stage) const { return stage >= 0 && stage < program_->num_stages; }
+  bool far(int a, int b) const { return exists(a) && exists(b) && home(a) != home(b); }
+  bool near(int a, int b) const { return exists(a) && exists(b) && home(a) == home(b); }
+  Buffers& slot(Action const& a) { return slots_[at_size(a.stage)][at_size(a.slot)]; }
+
+  Buffers* holder(int stage, int microbatch) {
+    for (Buffers& b : slots_[at_size(stage)])
+      if (b.user == microbatch) return &b;
+    return nullptr;
+  }
+
+  /// The number of sends in a lane whose data the receiver has not got yet (eager sends are complete at once).
+  std::size_t outstanding(Lane const& lane) const { return execution_.rendezvous ? lane.sends.size() - lane.delivered : 0; }
+
+  /// Moves data for every pair of a send and a receive that has met.
+  void deliver(Lane& lane, bool is_gradient) {
+    for (; lane.delivered < std::min(lane.sends.size(), lane.receives.size()); ++lane.delivered) {
+      Transfer const from = lane.sends[lane.delivered], to = lane.receives[lane.delivered];
+      Buffers& b = slots_[at_size(to.stage)][at_size(to.slot)];
+      if (b.user != to.microbatch) throw Fault{Outcome::misuse, "data arrive in a slot that has gone"};
+      (is_gradient ? b.output_gradient : b.input) =
+          is_gradient ? gradient(from.stage, from.microbatch) : activation(from.stage, from.microbatch);
+    }
+  }
+
+  bool sends_from_slot(Action const& a) const {
+    for (auto const& [key, lane] : lanes_) {
+      if (std::get<0>(key) != home(a.stage) || !execution_.rendezvous) continue;
+      for (std::size_t i = lane.delivered; i < lane.sends.size(); ++i)
+        if (lane.sends[i].stage == a.stage && lane.sends[i].slot == a.slot) return true;
+    }
+    return false;
+  }
+
+  bool take(Action const& a) {
+    Buffers& b = slot(a);
+    if (b.live()) throw Fault{Outcome::misuse, "slot in use"};
+    if (sends_from_slot(a)) return false;
+    b = Buffers{};
+    b.user = a.microbatch;
+    b.backward_due = b.weights_due = true;
+    b.hand_over_due = a.stage > 0;
+    if (!taken_.insert({a.stage, a.microbatch}).second) throw Fault{Outcome::wrong_result, "a microbatch twice"};
+    return true;
+  }
+
+  bool act(int rank, Action const& a) {
+    Buffers& b = slot(a);
+    bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !far(a.stage - 1, a.stage));
+    if (!takes && b.user != a.microbatch) throw Fault{Outcome::misuse, "another microbatch's slot"};
+    switch (a.op) {
+      case Op::recv_activation: return receive(rank, a, a.stage - 1, false);
+      case Op::recv_gradient: return receive(rank, a, a.stage + 1, true);
+      case Op::send_activation: return send(rank, a, a.stage + 1, false);
+      case Op::send_gradient: return send(rank, a, a.stage - 1, true);
+      case Op::forward: return forward(a);
+      case Op::backward: return backward(a) && weights(a);
+      case Op::backward_input: return backward(a);
+      default: return weights(a);
+    }
+  }
+
+  bool receive(int rank, Action const& a, int from, bool is_gradient) {
+    if (!far(from, a.stage)) throw Fault{Outcome::misuse, "a receive from nowhere"};
+    if (posted_.contains({a.stage, a.microbatch, is_gradient})) throw Fault{Outcome::misuse, "a second receive"};
+    if (!is_gradient && !take(a)) return false;
+    posted_.insert({a.stage, a.microbatch, is_gradient});
+    if (is_gradient && !slot(a).backward_due) throw Fault{Outcome::misuse, "a receive after its use"};
+    Lane& lane = lanes_[{home(from), rank, is_gradient}];
+    lane.receives.push_back({a.stage, a.slot, a.microbatch});
+    deliver(lane, is_gradient);
+    return true;
+  }
+
+  bool send(int rank, Action const& a, int to, bool is_gradient) {
+    if (!far(to, a.stage)) throw Fault{Outcome::misuse, "a send to nowhere"};
+    Lane& lane = lanes_[{rank, home(to), is_gradient}];
+    bool const started = blocking_.contains(rank);
+    if (!started) {
+      Buffers& b = slot(a);
+      int const value = is_gradient ? b.input_gradient : b.output;
+      if (value == none) throw Fault{Outcome::misuse, "sends what is not there"};
+      if (outstanding(lane) >= static_cast<std::size_t>(std::max(execution_.sends_in_flight, 1))) return false;
+      if (is_gradient) b.hand_over_due = false;
+      lane.sends.push_back({a.stage, a.slot, a.microbatch});
+      deliver(lane, is_gradient);
+    }
+    if (execution_.sends_in_flight == 0) {
+      blocking_.insert(rank);
+      if (outstanding(lane) > 0) return false;
+      blocking_.erase(rank);
+    }
+    return true;
+  }
+
+  bool forward(Action const& a) {
+    if (far(a.stage - 1, a.stage)) {
+      if (!posted_.contains({a.stage, a.microbatch, false})) throw Fault{Outcome::misuse, "no receive posted"};
+      if (slot(a).input == none) return false;
+    } else {
+      int value = none;
+      if (a.stage > 0) {
+        Buffers const* before = holder(a.stage - 1, a.microbatch);
+        if (before == nullptr || before->output == none) throw Fault{Outcome::misuse, "no input"};
+        value = before->output;
+      }
+      if (!take(a)) return false;
+      slot(a).input = value;
+    }
+    Buffers& b = slot(a);
+    if (a.stage > 0 && b.input != activation(a.stage - 1, a.microbatch)) throw Fault{Outcome::wrong_result, "wrong input"};
+    if (b.saved != none) throw Fault{Outcome::misuse, "forward twice"};
+    b.saved = a.microbatch;
+    b.output = activation(a.stage, a.microbatch);
+    return true;
+  }
+
+  bool backward(Action const& a) {
+    Buffers& b = slot(a);
+    if (b.saved != a.microbatch) throw Fault{Outcome::misuse, "no saved activations"};
+    if (!b.backward_due) throw Fault{Outcome::wrong_result, "backward twice"};
+    if (far(a.stage + 1, a.stage)) {
+      if (!posted_.contains({a.stage, a.microbatch, true})) throw Fault{Outcome::misuse, "no receive posted"};
+      if (b.output_gradient == none) return false;
+    } else if (near(a.stage + 1, a.stage)) {
+      Buffers* after = holder(a.stage + 1, a.microbatch);
+      if (after == nullptr || after->input_gradient == none) throw Fault{Outcome::misuse, "no gradient"};
+      b.output_gradient = after->input_gradient;
+      after->hand_over_due = false;
+    }
+    if (exists(a.stage + 1) && b.output_gradient != gradient(a.stage + 1, a.microbatch))
+      throw Fault{Outcome::wrong_result, "wrong gradient"};
+    b.input_gradient = gradient(a.stage, a.microbatch);
+    b.for_weights = a.microbatch;
+    b.backward_due = false;
+    return true;
+  }
+
+  bool weights(Action const& a) {
+    Buffers& b = slot(a);
+    if (b.for_weights != a.microbatch) throw Fault{Outcome::misuse, "W without I"};
+    if (!b.weights_due) throw Fault{Outcome::wrong_result, "W twice"};
+    b.weights_due = false;
+    sums_[at_size(a.stage)].push_back(a.microbatch);
+    return true;
+  }
+
+  void check_sum(int stage) const {
+    auto sum = sums_[at_size(stage)];
+    std::sort(sum.begin(), sum.end());
+    bool right = static_cast<int>(sum.size()) == program_->num_microbatches;
+    for (std::size_t m = 0; right && m < sum.size(); ++m) right = sum[m] == static_cast<int>(m);
+    if (!right) throw Fault{Outcome::wrong_result, "wrong gradient sum"};
+  }
+
+  bool step(int rank) {
+    for (int s = 0; s < program_->num_stages; ++s)
+      if (home(s) == rank) {
+        if (reduced_[at_size(s)] != 1) throw Fault{Outcome::wrong_result, "a step on gradients not reduced"};
+        check_sum(s);
+      }
+    for (auto const& [key, lane] : lanes_) {
+      if (std::get<0>(key) == rank && outstanding(lane) > 0) return false;
+      if (std::get<1>(key) == rank && lane.delivered < lane.receives.size()) return false;
+    }
+    if (!stepped_.insert(rank).second) throw Fault{Outcome::wrong_result, "two steps"};
+    return true;
+  }
+  schedule::Program const* program_;
+  schedule::Execution execution_;
+  std::vector<std::size_t> at;
+  std::vector<int> reduced_;
+  std::vector<std::vector<int>> sums_;
+  std::vector<std::vector<Buffers>> slots_;
+  std::map<Key, Lane> lanes_;
+  std::set<std::tuple<int, int, bool>> posted_;
+  std::set<std::pair<int, int>> taken_;
+  std::set<int> stepped_, blocking_;
+};
+
+enum class Status { can_go_on, ended, stuck };
+
+/// Machines reached from `from` by one action of one rank.
+template <class Visit>
+Status successors(Machine const& from, int ranks, Visit visit) {
+  bool ended = true, moved = false;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (from.ended(rank)) continue;
+    ended = false;
+    Machine next = from;
+    bool const went = next.go(rank);
+    if (went || next.state() != from.state()) {  // started a blocking send: also a step forward
+      moved = true;
+      visit(std::move(next));
+    }
+  }
+  return ended ? Status::ended : moved ? Status::can_go_on : Status::stuck;
+}
+
+}  // namespace
+
+Report interpret_all_orders(schedule::Program const& program, schedule::Execution execution) {
+  std::set<std::vector<std::size_t>> known;
+  std::vector<Machine> open{Machine(program, execution)};
+  try {
+    while (!open.empty()) {
+      Machine const machine = std::move(open.back());
+      open.pop_back();
+      Status const status = successors(machine, program.num_ranks, [&](Machine next) {
+        if (known.insert(next.state()).second) open.push_back(std::move(next));
+      });
+      if (status == Status::stuck) return {Outcome::deadlock, "no rank can go on"};
+      if (status == Status::ended) machine.check_end();
+    }
+  } catch (Fault const& fault) {
+    return {fault.outcome, fault.why};
+  }
+  return {};
+}
+
+Report interpret_one_order(schedule::Program const& program, schedule::Execution execution, unsigned seed) {
+  std::mt19937 random(seed);
+  Machine machine(program, execution);
+  std::vector<int> order;
+  for (int rank = 0; rank < program.num_ranks; ++rank) order.push_back(rank);
+  try {
+    for (;;) {
+      for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+      bool moved = false, ended = true;
+      for (int rank : order) {
+        auto const before = machine.state();
+        ended = ended && machine.ended(rank);
+        for (unsigned runs = 1 + random() % 6; runs > 0 && machine.go(rank); --runs) {}
+        moved = moved || machine.state() != before;
+      }
+      if (ended) {
+        machine.check_end();
+        return {};
+      }
+      if (!moved) return {Outcome::deadlock, "no rank can go on"};
+    }
+  } catch (Fault const& fault) {
+    return {fault.outcome, fault.why};
+  }
+}
+
+}  // namespace p3d::test
