@@ -37,7 +37,7 @@ find_package(MPI 3.0 QUIET COMPONENTS CXX)
 p3d_need(MPI MPI::MPI_CXX "${MPI_CXX_VERSION}" 3.0 "messages between ranks" "mpich libmpich-dev" mpich)
 
 include(P3dKokkos)
-p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels on ${P3D_KOKKOS_BACKENDS}${P3D_KOKKOS_ORIGIN}"
+p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels${P3D_KOKKOS_NOTE}"
   libtrilinos-kokkos-dev kokkos)
 p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "matrix products"
   libtrilinos-kokkos-kernels-dev kokkos-kernels+blas)
@@ -54,6 +54,7 @@ if(P3D_BUILD_TESTS)
 endif()
 
 if(P3D_MISSING)
+  # Lines that begin with a space are printed as they are, not wrapped.
   set(text "p3d needs some things that were not found:\n")
   set(all_apt "")
   set(all_spack "")
@@ -67,9 +68,9 @@ if(P3D_MISSING)
     string(APPEND all_apt " ${apt}")
     string(APPEND all_spack " ${spack}")
   endforeach()
-  string(APPEND text "Debian, Ubuntu:  apt-get install${all_apt}\n")
-  string(APPEND text "Spack:           spack install${all_spack}\n")
-  string(APPEND text "Installed elsewhere:  add its prefix to -DCMAKE_PREFIX_PATH=...")
+  string(APPEND text "  Debian, Ubuntu:       apt-get install${all_apt}\n")
+  string(APPEND text "  Spack:                spack install${all_spack}\n")
+  string(APPEND text "  Installed elsewhere:  add its prefix to -DCMAKE_PREFIX_PATH=...")
   message(FATAL_ERROR "${text}")
 endif()
 

@@ -16,6 +16,7 @@ if(P3D_NATIVE_ARCH)
 endif()
 
 set_property(GLOBAL PROPERTY P3D_ROOMS "")
+set_property(GLOBAL PROPERTY P3D_THIRD_PARTIES "")
 
 # TRANSITIONAL: leaves out sources that are not written yet, so that unfinished rooms do not stop the others.
 macro(p3d_drop_unwritten list_name)
@@ -51,4 +52,5 @@ function(p3d_add_room room)
     endif()
   endforeach()
   set_property(GLOBAL APPEND PROPERTY P3D_ROOMS ${room})
+  set_property(GLOBAL APPEND PROPERTY P3D_THIRD_PARTIES ${ARG_LINK})
 endfunction()
