@@ -96,6 +96,7 @@ void abort_all(int exit_code) {
   if (detail::mpi_runs()) {
     std::signal(SIGALRM, SIG_DFL);  // should MPI_Abort hang, the alarm ends this process, and the launcher the others
     alarm(10);
+    usleep(300000);  // launchers drop what they have not yet read when told to abort: let the last message out
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::_Exit(exit_code);

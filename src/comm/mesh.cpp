@@ -112,6 +112,10 @@ Communicator& Mesh::along(std::vector<std::string> const& axes) {
   return mask == subsets_.size() ? cart_ : subsets_[mask];
 }
 
+Communicator& Mesh::along(std::initializer_list<char const*> axes) {
+  return along(std::vector<std::string>(axes.begin(), axes.end()));
+}
+
 Communicator& Mesh::ends(std::string const& axis) { return ends_[index_of(axes_, axis)]; }
 
 }  // namespace p3d::comm

@@ -45,6 +45,7 @@ void finish(Pending& pending) {
 
 }  // namespace detail
 
+Request::Request() noexcept = default;
 Request::Request(Request&&) noexcept = default;
 
 Request& Request::operator=(Request&& other) noexcept {

@@ -31,15 +31,16 @@ void set_wait_policy(WaitPolicy policy) {
 
 WaitPolicy wait_policy() { return the_policy; }
 
-// Measured choices; the table is in the history of this file.
+// Measured choices; the tables are in the history of this file. What matters most is to give the core away before sleeping:
+// with 8 ranks on 4 cores an 8-byte all-reduce takes some 0.1 ms with yields, 0.5 to 1.4 ms with sleeps alone, 5 to 10 ms when
+// every rank polls (MPI_Allreduce).
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores) {
   WaitPolicy policy;
   policy.timeout_s = timeout_s;
   if (ranks_on_node > cores) {  // whoever spins keeps the peer that it waits for from running
     policy.spins = 4;
-    policy.yields = 4;
-    policy.sleep_min_us = 20;
-    policy.sleep_max_us = 200;
+    policy.yields = 500;
+    policy.sleep_max_us = 100;
   }
   return policy;
 }
@@ -59,7 +60,6 @@ void wait(Pending& pending) {
     }
     return false;
   };
-  int pause_us = policy.sleep_min_us;
   double next_answer = seconds_between_answers;
   if (!finished()) {
     while (!test(pending)) {
@@ -69,8 +69,7 @@ void wait(Pending& pending) {
         answer_questions();
         next_answer = waited + seconds_between_answers;
       }
-      sleep_us(pause_us);
-      pause_us = std::min(2 * pause_us, policy.sleep_max_us);
+      sleep_us(std::clamp(static_cast<int>(waited * (1e6 / 16.0)), policy.sleep_min_us, policy.sleep_max_us));
     }
   }
   pending.comm->accounting.wait_seconds += here.seconds();

@@ -243,7 +243,7 @@ void timed_out() {
   }
   auto const& pending = dog.wait->pending();
   base::error_here(fmt::format("p3d: a wait outlasted comm.timeout_s = {:g} s\n{}{}\nAll ranks:\n{}\nEnding all ranks.",
-                               wait_policy().timeout_s, describe(own_state()), missing_from(pending, answers),
+                               wait_policy().timeout_s, describe(answers[static_cast<std::size_t>(dog.rank)]), missing_from(pending, answers),
                                table(answers)));
   abort_all(static_cast<int>(base::ExitCode::timeout));
 }

@@ -1,6 +1,10 @@
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
-// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads.
+// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or writes.
+// Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t and std::uint64_t.
+//
+// Memory that the host cannot reach goes through a host copy which the request keeps alive; after wait() or a true test()
+// the result is in the view. The view's own memory must stay valid and untouched until then.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/view.hpp>
@@ -17,6 +21,19 @@ using device::View2;
 /// The MPI-summable type of T: float, double, std::int32_t, std::int64_t, std::uint64_t.
 template <class T>
 comm::Type type_of();
+template <>
+comm::Type type_of<float>();
+template <>
+comm::Type type_of<double>();
+template <>
+comm::Type type_of<std::int32_t>();
+template <>
+comm::Type type_of<std::int64_t>();
+template <>
+comm::Type type_of<std::uint64_t>();
+
+/// Makes host copies even of views within the host's reach, so that tests walk the path of device memory. Default: off.
+void set_always_stage(bool on);
 
 /// inout on every rank becomes the reduction over all ranks. Size-1 communicators cost nothing. Contiguous views.
 template <class T>
@@ -28,6 +45,7 @@ void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduc
 double all_reduce(Communicator& comm, double value, Reduction op = Reduction::sum);
 std::int64_t all_reduce(Communicator& comm, std::int64_t value, Reduction op = Reduction::sum);
 
+/// Every rank gets the root's elements.
 template <class T>
 Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inout, int root);
 

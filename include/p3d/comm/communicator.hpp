@@ -48,7 +48,7 @@ class Communicator;
 /// request waits for it, except while an exception unwinds: then it is given up (its kept buffers are never freed).
 class Request {
 public:
-  Request() = default;
+  Request() noexcept;
   Request(Request&&) noexcept;
   Request& operator=(Request&&) noexcept;
   ~Request();

@@ -3,6 +3,7 @@
 
 #include <p3d/comm/communicator.hpp>
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,11 @@ public:
   int size(std::string const& axis) const;
   /// The ranks that differ from this one only along `axis`; rank in it = coordinate.
   Communicator& along(std::string const& axis);
-  /// The ranks that differ only along the given axes (made up front for every subset of the axes).
+  /// The ranks that differ only along the given axes (made up front for every subset of the axes), in
+  /// the order of their rank in world. Named in alphabetical order: "dp+tp"; all axes together are world().
   Communicator& along(std::vector<std::string> const& axes);
-  /// First and last rank along an axis (for tied embeddings); invalid on interior ranks and when the axis has one rank.
+  Communicator& along(std::initializer_list<char const*> axes);  ///< along({"dp", "tp"})
+  /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the axis has one rank.
   Communicator& ends(std::string const& axis);
 
 private:

@@ -13,10 +13,10 @@ namespace p3d::comm {
 /// How waiting is done. Set once per process, before the first communication.
 struct WaitPolicy {
   double timeout_s = 600.0;   ///< a single wait longer than this ends the run
-  int spins = 2000;           ///< tests before the first sleep (few when ranks outnumber cores)
-  int yields = 0;             ///< then tests with a sched_yield after each
-  int sleep_min_us = 20;      ///< back-off: sleeps double from here ...
-  int sleep_max_us = 500;     ///< ... to here
+  int spins = 200;            ///< first this many tests at full speed,
+  int yields = 2000;          ///< then this many with a sched_yield after each (which lets a peer run on this core),
+  int sleep_min_us = 20;      ///< then sleeps of a sixteenth of the time waited so far: never a wait more than
+  int sleep_max_us = 200;     ///< about 6 % longer than it had to be; within these limits
 };
 void set_wait_policy(WaitPolicy policy);
 WaitPolicy wait_policy();

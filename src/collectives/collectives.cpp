@@ -1,0 +1,90 @@
+#include <p3d/collectives/collectives.hpp>
+
+#include <utility>
+
+#include "staging.hpp"
+
+namespace p3d::collectives {
+
+namespace {
+bool stage_always = false;
+}
+
+void set_always_stage(bool on) { stage_always = on; }
+bool detail::always_stage() { return stage_always; }
+
+// clang-format off
+template <> comm::Type type_of<float>() { return comm::Type::float32; }
+template <> comm::Type type_of<double>() { return comm::Type::float64; }
+template <> comm::Type type_of<std::int32_t>() { return comm::Type::int32; }
+template <> comm::Type type_of<std::int64_t>() { return comm::Type::int64; }
+template <> comm::Type type_of<std::uint64_t>() { return comm::Type::uint64; }
+// clang-format on
+
+template <class T>
+Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op) {
+  detail::require_contiguous(inout);
+  auto const n = static_cast<std::int64_t>(inout.extent(0));
+  if (comm.size() == 1 || n == 0) return {};
+  using Buffer = detail::Buffer<T>;
+  Buffer const buffer(exec, inout.data(), n, Buffer::Use::both, "all_reduce");
+  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op));
+}
+
+template <class T>
+void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op) {
+  start_all_reduce<T>(exec, comm, inout, op).wait();
+}
+
+double all_reduce(Communicator& comm, double value, Reduction op) {
+  comm.all_reduce(&value, 1, comm::Type::float64, op).wait();
+  return value;
+}
+
+std::int64_t all_reduce(Communicator& comm, std::int64_t value, Reduction op) {
+  comm.all_reduce(&value, 1, comm::Type::int64, op).wait();
+  return value;
+}
+
+template <class T>
+Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inout, int root) {
+  detail::require_contiguous(inout);
+  auto const n = static_cast<std::int64_t>(inout.extent(0));
+  if (comm.size() == 1 || n == 0) return {};
+  using Buffer = detail::Buffer<T>;
+  Buffer const buffer(exec, inout.data(), n, comm.rank() == root ? Buffer::Use::read : Buffer::Use::write, "broadcast");
+  return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root));
+}
+
+template <class T>
+Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> matrix, int peer, int tag) {
+  detail::require_contiguous(matrix);
+  auto const n = static_cast<std::int64_t>(matrix.size());
+  using Buffer = detail::Buffer<T>;
+  Buffer const buffer(exec, const_cast<T*>(matrix.data()), n, Buffer::Use::read, "send");  // read only, as Use says
+  return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag));
+}
+
+template <class T>
+Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, int peer, int tag) {
+  detail::require_contiguous(matrix);
+  auto const n = static_cast<std::int64_t>(matrix.size());
+  using Buffer = detail::Buffer<T>;
+  Buffer const buffer(exec, matrix.data(), n, Buffer::Use::write, "recv");
+  return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag));
+}
+
+#define P3D_INSTANTIATE(T)                                                                        \
+  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);     \
+  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);              \
+  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);            \
+  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);      \
+  template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(std::int32_t)
+P3D_INSTANTIATE(std::int64_t)
+P3D_INSTANTIATE(std::uint64_t)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::collectives

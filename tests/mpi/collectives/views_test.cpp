@@ -1,0 +1,133 @@
+// Collectives and messages on views, written and read by kernels; once directly, once through host copies.
+#include <support/mpi_kokkos_main.hpp>
+
+#include <p3d/collectives/collectives.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace p3d;
+using namespace p3d::collectives;
+
+namespace {
+
+class Views : public ::testing::TestWithParam<bool> {
+protected:
+  Views() { set_always_stage(GetParam()); }
+  ~Views() override { set_always_stage(false); }
+  Communicator world = Communicator::world();
+  ExecSpace exec;
+  int const p = world.size();
+  int const me = world.rank();
+};
+INSTANTIATE_TEST_SUITE_P(AlwaysStage, Views, ::testing::Bool());
+
+/// element(i) = a + b i, by a kernel.
+template <class T>
+void fill(ExecSpace const& exec, View1<T> x, T a, T b) {
+  Kokkos::parallel_for("p3d::test::fill", Kokkos::RangePolicy<ExecSpace>(exec, 0, x.extent(0)),
+                       KOKKOS_LAMBDA(std::int64_t i) { x(i) = a + b * static_cast<T>(i); });
+}
+
+template <class T>
+std::vector<T> on_host(View1<T> x) {
+  std::vector<T> out(x.extent(0));
+  Kokkos::View<T*, Kokkos::LayoutRight, device::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> host(out.data(), out.size());
+  Kokkos::deep_copy(host, x);
+  return out;
+}
+
+template <class T>
+void check_all_reduce(ExecSpace const& exec, Communicator& world) {
+  int const p = world.size();
+  device::Owned1<T> owned("p3d::test::x", 17);
+  View1<T> x = owned;
+  fill<T>(exec, x, static_cast<T>(world.rank()), static_cast<T>(world.rank() + 1));
+  all_reduce<T>(exec, world, x);
+  auto const sum = on_host<T>(x);
+  for (int i = 0; i < 17; ++i) EXPECT_EQ(sum[i], static_cast<T>(p * (p - 1) / 2 + i * p * (p + 1) / 2));
+  fill<T>(exec, x, static_cast<T>(world.rank()), static_cast<T>(1));
+  all_reduce<T>(exec, world, x, Reduction::max);
+  auto const max = on_host<T>(x);
+  for (int i = 0; i < 17; ++i) EXPECT_EQ(max[i], static_cast<T>(p - 1 + i));
+}
+
+TEST_P(Views, AllReduceOfEveryType) {
+  check_all_reduce<float>(exec, world);
+  check_all_reduce<double>(exec, world);
+  check_all_reduce<std::int32_t>(exec, world);
+  check_all_reduce<std::int64_t>(exec, world);
+  check_all_reduce<std::uint64_t>(exec, world);
+}
+
+TEST_P(Views, SeveralReductionsAreUnderWayAtOnce) {
+  std::vector<device::Owned1<double>> owned;
+  std::vector<Request> requests;
+  for (int k = 0; k < 3; ++k) {
+    owned.emplace_back("p3d::test::x", 5 + k);
+    fill<double>(exec, owned.back(), me + 10.0 * k, 1.0);
+    requests.push_back(start_all_reduce<double>(exec, world, owned.back()));
+    EXPECT_EQ(requests.back().active(), p > 1);
+  }
+  for (int k = 2; k >= 0; --k) requests[k].wait();
+  for (int k = 0; k < 3; ++k) {
+    auto const values = on_host<double>(owned[k]);
+    for (int i = 0; i < 5 + k; ++i) EXPECT_EQ(values[i], p * (p - 1) / 2 + p * (10.0 * k + i));
+  }
+}
+
+TEST_P(Views, HostNumbers) {
+  EXPECT_EQ(all_reduce(world, 0.5 * me), 0.25 * p * (p - 1));
+  EXPECT_EQ(all_reduce(world, std::int64_t{me}, Reduction::max), p - 1);
+  EXPECT_EQ(all_reduce(world, std::int64_t{me} - 3, Reduction::min), -3);
+}
+
+TEST_P(Views, BroadcastFromEveryRoot) {
+  device::Owned1<float> owned("p3d::test::x", 6);
+  for (int root = 0; root < p; ++root) {
+    fill<float>(exec, owned, 100.0f * me, 1.0f);
+    start_broadcast<float>(exec, world, owned, root).wait();
+    auto const values = on_host<float>(owned);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(values[i], 100.0f * root + i);
+  }
+}
+
+TEST_P(Views, MatricesTravelRoundTheRing) {
+  device::Owned2<double> out("p3d::test::out", 4, 3);
+  device::Owned2<double> in("p3d::test::in", 4, 3);
+  fill<double>(exec, device::flat<double>(out), 1000.0 * me, 1.0);
+  fill<double>(exec, device::flat<double>(in), -1.0, 0.0);
+  int const left = (me + p - 1) % p;
+  {
+    auto incoming = start_recv<double>(exec, world, in, left, 3);
+    auto outgoing = start_send<double>(exec, world, device::View2<double const>(out), (me + 1) % p, 3);
+  }  // both wait here
+  auto const values = on_host<double>(device::flat<double>(in));
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(values[i], 1000.0 * left + i);
+}
+
+TEST_P(Views, RowsOfAMatrixTravelColumnsAreRefused) {
+  device::Owned2<double> m("p3d::test::m", 4, 6);
+  auto const rows = device::rows<double>(m, 1, 3);
+  fill<double>(exec, device::flat<double>(m), me, 0.0);
+  int const left = (me + p - 1) % p;
+  device::Owned2<double> in("p3d::test::in", 2, 6);
+  auto incoming = start_recv<double>(exec, world, in, left, 4);
+  start_send<double>(exec, world, device::View2<double const>(rows), (me + 1) % p, 4).wait();
+  incoming.wait();
+  EXPECT_EQ(on_host<double>(device::flat<double>(in)), std::vector<double>(12, left));
+  auto const columns = device::columns<double>(m, 1, 3);
+  EXPECT_THROW(start_recv<double>(exec, world, columns, left, 5), base::Error);
+}
+
+TEST(OneRank, CostsNothing) {
+  auto self = Communicator::self();
+  ExecSpace exec;
+  device::Owned1<float> x("p3d::test::x", 3);
+  EXPECT_FALSE(start_all_reduce<float>(exec, self, x).active());
+  EXPECT_FALSE(start_broadcast<float>(exec, self, x, 0).active());
+  EXPECT_EQ(self.accounting().operations, 0);
+}
+
+}  // namespace

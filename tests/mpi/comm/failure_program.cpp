@@ -1,0 +1,63 @@
+// A program that must fail: comm_failure CASE. The last rank misbehaves; comm.timeout_s is 2 s.
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/comm/wait.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+using namespace p3d;
+
+namespace {
+
+void run(std::string const& name) {
+  auto policy = comm::wait_policy();
+  policy.timeout_s = 2.0;
+  comm::set_wait_policy(policy);
+  auto tp = comm::Communicator(MPI_COMM_WORLD, "tp");
+  int const last = tp.size() - 1;
+  bool const bad = tp.rank() == last;
+  std::fputs(fmt::format("pid {}\n", static_cast<long>(getpid())).c_str(), stdout);
+  std::fflush(stdout);
+  std::int64_t value = 1;
+  auto reduce = [&](comm::Communicator& c) { c.all_reduce(&value, 1, comm::Type::int64, comm::Reduction::sum).wait(); };
+  reduce(tp);
+  reduce(tp);
+  comm::set_activity(12, "2F0");
+  if (name == "message") {  // rank 0 receives what the last rank never sends
+    if (tp.rank() == 0) tp.recv(&value, 1, comm::Type::int64, last, 0).wait();
+  } else if (name == "both") {  // two groups are stuck in different places
+    auto half = tp.split(tp.rank() % 2, 0, tp.rank() % 2 == 0 ? "even" : "odd");
+    if (bad) reduce(tp);
+    reduce(half);
+  } else if (bad) {
+    if (name == "absent") sleep(60);
+    if (name == "stopped") raise(SIGSTOP);
+    if (name == "killed") raise(SIGKILL);
+    if (name == "thrown") throw std::runtime_error("a fault on the last rank");
+    if (name == "working") {  // late, but within the budget
+      sleep(1);
+    }
+  }
+  reduce(tp);
+  comm::set_activity(13, nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Environment environment(argc, argv);
+  try {
+    run(argc > 1 ? argv[1] : "");
+  } catch (std::exception const& e) {
+    base::error_here(e.what());
+    comm::abort_all(static_cast<int>(base::ExitCode::run_failed));
+  }
+  return 0;
+}

@@ -1,0 +1,59 @@
+#!/bin/sh
+# failure_test.sh CASE PROGRAM MPIEXEC [FLAGS] -n : runs PROGRAM CASE on 4 ranks and checks the exit code, what is printed,
+# that it ends soon, and that no rank is left behind.
+case_name=$1
+program=$2
+shift 2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+start=$(date +%s)
+timeout -k 5 40 "$@" 4 "$program" "$case_name" > "$log" 2>&1 < /dev/null
+code=$?
+seconds=$(($(date +%s) - start))
+cat "$log"
+echo "case $case_name: exit code $code after $seconds s"
+
+bad=0
+fail() { echo "FAILED: $*"; bad=1; }
+says() { grep -qE -- "$1" "$log" || fail "nothing printed like: $1"; }
+[ "$seconds" -le 15 ] || fail "it took more than 15 s"
+[ "$(grep -c '^pid ' "$log")" -eq 4 ] || fail "not all 4 ranks started"
+sleep 0.2
+for pid in $(sed -n 's/^pid //p' "$log"); do
+  if kill -0 "$pid" 2> /dev/null && ! grep -q '^State:.*Z' "/proc/$pid/status" 2> /dev/null; then
+    fail "process $pid is still there"
+    kill -9 "$pid"
+  fi
+done
+
+one_table() { [ "$(grep -c 'All ranks:' "$log")" -eq 1 ] || fail "not exactly one table"; }
+case $case_name in
+  working)
+    [ "$code" -eq 0 ] || fail "exit code $code, not 0"
+    grep -q 'outlasted' "$log" && fail "a watchdog report" ;;
+  killed)
+    [ "$code" -ne 0 ] || fail "exit code 0" ;;
+  thrown)
+    [ "$code" -eq 1 ] || fail "exit code $code, not 1"
+    says 'rank 3\] a fault on the last rank' ;;
+  absent | stopped)
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says 'step 12, 2F0: waited [0-9.]+ s for all_reduce #3 of .tp.'
+    says 'not in all_reduce #3 of .tp.: rank 3 \(no answer\)$'
+    says 'rank 3: no answer: stopped, dead or computing'
+    for rank in 0 1 2; do says "rank $rank: step 12, 2F0: waited [0-9.]+ s for all_reduce #3 of .tp."; done
+    one_table ;;
+  message)
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says 'rank 0: step 12, 2F0: waited [0-9.]+ s for recv #1 of .tp. from its rank 3 \(rank 3 of world\)'
+    says 'rank 3: step 12, 2F0: waited [0-9.]+ s for all_reduce #3 of .tp.'
+    one_table ;;
+  both)
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says 'rank 1: .* all_reduce #1 of .odd.'
+    says 'rank 3: .* all_reduce #3 of .tp.'
+    one_table ;;
+  *) fail "no such case" ;;
+esac
+exit $bad

@@ -1,0 +1,159 @@
+// The mesh against plain arithmetic: coordinate of axis i = rank / (product of the faster sizes) % size.
+#include <support/mpi_main.hpp>
+
+#include <p3d/comm/mesh.hpp>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+using namespace p3d::comm;
+
+namespace {
+
+using Axes = std::vector<MeshAxis>;
+
+std::vector<int> coordinates(Axes const& axes, int rank) {
+  std::vector<int> out;
+  for (auto const& axis : axes) {
+    out.push_back(rank % axis.size);
+    rank /= axis.size;
+  }
+  return out;
+}
+
+/// World ranks that share the coordinates of `me` outside the mask, in order.
+std::vector<int> group(Axes const& axes, int me, unsigned mask, int num_ranks) {
+  std::vector<int> members;
+  auto const mine = coordinates(axes, me);
+  for (int r = 0; r < num_ranks; ++r) {
+    auto const other = coordinates(axes, r);
+    bool same = true;
+    for (std::size_t i = 0; i < axes.size(); ++i) same = same && ((mask >> i & 1u) || mine[i] == other[i]);
+    if (same) members.push_back(r);
+  }
+  return members;
+}
+
+/// The world ranks behind a communicator, in its order; no communication.
+std::vector<int> members_of(Communicator const& comm) {
+  MPI_Group part, world;
+  MPI_Comm_group(comm.mpi(), &part);
+  MPI_Comm_group(MPI_COMM_WORLD, &world);
+  std::vector<int> in(static_cast<std::size_t>(comm.size())), out(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<int>(i);
+  MPI_Group_translate_ranks(part, comm.size(), in.data(), world, out.data());
+  MPI_Group_free(&part);
+  MPI_Group_free(&world);
+  return out;
+}
+
+void check(Mesh& mesh, Axes const& axes, int me, int num_ranks) {
+  auto const mine = coordinates(axes, me);
+  EXPECT_EQ(mesh.world().name(), "world");
+  EXPECT_EQ(mesh.world().rank(), me);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    EXPECT_EQ(mesh.coordinate(axes[i].name), mine[i]);
+    EXPECT_EQ(mesh.size(axes[i].name), axes[i].size);
+    auto& line = mesh.along(axes[i].name);
+    EXPECT_EQ(line.rank(), mine[i]);
+    EXPECT_EQ(line.name(), axes[i].name);
+    auto& ends = mesh.ends(axes[i].name);
+    bool const end = axes[i].size > 1 && (mine[i] == 0 || mine[i] == axes[i].size - 1);
+    ASSERT_EQ(ends.valid(), end);
+    if (end) {
+      auto const all = group(axes, me, 1u << i, num_ranks);
+      EXPECT_EQ(members_of(ends), (std::vector<int>{all.front(), all.back()}));
+      EXPECT_EQ(ends.name(), axes[i].name + "-ends");
+    }
+  }
+  for (unsigned mask = 0; mask < 1u << axes.size(); ++mask) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (mask >> i & 1u) names.push_back(axes[i].name);
+    }
+    EXPECT_EQ(members_of(mesh.along(names)), group(axes, me, mask, num_ranks)) << "subset " << mask;
+  }
+}
+
+// Every order with every triple of sizes while each rank has a core. Making communicators is slow beyond that (MPI polls),
+// and the mesh sees only the sequence of sizes, so there every sequence comes once, the orders take turns, and the sizes
+// that differ most come in every order.
+TEST(Mesh, AgreesWithArithmeticForEveryOrderAndSize) {
+  auto world = Communicator::world();
+  int const p = world.size();
+  bool const all = p <= 4;
+  int made = 0;
+  int triple = 0;
+  for (int dp = 1; dp <= p; ++dp) {
+    for (int tp = 1; dp * tp <= p; ++tp) {
+      if (p % (dp * tp) != 0) continue;
+      int const pp = p / dp / tp;
+      std::map<std::string, int> const sizes{{"dp", dp}, {"tp", tp}, {"pp", pp}};
+      std::vector<std::string> order{"dp", "pp", "tp"};
+      int number = 0;
+      do {
+        bool const every_order = all || (tp == 2 && dp == p / 2);
+        if (!every_order && number++ % 6 != triple % 6) continue;
+        Axes axes;
+        std::string text;
+        for (auto const& name : order) {
+          axes.push_back({name, sizes.at(name)});
+          text += name + "=" + std::to_string(sizes.at(name)) + " ";
+        }
+        SCOPED_TRACE(text);
+        Mesh mesh(world, axes);
+        check(mesh, axes, world.rank(), p);
+        ++made;
+      } while (std::next_permutation(order.begin(), order.end()));
+      ++triple;
+    }
+  }
+  EXPECT_GE(made, all ? 6 * triple : triple + 5);
+}
+
+TEST(Mesh, GroupsAddUpTheirMembers) {
+  auto world = Communicator::world();
+  int const p = world.size();
+  int const tp = p % 2 == 0 ? 2 : 1;
+  Axes const axes{{"tp", tp}, {"pp", p / tp}, {"dp", 1}};
+  Mesh mesh(world, axes);
+  for (unsigned mask = 0; mask < 8; ++mask) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (mask >> i & 1u) names.push_back(axes[i].name);
+    }
+    std::int64_t sum = 1 << world.rank();
+    std::int64_t expected = 0;
+    for (int r : group(axes, world.rank(), mask, p)) expected += 1 << r;
+    mesh.along(names).all_reduce(&sum, 1, Type::int64, Reduction::sum).wait();
+    EXPECT_EQ(sum, expected) << "subset " << mask;
+  }
+}
+
+TEST(Mesh, NamesSubsetsInAlphabeticalOrder) {
+  auto world = Communicator::world();
+  Mesh mesh(world, {{"tp", 1}, {"pp", world.size()}, {"dp", 1}});
+  EXPECT_EQ(mesh.along({"tp", "dp"}).name(), "dp+tp");
+  EXPECT_EQ(mesh.along({"dp", "tp"}).name(), "dp+tp");
+  EXPECT_EQ(mesh.along({"pp", "tp"}).name(), "pp+tp");
+  EXPECT_EQ(mesh.along({"pp", "tp", "dp"}).name(), "world");
+  EXPECT_THROW(mesh.along("cp"), p3d::base::Error);
+}
+
+TEST(Mesh, AWrongProductIsRefusedOnAllRanksWithEveryFactor) {
+  auto world = Communicator::world();
+  for (int wrong : {world.size() + 1, 0, -1, 1 << 20}) {
+    try {
+      Mesh mesh(world, {{"tp", wrong}, {"pp", 1 << 20}, {"dp", 7}});
+      ADD_FAILURE() << "a mesh was made";
+    } catch (p3d::base::Error const& e) {
+      EXPECT_EQ(e.code(), p3d::base::ExitCode::bad_input);
+      EXPECT_NE(e.text().found.find("tp = " + std::to_string(wrong) + " * pp = 1048576 * dp = 7"), std::string::npos) << e.what();
+      EXPECT_NE(e.text().expected.find(std::to_string(world.size())), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
