@@ -7,6 +7,13 @@
 
 namespace p3d::device {
 
+/// The command-line option that sets the number of host threads; renamed in 4.0.
+#if KOKKOS_VERSION >= 40000
+inline constexpr char const* threads_option = "--kokkos-num-threads";
+#else
+inline constexpr char const* threads_option = "--kokkos-threads";
+#endif
+
 /// exec.fence(label); labels exist from Kokkos 3.5 on.
 template <class Exec>
 void fence(Exec const& exec, [[maybe_unused]] std::string const& label) {

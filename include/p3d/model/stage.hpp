@@ -1,0 +1,98 @@
+#pragma once
+// One pipeline stage on one rank: its layers, what is special about the first and the last stage (embedding; final norm,
+// head and loss), and its activation slots. The stage knows nothing of schedules or of other stages.
+
+#include <p3d/model/block.hpp>
+#include <p3d/model/parameters.hpp>
+#include <p3d/parallel/vocab.hpp>
+
+#include <p3d/device/arena.hpp>
+#include <p3d/layout/stages.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace p3d::model {
+
+/// Which samples a microbatch holds.
+using Rows = kernels::Rows;
+
+template <class T>
+class Stage {
+public:
+  /// Takes all activations and scratch from `arena`: exactly bytes(config, stages, stage, num_slots).
+  Stage(config::Config const& config, layout::StageMap const& stages, int stage, Parameters<T>& params,
+        parallel::TensorParallel& tp, device::Arena& arena, int num_slots);
+
+  /// What the constructor will take from the arena, in bytes.
+  static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots);
+
+  int index() const { return stage_; }
+  bool is_first() const { return first_; }
+  bool is_last() const { return last_; }
+
+  /// Buffers that messages fill and carry, [tokens, hidden] each.
+  View2<T> input(int slot) const { return slots_[at(slot)].x.front(); }
+  View2<T> output(int slot) const { return slots_[at(slot)].x.back(); }
+  /// One buffer: it holds the gradient of the output before backward and that of the input after it.
+  View2<T> gradient(int slot) const { return slots_[at(slot)].d; }
+
+  /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans elsewhere.
+  void load(int slot, Rows rows, std::span<int const> tokens, std::span<int const> targets);
+
+  /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
+  double forward(int slot, bool training);
+
+  /// Called when the gradients of parameters [first, last) (indices into StageParams::items) are complete for a microbatch.
+  using Ready = std::function<void(std::size_t first, std::size_t last)>;
+  /// Gradients of the weights add up; gradient(slot) turns from that of the output into that of the input. `loss_scale` is
+  /// d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
+  void backward(int slot, double loss_scale, Ready const& ready);
+
+  /// After forward on the last stage: the logits of one token of a slot, local vocabulary only. [valid local vocabulary]
+  std::vector<double> logits(int slot, std::int64_t row) const;
+  parallel::VocabShard const& vocab() const { return vocab_; }
+
+private:
+  struct Slot {
+    std::vector<View2<T>> x;  ///< x[0] the stage's input, x[l + 1] the output of its layer l
+    std::vector<BlockActivations<T>> blocks;
+    View2<T> d;
+    View1<int> tokens, targets;
+    NormActivations<T> final_norm;
+    View2<T> logits;  ///< turned into their gradient by backward
+    View1<T> lse;
+    Rows rows;
+  };
+  struct Shared {
+    BlockScratch<T> block;
+    View2<T> dfinal;
+    View1<T> row_max;
+    View2<T> sums;
+  };
+  template <class Source>
+  static void take_all(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots, Source& source,
+                       std::vector<Slot>& slots, Shared& shared);
+  std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
+  void embed(Slot& slot, bool training);
+  void embed_backward(Slot& slot, View2<T> d);
+
+  int stage_;
+  bool first_, last_;
+  parallel::TensorParallel* tp_;
+  std::vector<Block<T>> blocks_;
+  std::vector<Slot> slots_;
+  Shared shared_;
+  parallel::VocabShard vocab_;
+  Matrix<T> embedding_, positions_, head_;
+  NormLayer<T> final_norm_;
+  kernels::Dropout embed_dropout_;
+  /// For `ready`: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l; before the first: embedding,
+  /// after the last: head.
+  std::vector<std::size_t> layer_begin_;
+  std::size_t num_params_ = 0;
+};
+
+}  // namespace p3d::model

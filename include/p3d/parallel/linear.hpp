@@ -1,0 +1,47 @@
+#pragma once
+// Tensor-parallel linear layers (Shoeybi et al., arXiv 1909.08053, section 3): the one place where their GEMMs meet their
+// reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases add to what is there.
+//
+//   column-parallel: the rank holds rows [out / tp] of W; forward needs no message, the input gradient is summed over tp.
+//   row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no message.
+//
+// Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/device/view.hpp>
+
+namespace p3d::parallel {
+
+using device::ExecSpace;
+using device::View1;
+using device::View2;
+
+/// The tensor-parallel group of this rank. The communicator must outlive it.
+struct TensorParallel {
+  ExecSpace exec{};
+  comm::Communicator* comm = nullptr;
+  int rank() const { return comm->rank(); }
+  int size() const { return comm->size(); }
+};
+
+/// y [tokens, out/tp] = x [tokens, in] W^T + bias; bias may be empty.
+template <class T>
+void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View1<T const> bias, View2<T> y);
+
+/// dx [tokens, in] = dy [tokens, out/tp] W, and the start of its sum over tp: wait for the request before reading dx.
+template <class T>
+comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
+
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it.
+template <class T>
+void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y);
+
+/// dx [tokens, in/tp] = dy [tokens, out] W. No message.
+template <class T>
+void row_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
+
+/// dw += dy^T x and dbias += column sums of dy (dbias may be empty): the same for both kinds, no message.
+template <class T>
+void linear_backward_weight(ExecSpace const& exec, View2<T const> dy, View2<T const> x, View2<T> dw, View1<T> dbias);
+
+}  // namespace p3d::parallel

@@ -1,0 +1,42 @@
+#pragma once
+// Vocabulary-parallel embedding and cross entropy (arXiv 1909.08053, section 3): each rank of the tp group holds a block of
+// vocabulary rows; the logits are never gathered. Padding rows (the vocabulary rounded up to a multiple of tp) take no part.
+
+#include <p3d/parallel/linear.hpp>
+
+#include <cstdint>
+
+namespace p3d::parallel {
+
+/// The block of the vocabulary that this rank holds.
+struct VocabShard {
+  std::int64_t begin = 0;       ///< global number of the first local row
+  std::int64_t rows = 0;        ///< local rows, padding included
+  std::int64_t valid_rows = 0;  ///< local rows that exist in the vocabulary
+};
+
+/// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden.
+template <class T>
+void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens, View2<T const> weight,
+                             View2<T> out);
+
+/// Buffers of the loss, one set per activation slot (lse) and one shared (the rest). [tokens], [2, tokens].
+template <class T>
+struct LossBuffers {
+  View1<T> lse;
+  View1<T> row_max;
+  View2<T> sums;
+};
+
+/// Sum over the local samples' tokens of -log softmax(logits)[target], the same on every rank of the group. Saves lse.
+/// Two all-reduces: tokens (maximum) and 2 x tokens (sums).
+template <class T>
+double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T const> logits, View1<int const> targets,
+                          LossBuffers<T> const& buffers);
+
+/// In place: logits become scale (softmax - one_hot). No message.
+template <class T>
+void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse, T scale,
+                         View2<T> logits);
+
+}  // namespace p3d::parallel

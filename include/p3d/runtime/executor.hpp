@@ -1,0 +1,76 @@
+#pragma once
+// The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and calls
+// the stages; it knows no schedule and makes no exception for the first or the last stage.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/model/stage.hpp>
+#include <p3d/runtime/phases.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace p3d::runtime {
+
+/// What the executor calls at the places that are not its own business.
+struct Hooks {
+  /// Puts a microbatch's tokens and targets into a slot.
+  std::function<void(int stage, int slot, int microbatch)> load;
+  /// Parameters [first, last) of a stage got their last contribution of this step.
+  std::function<void(int stage, std::size_t first, std::size_t last)> gradients_ready;
+  /// Finish the reduction of a stage's gradients.
+  std::function<void(int stage)> reduce_gradients;
+  /// Update all parameters of this rank. Receives the sum of token losses seen on this rank.
+  std::function<void(double loss_sum)> optimizer_step;
+};
+
+template <class T>
+class Executor {
+public:
+  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number.
+  static constexpr int sends_in_flight = 1;
+
+  /// `stages`: this rank's stages by number. All references must outlive the executor.
+  Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+           device::ExecSpace const& exec);
+
+  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token losses
+  /// of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
+  double run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale, Hooks const& hooks);
+
+  PhaseTimes& times() { return times_; }
+
+private:
+  struct Messages {
+    comm::Request recv_activation, recv_gradient, send_activation, send_gradient;
+  };
+  struct Run;
+  void execute(schedule::Action const& action, Run& run);
+  void take_slot(schedule::Action const& action);
+  void forward(schedule::Action const& action, Run& run);
+  void backward(schedule::Action const& action, Run& run);
+  void receive(schedule::Action const& action, Run const& run);
+  void send(schedule::Action const& action, Run const& run);
+  void wait_for_all_sends();
+  Messages& messages(schedule::Action const& action);
+  model::Stage<T>& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
+  /// Runs `work`, books its time less the time it waited for TP messages.
+  template <class Work>
+  void timed(Phase phase, Work&& work);
+  void timed_wait(comm::Request& request);
+
+  std::map<int, model::Stage<T>*> stages_;
+  comm::Communicator* pipeline_;
+  comm::Communicator* tensor_;
+  device::ExecSpace exec_;
+  std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
+  std::map<std::pair<int, int>, comm::Request*> last_send_;    ///< by (peer, direction)
+  std::map<schedule::Program const*, std::vector<std::string>> texts_;  ///< actions as text, for the watchdog
+  PhaseTimes times_;
+};
+
+}  // namespace p3d::runtime

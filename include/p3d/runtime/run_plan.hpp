@@ -1,0 +1,36 @@
+#pragma once
+// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule. Pure:
+// `p3d --check` makes it for any number of ranks.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/axes.hpp>
+#include <p3d/layout/params.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <string>
+
+namespace p3d::runtime {
+
+struct RunPlan {
+  layout::RankGrid grid;
+  layout::ParamTable table;
+  layout::StageMap stages;
+  schedule::Program training;    ///< one step, validated
+  schedule::Program evaluation;  ///< the same microbatches, forward only
+  schedule::Program probe;       ///< one microbatch, forward only (sampling)
+};
+RunPlan make_run_plan(config::Config const& config);
+
+/// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global batch
+/// are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
+std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
+
+/// Bytes of activations and scratch that a rank's stages take, exactly.
+std::size_t activation_bytes(config::Config const& config, RunPlan const& plan, int pipeline_rank);
+
+/// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per token,
+/// memory by pipeline rank.
+std::string describe(config::Config const& config, RunPlan const& plan);
+
+}  // namespace p3d::runtime

@@ -1,0 +1,67 @@
+#pragma once
+// One rank's part of a training run as an object: mesh, stages, optimizer; one call is one step. The loop around it, with its
+// files and log lines, is run.hpp.
+
+#include <p3d/comm/mesh.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/data/sampler.hpp>
+#include <p3d/data/token_source.hpp>
+#include <p3d/runtime/phases.hpp>
+#include <p3d/runtime/run_plan.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace p3d::runtime {
+
+/// What one step gave, the same on every rank.
+struct StepResult {
+  std::int64_t step = 0;    ///< number of steps done, this one included
+  double loss = 0.0;        ///< mean cross entropy in nats over the tokens of the global batch, before the update
+  double grad_norm = 0.0;   ///< global L2 norm of the gradient, before clipping
+  double lr = 0.0;
+  bool stop = false;        ///< some rank was asked by a signal to stop
+};
+
+template <class T>
+class Trainer {
+public:
+  /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan and
+  /// the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
+  Trainer(config::Config const& config, comm::Communicator const& parent);
+  ~Trainer();
+  Trainer(Trainer const&) = delete;
+  Trainer& operator=(Trainer const&) = delete;
+
+  /// One training step. Throws base::Error with ExitCode::not_finite, on every rank, when the loss or the gradient norm is
+  /// not finite; it names the step and the first bad tensor in model order.
+  StepResult step();
+  /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
+  double evaluate(std::int64_t batches);
+  /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose "sample":
+  /// the same text under every layout up to rounding. temperature 0: the most likely token.
+  std::string sample(std::string const& prompt, std::int64_t tokens, double temperature);
+
+  /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
+  std::vector<double> gather_value(std::string const& name);
+  std::vector<double> gather_gradient(std::string const& name);
+
+  config::Config const& config() const;
+  RunPlan const& plan() const;
+  data::TokenSource const& source() const;
+  data::Sampler const& sampler() const;
+  comm::Mesh& mesh();
+  /// Time by phase on this rank since construction.
+  PhaseTimes times() const;
+  /// Activation and scratch bytes of this rank: taken from the arena, at its highest.
+  std::size_t activation_high_water() const;
+  std::size_t activation_capacity() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace p3d::runtime

@@ -1,0 +1,24 @@
+#pragma once
+// The command line of p3d.
+
+#include <string>
+#include <vector>
+
+namespace p3d::app {
+
+struct CommandLine {
+  std::string input;                   ///< path of the TOML file; may be empty when overrides say everything
+  std::vector<std::string> overrides;  ///< "section.key=value"
+  bool check = false;                  ///< validate and describe, start nothing
+  int ranks = 0;                       ///< for check: the number of ranks to assume; 0: what the input says
+  bool finished = false;               ///< --help or --version was printed, or the line was wrong: leave with exit_code
+  int exit_code = 0;
+};
+
+/// Parses; prints help, version or the error itself (on the first rank only).
+CommandLine parse_command_line(int argc, char** argv);
+
+/// The rank that the launcher gave this process (from its environment variables), or 0: known before MPI starts.
+int launcher_rank();
+
+}  // namespace p3d::app

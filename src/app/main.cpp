@@ -1,0 +1,67 @@
+// p3d: parse, validate, mesh, model, run, finish.
+
+#include "command_line.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/runtime/input.hpp>
+#include <p3d/runtime/run.hpp>
+#include <p3d/runtime/run_plan.hpp>
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+
+namespace {
+
+using p3d::base::ExitCode;
+
+/// `p3d --check`: everything that needs no other rank.
+int check(p3d::app::CommandLine const& line) {
+  if (p3d::app::launcher_rank() != 0) return 0;
+  auto const result = p3d::config::parse_file(line.input, line.overrides, line.ranks);
+  if (!result.config) {
+    std::cerr << p3d::config::format(result.faults) << std::flush;
+    return static_cast<int>(ExitCode::bad_input);
+  }
+  auto const plan = p3d::runtime::make_run_plan(*result.config);
+  std::cout << p3d::config::canonical_toml(*result.config) << '\n'
+            << p3d::runtime::describe(*result.config, plan) << "The input is valid." << std::endl;
+  return 0;
+}
+
+/// The part of main that every rank runs with MPI and Kokkos up.
+int run(p3d::app::CommandLine const& line) {
+  auto world = p3d::comm::Communicator::world();
+  auto const config = p3d::runtime::read_input_together(world, line.input, line.overrides);  // 4. validate, once
+  if (!config) return static_cast<int>(ExitCode::bad_input);
+  return static_cast<int>(p3d::runtime::run(*config, world));  // 5. mesh, model, train, finish
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
+  if (line.finished) return line.exit_code;
+  try {
+    if (line.check) return check(line);  // 2. check only
+    p3d::comm::Environment mpi(argc, argv);  // 3. MPI, then Kokkos
+    try {
+      auto const node = p3d::comm::node_share();
+      p3d::device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks));
+      return run(line);
+    } catch (p3d::base::Error const& e) {
+      p3d::base::error_here(std::string("p3d stops:\n") + e.what());
+      p3d::comm::abort_all(static_cast<int>(e.code()));
+    } catch (std::exception const& e) {
+      p3d::base::error_here(std::string("p3d stops:\n") + e.what());
+      p3d::comm::abort_all(static_cast<int>(ExitCode::run_failed));
+    }
+  } catch (std::exception const& e) {
+    std::cerr << "p3d stops:\n" << e.what() << std::endl;
+    return static_cast<int>(ExitCode::run_failed);
+  }
+}

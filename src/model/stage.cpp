@@ -1,0 +1,189 @@
+#include <p3d/model/stage.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/embedding.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::model {
+
+namespace {
+
+/// Stands in for the arena to learn how much will be taken.
+struct SizeCounter {
+  std::size_t bytes = 0;
+  template <class T>
+  View1<T> take(std::int64_t n) {
+    bytes += device::Arena::padded(static_cast<std::size_t>(n) * sizeof(T));
+    return {};
+  }
+  template <class T>
+  View2<T> take(std::int64_t rows, std::int64_t cols) {
+    take<T>(rows * cols);
+    return {};
+  }
+};
+
+void copy_tokens(std::span<int const> from, View1<int> to) {
+  if (from.empty()) return;
+  P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has micro * seq_len tokens");
+  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(), from.size());
+  Kokkos::deep_copy(to, host);
+}
+
+std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
+  kernels::AttentionShape shape;
+  shape.rows = {0, c.batch.micro, c.model.seq_len};
+  shape.heads = s.heads;
+  shape.kv_heads = s.kv_heads;
+  shape.head_dim = s.head_dim;
+  shape.global_heads = c.model.heads;
+  return kernels::attention_workspace(shape);
+}
+
+}  // namespace
+
+template <class T>
+template <class Source>
+void Stage<T>::take_all(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots, Source& source,
+                        std::vector<Slot>& slots, Shared& shared) {
+  auto const s = block_sizes(c);
+  auto const layers = stages.num_layers(stage);
+  std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
+  for (int k = 0; k < num_slots; ++k) {
+    Slot slot;
+    for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<T>(s.tokens, s.hidden));
+    for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<T>(source, s));
+    slot.d = source.template take<T>(s.tokens, s.hidden);
+    if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
+    if (stages.is_last(stage)) {
+      slot.targets = source.template take<int>(s.tokens);
+      slot.final_norm = take_norm<T>(source, s);
+      slot.logits = source.template take<T>(s.tokens, vocab);
+      slot.lse = source.template take<T>(s.tokens);
+    }
+    slots.push_back(std::move(slot));
+  }
+  shared.block = take_scratch<T>(source, s, attention_elements(c, s));
+  if (stages.is_last(stage)) {
+    shared.dfinal = source.template take<T>(s.tokens, s.hidden);
+    shared.row_max = source.template take<T>(s.tokens);
+    shared.sums = source.template take<T>(2, s.tokens);
+  }
+}
+
+template <class T>
+std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
+  SizeCounter counter;
+  std::vector<Slot> slots;
+  Shared shared;
+  take_all(c, stages, stage, num_slots, counter, slots, shared);
+  return counter.bytes;
+}
+
+template <class T>
+Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int stage, Parameters<T>& params,
+                parallel::TensorParallel& tp, device::Arena& arena, int num_slots)
+    : stage_(stage), first_(stages.is_first(stage)), last_(stages.is_last(stage)), tp_(&tp) {
+  take_all(c, stages, stage, num_slots, arena, slots_, shared_);
+
+  auto const range = stages.layers(stage);
+  auto const& items = params.layout().items();
+  num_params_ = items.size();
+  for (auto l = range.begin; l < range.end; ++l) {
+    blocks_.emplace_back(c, params, tp, static_cast<int>(l));
+    auto const prefix = fmt::format("layers.{}.", l);
+    auto const it = std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name.starts_with(prefix); });
+    layer_begin_.push_back(static_cast<std::size_t>(it - items.begin()));
+  }
+  auto const tail = std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name == "final_norm.weight"; });
+  layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
+
+  auto const shard = layout::padded_shard(c.model.vocab_size, tp.size(), tp.rank());
+  vocab_ = {shard.begin, shard.size(), std::clamp<std::int64_t>(c.model.vocab_size - shard.begin, 0, shard.size())};
+  if (first_) {
+    embedding_ = params.matrix("embed.token.weight");
+    if (c.model.position == config::Position::learned) positions_ = params.matrix("embed.position.weight");
+    embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
+  }
+  if (last_) {
+    final_norm_ = NormLayer<T>(c, params, "final_norm");
+    head_ = params.matrix(c.model.tied_embeddings ? "embed.token.weight" : "head.weight");
+  }
+}
+
+template <class T>
+void Stage<T>::load(int slot, Rows rows, std::span<int const> tokens, std::span<int const> targets) {
+  auto& s = slots_[at(slot)];
+  s.rows = rows;
+  if (first_) copy_tokens(tokens, s.tokens);
+  if (last_) copy_tokens(targets, s.targets);
+}
+
+template <class T>
+void Stage<T>::embed(Slot& s, bool training) {
+  parallel::vocab_embedding_forward<T>(*tp_, vocab_, s.tokens, embedding_.value, s.x.front());
+  if (positions_.value.extent(0) > 0) kernels::position_forward<T>(tp_->exec, s.rows, positions_.value, 0, s.x.front());
+  if (training && embed_dropout_.active()) kernels::dropout_in_place<T>(tp_->exec, s.rows, embed_dropout_, s.x.front());
+}
+
+template <class T>
+double Stage<T>::forward(int slot, bool training) {
+  auto& s = slots_[at(slot)];
+  if (first_) embed(s, training);
+  for (std::size_t l = 0; l < blocks_.size(); ++l) {
+    blocks_[l].forward(s.rows, training, s.x[l], s.blocks[l], shared_.block, s.x[l + 1]);
+  }
+  if (!last_) return 0.0;
+  final_norm_.forward(tp_->exec, s.x.back(), s.final_norm);
+  parallel::column_linear_forward<T>(*tp_, s.final_norm.y, head_.value, View1<T const>(), s.logits);
+  return parallel::vocab_loss_forward<T>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_.row_max, shared_.sums});
+}
+
+template <class T>
+void Stage<T>::backward(int slot, double loss_scale, Ready const& ready) {
+  auto& s = slots_[at(slot)];
+  auto& exec = tp_->exec;
+  auto const d = s.d;
+  if (last_) {
+    parallel::vocab_loss_backward<T>(*tp_, vocab_, s.targets, s.lse, static_cast<T>(loss_scale), s.logits);
+    auto sum = parallel::column_linear_backward_input<T>(*tp_, s.logits, head_.value, shared_.dfinal);
+    parallel::linear_backward_weight<T>(exec, s.logits, s.final_norm.y, head_.grad, View1<T>());
+    sum.wait();
+    final_norm_.backward(exec, shared_.dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, d);
+    if (ready) ready(layer_begin_.back(), num_params_);
+  }
+  for (std::size_t l = blocks_.size(); l-- > 0;) {
+    blocks_[l].backward(s.rows, s.x[l], s.blocks[l], shared_.block, d);
+    if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
+  }
+  if (first_) embed_backward(s, d);
+  if (ready) ready(0, layer_begin_.front());
+}
+
+template <class T>
+void Stage<T>::embed_backward(Slot& s, View2<T> d) {
+  auto& exec = tp_->exec;
+  if (embed_dropout_.active()) kernels::dropout_in_place<T>(exec, s.rows, embed_dropout_, d);
+  if (positions_.grad.extent(0) > 0) kernels::position_backward<T>(exec, s.rows, d, 0, positions_.grad);
+  kernels::embedding_backward<T>(exec, s.tokens, d, vocab_.begin, embedding_.grad);
+}
+
+template <class T>
+std::vector<double> Stage<T>::logits(int slot, std::int64_t row) const {
+  auto const& s = slots_[at(slot)];
+  P3D_REQUIRE(last_, "only the last stage has logits");
+  auto const line = View1<T>(s.logits.data() + row * s.logits.stride(0), vocab_.valid_rows);
+  auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), line);
+  std::vector<double> out(static_cast<std::size_t>(vocab_.valid_rows));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(host(i));
+  return out;
+}
+
+template class Stage<float>;
+template class Stage<double>;
+
+}  // namespace p3d::model

@@ -1,0 +1,87 @@
+#include <p3d/parallel/gradients.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/kernels/elementwise.hpp>
+
+namespace p3d::parallel {
+
+template <class T>
+GradientReducer<T>::GradientReducer(ExecSpace const& exec, layout::StageParams const& params, View1<T> gradients,
+                                    std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+                                    std::size_t bucket_bytes)
+    : exec_(exec), gradients_(gradients) {
+  auto const& items = params.items();
+  bucket_of_.resize(items.size());
+  // From the back: that is the order in which a backward pass finishes parameters.
+  layout::AxisSet axes;
+  bool open = false;
+  for (std::size_t i = items.size(); i-- > 0;) {
+    auto const& item = items[i];
+    if (open && !(item.spec->gradient_axes() == axes)) open = false;
+    if (!open) {
+      axes = item.spec->gradient_axes();
+      auto& b = buckets_.emplace_back();
+      b.end = item.offset + item.size();
+      b.communicator = &communicator(axes);
+      open = true;
+    }
+    auto& b = buckets_.back();
+    b.begin = item.offset;
+    ++b.parameters;
+    bucket_of_[i] = buckets_.size() - 1;
+    if (static_cast<std::size_t>(b.end - b.begin) * sizeof(T) >= bucket_bytes) open = false;
+  }
+}
+
+template <class T>
+void GradientReducer<T>::begin() {
+  for (auto& b : buckets_) b.ready = 0;
+}
+
+template <class T>
+void GradientReducer<T>::ready(std::size_t first, std::size_t last) {
+  for (std::size_t i = last; i-- > first;) {
+    auto& b = buckets_[bucket_of_[i]];
+    P3D_REQUIRE(b.ready < b.parameters, "a parameter is marked ready once a step");
+    if (++b.ready == b.parameters && b.communicator->size() > 1) {
+      auto const part = Kokkos::subview(gradients_, Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
+      b.request = collectives::start_all_reduce<T>(exec_, *b.communicator, View1<T>(part));
+    }
+  }
+  // MPI libraries advance a reduction only inside calls: give the running ones a push.
+  for (auto& b : buckets_) {
+    if (b.request.active()) b.request.test();
+  }
+}
+
+template <class T>
+void GradientReducer<T>::finish() {
+  for (auto& b : buckets_) {
+    P3D_REQUIRE(b.ready == b.parameters, "every gradient is complete before the reduction ends");
+    if (b.request.active()) b.request.wait();
+  }
+}
+
+template <class T>
+double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients, int tp_rank,
+                         bool is_first_stage) {
+  double sum = 0.0;
+  for (auto const& item : params.items()) {
+    if (item.spec->split_axes().empty() && tp_rank != 0) continue;
+    if (item.spec->tied && !is_first_stage) continue;
+    auto const part =
+        Kokkos::subview(gradients, Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size()));
+    sum += kernels::sum_squares<T>(exec, View1<T const>(part));
+  }
+  return sum;
+}
+
+#define P3D_INSTANTIATE(T)          \
+  template class GradientReducer<T>; \
+  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>, int, bool);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::parallel

@@ -1,0 +1,188 @@
+#include <p3d/runtime/executor.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/wait.hpp>
+
+namespace p3d::runtime {
+
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+enum Direction : int { activation = 0, gradient = 1 };
+/// One tag per (receiving stage, kind), so that chunks that share a pair of ranks cannot be mixed up.
+int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage + direction; }
+}  // namespace
+
+/// What one pass over the program carries along.
+template <class T>
+struct Executor<T>::Run {
+  schedule::Program const& program;
+  bool training;
+  double loss_scale;
+  Hooks const& hooks;
+  double loss_sum = 0.0;
+  std::map<int, int> backwards_done{};
+  std::map<std::pair<int, int>, int> slot_of{};  ///< by (stage, microbatch), for hand-overs on this rank
+};
+
+template <class T>
+Executor<T>::Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+                      device::ExecSpace const& exec)
+    : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec) {}
+
+template <class T>
+double Executor<T>::run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale,
+                        Hooks const& hooks) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto& texts = texts_[&program];
+  if (texts.size() != actions.size()) {
+    texts.clear();
+    for (auto const& a : actions) texts.push_back(schedule::to_string(a));
+  }
+  Run run{program, training, loss_scale, hooks};
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    comm::set_activity(step, texts[i].c_str());
+    execute(actions[i], run);
+  }
+  comm::set_activity(step, "end of the step");
+  wait_for_all_sends();
+  return run.loss_sum;
+}
+
+template <class T>
+void Executor<T>::execute(Action const& action, Run& run) {
+  switch (action.op) {
+    case Op::recv_activation:
+      take_slot(action);
+      receive(action, run);
+      break;
+    case Op::recv_gradient: receive(action, run); break;
+    case Op::forward: forward(action, run); break;
+    case Op::backward: backward(action, run); break;
+    case Op::backward_input:
+    case Op::backward_weight: P3D_REQUIRE(false, "split backward is not built yet: use a schedule without it"); break;
+    case Op::send_activation:
+    case Op::send_gradient: send(action, run); break;
+    case Op::reduce_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
+    case Op::optimizer_step:
+      wait_for_all_sends();
+      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum); });
+      break;
+  }
+}
+
+template <class T>
+typename Executor<T>::Messages& Executor<T>::messages(Action const& action) {
+  return messages_[{action.stage, action.slot}];
+}
+
+template <class T>
+void Executor<T>::take_slot(Action const& action) {
+  // The slot's buffers may still be on their way from its last microbatch.
+  auto& m = messages(action);
+  timed_wait(m.send_activation);
+  timed_wait(m.send_gradient);
+}
+
+template <class T>
+void Executor<T>::forward(Action const& action, Run& run) {
+  auto& s = stage(action);
+  auto& m = messages(action);
+  if (m.recv_activation.active()) {
+    timed_wait(m.recv_activation);
+  } else {
+    take_slot(action);
+    // The previous stage lives on this rank: its output is in the slot that its own forward of this microbatch used.
+    if (auto const previous = stages_.find(action.stage - 1); previous != stages_.end()) {
+      Kokkos::deep_copy(exec_, s.input(action.slot),
+                        previous->second->output(run.slot_of.at({action.stage - 1, action.microbatch})));
+    }
+  }
+  run.slot_of[{action.stage, action.microbatch}] = action.slot;
+  timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
+  timed(Phase::forward, [&] { run.loss_sum += s.forward(action.slot, run.training); });
+}
+
+template <class T>
+void Executor<T>::backward(Action const& action, Run& run) {
+  auto& m = messages(action);
+  if (m.recv_gradient.active()) {
+    timed_wait(m.recv_gradient);
+  } else if (auto const next = stages_.find(action.stage + 1); next != stages_.end()) {
+    Kokkos::deep_copy(exec_, stage(action).gradient(action.slot),
+                      next->second->gradient(run.slot_of.at({action.stage + 1, action.microbatch})));
+  }
+  bool const last = ++run.backwards_done[action.stage] == run.program.num_microbatches;
+  typename model::Stage<T>::Ready ready;
+  if (last) {
+    ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
+  }
+  timed(Phase::backward, [&] { stage(action).backward(action.slot, run.loss_scale, ready); });
+}
+
+template <class T>
+void Executor<T>::receive(Action const& action, Run const& run) {
+  auto const& s = stage(action);
+  auto& m = messages(action);
+  if (action.op == Op::recv_activation) {
+    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
+    m.recv_activation =
+        collectives::start_recv<T>(exec_, *pipeline_, s.input(action.slot), peer, tag(action.stage, activation));
+  } else {
+    // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for it.
+    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
+    m.recv_gradient =
+        collectives::start_recv<T>(exec_, *pipeline_, s.gradient(action.slot), peer, tag(action.stage, gradient));
+  }
+}
+
+template <class T>
+void Executor<T>::send(Action const& action, Run const& run) {
+  auto const& s = stage(action);
+  auto& m = messages(action);
+  bool const forward = action.op == Op::send_activation;
+  int const to = forward ? action.stage + 1 : action.stage - 1;
+  int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
+  Direction const direction = forward ? activation : gradient;
+  auto& last = last_send_[{peer, direction}];
+  if (last != nullptr) timed_wait(*last);
+  auto& request = forward ? m.send_activation : m.send_gradient;
+  request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot), peer,
+                                       tag(to, direction));
+  last = &request;
+}
+
+template <class T>
+void Executor<T>::wait_for_all_sends() {
+  for (auto& [place, m] : messages_) {
+    timed_wait(m.send_activation);
+    timed_wait(m.send_gradient);
+  }
+}
+
+template <class T>
+template <class Work>
+void Executor<T>::timed(Phase phase, Work&& work) {
+  double const waited_before = tensor_->accounting().wait_seconds;
+  base::Stopwatch watch;
+  work();
+  double const waited = tensor_->accounting().wait_seconds - waited_before;
+  times_[phase] += watch.seconds() - waited;
+  times_[Phase::tp_comm] += waited;
+}
+
+template <class T>
+void Executor<T>::timed_wait(comm::Request& request) {
+  if (!request.active()) return;
+  base::Stopwatch watch;
+  request.wait();
+  times_[Phase::pipeline_wait] += watch.seconds();
+}
+
+template class Executor<float>;
+template class Executor<double>;
+
+}  // namespace p3d::runtime

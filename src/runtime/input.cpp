@@ -1,0 +1,40 @@
+#include <p3d/runtime/input.hpp>
+
+#include <p3d/base/log.hpp>
+#include <p3d/config/parse.hpp>
+
+#include <cstdio>
+
+namespace p3d::runtime {
+
+std::optional<config::Config> read_input_together(comm::Communicator& world, std::string const& path,
+                                                  std::vector<std::string> const& overrides) {
+  bool const root = world.rank() == 0;
+  config::ParseResult result;
+  std::string text;
+  if (root) {
+    result = config::parse_file(path, overrides, world.size());
+    if (result.config) {
+      text = config::canonical_toml(*result.config);
+    } else {
+      std::fputs(config::format(result.faults).c_str(), stderr);
+      std::fflush(stderr);
+    }
+  }
+  auto length = static_cast<std::int64_t>(text.size());
+  world.broadcast(&length, 1, comm::Type::int64, 0).wait();
+  if (length == 0) return {};
+  text.resize(static_cast<std::size_t>(length));
+  world.broadcast(text.data(), length, comm::Type::byte, 0).wait();
+
+  // The others check again: a data file may be missing on their node.
+  if (!root) {
+    result = config::parse_text(text, "the resolved input", "/", {}, world.size());
+    if (!result.config) base::error_here(config::format(result.faults));
+  }
+  std::int64_t good = result.config ? 1 : 0;
+  world.all_reduce(&good, 1, comm::Type::int64, comm::Reduction::min).wait();
+  return good == 1 ? result.config : std::nullopt;
+}
+
+}  // namespace p3d::runtime

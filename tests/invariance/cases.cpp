@@ -1,0 +1,68 @@
+#include "cases.hpp"
+
+#include <p3d/layout/axes.hpp>
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace p3d::invariance {
+
+std::vector<Model> models(int ranks) {
+  // (heads, kv heads, hidden, ffn, global batch) by the number of ranks: all divisors of `ranks` divide heads, kv heads of
+  // gpt2, ffn and batch, except that llama's kv heads and the base heads leave out tp = 8 and more.
+  int heads = 12, llama_kv = 6, head_dim = 8, global = 24;
+  if (ranks == 5 || ranks == 7 || ranks == 8) {
+    heads = ranks;
+    llama_kv = ranks == 8 ? 4 : ranks;
+    global = ranks == 8 ? 24 : 4 * ranks;
+  }
+  std::vector<Model> out;
+  for (bool llama : {false, true}) {
+    for (bool tied : {true, false}) {
+      out.push_back({fmt::format("{}-{}", llama ? "llama" : "gpt2", tied ? "tied" : "untied"),
+                     {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.vocab_size=257", "model.seq_len=16",
+                      fmt::format("model.heads={}", heads), fmt::format("model.kv_heads={}", llama ? llama_kv : heads),
+                      fmt::format("model.hidden={}", heads * head_dim), fmt::format("model.ffn={}", heads * head_dim * 3),
+                      fmt::format("model.tied_embeddings={}", tied), "batch.micro=1", fmt::format("batch.global={}", global)}});
+    }
+  }
+  return out;
+}
+
+std::vector<Layout> layouts(int ranks, bool subset, int turn) {
+  std::vector<Layout> out;
+  auto const orders = layout::all_orders();
+  for (int dp = 1; dp <= ranks; ++dp) {
+    for (int tp = 1; dp * tp <= ranks; ++tp) {
+      if (ranks % (dp * tp) != 0) continue;
+      int const pp = ranks / (dp * tp);
+      std::set<std::string> meshes;  // orders that differ only in axes of size 1 make the same mesh
+      std::vector<Layout> here;
+      for (auto const& order : orders) {
+        auto const axes = layout::parse_order(order);
+        layout::RankGrid const grid({dp, tp, pp}, axes);
+        std::string mesh;
+        for (int r = 0; r < ranks; ++r) {
+          auto const c = grid.coordinates(r);
+          mesh += fmt::format("{},{},{};", c.dp, c.tp, c.pp);
+        }
+        if (!meshes.insert(mesh).second) continue;
+        for (char const* schedule : {"gpipe", "1f1b"}) {
+          if (pp == 1 && std::string(schedule) == "gpipe") continue;
+          here.push_back({fmt::format("dp{} tp{} pp{} {} {}", dp, tp, pp, order, schedule),
+                          {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp),
+                           "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)}});
+        }
+      }
+      if (subset) {
+        out.push_back(here[static_cast<std::size_t>(turn++) % here.size()]);
+      } else {
+        out.insert(out.end(), here.begin(), here.end());
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace p3d::invariance

@@ -1,0 +1,29 @@
+#pragma once
+// The layouts and models that must all give the losses of one rank.
+
+#include <string>
+#include <vector>
+
+namespace p3d::invariance {
+
+/// A model and batch, as overrides of an empty input.
+struct Model {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+/// One layout, as overrides.
+struct Layout {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+/// gpt2-tiny and llama-tiny, tied and untied, with a vocabulary (257) that no tp size divides, cut so that every factor of
+/// `ranks` divides what it must: 5, 7 and 8 get heads, kv heads and batch of their own.
+std::vector<Model> models(int ranks);
+
+/// Every (dp, tp, pp) with product `ranks` that the model allows, in every order that gives a different mesh, with both
+/// schedules where there is a pipeline. `subset`: each triple once, orders and schedules taken in turn.
+std::vector<Layout> layouts(int ranks, bool subset, int turn);
+
+}  // namespace p3d::invariance
