@@ -27,6 +27,7 @@ struct Run {
   std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
   Precision precision = Precision::fp32;
+  bool operator==(Run const&) const = default;
 };
 
 /// [model]; `preset` is applied first, the other keys override it.
@@ -49,6 +50,7 @@ struct Model {
   double norm_eps = 1e-5;
 
   std::int64_t head_dim() const { return hidden / heads; }
+  bool operator==(Model const&) const = default;
 };
 
 /// [parallel]
@@ -57,14 +59,16 @@ struct Parallel {
   int tp = 1;
   int pp = 1;
   std::string order = "tp-pp-dp"; ///< axes, fastest (neighbouring ranks) first
+  bool operator==(Parallel const&) const = default;
 };
 
 /// [batch]: `micro` sequences per microbatch; and one of `global` (sequences per step) or `microbatches` (per rank and
-/// step). The other one is derived: global = micro * microbatches * dp.
+/// step). The other one is derived: global = micro * microbatches * dp. With neither, microbatches = parallel.pp.
 struct Batch {
   std::int64_t micro = 1;
   std::int64_t global = 1;
   std::int64_t microbatches = 1;
+  bool operator==(Batch const&) const = default;
 };
 
 /// How layers are dealt to stages.
@@ -75,6 +79,7 @@ struct Pipeline {
   Schedule schedule = Schedule::one_f_one_b;
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
+  bool operator==(Pipeline const&) const = default;
 };
 
 /// [data]
@@ -83,13 +88,14 @@ struct Data {
   std::vector<std::string> path;      ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
   std::string tokenizer = "bytes";
   double split = 0.1;                 ///< fraction of the tokens, at the end, held out for evaluation
+  bool operator==(Data const&) const = default;
 };
 
 /// [optimizer]
 struct Optimizer {
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
-  double min_lr = 1e-4;               ///< default: lr / 10
+  double min_lr = 1e-4;               ///< where lr_schedule ends; default: lr / 10
   LrSchedule lr_schedule = LrSchedule::cosine;
   std::int64_t warmup_steps = 0;
   double beta1 = 0.9;
@@ -97,12 +103,14 @@ struct Optimizer {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double grad_clip = 1.0;             ///< global norm; 0: no clipping
+  bool operator==(Optimizer const&) const = default;
 };
 
 /// [comm]
 struct Comm {
   double timeout_s = 600.0;           ///< a wait longer than this ends the run with a report
   double bucket_mb = 25.0;            ///< gradients are reduced over dp in buckets of at least this many MiB
+  bool operator==(Comm const&) const = default;
 };
 
 /// [sample]: text drawn from the model at the end of the run.
@@ -110,6 +118,7 @@ struct Sample {
   std::int64_t tokens = 0;            ///< 0: none
   std::string prompt = "The ";
   double temperature = 0.8;           ///< 0: the most likely token
+  bool operator==(Sample const&) const = default;
 };
 
 struct Config {
@@ -124,6 +133,7 @@ struct Config {
   Sample sample;
 
   int num_ranks() const { return parallel.dp * parallel.tp * parallel.pp; }
+  bool operator==(Config const&) const = default;
 };
 
 char const* to_string(Precision);
@@ -131,6 +141,7 @@ char const* to_string(Norm);
 char const* to_string(Position);
 char const* to_string(Activation);
 char const* to_string(Schedule);      ///< "gpipe", "1f1b"
+char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);

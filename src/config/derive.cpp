@@ -1,0 +1,74 @@
+#include "config/rules.hpp"
+
+#include "config/keys.hpp"
+
+#include <algorithm>
+
+namespace p3d::config {
+
+namespace {
+
+/// Calls `set` for a key that nobody set, if everything it follows from is known.
+template <class Set>
+void follow(Sources& sources, char const* key, std::initializer_list<std::string_view> from, Set const& set) {
+  if (sources.given(key) || sources.from_preset(key) || !sources.known(key)) return;
+  bool const can = std::all_of(from.begin(), from.end(), [&](auto f) { return sources.known(f); });
+  if (!can || !set()) sources.set_open(key);
+}
+
+}  // namespace
+
+void derive(Config& config, Sources& sources, int num_ranks) {
+  auto& m = config.model;
+  follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
+  follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {
+    // Three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU variants improve
+    // transformer").
+    m.ffn = m.activation == Activation::gelu ? 4 * m.hidden : ((8 * m.hidden + 2) / 3 + 15) / 16 * 16;
+    return true;
+  });
+
+  auto& p = config.parallel;
+  follow(sources, "parallel.dp", {"parallel.tp", "parallel.pp"}, [&] {
+    auto const below = std::int64_t{p.tp} * p.pp;
+    if (num_ranks == 0) return p.dp = 1, true;
+    if (num_ranks % below != 0) return false;
+    return p.dp = static_cast<int>(num_ranks / below), true;
+  });
+
+  auto& b = config.batch;
+  if (sources.given("batch.global")) {
+    follow(sources, "batch.microbatches", {"batch.micro", "parallel.dp"}, [&] {
+      if (b.global % (b.micro * p.dp) != 0) return false;
+      return b.microbatches = b.global / (b.micro * p.dp), true;
+    });
+  } else if (sources.known("batch.global")) {
+    follow(sources, "batch.microbatches", {"parallel.pp"}, [&] { return b.microbatches = p.pp, true; });
+    follow(sources, "batch.global", {"batch.micro", "batch.microbatches", "parallel.dp"},
+           [&] { return b.global = b.micro * b.microbatches * p.dp, true; });
+  } else {
+    follow(sources, "batch.microbatches", {"batch.global"}, [] { return true; });
+  }
+
+  follow(sources, "optimizer.min_lr", {"optimizer.lr"}, [&] { return config.optimizer.min_lr = config.optimizer.lr / 10, true; });
+  follow(sources, "run.output_dir", {"run.name"}, [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
+}
+
+bool Check::known(std::initializer_list<std::string_view> keys) const {
+  return std::all_of(keys.begin(), keys.end(), [&](auto key) { return sources.known(key); });
+}
+
+void Check::fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const {
+  std::string where;
+  for (auto key : keys) {
+    if (!where.empty()) where += "; ";
+    where += sources.place(key, config);
+  }
+  faults.add(FaultList::between_keys(), {.key = std::string(keys.front()),
+                                         .where = std::move(where),
+                                         .expected = std::move(expected),
+                                         .found = std::move(found),
+                                         .fix = std::move(fix)});
+}
+
+}  // namespace p3d::config

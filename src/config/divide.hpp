@@ -1,0 +1,19 @@
+#pragma once
+// Numbers near a number that divide or are divisible: the "set it to 96 or 108" of a fix.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::config {
+
+/// The multiples of `step` next to `value`, below (if positive) and above; {value} when it is one.
+std::vector<std::int64_t> nearest_multiples(std::int64_t value, std::int64_t step);
+/// The divisors of `of` next to `value`, below and above.
+std::vector<std::int64_t> nearest_divisors(std::int64_t value, std::int64_t of);
+/// "96 or 108".
+std::string one_of(std::vector<std::int64_t> const& values);
+/// 30 in 4 parts, larger ones first: {8, 8, 7, 7}.
+std::vector<std::int64_t> even_parts(std::int64_t total, std::int64_t parts);
+
+}  // namespace p3d::config

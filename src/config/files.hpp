@@ -1,0 +1,11 @@
+#pragma once
+// Files that are not there.
+
+#include <string>
+
+namespace p3d::config {
+
+/// " (did you mean 'x'?)" when the folder of a missing path holds a similar name, else "".
+std::string similar_file(std::string const& path);
+
+}  // namespace p3d::config

@@ -1,0 +1,28 @@
+// Faults as text for people.
+
+#include <p3d/config/parse.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::config {
+
+std::string format(std::vector<Fault> const& faults) {
+  if (faults.empty()) return "";
+  std::string out = fmt::format("the input has {} fault{}\n", faults.size(), faults.size() == 1 ? "" : "s");
+  int number = 0;
+  for (auto const& fault : faults) {
+    out += fmt::format("\n{}. {}\n", ++number, fault.key.empty() ? "the input as a whole" : fault.key);
+    auto const text = base::format({.expected = fault.expected, .found = fault.found, .where = fault.where, .fix = fault.fix});
+    std::size_t begin = 0;
+    while (begin <= text.size()) {
+      auto const end = std::min(text.find('\n', begin), text.size());
+      out += "   " + text.substr(begin, end - begin) + '\n';
+      begin = end + 1;
+    }
+  }
+  return out;
+}
+
+}  // namespace p3d::config

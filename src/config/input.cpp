@@ -1,0 +1,218 @@
+#include "config/input.hpp"
+
+#include <p3d/base/text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::config {
+
+namespace {
+
+std::string position_text(std::string const& name, toml::source_position at) {
+  return fmt::format("{}:{}:{}", name, at.line, at.column);
+}
+
+/// Without line breaks and the like, which would tear a message apart.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return text;
+}
+
+std::string line_of(std::string_view text, std::size_t number) {
+  for (; number > 1; --number) {
+    auto const end = text.find('\n');
+    if (end == std::string_view::npos) return "";
+    text.remove_prefix(end + 1);
+  }
+  auto const line = text.substr(0, text.find_first_of("\r\n"));
+  auto const first = line.find_first_not_of(" \t");
+  return first == std::string_view::npos ? "" : std::string(line.substr(first, 100));
+}
+
+/// The key that was probably meant by `name` in `section` ("" at the top of the file), or "": in the section most like a
+/// misspelt one, then by the same name elsewhere, then the most similar one here, then anywhere.
+std::string similar_key(std::string const& section, std::string const& name) {
+  auto here = keys_of(section);
+  std::string const at = here.empty() ? base::nearest(section, sections()) : section;
+  if (find_key(at + "." + name)) return at + "." + name;
+  for (auto const& other : sections()) {
+    if (find_key(other + "." + name)) return other + "." + name;
+  }
+  if (auto const close = base::nearest(name, keys_of(at)); !close.empty()) return at + "." + close;
+  if (name.size() < 4) return "";  // too short to resemble anything in particular
+  std::vector<std::string> names;
+  for (auto const& key : keys()) names.push_back(key.name);
+  auto const close = base::nearest(name, names);
+  for (auto const& key : keys()) {
+    if (key.name == close) return key.full();
+  }
+  return "";
+}
+
+constexpr char const* no_idea = "remove it; p3d --help-input lists all sections and keys";
+
+/// Remembers the key that was meant, and asks.
+std::string ask_for(std::string const& section, std::string const& name, bool in_file, Input& input) {
+  auto const full = similar_key(section, name);
+  if (full.empty()) return no_idea;
+  input.meant.push_back(full);
+  if (!in_file) return fmt::format("did you mean {}?", full);
+  auto const* key = find_key(full);
+  if (key->section == section) return fmt::format("did you mean {}?", key->name);
+  return fmt::format("did you mean {} below [{}]?", key->name, key->section);
+}
+
+std::string expected_key(std::string const& section) {
+  auto const known = keys_of(section);
+  if (known.empty()) return "a section of the input: " + base::join(sections());
+  return fmt::format("a key of [{}]: {}", section, base::join(known));
+}
+
+std::string ask_for_section(std::string const& name, toml::table const& table, Input& input) {
+  auto const close = base::nearest(name, sections());
+  if (close.empty()) return no_idea;
+  for (auto const& [key, node] : table) input.meant.push_back(close + "." + std::string(key.str()));
+  return fmt::format("did you mean [{}]?", close);
+}
+
+void read_section(std::string const& section, toml::table const& table, Input& input, FaultList& faults) {
+  for (auto const& [key, node] : table) {
+    std::string const name(key.str());
+    if (auto const* known = find_key(section + "." + name)) {
+      input.entries.push_back({.key = known, .node = &node, .override_text = ""});
+      continue;
+    }
+    auto const at = key.source().begin;
+    faults.add(FaultList::in_file(at), {.key = section + "." + name,
+                                        .where = position_text(input.name, at),
+                                        .expected = expected_key(section),
+                                        .found = name,
+                                        .fix = ask_for(section, name, true, input)});
+  }
+}
+
+std::string fix_of_syntax(std::string_view problem) {
+  if (problem.find("could not determine value type") != problem.npos) return "put strings in double quotes; true and false in lower case";
+  if (problem.find("cannot redefine") != problem.npos) return "keep one of the two";
+  return "correct this line (the format is TOML, https://toml.io); what follows it was not looked at";
+}
+
+/// The value of an override: TOML, or else a bare word, which must not look like broken TOML.
+bool read_value(std::string const& text, toml::table& out) {
+  auto const parse = [&](std::string const& value) {
+    try {
+      out = toml::parse(std::string_view("v = " + value));
+      return out.size() == 1;  // a line break in the value could smuggle in another key
+    } catch (toml::parse_error const&) {
+      return false;
+    }
+  };
+  if (parse(text)) return true;
+  if (!text.empty() && std::string_view("\"'[{").find(text[0]) != std::string_view::npos) return false;
+  return parse(toml_string(text));  // fails for what is not UTF-8
+}
+
+}  // namespace
+
+std::vector<Fault> FaultList::sorted() const {
+  auto items = items_;
+  std::stable_sort(items.begin(), items.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
+  std::vector<Fault> out;
+  for (auto& item : items) out.push_back(std::move(item.second));
+  return out;
+}
+
+std::string Input::place(Entry const& entry, toml::node const& node) const {
+  if (!entry.from_file()) return "command line: " + entry.override_text;
+  return position_text(name, node.source().begin);
+}
+
+FaultList::Order Input::order(Entry const& entry, toml::node const& node) const {
+  return entry.from_file() ? FaultList::in_file(node.source().begin) : FaultList::on_command_line(entry.override_index);
+}
+
+std::string Input::place_of_section(std::string_view section) const {
+  if (name.empty()) return "command line";
+  auto const* node = document.get(section);
+  return node ? position_text(name, node->source().begin) : name;
+}
+
+void read_document(std::string_view text, Input& input, FaultList& faults) {
+  try {
+    input.document = toml::parse(text);
+  } catch (toml::parse_error const& error) {
+    input.readable = false;
+    auto const at = error.source().begin;
+    auto const line = line_of(text, at.line);
+    faults.add(FaultList::in_file(at),
+               {.key = "",
+                .where = position_text(input.name, at),
+                .expected = "valid TOML",
+                .found = std::string(error.description()) + (line.empty() ? "" : fmt::format("; the line is: {}", line)),
+                .fix = fix_of_syntax(error.description())});
+    return;
+  }
+  for (auto const& [key, node] : input.document) {
+    std::string const name(key.str());
+    bool const known = !keys_of(name).empty();
+    if (known && node.is_table()) {
+      read_section(name, *node.as_table(), input, faults);
+      continue;
+    }
+    auto const at = key.source().begin;
+    Fault fault{.key = name, .where = position_text(input.name, at), .expected = expected_key(""), .found = "", .fix = ""};
+    if (known) {
+      fault.found = fmt::format("{} as a key, with {}", name, describe(node));
+      fault.expected = fmt::format("[{}] as a section, once", name);
+      fault.fix = fmt::format("write [{}] on a line of its own, its keys below it", name);
+      for (auto const& key : keys_of(name)) input.meant.push_back(name + "." + key);
+    } else if (node.is_table()) {
+      fault.found = fmt::format("[{}]", name);
+      fault.fix = ask_for_section(name, *node.as_table(), input);
+    } else {
+      fault.found = fmt::format("the key {} outside of any section", name);
+      fault.fix = ask_for("", name, true, input);
+    }
+    faults.add(FaultList::in_file(at), std::move(fault));
+  }
+}
+
+void read_overrides(std::vector<std::string> const& overrides, Input& input, FaultList& faults) {
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    auto const& text = overrides[i];
+    auto const shown = printable(text);
+    auto const equals = text.find('=');
+    auto const name = text.substr(0, equals);
+    auto const dot = name.find('.');
+    auto const* key = find_key(name);
+    Fault fault{.key = printable(name), .where = "command line: " + shown, .expected = "section.key=value", .found = shown, .fix = ""};
+    if (equals == std::string::npos) {
+      fault.fix = key ? fmt::format("write {}=VALUE", name) : "give one input file, then only overrides such as run.steps=10";
+    } else if (!key) {
+      auto const section = dot == std::string::npos ? std::string() : name.substr(0, dot);
+      fault.expected = expected_key(section);
+      fault.found = fault.key;
+      fault.fix = ask_for(section, dot == std::string::npos ? name : name.substr(dot + 1), false, input);
+    } else {
+      Entry entry{.key = key, .node = nullptr, .override_text = shown, .override_index = i};
+      toml::table value;
+      if (read_value(text.substr(equals + 1), value)) {
+        input.override_values.push_back(std::move(value));
+        entry.node = input.override_values.back().get("v");
+        input.entries.push_back(std::move(entry));
+        continue;
+      }
+      input.entries.push_back(std::move(entry));
+      fault.expected = fmt::format("{} ({})", key->type, key->help);
+      fault.found = shown.substr(equals + 1) + ", which is not a TOML value";
+      fault.fix = "close quotes and brackets, and keep the shell's hands off: put the whole argument in single quotes";
+    }
+    faults.add(FaultList::on_command_line(i), std::move(fault));
+  }
+}
+
+}  // namespace p3d::config

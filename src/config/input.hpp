@@ -1,0 +1,68 @@
+#pragma once
+// What was written, before it means anything: the file and the overrides as entries, each with its place.
+
+#include "config/keys.hpp"
+
+#include <p3d/config/parse.hpp>
+
+#include <cstdint>
+#include <list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace p3d::config {
+
+/// Collects faults in any order and hands them out in reading order: the file's from top to bottom, the command line's
+/// from left to right, then those of the rules between keys.
+class FaultList {
+public:
+  using Order = std::uint64_t;
+  static Order in_file(toml::source_position at) { return (Order{at.line} << 24) | at.column; }
+  static Order on_command_line(std::size_t index) { return (Order{1} << 62) | index; }
+  static Order between_keys() { return Order{1} << 63; }
+
+  void add(Order order, Fault fault) { items_.emplace_back(order, std::move(fault)); }
+  std::vector<Fault> sorted() const;
+
+private:
+  std::vector<std::pair<Order, Fault>> items_;
+};
+
+/// One known key that was set. `node` is null when the value could not even be read as TOML.
+struct Entry {
+  Key const* key = nullptr;
+  toml::node const* node = nullptr;
+  std::string override_text;     ///< "parallel.tp=4", or "" for an entry of the file
+  std::size_t override_index = 0;
+
+  bool from_file() const { return override_text.empty(); }
+};
+
+struct Input {
+  std::string name;              ///< of the file, for messages; "" without a file
+  std::string folder;            ///< of the file
+  bool readable = true;          ///< false: the file is not TOML, so nothing is known about its keys
+  toml::table document;
+  std::list<toml::table> override_values;  // a list: entries point into it
+  std::vector<Entry> entries;    ///< the file's, then the overrides in order: a later one counts
+  std::vector<std::string> meant;  ///< keys that were probably meant by unknown ones: their values are unknown
+
+  Input() = default;
+  Input(Input const&) = delete;  // entries point into the document
+  Input& operator=(Input const&) = delete;
+
+  /// "input.toml:12:3" or "command line: parallel.tp=4" for a value of `entry`.
+  std::string place(Entry const& entry, toml::node const& node) const;
+  FaultList::Order order(Entry const& entry, toml::node const& node) const;
+  /// "input.toml:4:1" of the section's header, or the file, or the command line.
+  std::string place_of_section(std::string_view section) const;
+};
+
+/// Fills `input` (whose name and folder are set) from the text; unknown keys and broken TOML go to `faults`.
+void read_document(std::string_view text, Input& input, FaultList& faults);
+/// Adds the overrides; what is no known key=value goes to `faults`.
+void read_overrides(std::vector<std::string> const& overrides, Input& input, FaultList& faults);
+
+}  // namespace p3d::config

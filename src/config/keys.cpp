@@ -1,0 +1,230 @@
+#include "config/keys.hpp"
+
+#include "config/limits.hpp"
+#include "config/presets.hpp"
+#include "config/section.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace p3d::config {
+
+namespace {
+
+void add_run(std::vector<Key>& table) {
+  Section<Run> s(table, "run", &Config::run);
+  s.string("name", &Run::name, false, "name of the run, for messages and the default output folder");
+  s.integer("seed", &Run::seed, {0}, "seed of weights, data order and dropout");
+  s.integer("steps", &Run::steps, {1, limits::steps}, "optimizer steps");
+  s.output_path("output_dir", &Run::output_dir, "folder for results, relative to the current directory", "runs/<run.name>");
+  s.integer("log_every", &Run::log_every, {1}, "steps between log lines");
+  s.integer("eval_every", &Run::eval_every, {0}, "steps between evaluations; 0: only at the end");
+  s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
+  s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
+           "precision of weights and arithmetic; fp64 is for verification");
+}
+
+void add_model(std::vector<Key>& table) {
+  Section<Model> s(table, "model", &Config::model);
+  auto presets = preset_names();
+  presets.insert(presets.begin(), "");
+  s.name("preset", &Model::preset, presets, "a known model to start from; the other keys of [model] override it");
+  s.integer("vocab_size", &Model::vocab_size, {1, limits::width}, "tokens in the vocabulary");
+  s.integer("hidden", &Model::hidden, {1, limits::hidden}, "width of the residual stream; a multiple of heads");
+  s.integer("layers", &Model::layers, {1, limits::layers}, "transformer blocks");
+  s.integer("heads", &Model::heads, {1, limits::hidden}, "attention heads; a multiple of kv_heads and of parallel.tp");
+  s.integer("kv_heads", &Model::kv_heads, {1, limits::hidden}, "heads of keys and values; a multiple of parallel.tp", "heads");
+  s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
+            "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
+  s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
+  s.choice("norm", &Model::norm, {Norm::layernorm, Norm::rmsnorm}, "normalisation before attention and feed-forward");
+  s.choice("position", &Model::position, {Position::learned, Position::rope}, "how a token knows its place");
+  s.choice("activation", &Model::activation, {Activation::gelu, Activation::swiglu}, "nonlinearity of the feed-forward layer");
+  s.flag("bias", &Model::bias, "bias vectors in linears and norms");
+  s.flag("tied_embeddings", &Model::tied_embeddings, "the output layer shares the embedding's weights");
+  s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
+           "probability, on the embedding, the attention probabilities and both residual branches");
+  s.number("rope_theta", &Model::rope_theta, {.min_open = true}, "base of the rotary frequencies");
+  s.number("norm_eps", &Model::norm_eps, {.min_open = true}, "added to the variance in norms");
+}
+
+void add_parallel(std::vector<Key>& table) {
+  Section<Parallel> s(table, "parallel", &Config::parallel);
+  s.integer("dp", &Parallel::dp, {1, limits::axis}, "data-parallel size: copies of the model", "ranks / (tp x pp)");
+  s.integer("tp", &Parallel::tp, {1, limits::axis}, "tensor-parallel size: each layer is split over so many ranks");
+  s.integer("pp", &Parallel::pp, {1, limits::axis}, "pipeline-parallel size: stages of consecutive layers");
+  s.name("order", &Parallel::order, {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"},
+         "axes of the mesh, neighbouring ranks first");
+}
+
+void add_batch(std::vector<Key>& table) {
+  Section<Batch> s(table, "batch", &Config::batch);
+  s.integer("micro", &Batch::micro, {1, limits::axis}, "sequences in a microbatch");
+  s.integer("global", &Batch::global, {1, limits::batch}, "sequences per step over all ranks; a multiple of micro x dp",
+            "micro x microbatches x dp");
+  s.integer("microbatches", &Batch::microbatches, {1, limits::axis}, "microbatches per step on each data-parallel copy",
+            "global / (micro x dp); without global: parallel.pp");
+}
+
+MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {
+  auto& pipeline = config.pipeline;
+  if (auto const* list = node.as_array()) {
+    std::vector<int> layers;
+    for (auto const& element : *list) {
+      std::int64_t value = 0;
+      if (auto mismatch = read_integer(element, {1, limits::layers}, value)) {
+        mismatch->found += " in the list";
+        return mismatch;
+      }
+      layers.push_back(static_cast<int>(value));
+    }
+    if (layers.empty()) return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
+    pipeline.layer_split = LayerSplit::list;
+    pipeline.layers_per_stage = layers;
+    return {};
+  }
+  std::size_t index = 0;
+  if (auto mismatch = read_choice(node, {"even", "cost"}, index)) {
+    if (!node.is_string()) mismatch->fix = "use \"even\", \"cost\" or a list with one number per stage, such as [3, 3, 2]";
+    return mismatch;
+  }
+  pipeline.layer_split = index == 0 ? LayerSplit::even : LayerSplit::cost;
+  pipeline.layers_per_stage.clear();
+  return {};
+}
+
+void add_pipeline(std::vector<Key>& table) {
+  Section<Pipeline> s(table, "pipeline", &Config::pipeline);
+  s.choice("schedule", &Pipeline::schedule, {Schedule::gpipe, Schedule::one_f_one_b}, "order of forward and backward passes");
+  s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 1",
+        "how layers are dealt to stages; a list has one entry per stage", nullptr, read_layers_per_stage,
+        [](Config const& config) {
+          auto const& p = config.pipeline;
+          if (p.layer_split != LayerSplit::list) return toml_string(to_string(p.layer_split));
+          return fmt::format("[{}]", fmt::join(p.layers_per_stage, ", "));
+        });
+}
+
+MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, Config& config) {
+  std::vector<std::string> paths;
+  auto const read_one = [&](toml::node const& element) {
+    std::string path;
+    auto mismatch = read_string(element, false, path);
+    if (!mismatch) paths.push_back(absolute_path(path, folder));
+    return mismatch;
+  };
+  if (auto const* list = node.as_array()) {
+    for (auto const& element : *list) {
+      if (auto mismatch = read_one(element)) {
+        mismatch->found += " in the list";
+        return mismatch;
+      }
+    }
+  } else if (auto mismatch = read_one(node)) {
+    return mismatch;
+  }
+  config.data.path = paths;
+  return {};
+}
+
+void add_data(std::vector<Key>& table) {
+  Section<Data> s(table, "data", &Config::data);
+  s.choice("format", &Data::format, {DataFormat::text, DataFormat::synthetic}, "text files, or tokens made up on the spot");
+  s.add("path", "string or list of strings", "file(s) or folder(s), relative to the input file", "none; needed for text",
+        read_data_path, [](Config const& config) {
+          std::vector<std::string> paths;
+          for (auto const& path : config.data.path) paths.push_back(absolute_path(path, ""));
+          return toml_list(paths);
+        });
+  s.name("tokenizer", &Data::tokenizer, {"bytes"}, "how text becomes tokens; bytes: one token per byte");
+  s.number("split", &Data::split, {.max = 0.9}, "fraction of the tokens, at the end, held out for evaluation");
+}
+
+void add_optimizer(std::vector<Key>& table) {
+  Section<Optimizer> s(table, "optimizer", &Config::optimizer);
+  NumberRange const below_one{.max = 1.0, .max_open = true};
+  s.choice("type", &Optimizer::type, {OptimizerType::adamw, OptimizerType::sgd}, "update rule");
+  s.number("lr", &Optimizer::lr, {}, "highest learning rate");
+  s.number("min_lr", &Optimizer::min_lr, {}, "learning rate at the last step; at most lr", "lr / 10");
+  s.choice("lr_schedule", &Optimizer::lr_schedule, {LrSchedule::cosine, LrSchedule::linear, LrSchedule::constant},
+           "from lr, after the warm-up, down to min_lr");
+  s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; at most run.steps");
+  s.number("beta1", &Optimizer::beta1, below_one, "decay of the first moment");
+  s.number("beta2", &Optimizer::beta2, below_one, "decay of the second moment");
+  s.number("eps", &Optimizer::eps, {.min_open = true}, "added to the root of the second moment");
+  s.number("weight_decay", &Optimizer::weight_decay, {}, "decoupled; not on biases and norms");
+  s.number("grad_clip", &Optimizer::grad_clip, {}, "largest global norm of the gradient; 0: no clipping");
+}
+
+void add_comm(std::vector<Key>& table) {
+  Section<Comm> s(table, "comm", &Config::comm);
+  s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
+  s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true}, "gradients are reduced over dp in buckets of at least this many MiB");
+}
+
+void add_sample(std::vector<Key>& table) {
+  Section<Sample> s(table, "sample", &Config::sample);
+  s.integer("tokens", &Sample::tokens, {0, limits::width}, "tokens drawn from the model at the end; 0: none");
+  s.string("prompt", &Sample::prompt, true, "text to continue");
+  s.number("temperature", &Sample::temperature, {}, "0: always the most likely token");
+}
+
+}  // namespace
+
+std::vector<Key> const& keys() {
+  static std::vector<Key> const table = [] {
+    std::vector<Key> t;
+    add_run(t);
+    add_model(t);
+    add_parallel(t);
+    add_batch(t);
+    add_pipeline(t);
+    add_data(t);
+    add_optimizer(t);
+    add_comm(t);
+    add_sample(t);
+    return t;
+  }();
+  return table;
+}
+
+Key const* find_key(std::string_view full) {
+  auto const& table = keys();
+  auto const it = std::find_if(table.begin(), table.end(), [&](Key const& key) { return key.full() == full; });
+  return it == table.end() ? nullptr : &*it;
+}
+
+std::vector<std::string> const& sections() {
+  static std::vector<std::string> const names = [] {
+    std::vector<std::string> out;
+    for (auto const& key : keys()) {
+      if (out.empty() || out.back() != key.section) out.push_back(key.section);
+    }
+    return out;
+  }();
+  return names;
+}
+
+std::vector<std::string> keys_of(std::string_view section) {
+  std::vector<std::string> out;
+  for (auto const& key : keys()) {
+    if (key.section == section) out.push_back(key.name);
+  }
+  return out;
+}
+
+std::string absolute_path(std::string const& path, std::string const& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;  // without a current directory, relative paths start at the root and are reported as missing
+  auto out = ("/" / fs::current_path(ignored) / folder / path).lexically_normal();
+  if (!out.has_filename() && out.has_relative_path()) out = out.parent_path();
+  return out.string();
+}
+
+std::vector<KeyHelp> key_help() {
+  std::vector<KeyHelp> out;
+  for (auto const& key : keys()) out.push_back({key.full(), key.type, key.help, key.default_text});
+  return out;
+}
+
+}  // namespace p3d::config

@@ -1,0 +1,42 @@
+#pragma once
+// The table of all keys: the one place that knows a key's section, name, type, range, default, help and member. Parsing,
+// the search for unknown keys, the canonical dump and the help all read it.
+
+#include "config/values.hpp"
+
+#include <p3d/config/config.hpp>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+struct Key {
+  std::string section;
+  std::string name;
+  std::string type;          ///< for people: "integer >= 1"
+  std::string default_text;
+  std::string help;          ///< one line, no full stop
+  /// Stores a value, or says why not and leaves the Config as it was. Relative paths are resolved against `folder`.
+  std::function<MaybeMismatch(toml::node const& node, std::string const& folder, Config& config)> read;
+  /// The value as TOML.
+  std::function<std::string(Config const& config)> write;
+
+  std::string full() const { return section + "." + name; }
+};
+
+/// In the order of the structs: sections together.
+std::vector<Key> const& keys();
+/// Null when there is none. `full` is "section.name".
+Key const* find_key(std::string_view full);
+/// In the order of the table.
+std::vector<std::string> const& sections();
+/// The names (without section) of a section's keys.
+std::vector<std::string> keys_of(std::string_view section);
+
+/// An absolute path without ".", ".." or a slash at the end; `folder` "" is the current directory.
+std::string absolute_path(std::string const& path, std::string const& folder);
+
+}  // namespace p3d::config

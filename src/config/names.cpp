@@ -1,0 +1,81 @@
+// Enum values by the names they have in the input.
+
+#include <p3d/config/config.hpp>
+
+namespace p3d::config {
+
+char const* to_string(Precision v) {
+  switch (v) {
+    case Precision::fp64: return "fp64";
+    case Precision::fp32: return "fp32";
+  }
+  return "?";
+}
+
+char const* to_string(Norm v) {
+  switch (v) {
+    case Norm::layernorm: return "layernorm";
+    case Norm::rmsnorm: return "rmsnorm";
+  }
+  return "?";
+}
+
+char const* to_string(Position v) {
+  switch (v) {
+    case Position::learned: return "learned";
+    case Position::rope: return "rope";
+  }
+  return "?";
+}
+
+char const* to_string(Activation v) {
+  switch (v) {
+    case Activation::gelu: return "gelu";
+    case Activation::swiglu: return "swiglu";
+  }
+  return "?";
+}
+
+char const* to_string(Schedule v) {
+  switch (v) {
+    case Schedule::gpipe: return "gpipe";
+    case Schedule::one_f_one_b: return "1f1b";
+  }
+  return "?";
+}
+
+char const* to_string(LayerSplit v) {
+  switch (v) {
+    case LayerSplit::even: return "even";
+    case LayerSplit::cost: return "cost";
+    case LayerSplit::list: return "list";
+  }
+  return "?";
+}
+
+char const* to_string(DataFormat v) {
+  switch (v) {
+    case DataFormat::text: return "text";
+    case DataFormat::synthetic: return "synthetic";
+  }
+  return "?";
+}
+
+char const* to_string(OptimizerType v) {
+  switch (v) {
+    case OptimizerType::adamw: return "adamw";
+    case OptimizerType::sgd: return "sgd";
+  }
+  return "?";
+}
+
+char const* to_string(LrSchedule v) {
+  switch (v) {
+    case LrSchedule::cosine: return "cosine";
+    case LrSchedule::linear: return "linear";
+    case LrSchedule::constant: return "constant";
+  }
+  return "?";
+}
+
+}  // namespace p3d::config

@@ -1,0 +1,135 @@
+#include <p3d/config/parse.hpp>
+
+#include "config/files.hpp"
+#include "config/presets.hpp"
+#include "config/rules.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace p3d::config {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The preset is the one value that others build on, so it is read before them.
+void apply_preset(Input const& input, Config& config, Sources& sources) {
+  Entry const* last = nullptr;
+  for (auto const& entry : input.entries) {
+    if (entry.key->full() == "model.preset") last = &entry;
+  }
+  if (!last) return;
+  Config scratch;
+  bool const readable = last->node && !last->key->read(*last->node, input.folder, scratch);
+  if (!readable) {  // then every size of the model is anyone's guess
+    for (auto const& name : keys_of("model")) sources.set_lost("model." + name);
+    return;
+  }
+  auto const* preset = find_preset(scratch.model.preset);
+  if (!preset) return;  // ""
+  apply(*preset, config.model);
+  for (auto const& name : keys_of("model")) {
+    bool const follows = (name == "kv_heads" && preset->kv_heads == 0) || (name == "ffn" && preset->ffn == 0);
+    if (!follows) sources.set_preset("model." + name);
+  }
+}
+
+void apply_entries(Input const& input, Config& config, Sources& sources, FaultList& faults) {
+  for (auto const& entry : input.entries) {
+    auto const name = entry.key->full();
+    if (!entry.node) {
+      sources.set_lost(name);
+      continue;
+    }
+    auto const mismatch = entry.key->read(*entry.node, entry.from_file() ? input.folder : "", config);
+    if (!mismatch) {
+      sources.set_given(name, entry);
+      continue;
+    }
+    sources.set_lost(name);
+    faults.add(input.order(entry, *mismatch->node), {.key = name,
+                                                     .where = input.place(entry, *mismatch->node),
+                                                     .expected = fmt::format("{} ({})", entry.key->type, entry.key->help),
+                                                     .found = mismatch->found,
+                                                     .fix = mismatch->fix});
+  }
+}
+
+ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
+  P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
+  Config config;
+  Sources sources(input);
+  apply_preset(input, config, sources);
+  apply_entries(input, config, sources, faults);
+  for (auto const& key : input.meant) {
+    if (!sources.given(key)) sources.set_lost(key);
+  }
+  if (input.readable) {
+    derive(config, sources, num_ranks);
+    Check const check{config, sources, num_ranks, faults};
+    check_model(check);
+    check_parallel(check);
+    check_data(check);
+  }
+  ParseResult result;
+  result.faults = faults.sorted();
+  if (result.faults.empty()) result.config = std::move(config);
+  return result;
+}
+
+/// The text of the file, or a fault.
+std::string read_file(std::string const& path, Input& input, FaultList& faults) {
+  auto const full = absolute_path(path, "");
+  std::error_code ignored;
+  Fault fault{.key = "", .where = path, .expected = "an input file", .found = "", .fix = ""};
+  if (fs::is_directory(full, ignored)) {
+    fault.found = full + " is a folder";
+    fault.fix = "name the .toml file in it";
+  } else {
+    std::ifstream file(full, std::ios::binary);
+    std::string text(std::istreambuf_iterator<char>(file), {});
+    if (file) return text;
+    auto const missing = !fs::exists(full, ignored);
+    fault.found = missing ? fmt::format("no file {}", full) : fmt::format("{}: {}", full, std::strerror(errno));
+    fault.fix = missing ? fmt::format("correct the path{}; the current directory is {}", similar_file(full), absolute_path("", ""))
+                        : "make it readable";
+  }
+  input.readable = false;
+  faults.add(0, std::move(fault));
+  return "";
+}
+
+}  // namespace
+
+ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks) {
+  if (path.empty()) return parse_text("", "", "", overrides, num_ranks);
+  Input input;
+  input.name = path;
+  input.folder = fs::path(path).parent_path().string();
+  FaultList faults;
+  auto const text = read_file(path, input, faults);
+  if (input.readable) read_document(text, input, faults);
+  read_overrides(overrides, input, faults);
+  return resolve(input, num_ranks, faults);
+}
+
+ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
+                       std::vector<std::string> const& overrides, int num_ranks) {
+  Input input;
+  input.name = name;
+  input.folder = folder;
+  FaultList faults;
+  read_document(text, input, faults);
+  read_overrides(overrides, input, faults);
+  return resolve(input, num_ranks, faults);
+}
+
+}  // namespace p3d::config

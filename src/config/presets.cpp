@@ -1,0 +1,70 @@
+// Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the published code), GPT-3 (Brown et
+// al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible by its 40 heads), Llama 2 (Touvron
+// et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
+
+#include "config/presets.hpp"
+
+#include <p3d/config/parse.hpp>
+
+namespace p3d::config {
+
+namespace {
+
+constexpr auto gpt = Preset::Family::gpt;
+constexpr auto llama = Preset::Family::llama;
+
+constexpr Preset table[] = {
+    // name        family  hidden layers heads kv  ffn    seq   vocab   rope_theta
+    {"gpt2-tiny",   gpt,   96,    8,     12,   0,  0,     64,   256,    1e4},
+    {"gpt2-124m",   gpt,   768,   12,    12,   0,  0,     1024, 50257,  1e4},
+    {"gpt2-350m",   gpt,   1024,  24,    16,   0,  0,     1024, 50257,  1e4},
+    {"gpt2-774m",   gpt,   1280,  36,    20,   0,  0,     1024, 50257,  1e4},
+    {"gpt2-1558m",  gpt,   1600,  48,    25,   0,  0,     1024, 50257,  1e4},
+    {"gpt3-6.7b",   gpt,   4096,  32,    32,   0,  0,     2048, 50257,  1e4},
+    {"gpt3-13b",    gpt,   5120,  40,    40,   0,  0,     2048, 50257,  1e4},
+    {"gpt3-175b",   gpt,   12288, 96,    96,   0,  0,     2048, 50257,  1e4},
+    {"llama-tiny",  llama, 96,    8,     12,   6,  288,   64,   256,    1e4},
+    {"llama-124m",  llama, 768,   12,    12,   0,  2048,  1024, 50257,  1e4},
+    {"llama2-7b",   llama, 4096,  32,    32,   0,  11008, 4096, 32000,  1e4},
+    {"llama2-13b",  llama, 5120,  40,    40,   0,  13824, 4096, 32000,  1e4},
+    {"llama2-70b",  llama, 8192,  80,    64,   8,  28672, 4096, 32000,  1e4},
+    {"llama3-8b",   llama, 4096,  32,    32,   8,  14336, 8192, 128256, 5e5},
+    {"llama3-70b",  llama, 8192,  80,    64,   8,  28672, 8192, 128256, 5e5},
+};
+
+}  // namespace
+
+Preset const* find_preset(std::string_view name) {
+  for (auto const& preset : table) {
+    if (name == preset.name) return &preset;
+  }
+  return nullptr;
+}
+
+void apply(Preset const& preset, Model& model) {
+  bool const is_gpt = preset.family == gpt;
+  model.preset = preset.name;
+  model.vocab_size = preset.vocab_size;
+  model.hidden = preset.hidden;
+  model.layers = preset.layers;
+  model.heads = preset.heads;
+  if (preset.kv_heads > 0) model.kv_heads = preset.kv_heads;
+  if (preset.ffn > 0) model.ffn = preset.ffn;
+  model.seq_len = preset.seq_len;
+  model.norm = is_gpt ? Norm::layernorm : Norm::rmsnorm;
+  model.position = is_gpt ? Position::learned : Position::rope;
+  model.activation = is_gpt ? Activation::gelu : Activation::swiglu;
+  model.bias = is_gpt;
+  model.tied_embeddings = is_gpt;
+  model.dropout = 0.0;
+  model.rope_theta = preset.rope_theta;
+  model.norm_eps = 1e-5;
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> out;
+  for (auto const& preset : table) out.emplace_back(preset.name);
+  return out;
+}
+
+}  // namespace p3d::config

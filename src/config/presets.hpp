@@ -1,0 +1,25 @@
+#pragma once
+// Known models by name.
+
+#include <p3d/config/config.hpp>
+
+#include <cstdint>
+#include <string_view>
+
+namespace p3d::config {
+
+/// A row of the table: the sizes; the family says the rest. 0 stands for "follows": kv_heads the heads, ffn the hidden size.
+struct Preset {
+  enum class Family { gpt, llama };
+  char const* name;
+  Family family;
+  std::int64_t hidden, layers, heads, kv_heads, ffn, seq_len, vocab_size;
+  double rope_theta;
+};
+
+/// Null when there is none.
+Preset const* find_preset(std::string_view name);
+/// Sets all of `model` but kv_heads and ffn where the preset lets them follow.
+void apply(Preset const& preset, Model& model);
+
+}  // namespace p3d::config

@@ -1,0 +1,35 @@
+#pragma once
+// From the values that were written to the complete, checked Config: first what follows from other keys, then the rules
+// between keys.
+
+#include "config/sources.hpp"
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+/// Fills in the defaults that depend on other keys (kv_heads, ffn, dp, the batch, min_lr, output_dir). What cannot be
+/// derived is marked open in `sources`; the rule that forbids it reports it.
+void derive(Config& config, Sources& sources, int num_ranks);
+
+/// What a rule sees, and how it complains.
+struct Check {
+  Config const& config;
+  Sources const& sources;
+  int num_ranks;        ///< 0: unknown
+  FaultList& faults;
+
+  /// Whether all of these have a value worth judging.
+  bool known(std::initializer_list<std::string_view> keys) const;
+  /// A fault of the first key, with the places of all.
+  void fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;
+};
+
+void check_model(Check const& check);      ///< sizes of the model, and their division over tp
+void check_parallel(Check const& check);   ///< the mesh, the batch over it, layers over stages
+void check_data(Check const& check);       ///< files, vocabulary, learning rate
+
+}  // namespace p3d::config

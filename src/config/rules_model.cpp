@@ -1,0 +1,72 @@
+#include "config/divide.hpp"
+#include "config/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace p3d::config {
+
+namespace {
+
+void check_heads(Check const& c) {
+  auto const& m = c.config.model;
+  bool const even_head = c.sources.known("model.position") && m.position == Position::rope;
+  auto const step = m.heads * (even_head ? 2 : 1);
+  if (c.known({"model.hidden", "model.heads"})) {
+    if (m.hidden % m.heads != 0) {
+      c.fault({"model.hidden", "model.heads"}, "model.hidden divisible by model.heads",
+              fmt::format("hidden {}, heads {}: remainder {}", m.hidden, m.heads, m.hidden % m.heads),
+              fmt::format("set model.hidden to {}, or model.heads to {}", one_of(nearest_multiples(m.hidden, step)),
+                          one_of(nearest_divisors(m.heads, m.hidden))));
+    } else if (even_head && m.head_dim() % 2 != 0) {
+      c.fault({"model.hidden", "model.heads", "model.position"},
+              "an even model.hidden / model.heads: rotary position turns pairs of numbers",
+              fmt::format("hidden {} / heads {} = {}", m.hidden, m.heads, m.head_dim()),
+              fmt::format("set model.hidden to {}, or model.position to \"learned\"", one_of(nearest_multiples(m.hidden, step))));
+    }
+  }
+  if (c.known({"model.heads", "model.kv_heads"}) && m.heads % m.kv_heads != 0) {
+    c.fault({"model.kv_heads", "model.heads"}, "model.heads divisible by model.kv_heads: each kv head serves equally many heads",
+            fmt::format("heads {}, kv_heads {}: remainder {}", m.heads, m.kv_heads, m.heads % m.kv_heads),
+            fmt::format("set model.kv_heads to {}", one_of(nearest_divisors(m.kv_heads, m.heads))));
+  }
+}
+
+/// tp must divide heads, kv_heads and ffn; the sizes of tp offered suit all three.
+void check_tensor_parallel(Check const& c) {
+  if (!c.known({"parallel.tp"})) return;
+  struct Row {
+    char const* key;
+    std::int64_t size;
+    char const* what;
+  };
+  auto const& m = c.config.model;
+  Row const rows[] = {{"model.heads", m.heads, "whole heads"},
+                      {"model.kv_heads", m.kv_heads, "whole heads of keys and values"},
+                      {"model.ffn", m.ffn, "equal parts of the feed-forward layer"}};
+  std::int64_t const tp = c.config.parallel.tp;
+  std::int64_t common = 0;
+  for (auto const& row : rows) {
+    if (c.known({row.key})) common = std::gcd(common, row.size);
+  }
+  for (auto const& row : rows) {
+    if (!c.known({row.key}) || row.size % tp == 0) continue;
+    bool const repeats_heads = row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
+    if (repeats_heads) continue;
+    std::string const name(std::string_view(row.key).substr(6));
+    c.fault({"parallel.tp", row.key}, fmt::format("{} divisible by parallel.tp: each of the tp ranks holds {}", row.key, row.what),
+            fmt::format("{} {}, tp {}: remainder {}", name, row.size, tp, row.size % tp),
+            fmt::format("set parallel.tp to {}, or {} to {}", one_of(nearest_divisors(tp, common)), row.key,
+                        one_of(nearest_multiples(row.size, tp))));
+  }
+}
+
+}  // namespace
+
+void check_model(Check const& check) {
+  check_heads(check);
+  check_tensor_parallel(check);
+}
+
+}  // namespace p3d::config

@@ -1,0 +1,128 @@
+#pragma once
+// Adds the keys of one section to the table: each function here pairs a type of value with a member of the section's struct.
+
+#include "config/keys.hpp"
+
+#include <p3d/base/text.hpp>
+#include <p3d/config/parse.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace p3d::config {
+
+template <class S>
+class Section {
+public:
+  Section(std::vector<Key>& table, char const* name, S Config::*member) : table_(table), name_(name), section_(member) {}
+
+  template <class T>
+  void integer(char const* key, T S::*member, IntegerRange range, char const* help, char const* default_text = nullptr) {
+    auto const section = section_;
+    add(key, describe(range), help, default_text,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          std::int64_t value = 0;
+          auto const mismatch = read_integer(node, range, value);
+          if (!mismatch) (config.*section).*member = static_cast<T>(value);
+          return mismatch;
+        },
+        [=](Config const& config) { return fmt::format("{}", (config.*section).*member); });
+  }
+
+  void number(char const* key, double S::*member, NumberRange range, char const* help, char const* default_text = nullptr) {
+    auto const section = section_;
+    add(key, describe(range), help, default_text,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          return read_number(node, range, (config.*section).*member);
+        },
+        [=](Config const& config) { return toml_float((config.*section).*member); });
+  }
+
+  void flag(char const* key, bool S::*member, char const* help) {
+    auto const section = section_;
+    add(key, "true | false", help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          return read_flag(node, (config.*section).*member);
+        },
+        [=](Config const& config) { return std::string((config.*section).*member ? "true" : "false"); });
+  }
+
+  void string(char const* key, std::string S::*member, bool may_be_empty, char const* help) {
+    auto const section = section_;
+    add(key, may_be_empty ? "string" : "string, not empty", help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          return read_string(node, may_be_empty, (config.*section).*member);
+        },
+        [=](Config const& config) { return toml_string((config.*section).*member); });
+  }
+
+  /// A folder or file to write; relative to the current directory wherever it is set.
+  void output_path(char const* key, std::string S::*member, char const* help, char const* default_text) {
+    auto const section = section_;
+    add(key, "string, not empty", help, default_text,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          std::string path;
+          auto const mismatch = read_string(node, false, path);
+          if (!mismatch) (config.*section).*member = absolute_path(path, "");
+          return mismatch;
+        },
+        [=](Config const& config) { return toml_string(absolute_path((config.*section).*member, "")); });
+  }
+
+  /// A string out of a list.
+  void name(char const* key, std::string S::*member, std::vector<std::string> const& choices, char const* help) {
+    auto const section = section_;
+    add(key, choices_text(choices), help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          std::size_t index = 0;
+          auto const mismatch = read_choice(node, choices, index);
+          if (!mismatch) (config.*section).*member = choices[index];
+          return mismatch;
+        },
+        [=](Config const& config) { return toml_string((config.*section).*member); });
+  }
+
+  /// An enum by the names of its values.
+  template <class E>
+  void choice(char const* key, E S::*member, std::vector<E> const& values, char const* help) {
+    auto const section = section_;
+    std::vector<std::string> names;
+    for (auto value : values) names.emplace_back(to_string(value));
+    add(key, choices_text(names), help, nullptr,
+        [=](toml::node const& node, std::string const&, Config& config) {
+          std::size_t index = 0;
+          auto const mismatch = read_choice(node, names, index);
+          if (!mismatch) (config.*section).*member = values[index];
+          return mismatch;
+        },
+        [=](Config const& config) { return toml_string(to_string((config.*section).*member)); });
+  }
+
+  /// A key with its own reader and writer. Without `default_text` the help shows what a default-made Config writes.
+  void add(char const* key, std::string type, char const* help, char const* default_text, decltype(Key::read) read,
+           decltype(Key::write) write) {
+    table_.push_back({.section = name_,
+                      .name = key,
+                      .type = std::move(type),
+                      .default_text = default_text ? default_text : write(Config{}),
+                      .help = help,
+                      .read = std::move(read),
+                      .write = std::move(write)});
+  }
+
+private:
+  static std::string choices_text(std::vector<std::string> const& choices) {
+    std::vector<std::string> names;
+    for (auto const& choice : choices) {
+      if (!choice.empty()) names.push_back(choice);
+    }
+    return "string: " + base::join(names, " | ");
+  }
+
+  std::vector<Key>& table_;
+  char const* name_;
+  S Config::*section_;
+};
+
+}  // namespace p3d::config

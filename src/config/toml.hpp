@@ -1,0 +1,23 @@
+#pragma once
+// The TOML library under the one name it has in each of its versions, and how we write TOML ourselves.
+
+#if __has_include(<toml++/toml.hpp>)
+#include <toml++/toml.hpp>
+#else
+#include <toml++/toml.h>
+#endif
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+/// A basic string with its quotes; control characters escaped.
+std::string toml_string(std::string_view text);
+/// A list of basic strings.
+std::string toml_list(std::vector<std::string> const& texts);
+/// A float: the shortest digits that read back as the same double, never mistaken for an integer.
+std::string toml_float(double value);
+
+}  // namespace p3d::config

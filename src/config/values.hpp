@@ -1,0 +1,49 @@
+#pragma once
+// One TOML value to one C++ value: type and range, or a statement of what is wrong with it.
+
+#include "config/toml.hpp"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace p3d::config {
+
+/// Why a value does not fit its key. `node` is the offending value: the key's own, or an element of its list.
+struct Mismatch {
+  toml::node const* node;
+  std::string found;
+  std::string fix;
+};
+using MaybeMismatch = std::optional<Mismatch>;
+
+/// Closed range; the end is left out of messages when it is only what 64 bits can hold.
+struct IntegerRange {
+  std::int64_t min = 0;
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();
+};
+std::string describe(IntegerRange range);  ///< "integer >= 1", "integer from 1 to 64"
+
+/// [min, max], without an end where its `open` is set.
+struct NumberRange {
+  double min = 0.0;
+  double max = std::numeric_limits<double>::infinity();
+  bool min_open = false;
+  bool max_open = false;
+};
+std::string describe(NumberRange range);  ///< "number >= 0", "number in [0, 1)"
+
+/// `the string "abc"`, `the integer 3`, `a list`: a value as messages name it.
+std::string describe(toml::node const& node);
+
+MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int64_t& out);
+/// Integers count as numbers; NaN and infinity do not.
+MaybeMismatch read_number(toml::node const& node, NumberRange range, double& out);
+MaybeMismatch read_flag(toml::node const& node, bool& out);
+MaybeMismatch read_string(toml::node const& node, bool may_be_empty, std::string& out);
+/// One of `choices`; `out` is its index.
+MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const& choices, std::size_t& out);
+
+}  // namespace p3d::config

@@ -1,0 +1,124 @@
+// The canonical dump: complete, reproducing, a fixpoint; and its hash.
+
+#include "support.hpp"
+
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace p3d::config::test {
+namespace {
+
+Config reparsed(Config const& config) {
+  auto const result = parse_text(canonical_toml(config), "resolved.toml", "/nowhere", {}, config.num_ranks());
+  EXPECT_TRUE(result.config) << canonical_toml(config) << format(result.faults);
+  return result.config.value_or(Config{});
+}
+
+/// For each key a value that differs from the default and breaks no rule, with what else must change for that.
+std::map<std::string, std::vector<std::string>> const& changes() {
+  static std::map<std::string, std::vector<std::string>> const map{
+      {"run.name", {"other"}}, {"run.seed", {"9223372036854775807"}}, {"run.steps", {"101"}}, {"run.output_dir", {"/x/y"}},
+      {"run.log_every", {"11"}}, {"run.eval_every", {"3"}}, {"run.eval_batches", {"0"}}, {"run.precision", {"fp64"}},
+      {"model.preset", {"gpt2-tiny"}}, {"model.vocab_size", {"50257"}}, {"model.hidden", {"72"}}, {"model.layers", {"5"}},
+      {"model.heads", {"8"}}, {"model.kv_heads", {"1"}}, {"model.ffn", {"123"}}, {"model.seq_len", {"65"}}, {"model.norm", {"rmsnorm"}},
+      {"model.position", {"rope"}}, {"model.activation", {"swiglu"}}, {"model.bias", {"false"}}, {"model.tied_embeddings", {"false"}},
+      {"model.dropout", {"0.1"}}, {"model.rope_theta", {"1234.5"}}, {"model.norm_eps", {"1e-6"}},
+      {"parallel.dp", {"3"}}, {"parallel.tp", {"2"}}, {"parallel.pp", {"2"}}, {"parallel.order", {"dp-pp-tp"}},
+      {"batch.micro", {"2"}}, {"batch.global", {"7"}}, {"batch.microbatches", {"7"}},
+      {"pipeline.schedule", {"gpipe"}}, {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
+      {"data.format", {"text"}}, {"data.path", {"[\"/a b\", '/c\"d']"}}, {"data.tokenizer", {}}, {"data.split", {"0.25"}},
+      {"optimizer.type", {"sgd"}}, {"optimizer.lr", {"3e-4"}}, {"optimizer.min_lr", {"0"}}, {"optimizer.lr_schedule", {"linear"}},
+      {"optimizer.warmup_steps", {"7"}}, {"optimizer.beta1", {"0.8"}}, {"optimizer.beta2", {"0.999"}}, {"optimizer.eps", {"1e-9"}},
+      {"optimizer.weight_decay", {"0"}}, {"optimizer.grad_clip", {"0.30000000000000004"}}, {"comm.timeout_s", {"1e22"}},
+      {"comm.bucket_mb", {"0.001"}}, {"sample.tokens", {"7"}}, {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
+      {"sample.temperature", {"0"}}};
+  return map;
+}
+
+Config changed(std::string const& key) {
+  auto const& values = changes().at(key);
+  std::vector<std::string> overrides(values.begin() + 1, values.end());
+  overrides.insert(overrides.begin(), key + "=" + values.front());
+  std::string const base = std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
+  return good(base, overrides);
+}
+
+TEST(Canonical, EveryKeyIsCoveredHere) {
+  std::set<std::string> known, here;
+  for (auto const& key : key_help()) known.insert(key.key);
+  for (auto const& [key, values] : changes()) here.insert(key);
+  EXPECT_EQ(known, here);
+}
+
+TEST(Canonical, EveryKeyChangesTheTextAndTheHashAndIsReproduced) {
+  std::string const base_text = std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
+  auto const base = good(base_text);
+  std::set<std::uint64_t> hashes{hash(base)};
+  std::set<std::string> texts{canonical_toml(base)};
+  for (auto const& [key, values] : changes()) {
+    if (values.empty()) continue;  // has only one value
+    auto const config = changed(key);
+    EXPECT_NE(config, base) << key;
+    EXPECT_TRUE(texts.insert(canonical_toml(config)).second || key == "batch.microbatches") << key;
+    EXPECT_TRUE(hashes.insert(hash(config)).second || key == "batch.microbatches") << key;  // the same as batch.global = 7
+    EXPECT_NE(hash(config), hash(base)) << key;
+    EXPECT_EQ(reparsed(config), config) << key;
+    EXPECT_EQ(canonical_toml(reparsed(config)), canonical_toml(config)) << key;
+  }
+}
+
+TEST(Canonical, HoldsEveryKeyOnceAndInOrder) {
+  std::istringstream lines(canonical_toml(good("")));
+  std::vector<std::string> written, known;
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
+    else if (auto const equals = line.find(" = "); equals != line.npos) written.push_back(section + "." + line.substr(0, equals));
+  }
+  for (auto const& help : key_help()) known.push_back(help.key);
+  EXPECT_EQ(written, known);
+}
+
+TEST(Canonical, PresetsAreReproducedWithAllTheirKeys) {
+  for (auto const& name : preset_names()) {
+    auto const config = good("", {"model.preset=" + name, "model.dropout=0.5"});
+    EXPECT_EQ(reparsed(config), config) << name;
+  }
+}
+
+TEST(Canonical, DerivedValuesAreFixedByIt) {
+  auto const config = good("[parallel]\ntp = 2\n", {}, 6);
+  auto const text = canonical_toml(config);
+  expect_contains(text, "\ndp = 3\n");
+  EXPECT_EQ(only_fault(parse_text(text, "r.toml", "", {}, 4)).key, "parallel.dp");
+}
+
+TEST(Canonical, FloatsAreTheShortestThatReadBackTheSame) {
+  auto config = good("");
+  for (double value : {0.1, 1.0 / 3.0, 3e-4, 1e-8, 5e-324, 1e15, 1e16, 1e22, 123456789.0, 0.30000000000000004}) {
+    config.optimizer.weight_decay = value;
+    EXPECT_EQ(reparsed(config).optimizer.weight_decay, value);
+  }
+  config.optimizer.weight_decay = 2.0;
+  expect_contains(canonical_toml(config), "\nweight_decay = 2.0\n");
+  config.optimizer.weight_decay = 0.1;
+  expect_contains(canonical_toml(config), "\nweight_decay = 0.1\n");
+}
+
+TEST(Canonical, EqualInputsOfDifferentSpellingHashTheSame) {
+  EXPECT_EQ(hash(good("[optimizer]\nlr = 0.001\n[run]\nsteps = 1_000\n")), hash(good("[run]\nsteps = 1000\n", {"optimizer.lr=1e-3"})));
+  EXPECT_EQ(hash(good("[model]\ndropout = -0.0\n")), hash(good("[model]\ndropout = 0\n")));
+}
+
+TEST(KeyHelp, SaysSomethingAboutEveryKey) {
+  for (auto const& key : key_help()) {
+    EXPECT_FALSE(key.type.empty()) << key.key;
+    EXPECT_FALSE(key.help.empty()) << key.key;
+    EXPECT_FALSE(key.default_text.empty()) << key.key;
+    EXPECT_EQ(key.help.find('\n'), std::string::npos) << key.key;
+  }
+}
+
+}  // namespace
+}  // namespace p3d::config::test

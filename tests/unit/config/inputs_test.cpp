@@ -1,0 +1,58 @@
+// The example inputs are right for the ranks that their comments name, and reproduce themselves.
+
+#include "support.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace p3d::config::test {
+namespace {
+
+std::string file(std::string const& name) { return std::string(P3D_SOURCE_DIR) + "/inputs/" + name; }
+
+struct Case {
+  char const* name;
+  int num_ranks;
+  std::vector<std::string> overrides;
+};
+
+class Example : public testing::TestWithParam<Case> {};
+
+TEST_P(Example, IsRightAndReproducesItself) {
+  auto const& c = GetParam();
+  auto overrides = c.overrides;
+  if (std::string(c.name) == "quickstart.toml" && !std::filesystem::exists("/usr/share/common-licenses")) {
+    overrides.push_back("data.path=" + std::string(P3D_SOURCE_DIR) + "/LICENSE");  // not a Debian system
+  }
+  auto const result = parse_file(file(c.name), overrides, c.num_ranks);
+  ASSERT_TRUE(result.config) << format(result.faults);
+  EXPECT_EQ(result.config->num_ranks(), c.num_ranks);
+  auto const again = parse_text(canonical_toml(*result.config), "resolved.toml", "", {}, c.num_ranks);
+  ASSERT_TRUE(again.config) << format(again.faults);
+  EXPECT_EQ(*again.config, *result.config);
+  EXPECT_EQ(hash(*again.config), hash(*result.config));
+}
+
+INSTANTIATE_TEST_SUITE_P(Inputs, Example, testing::Values(
+    Case{"quickstart.toml", 8, {}}, Case{"quickstart.toml", 4, {"parallel.dp=1", "parallel.tp=1", "parallel.pp=4"}},
+    Case{"gpt2-tiny.toml", 1, {}}, Case{"gpt2-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}}, Case{"gpt2-tiny.toml", 8, {}},
+    Case{"gpt2-tiny.toml", 7, {"parallel.pp=7"}}, Case{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
+    Case{"llama-tiny.toml", 5, {"parallel.pp=5"}}, Case{"gpt2-124m.toml", 4, {}}, Case{"llama3-8b.toml", 64, {}}));
+
+TEST(Inputs, EachFileIsTestedHere) {
+  std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml", "llama-tiny.toml", "llama3-8b.toml", "quickstart.toml"};
+  for (auto const& entry : std::filesystem::directory_iterator(std::string(P3D_SOURCE_DIR) + "/inputs")) {
+    auto const name = entry.path().filename().string();
+    if (!name.ends_with(".toml")) continue;
+    EXPECT_NE(std::find(tested.begin(), tested.end(), name), tested.end()) << name;
+  }
+}
+
+TEST(Inputs, QuickstartOnTooFewRanksSaysWhatToDo) {
+  auto const result = parse_file(file("quickstart.toml"), {}, 4);
+  ASSERT_FALSE(result.faults.empty());
+  EXPECT_EQ(result.faults.front().found, "dp 2 x tp 2 x pp 2 = 8 ranks, but the run has 4");
+}
+
+}  // namespace
+}  // namespace p3d::config::test

@@ -1,0 +1,97 @@
+// The command line: precedence and forms of values.
+
+#include "support.hpp"
+
+namespace p3d::config::test {
+namespace {
+
+TEST(Override, DefaultThenPresetThenFileThenCommandLine) {
+  EXPECT_EQ(good("").model.layers, 2);
+  EXPECT_EQ(good("[model]\npreset = \"gpt2-tiny\"\n").model.layers, 8);
+  EXPECT_EQ(good("[model]\nlayers = 5\npreset = \"gpt2-tiny\"\n").model.layers, 5);
+  EXPECT_EQ(good("[model]\nlayers = 5\npreset = \"gpt2-tiny\"\n", {"model.layers=6"}).model.layers, 6);
+  EXPECT_EQ(good("[model]\nlayers = 5\n", {"model.layers=6", "model.preset=gpt2-tiny"}).model.layers, 6);
+}
+
+TEST(Override, ThePresetOfTheCommandLineReplacesTheFiles) {
+  auto const config = good("[model]\npreset = \"gpt2-tiny\"\n", {"model.preset=llama-tiny"});
+  EXPECT_EQ(config.model.preset, "llama-tiny");
+  EXPECT_EQ(config.model.norm, Norm::rmsnorm);
+  EXPECT_EQ(good("[model]\npreset = \"gpt2-tiny\"\n", {"model.preset="}).model.hidden, 64);
+}
+
+TEST(Override, TheLastOfTwoCounts) { EXPECT_EQ(good("", {"run.steps=3", "run.steps=4"}).run.steps, 4); }
+
+TEST(Override, ValuesAreTomlOrBareWords) {
+  auto const config = good("", {"run.name=my run", "run.precision=fp64", "pipeline.schedule=gpipe", "sample.prompt=", "model.bias=false",
+                                "optimizer.lr=3e-4", "data.path=[\"a\", '/b']", "pipeline.layers_per_stage=[2]"});
+  EXPECT_EQ(config.run.name, "my run");
+  EXPECT_EQ(config.run.precision, Precision::fp64);
+  EXPECT_EQ(config.pipeline.schedule, Schedule::gpipe);
+  EXPECT_EQ(config.sample.prompt, "");
+  EXPECT_FALSE(config.model.bias);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.data.path.at(1), "/b");
+  EXPECT_EQ(config.pipeline.layers_per_stage, std::vector<int>{2});
+  EXPECT_EQ(good("", {"pipeline.schedule=1f1b"}).pipeline.schedule, Schedule::one_f_one_b);  // begins like a number
+  EXPECT_EQ(good("", {"run.name=\"quoted\""}).run.name, "quoted");
+  EXPECT_EQ(good("", {"run.name=a=b"}).run.name, "a=b");
+}
+
+TEST(Override, OverridesAlone) {
+  auto const result = parse_file("", {"data.format=synthetic", "parallel.tp=2"}, 2);
+  ASSERT_TRUE(result.config) << format(result.faults);
+  EXPECT_EQ(result.config->parallel.tp, 2);
+}
+
+struct Case {
+  char const* text;
+  char const* key;
+  char const* found;
+  char const* fix;
+};
+
+class BadOverride : public testing::TestWithParam<Case> {};
+
+TEST_P(BadOverride, GivesOneFault) {
+  auto const& c = GetParam();
+  auto const fault = only_fault(parse("", {c.text}));
+  EXPECT_EQ(fault.key, c.key);
+  EXPECT_EQ(fault.where, std::string("command line: ") + c.text);
+  expect_contains(fault.found, c.found);
+  expect_contains(fault.fix, c.fix);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BadOverride, testing::Values(
+    Case{"other.toml", "other.toml", "other.toml", "one input file"},
+    Case{"run.steps", "run.steps", "run.steps", "run.steps=VALUE"},
+    Case{"run.stps=3", "run.stps", "run.stps", "did you mean run.steps?"},
+    Case{"runn.steps=3", "runn.steps", "runn.steps", "did you mean run.steps?"},
+    Case{"steps=3", "steps", "steps", "did you mean run.steps?"},
+    Case{"modl.hiden=3", "modl.hiden", "modl.hiden", "did you mean model.hidden?"},
+    Case{"qqq.zz=3", "qqq.zz", "qqq.zz", "--help-input"},
+    Case{"=3", "", "", "--help-input"},
+    Case{"run.steps=ten", "run.steps", "the string \"ten\"", "write an integer"},
+    Case{"run.steps=", "run.steps", "an empty string", "write an integer"},
+    Case{"run.steps=010", "run.steps", "the string \"010\"", "write 10"},
+    Case{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
+    Case{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
+    Case{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
+    Case{"run.name=5", "run.name", "the integer 5", "single quotes"},
+    Case{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
+    Case{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
+    Case{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
+    Case{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
+
+TEST(Override, ALineBreakSmugglesNothingIn) {
+  EXPECT_EQ(only_fault(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");
+  auto const fault = only_fault(parse("", {"run.steps=3\nw = 3"}));
+  EXPECT_EQ(fault.where, "command line: run.steps=3 w = 3");
+}
+
+TEST(Override, AFaultOfTheFileStaysOneWhenOverridden) {
+  EXPECT_EQ(only_fault(parse("[run]\nsteps = \"3\"\n", {"run.steps=4"})).where, "t.toml:2:9");
+}
+
+}  // namespace
+}  // namespace p3d::config::test

@@ -1,0 +1,82 @@
+// Every preset is a valid model; the sizes of some that are widely known.
+
+#include "support.hpp"
+
+namespace p3d::config::test {
+namespace {
+
+Model preset(std::string const& name) { return good("", {"model.preset=" + name}).model; }
+
+TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
+  auto const names = preset_names();
+  EXPECT_EQ(names.size(), 15u);
+  for (auto const& name : names) {
+    auto const m = preset(name);
+    EXPECT_EQ(m.preset, name);
+    EXPECT_EQ(m.hidden % m.heads, 0) << name;
+    EXPECT_EQ(m.position == Position::rope, name.starts_with("llama")) << name;
+    EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
+    EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt")) << name;
+    if (name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" && name != "gpt2-124m") {
+      good("", {"model.preset=" + name, "parallel.tp=4"});
+    }
+  }
+}
+
+/// Weights of the linears and embeddings, without biases, norms and positions: enough to know a model by its name.
+double billions(Model const& m) {
+  double const attention = double(m.hidden) * m.hidden * 2 + double(m.hidden) * m.kv_heads * m.head_dim() * 2;
+  double const ffn = double(m.hidden) * m.ffn * (m.activation == Activation::swiglu ? 3 : 2);
+  double const embedding = double(m.vocab_size) * m.hidden * (m.tied_embeddings ? 1 : 2);
+  return (m.layers * (attention + ffn) + embedding) / 1e9;
+}
+
+TEST(Preset, TheNameTellsTheNumberOfParameters) {
+  struct Row {
+    char const* name;
+    double billions;
+  };
+  for (auto const& row : {Row{"gpt2-124m", 0.124}, Row{"gpt2-350m", 0.354}, Row{"gpt2-774m", 0.774}, Row{"gpt2-1558m", 1.558},
+                          Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016},
+                          Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030}, Row{"llama3-70b", 70.554}}) {
+    EXPECT_NEAR(billions(preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
+  }
+}
+
+TEST(Preset, TheTinyOnesDivideByManyLayouts) {
+  for (auto const* name : {"gpt2-tiny", "llama-tiny"}) {
+    auto const m = preset(name);
+    EXPECT_EQ(m.hidden, 96);
+    EXPECT_EQ(m.layers, 8);
+    EXPECT_EQ(m.heads, 12);
+    EXPECT_EQ(m.seq_len, 64);
+    EXPECT_EQ(m.vocab_size, 256);
+    for (auto const* tp : {"1", "2", "3", "6"}) {
+      for (auto const* pp : {"1", "3", "5", "7", "8"}) {
+        good("", {std::string("model.preset=") + name, std::string("parallel.tp=") + tp, std::string("parallel.pp=") + pp});
+      }
+    }
+  }
+  EXPECT_EQ(preset("gpt2-tiny").ffn, 384);
+  EXPECT_EQ(preset("gpt2-tiny").kv_heads, 12);
+  EXPECT_EQ(preset("llama-tiny").ffn, 288);
+  EXPECT_EQ(preset("llama-tiny").kv_heads, 6);
+}
+
+TEST(Preset, Llama3) {
+  auto const m = preset("llama3-8b");
+  EXPECT_EQ(m.kv_heads, 8);
+  EXPECT_EQ(m.rope_theta, 500000.0);
+  EXPECT_EQ(m.seq_len, 8192);
+  EXPECT_EQ(m.norm, Norm::rmsnorm);
+}
+
+TEST(Preset, SizesThatFollowStillFollow) {
+  auto const m = good("", {"model.preset=gpt2-124m", "model.heads=16", "model.hidden=1024"}).model;
+  EXPECT_EQ(m.kv_heads, 16);
+  EXPECT_EQ(m.ffn, 4096);
+  EXPECT_EQ(good("", {"model.preset=llama3-8b", "model.hidden=2048"}).model.ffn, 14336);  // the preset says so
+}
+
+}  // namespace
+}  // namespace p3d::config::test

@@ -1,0 +1,37 @@
+#pragma once
+// Short ways to parse a text and to look for a fault.
+
+#include <p3d/config/parse.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace p3d::config::test {
+
+/// Parses a text as "t.toml"; synthetic data unless the text says otherwise, so that no file is needed.
+inline ParseResult parse(std::string const& text, std::vector<std::string> const& overrides = {}, int num_ranks = 0) {
+  bool const has_data = text.find("[data]") != std::string::npos;
+  return parse_text(text + (has_data ? "" : "\n[data]\nformat = \"synthetic\"\n"), "t.toml", P3D_SOURCE_DIR, overrides, num_ranks);
+}
+
+/// The configuration of an input that must be right.
+inline Config good(std::string const& text, std::vector<std::string> const& overrides = {}, int num_ranks = 0) {
+  auto const result = parse(text, overrides, num_ranks);
+  EXPECT_TRUE(result.faults.empty()) << text << "\n" << format(result.faults);
+  return result.config.value_or(Config{});
+}
+
+/// The one fault of an input that must have exactly one.
+inline Fault only_fault(ParseResult const& result) {
+  EXPECT_FALSE(result.config.has_value());
+  EXPECT_EQ(result.faults.size(), 1u) << format(result.faults);
+  return result.faults.empty() ? Fault{} : result.faults.front();
+}
+
+inline void expect_contains(std::string const& text, std::string const& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in \"" << text << "\"";
+}
+
+}  // namespace p3d::config::test
