@@ -60,10 +60,14 @@ Request::~Request() {
   if (!state_) return;
   if (std::uncaught_exceptions() > state_->exceptions || !detail::mpi_runs()) {
     // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never freed.
+    bool open = false;
     for (auto& part : state_->parts) {
-      if (state_->peer >= 0 && part != MPI_REQUEST_NULL && detail::mpi_runs()) MPI_Cancel(&part);
+      if (part == MPI_REQUEST_NULL) continue;
+      open = true;
+      if (state_->peer >= 0 && detail::mpi_runs()) MPI_Cancel(&part);
     }
-    state_.release();
+    static auto& given_up = *new std::vector<std::unique_ptr<State>>;
+    if (open) given_up.push_back(std::move(state_));
     return;
   }
   try {

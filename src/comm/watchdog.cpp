@@ -53,8 +53,9 @@ struct Watchdog {
   char const* action = "";
   std::int64_t questions = 0;  ///< asked by this rank
   int other_reporter = std::numeric_limits<int>::max();  ///< lowest other rank that has timed out and asks
-  /// Messages on their way: a deque, so that buffers stay where they are.
+  // Messages on their way, with their buffers: deques, so that these stay where they are.
   std::deque<std::pair<MPI_Request, Answer>> answers;
+  std::deque<std::pair<MPI_Request, Question>> asked;
 };
 Watchdog dog;
 
@@ -110,6 +111,16 @@ std::string describe(Answer const& state) {
   return out;
 }
 
+/// Forgets the messages at the front that have left.
+template <class Messages>
+void drop_sent(Messages& messages) {
+  while (!messages.empty()) {
+    int done = 0;
+    if (MPI_Test(&messages.front().first, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) return;
+    messages.pop_front();
+  }
+}
+
 void pause() {
   timespec const time{0, 2000000};
   nanosleep(&time, nullptr);
@@ -131,14 +142,12 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   for (auto& answer : answers) answer.waiting = -1;
   answers[static_cast<std::size_t>(dog.rank)] = own_state();
   if (dog.comm == MPI_COMM_NULL) return answers;
-  // A question to a stopped rank may never complete: its request and this buffer are left for good.
-  auto* question = new Question{++dog.questions, timed_out ? 1 : 0};
+  drop_sent(dog.asked);
+  std::int64_t const number = ++dog.questions;
   for (int rank = 0; rank < dog.size; ++rank) {
-    MPI_Request request = MPI_REQUEST_NULL;
     if (rank == dog.rank) continue;
-    if (MPI_Isend(question, sizeof(Question), MPI_BYTE, rank, question_tag, dog.comm, &request) == MPI_SUCCESS) {
-      MPI_Request_free(&request);
-    }
+    auto& [request, question] = dog.asked.emplace_back(MPI_REQUEST_NULL, Question{number, timed_out ? 1 : 0});
+    MPI_Isend(&question, sizeof(question), MPI_BYTE, rank, question_tag, dog.comm, &request);
   }
   int missing = dog.size - 1;
   base::Stopwatch watch;
@@ -149,7 +158,7 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     while (MPI_Iprobe(MPI_ANY_SOURCE, answer_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
       Answer answer;
       if (MPI_Recv(&answer, sizeof(answer), MPI_BYTE, status.MPI_SOURCE, answer_tag, dog.comm, &status) != MPI_SUCCESS) break;
-      if (answer.question != question->number) continue;  // late, to an earlier question
+      if (answer.question != number) continue;  // late, to an earlier question
       auto& place = answers[static_cast<std::size_t>(status.MPI_SOURCE)];
       if (place.waiting < 0) --missing;
       place = answer;
@@ -200,10 +209,13 @@ void open_watchdog() {
 }
 
 void close_watchdog() {
+  // Small messages have long left; one to a rank that never looked is given up, and its buffer with it.
   for (auto& [request, answer] : dog.answers) {
-    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
-  dog.answers.clear();
+  for (auto& [request, question] : dog.asked) {
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
   if (dog.comm != MPI_COMM_NULL) MPI_Comm_free(&dog.comm);
 }
 
@@ -212,11 +224,7 @@ InWait::~InWait() { dog.wait = outer_; }
 
 void answer_questions() {
   if (dog.comm == MPI_COMM_NULL) return;
-  while (!dog.answers.empty()) {  // those that have left
-    int done = 0;
-    if (MPI_Test(&dog.answers.front().first, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done) break;
-    dog.answers.pop_front();
-  }
+  drop_sent(dog.answers);
   int flag = 0;
   MPI_Status status;
   while (MPI_Iprobe(MPI_ANY_SOURCE, question_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
