@@ -2,16 +2,18 @@
 #include <p3d/base/error.hpp>
 #include <p3d/comm/large_count.hpp>
 
+#include <algorithm>
 #include <utility>
 
-#include "calls.hpp"
 #include "internal.hpp"
+#include "parts.hpp"
 
 namespace p3d::comm {
 
 namespace {
 
-std::int64_t the_count_limit = detail::largest_count;
+constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
+std::int64_t asked_limit = 0;  // by a test
 
 MPI_Datatype mpi_type(Type type) {
   switch (type) {
@@ -41,17 +43,25 @@ std::byte const* at(void const* base, std::int64_t element, Type type) {
   return static_cast<std::byte const*>(base) + element * static_cast<std::int64_t>(size_of(type));
 }
 
+/// Elements of each block that one MPI call may carry.
+std::int64_t limit(Type type, int blocks = 1) {
+  return detail::elements_per_call(static_cast<std::int64_t>(size_of(type)) * blocks);
+}
+
 void require_summable(Type type) { P3D_REQUIRE(type != Type::byte, "bytes travel, they are never reduced"); }
 
 }  // namespace
 
 namespace detail {
-std::int64_t count_limit() { return the_count_limit; }
+std::int64_t elements_per_call(std::int64_t bytes_each) {
+  std::int64_t const most = std::max<std::int64_t>(1, bytes_per_call / bytes_each);
+  return asked_limit > 0 ? std::min(asked_limit, most) : most;
+}
 }  // namespace detail
 
 void set_max_count_per_call(std::int64_t elements) {
   P3D_REQUIRE(elements >= 0, "a count limit is not negative");
-  the_count_limit = elements == 0 || elements > detail::largest_count ? detail::largest_count : elements;
+  asked_limit = elements;
 }
 
 std::size_t size_of(Type type) {
@@ -97,9 +107,9 @@ Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Red
   require_summable(type);
   if (size() == 1 || count == 0) return {};
   auto request = begin("all_reduce", count, type, -1, false);
-  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Iallreduce)(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op),
+      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op),
                                            state_->mpi, part);
     });
   });
@@ -111,18 +121,18 @@ Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t cou
   if (count_each == 0 || (size() == 1 && in == out)) return {};
   auto request = begin("reduce_scatter", count_each * size(), type, -1, false);
   auto& pending = *request.state_;
-  if (count_each <= detail::count_limit()) {
+  if (count_each <= limit(type, size())) {
     start(pending, "MPI_Ireduce_scatter_block", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Ireduce_scatter_block)(in, out, static_cast<detail::Count>(count_each), mpi_type(type),
+      return MPI_Ireduce_scatter_block(in, out, static_cast<int>(count_each), mpi_type(type),
                                                       mpi_op(op), state_->mpi, part);
     });
     return request;
   }
   // The parts of one block lie apart for a reduce-scatter, so each block is reduced to its owner.
   for (int owner = 0; owner < size(); ++owner) {
-    detail::for_each_part(count_each, [&](std::int64_t first, detail::Count length) {
+    detail::for_each_part(count_each, limit(type), [&](std::int64_t first, int length) {
       start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
-        return P3D_MPI_COUNT(MPI_Ireduce)(at(in, owner * count_each + first, type), at(out, first, type), length,
+        return MPI_Ireduce(at(in, owner * count_each + first, type), at(out, first, type), length,
                                           mpi_type(type), mpi_op(op), owner, state_->mpi, part);
       });
     });
@@ -134,17 +144,17 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
   if (count_each == 0 || (size() == 1 && in == out)) return {};
   auto request = begin("all_gather", count_each * size(), type, -1, false);
   bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
-  detail::for_each_part(count_each, [&](std::int64_t first, detail::Count length) {
+  detail::for_each_part(count_each, limit(type, size()), [&](std::int64_t first, int length) {
     // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
     MPI_Datatype packed = MPI_DATATYPE_NULL;
     MPI_Datatype strided = MPI_DATATYPE_NULL;
     auto const& name = state_->name;
     auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
-    detail::check(P3D_MPI_COUNT(MPI_Type_contiguous)(length, mpi_type(type), &packed), "MPI_Type_contiguous", name);
+    detail::check(MPI_Type_contiguous(length, mpi_type(type), &packed), "MPI_Type_contiguous", name);
     detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", name);
     detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", name);
     start(*request.state_, "MPI_Iallgather", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Iallgather)(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type),
+      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type),
                                            at(out, first, type), 1, strided, state_->mpi, part);
     });
     MPI_Type_free(&strided);  // both live on in the operation
@@ -156,9 +166,9 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
 Request Communicator::broadcast(void* inout, std::int64_t count, Type type, int root) {
   if (size() == 1 || count == 0) return {};
   auto request = begin("broadcast", count, type, -1, false);
-  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Ibcast", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Ibcast)(at(inout, first, type), length, mpi_type(type), root, state_->mpi, part);
+      return MPI_Ibcast(at(inout, first, type), length, mpi_type(type), root, state_->mpi, part);
     });
   });
   return request;
@@ -166,9 +176,9 @@ Request Communicator::broadcast(void* inout, std::int64_t count, Type type, int 
 
 Request Communicator::send(void const* buffer, std::int64_t count, Type type, int peer, int tag) {
   auto request = begin("send", count, type, peer, false);
-  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Isend)(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+      return MPI_Isend(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
     });
   });
   return request;
@@ -176,9 +186,9 @@ Request Communicator::send(void const* buffer, std::int64_t count, Type type, in
 
 Request Communicator::recv(void* buffer, std::int64_t count, Type type, int peer, int tag) {
   auto request = begin("recv", count, type, peer, true);
-  detail::for_each_part(count, [&](std::int64_t first, detail::Count length) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
-      return P3D_MPI_COUNT(MPI_Irecv)(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+      return MPI_Irecv(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
     });
     request.state_->receives.push_back(length);
   });

@@ -5,7 +5,6 @@
 
 #include <utility>
 
-#include "calls.hpp"
 #include "internal.hpp"
 
 namespace p3d::comm {
@@ -22,12 +21,12 @@ bool test(Pending& pending) {
     if (!flag) {
       all = false;
     } else if (!pending.receives.empty()) {
-      Count count = 0;
-      check(P3D_MPI_COUNT(MPI_Get_count)(&status, pending.type, &count), "MPI_Get_count", pending.comm->name);
-      if (static_cast<std::int64_t>(count) != pending.receives[i]) {
+      int count = 0;
+      check(MPI_Get_count(&status, pending.type, &count), "MPI_Get_count", pending.comm->name);
+      if (count != pending.receives[i]) {
         throw base::Error({.expected = fmt::format("a message of {} elements", pending.receives[i]),
                            .found = count == MPI_UNDEFINED ? std::string("one that is no whole number of elements")
-                                                           : fmt::format("{}", static_cast<std::int64_t>(count)),
+                                                           : std::to_string(count),
                            .where = fmt::format("rank {}, communicator '{}', message {} from its rank {}",
                                                 base::log_rank(), pending.comm->name, pending.sequence, pending.peer),
                            .fix = "sender and receiver must agree on the number of elements"});

@@ -73,7 +73,7 @@ void wait_all(std::vector<Request>& requests);
 
 /// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
 /// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return a Request. Counts are
-/// 64-bit: MPI-4 large-count calls where the library has them, otherwise split.
+/// 64-bit: what is longer than 1 GiB is split over several MPI calls (src/comm/parts.hpp says why).
 class Communicator {
 public:
   Communicator() = default;
