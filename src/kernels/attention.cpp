@@ -109,17 +109,17 @@ struct Forward {
         std::int64_t const causal = query0 + i - key0 + 1;
         int const valid = static_cast<int>(causal < keys ? causal : keys);
         T const before = top[i];
-        T const now = tile_col_max<T>(team, valid, before, [&](int j) { return scale * s[j]; });
+        T const now = tile_col_max<T>(team, valid, before, [=](int j) { return scale * s[j]; });
         T const shrink = exp_of(before - now);
-        T const part = tile_col_sum<T>(team, valid, [&](int j) { return s[j] = exp_of(scale * s[j] - now); });
-        tile_cols(team, tile - valid, [&](int j) { s[valid + j] = T(0); });
+        T const part = tile_col_sum<T>(team, valid, [=](int j) { return s[j] = exp_of(scale * s[j] - now); });
+        tile_cols(team, tile - valid, [=](int j) { s[valid + j] = T(0); });
         if (p.dropout.active()) {
           T const* const k = keep.row(i);
-          tile_cols(team, valid, [&](int j) { s[j] *= k[j]; });
+          tile_cols(team, valid, [=](int j) { s[j] *= k[j]; });
         }
         if (key0 > 0) {
           T* const yi = y.row(i);
-          tile_cols(team, dim, [&](int d) { yi[d] *= shrink; });
+          tile_cols(team, dim, [=](int d) { yi[d] *= shrink; });
         }
         top[i] = now;
         sum[i] = sum[i] * shrink + part;
@@ -132,7 +132,7 @@ struct Forward {
     tile_rows(team, queries, [&](int i) {
       T* const yi = y.row(i);
       T const inverse = T(1) / sum[i];
-      tile_cols(team, dim, [&](int d) { yi[d] *= inverse; });
+      tile_cols(team, dim, [=](int d) { yi[d] *= inverse; });
       lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
     });
   }
@@ -188,10 +188,10 @@ struct BackwardQueries {
         T const norm = lse(p.lse_at(sample, head, query0 + i)), shift = delta(p.lse_at(sample, head, query0 + i));
         if (p.dropout.active()) {
           T const* const m = keep.row(i);
-          tile_cols(team, valid, [&](int j) { d[j] *= m[j]; });
+          tile_cols(team, valid, [=](int j) { d[j] *= m[j]; });
         }
-        tile_cols(team, valid, [&](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
-        tile_cols(team, tile - valid, [&](int j) { s[valid + j] = T(0); });
+        tile_cols(team, valid, [=](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
+        tile_cols(team, tile - valid, [=](int j) { s[valid + j] = T(0); });
       });
       tile_barrier(team);
       product<T>(team, queries, dim, keys, {score.data, tile}, k, dq);
@@ -251,17 +251,17 @@ struct BackwardKeys {
           // Queries before the key do not see it.
           std::int64_t const hidden = key0 + i - query0;
           int const begin = static_cast<int>(hidden < 0 ? 0 : (hidden < queries ? hidden : queries));
-          tile_cols(team, begin, [&](int j) { s[j] = d[j] = T(0); });
+          tile_cols(team, begin, [=](int j) { s[j] = d[j] = T(0); });
           if (p.dropout.active()) {
             T const* const m = keep.row(i);
-            tile_cols(team, queries - begin, [&](int n) {
+            tile_cols(team, queries - begin, [=](int n) {
               int const j = begin + n;
               T const prob = exp_of(scale * s[j] - norm[j]);
               s[j] = prob * m[j];
               d[j] = prob * (d[j] * m[j] - shift[j]) * scale;
             });
           } else {
-            tile_cols(team, queries - begin, [&](int n) {
+            tile_cols(team, queries - begin, [=](int n) {
               int const j = begin + n;
               s[j] = exp_of(scale * s[j] - norm[j]);
               d[j] = s[j] * (d[j] - shift[j]) * scale;
@@ -307,7 +307,7 @@ void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Drop
              std::int64_t const row = i / heads, head = i % heads;
              T const* const y = &out(row, head * dim);
              T const* const dy = &dout(row, head * dim);
-             T const sum = sum_of<T>(team, dim, [&](std::int64_t d) { return y[d] * dy[d]; });
+             T const sum = sum_of<T>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
              once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
            });
   Block<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};

@@ -34,7 +34,7 @@ KOKKOS_INLINE_FUNCTION void tile_rows(TileTeam const& team, int n, F const& f) {
 }
 /// f(j) for the columns of a row.
 template <class F>
-KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const& f) {
+KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const f) {
   if constexpr (on_host) {
     P3D_SIMD
     for (int j = 0; j < n; ++j) f(j);
@@ -43,7 +43,7 @@ KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const& f) {
   }
 }
 template <class S, class F>
-KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const& f) {
+KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
   S s = 0;
   if constexpr (on_host) {
     P3D_SIMD_SUM(s)
@@ -54,7 +54,7 @@ KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const& f) {
   return s;
 }
 template <class S, class F>
-KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F const& f) {
+KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F const f) {
   S m = least;
   if constexpr (on_host) {
     P3D_SIMD_MAX(m)
@@ -155,7 +155,7 @@ KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, in
       }
   } else {
     tile_rows(team, rows, [&](int i) {
-      tile_cols(team, cols, [&](int j) {
+      tile_cols(team, cols, [=](int j) {
         T sum = c.row(i)[j];
         for (int k = 0; k < inner; ++k) sum += a.row(i)[k] * b.row(k)[j];
         c.row(i)[j] = sum;
@@ -168,7 +168,7 @@ template <class T>
 KOKKOS_INLINE_FUNCTION void set_zero(TileTeam const& team, int rows, int cols, Block<T> c) {
   tile_rows(team, rows, [&](int i) {
     T* const x = c.row(i);
-    tile_cols(team, cols, [&](int j) { x[j] = T(0); });
+    tile_cols(team, cols, [=](int j) { x[j] = T(0); });
   });
 }
 

@@ -22,7 +22,7 @@ double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n
   for_rows(label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
     std::int64_t const begin = block * size;
     std::int64_t const left = n - begin, count = left < 0 ? 0 : (left < size ? left : size);
-    double const part = sum_of<double>(team, count, [&](std::int64_t i) { return f(begin + i); });
+    double const part = sum_of<double>(team, count, [=](std::int64_t i) { return f(begin + i); });
     once(team, [&] { parts(block) = part; });
   });
   double sum = 0;

@@ -10,7 +10,7 @@ template <class T>
 void logits_max(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, View1<T> row_max) {
   for_rows("p3d::kernels::logits_max", exec, logits.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
     T const* const x = logits.data() + r * logits.stride(0);
-    T const m = max_of<T>(team, valid_cols, -std::numeric_limits<T>::infinity(), [&](std::int64_t i) { return x[i]; });
+    T const m = max_of<T>(team, valid_cols, -std::numeric_limits<T>::infinity(), [=](std::int64_t i) { return x[i]; });
     once(team, [&] { row_max(r) = m; });
   });
 }
@@ -21,7 +21,7 @@ void logits_sums(ExecSpace const& exec, View2<T const> logits, std::int64_t vali
   for_rows("p3d::kernels::logits_sums", exec, logits.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
     T const* const x = logits.data() + r * logits.stride(0);
     T const m = row_max(r);
-    Acc<T> const sum = sum_of<Acc<T>>(team, valid_cols, [&](std::int64_t i) { return exp_of(x[i] - m); });
+    Acc<T> const sum = sum_of<Acc<T>>(team, valid_cols, [=](std::int64_t i) { return exp_of(x[i] - m); });
     once(team, [&] {
       std::int64_t const target = targets(r) - vocab_begin;
       sums(0, r) = sum;

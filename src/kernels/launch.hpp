@@ -65,9 +65,12 @@ void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows
                          TeamBody<Body>{body});
 }
 
+// Bodies of these loops capture by value and are copied: behind references the compiler would load what they point to
+// again for every element and lane.
+
 /// f(i) for i in [0, n), iterations independent.
 template <class F>
-KOKKOS_INLINE_FUNCTION void each(Alone const&, std::int64_t n, F const& f) {
+KOKKOS_INLINE_FUNCTION void each(Alone const&, std::int64_t n, F const f) {
   P3D_SIMD
   for (std::int64_t i = 0; i < n; ++i) f(i);
 }
@@ -76,13 +79,20 @@ KOKKOS_INLINE_FUNCTION void each(Team const& team, std::int64_t n, F const& f) {
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
 }
 
+inline constexpr int sum_lanes = 32;
+
 /// The sum of f(i) in type S, known to the whole team.
 template <class S, class F>
-KOKKOS_INLINE_FUNCTION S sum_of(Alone const&, std::int64_t n, F const& f) {
-  S s = 0;
-  P3D_SIMD_SUM(s)
-  for (std::int64_t i = 0; i < n; ++i) s += f(i);
-  return s;
+KOKKOS_INLINE_FUNCTION S sum_of(Alone const&, std::int64_t n, F const f) {
+  // A fixed number of partial sums, whatever the width of the machine's vectors.
+  S part[sum_lanes] = {};
+  std::int64_t i = 0;
+  for (; i + sum_lanes <= n; i += sum_lanes)
+    for (int lane = 0; lane < sum_lanes; ++lane) part[lane] += f(i + lane);
+  for (int lane = 0; i + lane < n; ++lane) part[lane] += f(i + lane);
+  for (int half = sum_lanes / 2; half > 0; half /= 2)
+    for (int lane = 0; lane < half; ++lane) part[lane] += part[lane + half];
+  return part[0];
 }
 template <class S, class Team, class F>
 KOKKOS_INLINE_FUNCTION S sum_of(Team const& team, std::int64_t n, F const& f) {
@@ -93,7 +103,7 @@ KOKKOS_INLINE_FUNCTION S sum_of(Team const& team, std::int64_t n, F const& f) {
 
 /// The maximum of f(i), not below `least`.
 template <class S, class F>
-KOKKOS_INLINE_FUNCTION S max_of(Alone const&, std::int64_t n, S least, F const& f) {
+KOKKOS_INLINE_FUNCTION S max_of(Alone const&, std::int64_t n, S least, F const f) {
   S m = least;
   P3D_SIMD_MAX(m)
   for (std::int64_t i = 0; i < n; ++i) {

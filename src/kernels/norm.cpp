@@ -43,18 +43,18 @@ void layernorm_forward(ExecSpace const& exec, View2<T const> x, View1<T const> w
     T* const out = &y(r, 0);
     T const* const w = weight.data();
     auto const count = static_cast<Acc<T>>(hidden);
-    Acc<T> const m = sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) { return Acc<T>(in[i]); }) / count;
+    Acc<T> const m = sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) { return Acc<T>(in[i]); }) / count;
     // The variance about the mean, in a second pass over a row that is in cache: no cancellation.
-    Acc<T> const squares = sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) {
+    Acc<T> const squares = sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) {
       Acc<T> const d = in[i] - m;
       return d * d;
     });
     Acc<T> const s = Acc<T>(1) / std::sqrt(squares / count + static_cast<Acc<T>>(eps));
     if (has_bias) {
       T const* const b = bias.data();
-      each(team, hidden, [&](std::int64_t i) { out[i] = (in[i] - m) * s * w[i] + b[i]; });
+      each(team, hidden, [=](std::int64_t i) { out[i] = (in[i] - m) * s * w[i] + b[i]; });
     } else {
-      each(team, hidden, [&](std::int64_t i) { out[i] = (in[i] - m) * s * w[i]; });
+      each(team, hidden, [=](std::int64_t i) { out[i] = (in[i] - m) * s * w[i]; });
     }
     once(team, [&] {
       mean(r) = m;
@@ -76,13 +76,13 @@ void layernorm_backward(ExecSpace const& exec, View2<T const> dy, View2<T const>
     T* const out = &dx(r, 0);
     Acc<T> const m = mean(r), s = rstd(r);
     auto const count = static_cast<Acc<T>>(hidden);
-    Acc<T> const a = sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) { return g[i] * w[i]; }) / count;
+    Acc<T> const a = sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) { return g[i] * w[i]; }) / count;
     Acc<T> const b =
-        sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
+        sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
     if (store == Store::add)
-      each(team, hidden, [&](std::int64_t i) { out[i] += s * (g[i] * w[i] - a - (in[i] - m) * s * b); });
+      each(team, hidden, [=](std::int64_t i) { out[i] += s * (g[i] * w[i] - a - (in[i] - m) * s * b); });
     else
-      each(team, hidden, [&](std::int64_t i) { out[i] = s * (g[i] * w[i] - a - (in[i] - m) * s * b); });
+      each(team, hidden, [=](std::int64_t i) { out[i] = s * (g[i] * w[i] - a - (in[i] - m) * s * b); });
   });
   weight_gradients<T>("p3d::kernels::layernorm_weight_gradients", exec, dy, x, mean, rstd, dweight, dbias);
 }
@@ -95,9 +95,9 @@ void rmsnorm_forward(ExecSpace const& exec, View2<T const> x, View1<T const> wei
     T const* const in = &x(r, 0);
     T* const out = &y(r, 0);
     T const* const w = weight.data();
-    Acc<T> const squares = sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) { return Acc<T>(in[i]) * in[i]; });
+    Acc<T> const squares = sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) { return Acc<T>(in[i]) * in[i]; });
     Acc<T> const s = Acc<T>(1) / std::sqrt(squares / static_cast<Acc<T>>(hidden) + static_cast<Acc<T>>(eps));
-    each(team, hidden, [&](std::int64_t i) { out[i] = in[i] * s * w[i]; });
+    each(team, hidden, [=](std::int64_t i) { out[i] = in[i] * s * w[i]; });
     once(team, [&] { rrms(r) = s; });
   });
 }
@@ -113,12 +113,12 @@ void rmsnorm_backward(ExecSpace const& exec, View2<T const> dy, View2<T const> x
     T const* const w = weight.data();
     T* const out = &dx(r, 0);
     Acc<T> const s = rrms(r);
-    Acc<T> const b = sum_of<Acc<T>>(team, hidden, [&](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) /
+    Acc<T> const b = sum_of<Acc<T>>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) /
                      static_cast<Acc<T>>(hidden);
     if (store == Store::add)
-      each(team, hidden, [&](std::int64_t i) { out[i] += s * (g[i] * w[i] - in[i] * s * b); });
+      each(team, hidden, [=](std::int64_t i) { out[i] += s * (g[i] * w[i] - in[i] * s * b); });
     else
-      each(team, hidden, [&](std::int64_t i) { out[i] = s * (g[i] * w[i] - in[i] * s * b); });
+      each(team, hidden, [=](std::int64_t i) { out[i] = s * (g[i] * w[i] - in[i] * s * b); });
   });
   weight_gradients<T>("p3d::kernels::rmsnorm_weight_gradients", exec, dy, x, View1<T const>(), rrms, dweight, View1<T>());
 }

@@ -1,0 +1,91 @@
+// GELU and SwiGLU: against their formulas as written, and against finite differences.
+
+#include "support.hpp"
+
+#include <p3d/kernels/elementwise.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+constexpr std::int64_t rows = 3, cols = 131;  // more than one chunk of columns
+
+double gelu(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
+double silu(double x) { return x / (1.0 + std::exp(-x)); }
+
+template <class T>
+Vec gelu_forward(Vec const& x) {
+  auto const in = matrix_of<T>(rows, cols, x);
+  Owned2<T> const y("p3d::test::y", rows, cols);
+  kernels::gelu_forward<T>(ExecSpace(), in, y);
+  return host(y);
+}
+template <class T>
+Vec gelu_backward(Vec const& x, Vec const& dy) {
+  auto const in = matrix_of<T>(rows, cols, x), g = matrix_of<T>(rows, cols, dy);
+  kernels::gelu_backward<T>(ExecSpace(), in, g, g);  // in place
+  return host(g);
+}
+template <class T>
+Vec swiglu_forward(Vec const& x) {
+  auto const in = matrix_of<T>(rows, 2 * cols, x);
+  Owned2<T> const y("p3d::test::y", rows, cols);
+  kernels::swiglu_forward<T>(ExecSpace(), in, y);
+  return host(y);
+}
+template <class T>
+Vec swiglu_backward(Vec const& x, Vec const& dy) {
+  auto const in = matrix_of<T>(rows, 2 * cols, x), g = matrix_of<T>(rows, cols, dy);
+  Owned2<T> const d("p3d::test::d", rows, 2 * cols);
+  kernels::swiglu_backward<T>(ExecSpace(), in, g, d);
+  return host(d);
+}
+
+Vec const gelu_x = random_values("gelu x", rows* cols, 2.0), dy = random_values("act dy", rows* cols),
+          swiglu_x = random_values("swiglu x", 2 * rows * cols, 2.0);
+
+TEST(Gelu, ForwardMatchesTheFormula) {
+  Vec expected;
+  for (double x : gelu_x) expected.push_back(gelu(x));
+  expect_close(gelu_forward<double>(gelu_x), expected, 1e-14);
+  expect_close(gelu_forward<float>(gelu_x), expected, 1e-6);
+}
+TEST(Gelu, BackwardMatchesFiniteDifferences) {
+  auto const g = gelu_backward<double>(gelu_x, dy);
+  expect_gradient([](Vec const& v) { return dot(gelu_forward<double>(v), dy); }, gelu_x, g, "dx");
+  expect_close(gelu_backward<float>(gelu_x, dy), g, 1e-6);
+}
+
+template <class T>
+void check_far_arguments() {
+  Vec x(rows * cols, 0.0);
+  Vec const far = {-1e4, -300.0, -40.0, -12.0, 0.0, 12.0, 40.0, 300.0, 1e4};
+  std::copy(far.begin(), far.end(), x.begin());
+  auto const y = gelu_forward<T>(x), d = gelu_backward<T>(x, Vec(rows * cols, 1.0));
+  for (std::size_t i = 0; i < far.size(); ++i) {
+    double const step = far[i] > 0 ? 1.0 : far[i] < 0 ? 0.0 : 0.5;
+    EXPECT_NEAR(y[i], std::max(far[i], 0.0), 1e-6) << far[i];
+    EXPECT_NEAR(d[i], step, 1e-6) << far[i];
+  }
+}
+TEST(Gelu, FarArgumentsStayFinite) {
+  check_far_arguments<double>();
+  check_far_arguments<float>();
+}
+
+TEST(Swiglu, ForwardMatchesTheFormula) {
+  Vec expected;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c)
+      expected.push_back(silu(swiglu_x[r * 2 * cols + c]) * swiglu_x[r * 2 * cols + cols + c]);
+  expect_close(swiglu_forward<double>(swiglu_x), expected, 1e-14);
+  expect_close(swiglu_forward<float>(swiglu_x), expected, 1e-6);
+}
+TEST(Swiglu, BackwardMatchesFiniteDifferences) {
+  auto const g = swiglu_backward<double>(swiglu_x, dy);
+  expect_gradient([](Vec const& v) { return dot(swiglu_forward<double>(v), dy); }, swiglu_x, g, "dgate_up");
+  expect_close(swiglu_backward<float>(swiglu_x, dy), g, 1e-6);
+}
+
+}  // namespace

@@ -1,0 +1,107 @@
+// Causal attention: against softmax written out, finite differences, and the same numbers for every split of heads and
+// samples.
+
+#include "attention_case.hpp"
+
+namespace {
+
+class Attention : public ::testing::TestWithParam<Case> {
+protected:
+  Case const c = GetParam();
+  Vec const qkv = random_values("qkv", c.rows() * c.width()), dout = random_values("dout", c.rows() * c.out_width());
+};
+
+TEST_P(Attention, ForwardMatchesSoftmaxWrittenOut) {
+  auto const expected = plain(c, qkv);
+  auto const d = forward<double>(c, qkv);
+  expect_close(d.out, expected.out, 1e-13, "out");
+  expect_close(d.lse, expected.lse, 1e-13, "lse");
+  auto const f = forward<float>(c, qkv);
+  expect_close(f.out, expected.out, 4e-6, "out, float");
+  expect_close(f.lse, expected.lse, 4e-6, "lse, float");
+}
+
+TEST_P(Attention, BackwardMatchesTheGradientWrittenOut) {
+  auto const expected = plain_gradient(c, qkv, dout);
+  expect_close(backward<double>(c, qkv, dout), expected, 1e-13, "dqkv");
+  expect_close(backward<float>(c, qkv, dout), expected, 1e-5, "dqkv, float");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Attention,
+    ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
+                      Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0}, Case{1, 130, 3, 1, 37, 0.0},
+                      Case{2, 7, 2, 2, 6, 0.3}, Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5}),
+    [](auto const& info) { return info.param.name(); });
+
+class AttentionGradient : public ::testing::TestWithParam<Case> {};
+TEST_P(AttentionGradient, MatchesFiniteDifferences) {
+  Case const c = GetParam();
+  auto const qkv = random_values("qkv", c.rows() * c.width()), dout = random_values("dout", c.rows() * c.out_width());
+  expect_gradient([&](Vec const& v) { return dot(forward<double>(c, v).out, dout); }, qkv,
+                  backward<double>(c, qkv, dout), "dqkv");
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
+                         ::testing::Values(Case{2, 5, 4, 2, 6, 0.0}, Case{1, 67, 1, 1, 3, 0.0}, Case{2, 6, 2, 1, 4, 0.4},
+                                           Case{1, 66, 2, 2, 2, 0.3}),
+                         [](auto const& info) { return info.param.name(); });
+
+TEST(AttentionSplit, HeadsInTwoHalvesGiveTheSameNumbers) {
+  Case const whole{2, 70, 4, 2, 10, 0.3};
+  auto const qkv = random_values("qkv", whole.rows() * whole.width()),
+             dout = random_values("dout", whole.rows() * whole.out_width());
+  auto const all = forward<double>(whole, qkv);
+  auto const gradient = backward<double>(whole, qkv, dout);
+  for (std::int64_t half : {0, 1}) {
+    Case part{2, 70, 2, 1, 10, 0.3};
+    part.first_head = 2 * half;
+    // Queries of two heads, keys and values of one.
+    std::vector<std::pair<std::int64_t, std::int64_t>> const ranges = {
+        {2 * half * 10, 20}, {(4 + half) * 10, 10}, {(6 + half) * 10, 10}};
+    auto const split = forward<double>(part, columns_of(qkv, whole.width(), ranges));
+    std::vector<std::pair<std::int64_t, std::int64_t>> const out_range = {{2 * half * 10, 20}};
+    expect_same(split.out, columns_of(all.out, whole.out_width(), out_range), "out");
+    expect_same(backward<double>(part, columns_of(qkv, whole.width(), ranges),
+                                 columns_of(dout, whole.out_width(), out_range)),
+                columns_of(gradient, whole.width(), ranges), "dqkv");
+  }
+}
+
+TEST(AttentionSplit, SamplesOneByOneGiveTheSameNumbers) {
+  Case const whole{3, 20, 2, 2, 10, 0.3};
+  auto const qkv = random_values("qkv", whole.rows() * whole.width()),
+             dout = random_values("dout", whole.rows() * whole.out_width());
+  Vec out, gradient;
+  for (std::int64_t sample = 0; sample < 3; ++sample) {
+    Case part = whole;
+    part.samples = 1;
+    part.first_sample = whole.first_sample + sample;
+    auto const piece = [&](Vec const& v) {
+      std::int64_t const n = static_cast<std::int64_t>(v.size()) / 3;
+      return Vec(v.begin() + sample * n, v.begin() + (sample + 1) * n);
+    };
+    auto const y = forward<double>(part, piece(qkv)).out;
+    auto const g = backward<double>(part, piece(qkv), piece(dout));
+    out.insert(out.end(), y.begin(), y.end());
+    gradient.insert(gradient.end(), g.begin(), g.end());
+  }
+  expect_same(out, forward<double>(whole, qkv).out, "out");
+  expect_same(gradient, backward<double>(whole, qkv, dout), "dqkv");
+}
+
+TEST(AttentionFuture, LaterTokensDoNotMatterEvenAsNan) {
+  Case const c{1, 70, 1, 1, 8, 0.0};
+  auto qkv = random_values("qkv", c.rows() * c.width());
+  auto const before = forward<double>(c, qkv);
+  for (std::int64_t i = 68 * c.width(); i < c.rows() * c.width(); ++i) qkv[i] = std::nan("");
+  auto const after = forward<double>(c, qkv);
+  Vec const a(before.out.begin(), before.out.begin() + 64 * 8), b(after.out.begin(), after.out.begin() + 64 * 8);
+  expect_same(a, b);
+  EXPECT_TRUE(std::isnan(after.out.back())) << "NaN must not be hidden";
+}
+
+TEST(AttentionShape, WhatDoesNotFitIsRefused) {
+  EXPECT_THROW(forward<double>(Case{1, 4, 3, 2, 8, 0.0}, random_values("qkv", 4 * 56)), p3d::base::Error);
+}
+
+}  // namespace

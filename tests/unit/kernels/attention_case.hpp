@@ -1,0 +1,142 @@
+#pragma once
+// Attention with all its matrices written out in double: the other half of the attention tests.
+
+#include "support.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/kernels/attention.hpp>
+
+#include <utility>
+
+namespace {
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+struct Case {
+  std::int64_t samples, seq, heads, kv_heads, dim;
+  double rate;
+  std::int64_t first_head = 0, first_sample = 3;
+
+  std::int64_t rows() const { return samples * seq; }
+  std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
+  std::int64_t out_width() const { return heads * dim; }
+  kernels::AttentionShape shape() const {
+    return {{first_sample, samples, seq}, heads, kv_heads, dim, first_head, 4, 1.0 / std::sqrt(static_cast<double>(dim))};
+  }
+  kernels::Dropout dropout() const { return kernels::make_dropout(rate, 5, "attention"); }
+  std::string name() const {
+    return "samples" + std::to_string(samples) + "_seq" + std::to_string(seq) + "_heads" + std::to_string(heads) + "_" +
+           std::to_string(kv_heads) + "_dim" + std::to_string(dim) + (rate > 0 ? "_dropout" : "");
+  }
+};
+
+struct Output {
+  Vec out, lse;
+};
+
+template <class T>
+Output forward(Case const& c, Vec const& qkv) {
+  Owned2<T> const out("p3d::test::out", c.rows(), c.out_width());
+  Owned1<T> const lse("p3d::test::lse", c.rows() * c.heads), space("p3d::test::space", attention_workspace(c.shape()));
+  Kokkos::deep_copy(out, std::numeric_limits<T>::quiet_NaN());  // must be overwritten
+  kernels::attention_forward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv), out, lse,
+                                space);
+  return {host(out), host(lse)};
+}
+
+template <class T>
+Vec backward(Case const& c, Vec const& qkv, Vec const& dout) {
+  auto const saved = forward<T>(c, qkv);
+  Owned2<T> const dqkv("p3d::test::dqkv", c.rows(), c.width());
+  Owned1<T> const space("p3d::test::space", attention_workspace(c.shape()));
+  Kokkos::deep_copy(dqkv, std::numeric_limits<T>::quiet_NaN());
+  kernels::attention_backward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv),
+                                 matrix_of<T>(c.rows(), c.out_width(), saved.out), vector_of<T>(saved.lse),
+                                 matrix_of<T>(c.rows(), c.out_width(), dout), dqkv, space);
+  return host(dqkv);
+}
+
+/// The whole matrix of probabilities of one head, its dropout factors, and where things lie in qkv.
+struct Head {
+  Case const& c;
+  std::int64_t sample, head;
+  std::int64_t row(std::int64_t i) const { return (sample * c.seq + i) * c.width(); }
+  std::int64_t kv() const { return head / (c.heads / c.kv_heads); }
+  std::int64_t q(std::int64_t i, std::int64_t d) const { return row(i) + head * c.dim + d; }
+  std::int64_t k(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + kv()) * c.dim + d; }
+  std::int64_t v(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + c.kv_heads + kv()) * c.dim + d; }
+  std::int64_t o(std::int64_t i, std::int64_t d) const { return (sample * c.seq + i) * c.out_width() + head * c.dim + d; }
+  double factor(std::int64_t i, std::int64_t j) const {
+    auto const drop = c.dropout();
+    if (!drop.active()) return 1.0;
+    auto const index = ((c.first_head + head) * c.seq + i) * c.seq + j;
+    return p3d::base::random_word(drop.key, c.first_sample + sample, index) >= drop.threshold ? drop.scale : 0.0;
+  }
+  /// Row i of the probabilities; returns the log-sum-exp.
+  double probabilities(Vec const& qkv, std::int64_t i, Vec& p) const {
+    p.assign(c.seq, 0.0);
+    double sum = 0;
+    for (std::int64_t j = 0; j <= i; ++j) {
+      double s = 0;
+      for (std::int64_t d = 0; d < c.dim; ++d) s += qkv[q(i, d)] * qkv[k(j, d)];
+      p[j] = std::exp(s / std::sqrt(static_cast<double>(c.dim)));
+      sum += p[j];
+    }
+    for (double& x : p) x /= sum;
+    return std::log(sum);
+  }
+};
+
+inline Output plain(Case const& c, Vec const& qkv) {
+  Output y{Vec(c.rows() * c.out_width(), 0.0), Vec(c.rows() * c.heads)};
+  Vec p;
+  for (std::int64_t sample = 0; sample < c.samples; ++sample)
+    for (std::int64_t head = 0; head < c.heads; ++head)
+      for (std::int64_t i = 0; i < c.seq; ++i) {
+        Head const h{c, sample, head};
+        y.lse[(sample * c.heads + head) * c.seq + i] = h.probabilities(qkv, i, p);
+        for (std::int64_t j = 0; j <= i; ++j)
+          for (std::int64_t d = 0; d < c.dim; ++d) y.out[h.o(i, d)] += p[j] * h.factor(i, j) * qkv[h.v(j, d)];
+      }
+  return y;
+}
+
+/// Through the Jacobian of softmax: ds_j = sum_l dp_l p_l (delta_jl - p_j).
+inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
+  Vec g(c.rows() * c.width(), 0.0), p, dp(c.seq), m(c.seq);
+  double const scale = 1.0 / std::sqrt(static_cast<double>(c.dim));
+  for (std::int64_t sample = 0; sample < c.samples; ++sample)
+    for (std::int64_t head = 0; head < c.heads; ++head)
+      for (std::int64_t i = 0; i < c.seq; ++i) {
+        Head const h{c, sample, head};
+        h.probabilities(qkv, i, p);
+        double mean = 0;
+        for (std::int64_t j = 0; j <= i; ++j) {
+          m[j] = h.factor(i, j);
+          dp[j] = 0;
+          for (std::int64_t d = 0; d < c.dim; ++d) {
+            dp[j] += m[j] * dout[h.o(i, d)] * qkv[h.v(j, d)];
+            g[h.v(j, d)] += p[j] * m[j] * dout[h.o(i, d)];
+          }
+          mean += p[j] * dp[j];
+        }
+        for (std::int64_t j = 0; j <= i; ++j)
+          for (std::int64_t d = 0; d < c.dim; ++d) {
+            double const ds = scale * p[j] * (dp[j] - mean);
+            g[h.q(i, d)] += ds * qkv[h.k(j, d)];
+            g[h.k(j, d)] += ds * qkv[h.q(i, d)];
+          }
+      }
+  return g;
+}
+
+/// Some column ranges (begin, count) of a matrix, side by side.
+inline Vec columns_of(Vec const& m, std::int64_t width, std::vector<std::pair<std::int64_t, std::int64_t>> const& ranges) {
+  Vec out;
+  for (std::size_t row = 0; row < m.size(); row += width)
+    for (auto [begin, count] : ranges) out.insert(out.end(), m.begin() + row + begin, m.begin() + row + begin + count);
+  return out;
+}
+
+}  // namespace

@@ -1,0 +1,49 @@
+// Bias: forward adds to every row, backward sums the columns on top of what is there; empty means nothing.
+
+#include "support.hpp"
+
+#include <p3d/kernels/elementwise.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+template <class T>
+void check(std::int64_t rows, std::int64_t cols) {
+  auto const y = random_values("y", rows * cols), b = random_values("b", cols);
+  Vec forward = y, backward = b;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < cols; ++c) {
+      forward[r * cols + c] += b[c];
+      backward[c] += y[r * cols + c];
+    }
+  auto const dy = matrix_of<T>(rows, cols, y);
+  auto const db = vector_of<T>(b);
+  kernels::bias_backward<T>(ExecSpace(), dy, db);
+  expect_close(host(db), backward, 4 * std::numeric_limits<T>::epsilon());
+  kernels::add_bias<T>(ExecSpace(), dy, vector_of<T>(b));
+  expect_close(host(dy), forward, 4 * std::numeric_limits<T>::epsilon());
+  kernels::add_bias<T>(ExecSpace(), dy, View1<T const>());
+  kernels::bias_backward<T>(ExecSpace(), dy, View1<T>());
+  expect_close(host(dy), forward, 4 * std::numeric_limits<T>::epsilon());
+}
+
+TEST(Bias, MatchesPlainLoops) {
+  for (auto [rows, cols] : {std::pair{1, 1}, {7, 5}, {300, 131}, {0, 4}}) {
+    check<double>(rows, cols);
+    check<float>(rows, cols);
+  }
+}
+
+TEST(Bias, LongColumnsKeepSinglePrecision) {
+  // A plain float sum of 2^20 + ... loses all the small terms: 2^24 + 1 = 2^24 in float.
+  constexpr std::int64_t rows = 4097;
+  Vec dy(rows, 1.0);
+  dy[0] = 16777216.0;
+  auto const db = vector_of<float>({0.0});
+  kernels::bias_backward<float>(ExecSpace(), matrix_of<float>(rows, 1, dy), db);
+  EXPECT_EQ(host(db)[0], 16777216.0 + 4096.0);
+}
+
+}  // namespace

@@ -1,0 +1,119 @@
+// Cross entropy: against softmax written out, finite differences, padding, uncounted rows, and shards put together.
+
+#include "support.hpp"
+
+#include <p3d/kernels/cross_entropy.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+constexpr std::int64_t rows = 6, vocabulary = 205, padded = 208;
+std::vector<int> const targets = {0, 204, -1, 17, 100, 131};  // first, last, uncounted
+
+/// Logits [rows, padded] with large numbers in the padding, where they would show.
+Vec make_logits() {
+  auto x = random_values("logits", rows * padded, 3.0);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = vocabulary; c < padded; ++c) x[r * padded + c] = 50.0;
+  return x;
+}
+Vec const logits = make_logits();
+
+struct Result {
+  double loss;
+  Vec lse, gradient;
+};
+/// The vocabulary split into shards at the columns of `cuts`, as parallel ranks would do it.
+template <class T>
+Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
+  auto const t = ints_of(targets);
+  std::vector<Owned2<T>> parts;
+  Vec max(rows, -std::numeric_limits<double>::infinity()), sums(2 * rows, 0.0);
+  auto const last = [&](std::size_t s) { return s + 2 == cuts.size(); };
+  auto const valid = [&](std::size_t s) { return last(s) ? vocabulary - cuts[s] : cuts[s + 1] - cuts[s]; };
+  for (std::size_t s = 0; s + 1 < cuts.size(); ++s) {
+    Vec part;
+    for (std::int64_t r = 0; r < rows; ++r)
+      part.insert(part.end(), x.begin() + r * padded + cuts[s], x.begin() + r * padded + cuts[s + 1]);
+    parts.push_back(matrix_of<T>(rows, cuts[s + 1] - cuts[s], part));
+    Owned1<T> const m("p3d::test::max", rows);
+    kernels::logits_max<T>(ExecSpace(), parts.back(), valid(s), m);
+    auto const h = host(m);
+    for (std::int64_t r = 0; r < rows; ++r) max[r] = std::max(max[r], h[r]);
+  }
+  auto const row_max = vector_of<T>(max);
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    Owned2<T> const partial("p3d::test::sums", 2, rows);
+    kernels::logits_sums<T>(ExecSpace(), parts[s], valid(s), cuts[s], t, row_max, partial);
+    sums = plus(sums, host(partial));
+  }
+  Owned1<T> const lse("p3d::test::lse", rows);
+  double const loss = kernels::cross_entropy_loss<T>(ExecSpace(), t, row_max, matrix_of<T>(2, rows, sums), lse);
+  Vec gradient(rows * padded);
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<T>(scale), parts[s]);
+    auto const h = host(parts[s]);
+    auto const width = cuts[s + 1] - cuts[s];
+    for (std::int64_t r = 0; r < rows; ++r)
+      std::copy(h.begin() + r * width, h.begin() + (r + 1) * width, gradient.begin() + r * padded + cuts[s]);
+  }
+  return {loss, host(lse), gradient};
+}
+
+Result plain(Vec const& x, double scale) {
+  Result p{0.0, Vec(rows), Vec(rows * padded, 0.0)};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    long double sum = 0;
+    for (std::int64_t c = 0; c < vocabulary; ++c) sum += std::exp(static_cast<long double>(x[r * padded + c]));
+    p.lse[r] = static_cast<double>(std::log(sum));
+    if (targets[r] < 0) continue;
+    p.loss += p.lse[r] - x[r * padded + targets[r]];
+    for (std::int64_t c = 0; c < vocabulary; ++c)
+      p.gradient[r * padded + c] = scale * (std::exp(x[r * padded + c] - p.lse[r]) - (c == targets[r] ? 1.0 : 0.0));
+  }
+  return p;
+}
+
+class CrossEntropy : public ::testing::TestWithParam<std::vector<std::int64_t>> {};
+
+TEST_P(CrossEntropy, MatchesSoftmaxWrittenOut) {
+  auto const expected = plain(logits, 0.125);
+  auto const d = run<double>(logits, GetParam(), 0.125);
+  EXPECT_NEAR(d.loss, expected.loss, 1e-12);
+  expect_close(d.lse, expected.lse, 1e-14, "lse");
+  expect_close(d.gradient, expected.gradient, 1e-15, "gradient");
+  auto const f = run<float>(logits, GetParam(), 0.125);
+  EXPECT_NEAR(f.loss, expected.loss, 1e-5);
+  expect_close(f.lse, expected.lse, 1e-6, "lse");
+  expect_close(f.gradient, expected.gradient, 1e-6, "gradient");
+}
+
+TEST_P(CrossEntropy, PaddingAndUncountedRowsHaveNoGradient) {
+  auto const g = run<double>(logits, GetParam(), 0.125).gradient;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = targets[r] < 0 ? 0 : vocabulary; c < padded; ++c)
+      EXPECT_EQ(g[r * padded + c], 0.0) << r << ", " << c;
+}
+
+TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
+  auto const cuts = GetParam();
+  expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0).loss; }, logits,
+                  run<double>(logits, cuts, 1.0).gradient, "dlogits");
+}
+
+// One shard; uneven ones; one that holds only padding.
+INSTANTIATE_TEST_SUITE_P(Shards, CrossEntropy,
+                         ::testing::Values(std::vector<std::int64_t>{0, padded}, std::vector<std::int64_t>{0, 100, padded},
+                                           std::vector<std::int64_t>{0, 3, 130, padded},
+                                           std::vector<std::int64_t>{0, 205, padded}));
+
+TEST(CrossEntropyLarge, LogitsFarAboveTheRangeOfExp) {
+  Vec x = logits;
+  for (double& v : x) v += 2000.0;
+  auto const f = run<float>(x, {0, padded}, 1.0);
+  EXPECT_NEAR(f.loss, plain(logits, 1.0).loss, 5e-3);  // 2000 in float has a spacing of 1.2e-4
+}
+
+}  // namespace

@@ -1,0 +1,112 @@
+// Dropout at hidden sites: the documented mask, element by element; residual forward and backward; no layout in the mask.
+
+#include "support.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/kernels/elementwise.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+using kernels::Rows;
+
+namespace {
+
+constexpr std::int64_t samples = 4, seq = 6, hidden = 133, rows = samples * seq;  // hidden is not a multiple of 4
+kernels::Dropout const drop = kernels::make_dropout(0.3, 11, "site");
+Vec const x = random_values("x", rows* hidden), branch = random_values("branch", rows* hidden),
+          bias = random_values("bias", hidden), dy = random_values("dy", rows* hidden);
+
+/// The factor of row r, column c when the first sample is `first`, word by word.
+double factor(kernels::Dropout const& d, std::int64_t first, std::int64_t r, std::int64_t c) {
+  if (!d.active()) return 1.0;
+  auto const word = p3d::base::random_word(d.key, first + r / seq, (r % seq) * hidden + c);
+  return word >= d.threshold ? d.scale : 0.0;
+}
+
+template <class T>
+Vec forward(kernels::Dropout const& d, Vec const& a, Vec const& b, Vec const& add, Rows shape) {
+  Owned2<T> const y("p3d::test::y", shape.rows(), hidden);
+  kernels::residual_forward<T>(ExecSpace(), shape, matrix_of<T>(shape.rows(), hidden, a),
+                               matrix_of<T>(shape.rows(), hidden, b), vector_of<T>(add), d, y);
+  return host(y);
+}
+template <class T>
+Vec backward(kernels::Dropout const& d, Vec const& g, Rows shape) {
+  Owned2<T> const out("p3d::test::dbranch", shape.rows(), hidden);
+  kernels::residual_backward<T>(ExecSpace(), shape, matrix_of<T>(shape.rows(), hidden, g), d, out);
+  return host(out);
+}
+
+TEST(Dropout, ThresholdAndScale) {
+  EXPECT_FALSE(kernels::make_dropout(0.0, 1, "a").active());
+  EXPECT_EQ(kernels::make_dropout(0.0, 1, "a").scale, 1.0);
+  auto const half = kernels::make_dropout(0.5, 1, "a");
+  EXPECT_EQ(half.threshold, 0x80000000u);
+  EXPECT_EQ(half.scale, 2.0);
+  EXPECT_EQ(kernels::make_dropout(1.0 - 1e-16, 1, "a").threshold, 0xffffffffu);
+  EXPECT_NE(half.key.k0, kernels::make_dropout(0.5, 1, "b").key.k0);
+  EXPECT_THROW(kernels::make_dropout(1.0, 1, "a"), p3d::base::Error);
+  EXPECT_THROW(kernels::make_dropout(-0.1, 1, "a"), p3d::base::Error);
+}
+
+TEST(Dropout, KeepsTheStatedShare) {
+  std::int64_t const n = 400;
+  Rows const shape{0, 1, n};
+  auto const d = matrix_of<double>(n, hidden, Vec(n * hidden, 1.0));
+  kernels::dropout_in_place<double>(ExecSpace(), shape, drop, d);
+  double kept = 0;
+  for (double v : host(d)) kept += v != 0.0;
+  double const share = kept / static_cast<double>(n * hidden);
+  EXPECT_NEAR(share, 0.7, 5.0 * std::sqrt(0.21 / static_cast<double>(n * hidden)));  // five standard deviations
+}
+
+template <class T>
+void check_residual(kernels::Dropout const& d, bool has_bias, double tolerance) {
+  Rows const shape{9, samples, seq};
+  Vec y(rows * hidden), g(rows * hidden);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      std::int64_t const i = r * hidden + c;
+      y[i] = x[i] + factor(d, 9, r, c) * (branch[i] + (has_bias ? bias[c] : 0.0));
+      g[i] = factor(d, 9, r, c) * dy[i];
+    }
+  expect_close(forward<T>(d, x, branch, has_bias ? bias : Vec(), shape), y, tolerance);
+  expect_close(backward<T>(d, dy, shape), g, tolerance);
+  // In place.
+  auto const in_place = matrix_of<T>(rows, hidden, x);
+  kernels::residual_forward<T>(ExecSpace(), shape, in_place, matrix_of<T>(rows, hidden, branch),
+                               vector_of<T>(has_bias ? bias : Vec()), d, in_place);
+  expect_close(host(in_place), y, tolerance);
+  auto const gradient = matrix_of<T>(rows, hidden, dy);
+  kernels::dropout_in_place<T>(ExecSpace(), shape, d, gradient);
+  expect_close(host(gradient), g, tolerance);
+}
+
+TEST(Residual, MatchesTheDocumentedMask) {
+  for (bool has_bias : {false, true}) {
+    check_residual<double>(drop, has_bias, 1e-15);
+    check_residual<float>(drop, has_bias, 5e-7);
+    check_residual<double>(kernels::Dropout{}, has_bias, 1e-15);
+    check_residual<float>(kernels::Dropout{}, has_bias, 5e-7);
+  }
+}
+
+TEST(Residual, BackwardMatchesFiniteDifferences) {
+  Rows const shape{2, 1, 3};
+  std::int64_t const n = shape.rows() * hidden;
+  Vec const a(x.begin(), x.begin() + n), b(branch.begin(), branch.begin() + n), g(dy.begin(), dy.begin() + n);
+  expect_gradient([&](Vec const& v) { return dot(forward<double>(drop, a, v, bias, shape), g); }, b,
+                  backward<double>(drop, g, shape), "dbranch");
+}
+
+TEST(Dropout, TheSplitOfSamplesDoesNotChangeTheMask) {
+  auto const whole = backward<double>(drop, dy, Rows{7, 4, seq});
+  std::int64_t const cut = 3 * seq * hidden;
+  auto parts = backward<double>(drop, Vec(dy.begin(), dy.begin() + cut), Rows{7, 3, seq});
+  auto const tail = backward<double>(drop, Vec(dy.begin() + cut, dy.end()), Rows{10, 1, seq});
+  parts.insert(parts.end(), tail.begin(), tail.end());
+  expect_same(parts, whole);
+  EXPECT_NE(backward<double>(drop, dy, Rows{8, 4, seq}), whole) << "another sample must have another mask";
+}
+
+}  // namespace

@@ -1,0 +1,83 @@
+// Token and position embedding: lookups, repeated tokens, shards of the vocabulary.
+
+#include "support.hpp"
+
+#include <p3d/kernels/embedding.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+constexpr std::int64_t vocabulary = 11, hidden = 37, samples = 2, seq = 5, rows = samples * seq;
+std::vector<int> const tokens = {3, 3, 0, 10, 7, 3, 10, 10, 1, 3};  // 3 and 10 come several times
+Vec const weight = random_values("wte", vocabulary* hidden), dout = random_values("dout", rows* hidden),
+          positions = random_values("wpe", 9 * hidden);
+
+/// Rows [begin, end) of the vocabulary.
+Vec shard(Vec const& w, std::int64_t begin, std::int64_t end) {
+  return Vec(w.begin() + begin * hidden, w.begin() + end * hidden);
+}
+
+template <class T>
+Vec forward(std::int64_t begin, std::int64_t end) {
+  Owned2<T> const out("p3d::test::out", rows, hidden);
+  Kokkos::deep_copy(out, T(99));
+  kernels::embedding_forward<T>(ExecSpace(), ints_of(tokens), matrix_of<T>(end - begin, hidden, shard(weight, begin, end)),
+                                begin, out);
+  return host(out);
+}
+template <class T>
+Vec backward(std::int64_t begin, std::int64_t end) {
+  auto const dw = matrix_of<T>(end - begin, hidden, shard(weight, begin, end));  // adds to what is there
+  kernels::embedding_backward<T>(ExecSpace(), ints_of(tokens), matrix_of<T>(rows, hidden, dout), begin, dw);
+  return host(dw);
+}
+
+template <class T>
+void check(double tolerance) {
+  Vec looked_up(rows * hidden), summed = weight;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      looked_up[r * hidden + c] = weight[tokens[r] * hidden + c];
+      summed[tokens[r] * hidden + c] += dout[r * hidden + c];
+    }
+  expect_close(forward<T>(0, vocabulary), looked_up, tolerance);
+  expect_close(backward<T>(0, vocabulary), summed, tolerance);
+  // Two shards: the sum of the lookups, the gradients side by side, bit for bit.
+  expect_same(plus(forward<T>(0, 4), forward<T>(4, vocabulary)), forward<T>(0, vocabulary), "shards, forward");
+  Vec parts = backward<T>(0, 4);
+  auto const upper = backward<T>(4, vocabulary);
+  parts.insert(parts.end(), upper.begin(), upper.end());
+  expect_same(parts, backward<T>(0, vocabulary), "shards, backward");
+}
+
+TEST(Embedding, LooksUpAndSums) {
+  check<double>(1e-15);
+  check<float>(5e-7);
+}
+
+template <class T>
+void check_positions(double tolerance) {
+  kernels::Rows const shape{0, samples, seq};
+  constexpr std::int64_t offset = 3;
+  Vec expected = dout, summed = positions;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      expected[r * hidden + c] += positions[(r % seq + offset) * hidden + c];
+      summed[(r % seq + offset) * hidden + c] += dout[r * hidden + c];
+    }
+  auto const out = matrix_of<T>(rows, hidden, dout), g = matrix_of<T>(rows, hidden, dout);
+  auto const p = matrix_of<T>(9, hidden, positions), dp = matrix_of<T>(9, hidden, positions);
+  kernels::position_forward<T>(ExecSpace(), shape, p, offset, out);
+  kernels::position_backward<T>(ExecSpace(), shape, g, offset, dp);
+  expect_close(host(out), expected, tolerance);
+  expect_close(host(dp), summed, tolerance);
+}
+
+TEST(Position, AddsAndSums) {
+  check_positions<double>(1e-15);
+  check_positions<float>(5e-7);
+}
+
+}  // namespace

@@ -1,0 +1,28 @@
+// The float exponential that vectorises, against the one of the C library.
+
+#include <kernels/numeric.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+using p3d::kernels::exp_polynomial;
+
+TEST(Exponential, TwoUnitsInTheLastPlaceOverTheRange) {
+  for (double x = -87.0; x <= 87.0; x += 0.00137) {
+    float const arg = static_cast<float>(x);
+    double const expected = std::exp(static_cast<double>(arg));
+    ASSERT_NEAR(exp_polynomial(arg), expected, 2.4e-7 * expected) << "x = " << x;
+  }
+  EXPECT_EQ(exp_polynomial(0.0f), 1.0f);
+}
+
+TEST(Exponential, SaturatesAndKeepsNan) {
+  float const infinity = std::numeric_limits<float>::infinity();
+  EXPECT_TRUE(std::isfinite(exp_polynomial(infinity)));
+  EXPECT_GT(exp_polynomial(infinity), 6e37f);
+  EXPECT_LT(exp_polynomial(-infinity), 2e-38f);
+  EXPECT_GE(exp_polynomial(-infinity), 0.0f);
+  EXPECT_TRUE(std::isnan(exp_polynomial(std::numeric_limits<float>::quiet_NaN())));
+}

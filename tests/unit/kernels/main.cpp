@@ -1,0 +1,1 @@
+#include <support/kokkos_main.hpp>

@@ -1,0 +1,125 @@
+// Layer and RMS norm: against sums written out, against finite differences, and double against float.
+
+#include "support.hpp"
+
+#include <p3d/kernels/norm.hpp>
+
+using namespace p3d::test;
+using p3d::kernels::Store;
+
+namespace {
+
+struct Case {
+  std::int64_t rows, hidden;
+  bool layer, bias;  // layer norm or RMS norm
+};
+constexpr double eps = 1e-3;
+
+/// y, mean, rstd of one kind of norm, plainly.
+struct Plain {
+  Vec y, mean, rstd;
+};
+Plain plain(Case const& c, Vec const& x, Vec const& w, Vec const& b) {
+  Plain p{Vec(x.size()), Vec(c.rows), Vec(c.rows)};
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    long double sum = 0, squares = 0;
+    for (std::int64_t i = 0; i < c.hidden; ++i) sum += x[r * c.hidden + i];
+    double const mean = c.layer ? static_cast<double>(sum / c.hidden) : 0.0;
+    for (std::int64_t i = 0; i < c.hidden; ++i) squares += std::pow(x[r * c.hidden + i] - mean, 2);
+    double const rstd = 1.0 / std::sqrt(static_cast<double>(squares / c.hidden) + eps);
+    for (std::int64_t i = 0; i < c.hidden; ++i)
+      p.y[r * c.hidden + i] = (x[r * c.hidden + i] - mean) * rstd * w[i] + (c.bias ? b[i] : 0.0);
+    p.mean[r] = mean;
+    p.rstd[r] = rstd;
+  }
+  return p;
+}
+
+template <class T>
+Plain forward(Case const& c, Vec const& x, Vec const& w, Vec const& b) {
+  auto const dx = matrix_of<T>(c.rows, c.hidden, x);
+  auto const dw = vector_of<T>(w);
+  auto const db = vector_of<T>(c.bias ? b : Vec());
+  Owned2<T> const y("p3d::test::y", c.rows, c.hidden);
+  Owned1<T> const mean("p3d::test::mean", c.rows), rstd("p3d::test::rstd", c.rows);
+  if (c.layer)
+    p3d::kernels::layernorm_forward<T>(ExecSpace(), dx, dw, db, eps, y, mean, rstd);
+  else
+    p3d::kernels::rmsnorm_forward<T>(ExecSpace(), dx, dw, eps, y, rstd);
+  return {host(y), host(mean), host(rstd)};
+}
+
+struct Gradients {
+  Vec x, w, b;
+};
+/// Starts from `before` in every result.
+template <class T>
+Gradients backward(Case const& c, Vec const& x, Vec const& w, Vec const& dy, Store store, double before) {
+  auto const saved = forward<T>(c, x, w, Vec(w.size(), 0.0));
+  auto const dx = matrix_of<T>(c.rows, c.hidden, Vec(x.size(), before));
+  auto const dw = vector_of<T>(Vec(w.size(), before)), db = vector_of<T>(Vec(c.bias ? w.size() : 0, before));
+  auto const gx = matrix_of<T>(c.rows, c.hidden, x), gdy = matrix_of<T>(c.rows, c.hidden, dy);
+  auto const gw = vector_of<T>(w), mean = vector_of<T>(saved.mean), rstd = vector_of<T>(saved.rstd);
+  if (c.layer)
+    p3d::kernels::layernorm_backward<T>(ExecSpace(), gdy, gx, gw, mean, rstd, store, dx, dw, db);
+  else
+    p3d::kernels::rmsnorm_backward<T>(ExecSpace(), gdy, gx, gw, rstd, store, dx, dw);
+  return {host(dx), host(dw), host(db)};
+}
+
+class Norm : public ::testing::TestWithParam<Case> {
+protected:
+  Case const c = GetParam();
+  Vec const x = random_values("norm x", c.rows* c.hidden), w = random_values("norm w", c.hidden),
+            b = random_values("norm b", c.hidden), dy = random_values("norm dy", c.rows* c.hidden);
+};
+
+TEST_P(Norm, ForwardMatchesPlainSums) {
+  auto const expected = plain(c, x, w, b);
+  auto const check = [&](Plain const& found, double tolerance) {
+    expect_close(found.y, expected.y, tolerance, "y");
+    expect_close(found.rstd, expected.rstd, tolerance, "rstd");
+    if (c.layer) expect_close(found.mean, expected.mean, tolerance, "mean");
+  };
+  check(forward<double>(c, x, w, b), tolerance_of<double>());
+  check(forward<float>(c, x, w, b), tolerance_of<float>());
+}
+
+TEST_P(Norm, BackwardMatchesFiniteDifferences) {
+  auto const g = backward<double>(c, x, w, dy, Store::overwrite, 0.0);
+  expect_gradient([&](Vec const& v) { return dot(forward<double>(c, v, w, b).y, dy); }, x, g.x, "dx");
+  expect_gradient([&](Vec const& v) { return dot(forward<double>(c, x, v, b).y, dy); }, w, g.w, "dweight");
+  if (c.bias) expect_gradient([&](Vec const& v) { return dot(forward<double>(c, x, w, v).y, dy); }, b, g.b, "dbias");
+}
+
+TEST_P(Norm, BackwardAddsWhereItShould) {
+  auto const zero = backward<double>(c, x, w, dy, Store::overwrite, 0.0);
+  auto const over = backward<double>(c, x, w, dy, Store::overwrite, 2.0);
+  auto const add = backward<double>(c, x, w, dy, Store::add, 2.0);
+  expect_same(over.x, zero.x, "dx overwritten");
+  expect_close(add.x, plus(zero.x, Vec(zero.x.size(), 2.0)), 1e-14, "dx added");
+  expect_close(over.w, plus(zero.w, Vec(zero.w.size(), 2.0)), 1e-14, "dweight added");
+  expect_close(over.b, plus(zero.b, Vec(zero.b.size(), 2.0)), 1e-14, "dbias added");
+}
+
+TEST_P(Norm, FloatBackwardIsNearDouble) {
+  auto const a = backward<float>(c, x, w, dy, Store::overwrite, 0.0);
+  auto const d = backward<double>(c, x, w, dy, Store::overwrite, 0.0);
+  expect_close(a.x, d.x, tolerance_of<float>(), "dx");
+  expect_close(a.w, d.w, tolerance_of<float>(), "dweight");
+  expect_close(a.b, d.b, tolerance_of<float>(), "dbias");
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Norm,
+                         ::testing::Values(Case{3, 5, true, true}, Case{5, 67, true, false}, Case{4, 32, true, true},
+                                           Case{3, 5, false, false}, Case{4, 67, false, false}));
+
+TEST(NormLong, AMeanFarFromZeroCostsNoAccuracy) {
+  Case const c{2, 1000, true, false};
+  auto x = random_values("far", c.rows * c.hidden);
+  for (double& v : x) v = static_cast<float>(v + 100.0);
+  Vec const w(c.hidden, 1.0);
+  expect_close(forward<float>(c, x, w, {}).y, plain(c, x, w, {}).y, 2e-5);
+}
+
+}  // namespace

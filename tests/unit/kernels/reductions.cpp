@@ -1,0 +1,65 @@
+// Sums, counts and fills over long vectors.
+
+#include "support.hpp"
+
+#include <p3d/kernels/elementwise.hpp>
+
+#include <limits>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+TEST(SumSquares, MatchesALongDoubleSum) {
+  for (std::int64_t n : {0, 1, 31, 4096, 4097, 100003}) {
+    auto const x = random_values("x", n);
+    EXPECT_NEAR(kernels::sum_squares<double>(ExecSpace(), vector_of<double>(x)), dot(x, x), 1e-14 * (1.0 + dot(x, x)));
+    auto const f = vector_of<float>(x);
+    auto const rounded = host(f);  // float input, but accumulated in double
+    EXPECT_NEAR(kernels::sum_squares<float>(ExecSpace(), f), dot(rounded, rounded), 1e-14 * (1.0 + dot(x, x)));
+  }
+}
+
+TEST(SumSquares, MoreElementsThanFullBlocks) {
+  std::int64_t const n = 1024 * 4096 + 12345;
+  Owned1<float> const x("p3d::test::x", n);
+  kernels::fill<float>(ExecSpace(), x, 2.0f);
+  EXPECT_EQ(kernels::sum_squares<float>(ExecSpace(), x), 4.0 * static_cast<double>(n));
+}
+
+TEST(CountNotFinite, CountsNanAndBothInfinities) {
+  auto x = random_values("x", 10000);
+  EXPECT_EQ(kernels::count_not_finite<double>(ExecSpace(), vector_of<double>(x)), 0);
+  x[0] = std::numeric_limits<double>::quiet_NaN();
+  x[5000] = std::numeric_limits<double>::infinity();
+  x[9999] = -std::numeric_limits<double>::infinity();
+  EXPECT_EQ(kernels::count_not_finite<double>(ExecSpace(), vector_of<double>(x)), 3);
+  EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), vector_of<float>(x)), 3);
+  EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), View1<float const>()), 0);
+}
+
+TEST(Fill, EveryElement) {
+  for (std::int64_t n : {0, 1, 1024, 3000}) {
+    Owned1<double> const x("p3d::test::x", n);
+    kernels::fill<double>(ExecSpace(), x, 1.5);
+    expect_same(host(x), Vec(n, 1.5));
+  }
+}
+
+TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {
+  constexpr std::int64_t rows = 6, cols = 140, global_rows = 5;  // the last row is padding
+  auto const key = p3d::base::random_key(1, "wte");
+  Vec expected(rows * cols, 0.0);
+  for (std::int64_t i = 0; i < global_rows * cols; ++i) expected[i] = 0.02 * p3d::base::random_normal(key, 0, i);
+  Owned2<double> const all("p3d::test::all", rows, cols), block("p3d::test::block", 3, 70);
+  kernels::fill_normal<double>(ExecSpace(), key, 0.02, 0, 0, cols, global_rows, all);
+  expect_close(host(all), expected, 1e-15);
+  kernels::fill_normal<double>(ExecSpace(), key, 0.02, 3, 70, cols, global_rows - 3, block);
+  Vec part;
+  for (std::int64_t r = 3; r < 6; ++r)
+    part.insert(part.end(), expected.begin() + r * cols + 70, expected.begin() + (r + 1) * cols);
+  expect_close(host(block), part, 1e-15);
+}
+
+}  // namespace

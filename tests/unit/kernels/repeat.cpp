@@ -1,0 +1,103 @@
+// The same call twice gives the same bits, with as many threads as this run has (a race would show).
+
+#include "support.hpp"
+
+#include <p3d/kernels/attention.hpp>
+#include <p3d/kernels/cross_entropy.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/embedding.hpp>
+#include <p3d/kernels/norm.hpp>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+
+namespace {
+
+constexpr std::int64_t rows = 96, hidden = 200;
+
+/// Runs ten times, each time into fresh memory.
+void expect_repeats(std::function<Vec()> const& run, std::string const& what) {
+  auto const first = run();
+  for (int i = 0; i < 9; ++i) expect_same(run(), first, what);
+}
+
+TEST(Repeat, Sums) {
+  auto const x = matrix_of<float>(rows, hidden, random_values("x", rows * hidden));
+  auto const flat = p3d::device::flat(View2<float const>(x));
+  auto const long_one = vector_of<float>(random_values("long", 300000));
+  expect_repeats([&] { return Vec{kernels::sum_squares<float>(ExecSpace(), long_one)}; }, "sum_squares");
+  expect_repeats([&] { return Vec{kernels::sum_squares<float>(ExecSpace(), flat)}; }, "sum_squares, short");
+  expect_repeats(
+      [&] {
+        Owned1<float> const b("p3d::test::b", hidden);
+        kernels::bias_backward<float>(ExecSpace(), x, b);
+        return host(b);
+      },
+      "bias_backward");
+}
+
+TEST(Repeat, EmbeddingBackwardWithTokensThatComeOften) {
+  std::vector<int> tokens;
+  for (int r = 0; r < rows; ++r) tokens.push_back(r * r % 5);
+  auto const t = ints_of(tokens);
+  auto const g = matrix_of<float>(rows, hidden, random_values("g", rows * hidden));
+  expect_repeats(
+      [&] {
+        Owned2<float> const w("p3d::test::w", 5, hidden);
+        kernels::embedding_backward<float>(ExecSpace(), t, g, 0, w);
+        return host(w);
+      },
+      "embedding_backward");
+}
+
+TEST(Repeat, NormBackward) {
+  auto const x = matrix_of<float>(rows, hidden, random_values("x", rows * hidden));
+  auto const g = matrix_of<float>(rows, hidden, random_values("g", rows * hidden));
+  auto const w = vector_of<float>(random_values("w", hidden)), one = vector_of<float>(Vec(rows, 0.9));
+  expect_repeats(
+      [&] {
+        Owned2<float> const dx("p3d::test::dx", rows, hidden);
+        Owned1<float> const dw("p3d::test::dw", hidden), db("p3d::test::db", hidden);
+        kernels::layernorm_backward<float>(ExecSpace(), g, x, w, one, one, kernels::Store::add, dx, dw, db);
+        auto all = host(dx);
+        for (auto const& part : {host(dw), host(db)}) all.insert(all.end(), part.begin(), part.end());
+        return all;
+      },
+      "layernorm_backward");
+}
+
+TEST(Repeat, AttentionWithDropout) {
+  kernels::AttentionShape const shape{{0, 2, 150}, 4, 2, 16, 0, 4, 0.25};
+  auto const drop = kernels::make_dropout(0.2, 1, "attention");
+  auto const qkv = matrix_of<float>(300, 128, random_values("qkv", 300 * 128));
+  auto const dout = matrix_of<float>(300, 64, random_values("dout", 300 * 64));
+  expect_repeats(
+      [&] {
+        Owned2<float> const out("p3d::test::out", 300, 64), dqkv("p3d::test::dqkv", 300, 128);
+        Owned1<float> const lse("p3d::test::lse", 1200), space("p3d::test::space", attention_workspace(shape));
+        kernels::attention_forward<float>(ExecSpace(), shape, drop, qkv, out, lse, space);
+        kernels::attention_backward<float>(ExecSpace(), shape, drop, qkv, out, lse, dout, dqkv, space);
+        auto all = host(out);
+        auto const g = host(dqkv);
+        all.insert(all.end(), g.begin(), g.end());
+        return all;
+      },
+      "attention");
+}
+
+TEST(Repeat, CrossEntropy) {
+  std::vector<int> targets(rows, 3);
+  auto const t = ints_of(targets);
+  auto const logits = matrix_of<float>(rows, hidden, random_values("logits", rows * hidden));
+  expect_repeats(
+      [&] {
+        Owned1<float> const max("p3d::test::max", rows), lse("p3d::test::lse", rows);
+        Owned2<float> const sums("p3d::test::sums", 2, rows);
+        kernels::logits_max<float>(ExecSpace(), logits, hidden, max);
+        kernels::logits_sums<float>(ExecSpace(), logits, hidden, 0, t, max, sums);
+        return Vec{kernels::cross_entropy_loss<float>(ExecSpace(), t, max, sums, lse)};
+      },
+      "loss");
+}
+
+}  // namespace

@@ -1,0 +1,72 @@
+// Rotary embedding: the rotation written with complex numbers, its transpose, and that scores see only distances.
+
+#include "support.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/kernels/rope.hpp>
+
+#include <complex>
+
+using namespace p3d::test;
+namespace kernels = p3d::kernels;
+using kernels::Rotation;
+
+namespace {
+
+constexpr std::int64_t samples = 2, seq = 7, heads = 3, dim = 10, width = 34;  // 4 columns behind the heads stay
+kernels::Rows const rows{5, samples, seq};
+constexpr double theta = 10000.0;
+
+template <class T>
+Vec rotate(Vec const& x, Rotation rotation, std::int64_t offset) {
+  auto const d = matrix_of<T>(samples * seq, width, x);
+  kernels::rope<T>(ExecSpace(), rows, heads, dim, theta, offset, rotation, d);
+  return host(d);
+}
+
+Vec plain(Vec x, std::int64_t offset) {
+  for (std::int64_t r = 0; r < samples * seq; ++r)
+    for (std::int64_t h = 0; h < heads; ++h)
+      for (std::int64_t i = 0; i < dim / 2; ++i) {
+        double& a = x[r * width + h * dim + i];
+        double& b = x[r * width + h * dim + i + dim / 2];
+        double const angle = static_cast<double>(r % seq + offset) * std::pow(theta, -2.0 * i / dim);
+        auto const z = std::complex<double>(a, b) * std::polar(1.0, angle);
+        a = z.real();
+        b = z.imag();
+      }
+  return x;
+}
+
+Vec const x = random_values("rope x", samples* seq* width), dy = random_values("rope dy", samples* seq* width);
+
+TEST(Rope, MatchesComplexNumbers) {
+  for (std::int64_t offset : {0, 1000}) {
+    expect_close(rotate<double>(x, Rotation::forward, offset), plain(x, offset), 1e-12);
+    expect_close(rotate<float>(x, Rotation::forward, offset), plain(x, offset), 1e-6);
+  }
+}
+
+TEST(Rope, BackwardIsTheTransposeAndTheInverse) {
+  auto const y = rotate<double>(x, Rotation::forward, 3), dx = rotate<double>(dy, Rotation::backward, 3);
+  EXPECT_NEAR(dot(y, dy), dot(x, dx), 1e-10);
+  expect_close(rotate<double>(y, Rotation::backward, 3), x, 1e-13);
+  expect_gradient([&](Vec const& v) { return dot(rotate<double>(v, Rotation::forward, 3), dy); }, x, dx, "dx");
+}
+
+TEST(Rope, ScoresSeeDistancesOnly) {
+  auto const score = [](Vec const& v, std::int64_t i, std::int64_t j) {  // head 0 of row i with head 1 of row j
+    double s = 0;
+    for (std::int64_t d = 0; d < dim; ++d) s += v[i * width + d] * v[j * width + dim + d];
+    return s;
+  };
+  auto const here = rotate<double>(x, Rotation::forward, 0), there = rotate<double>(x, Rotation::forward, 55);
+  EXPECT_NEAR(score(here, 5, 2), score(there, 5, 2), 1e-11);
+}
+
+TEST(Rope, OddHeadsAreRefused) {
+  auto const d = matrix_of<double>(samples * seq, width, x);
+  EXPECT_THROW(kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d), p3d::base::Error);
+}
+
+}  // namespace
