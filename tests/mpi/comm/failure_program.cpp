@@ -52,12 +52,24 @@ void run(std::string const& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  comm::Environment environment(argc, argv);
+  std::string const name = argc > 1 ? argv[1] : "";
   try {
-    run(argc > 1 ? argv[1] : "");
-  } catch (std::exception const& e) {
-    base::error_here(e.what());
-    comm::abort_all(static_cast<int>(base::ExitCode::run_failed));
+    comm::Environment environment(argc, argv);
+    if (name == "unwound") {  // nobody catches inside: the environment must end the others
+      comm::Communicator world = comm::Communicator::world();
+      if (world.rank() == world.size() - 1) throw std::runtime_error("a fault that unwinds the environment");
+      std::fputs("waiting\n", stdout);
+      world.barrier().wait();
+      return 0;
+    }
+    try {
+      run(name);
+    } catch (std::exception const& e) {
+      base::error_here(e.what());
+      comm::abort_all(static_cast<int>(base::ExitCode::run_failed));
+    }
+  } catch (std::exception const&) {
+    std::fputs("unreachable\n", stderr);
   }
   return 0;
 }

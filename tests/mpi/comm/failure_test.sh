@@ -18,7 +18,7 @@ bad=0
 fail() { echo "FAILED: $*"; bad=1; }
 says() { grep -qE -- "$1" "$log" || fail "nothing printed like: $1"; }
 [ "$seconds" -le 15 ] || fail "it took more than 15 s"
-[ "$(grep -c '^pid ' "$log")" -eq 4 ] || fail "not all 4 ranks started"
+[ "$case_name" = unwound ] || [ "$(grep -c '^pid ' "$log")" -eq 4 ] || fail "not all 4 ranks started"
 sleep 0.2
 for pid in $(sed -n 's/^pid //p' "$log"); do
   if kill -0 "$pid" 2> /dev/null && ! grep -q '^State:.*Z' "/proc/$pid/status" 2> /dev/null; then
@@ -37,6 +37,10 @@ case $case_name in
   thrown)
     [ "$code" -eq 1 ] || fail "exit code $code, not 1"
     says 'rank 3\] a fault on the last rank' ;;
+  unwound)
+    [ "$code" -eq 1 ] || fail "exit code $code, not 1"
+    grep -q unreachable "$log" && fail "the environment was left"
+    says 'rank 3\] an exception ends this rank' ;;
   absent | stopped)
     [ "$code" -eq 3 ] || fail "exit code $code, not 3"
     says 'step 12, 2F0: waited [0-9.]+ s for all_reduce #3 of .tp.'
