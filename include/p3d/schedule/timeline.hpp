@@ -1,0 +1,55 @@
+#pragma once
+// When each action of a program ran (measured) or would run (simulated), and the pictures of it. The simulator and the
+// executor's recorder both fill this form, so a prediction and a measurement are drawn by the same function.
+
+#include <p3d/schedule/action.hpp>
+
+#include <string>
+#include <vector>
+
+namespace p3d::schedule {
+
+/// One action on one rank. For messages, the time that the rank spends on them itself (usually nothing).
+struct TimelineEvent {
+  int rank = 0;      ///< pipeline rank
+  Action action;
+  double start = 0;  ///< seconds
+  double end = 0;
+  bool operator==(TimelineEvent const&) const = default;
+};
+
+/// One step (or several) of a pipeline. The time between two events of a rank is time that it waited.
+struct Timeline {
+  int num_ranks = 0;
+  std::vector<TimelineEvent> events;     ///< in any order; of one rank they do not overlap
+  std::string title;                     ///< "1f1b, 4 ranks, 8 microbatches"
+  std::vector<std::string> rank_notes;   ///< empty, or one short text per rank, at the end of its row ("waits 27 %, 1.2 GiB")
+  std::vector<std::string> caption;      ///< lines below the picture (bubble, peak memory, how it was got)
+  /// Stages per rank (chunks): with more than one, the picture tells them apart. 0: the number is read off the events.
+  int stages_per_rank = 0;
+};
+
+/// What a rank did with the time from the first start to the last end of all ranks.
+struct RankTimes {
+  double compute = 0;   ///< F, B, I and W
+  double other = 0;     ///< reductions, the optimizer step, messages
+  double wait = 0;      ///< the rest: the bubble
+};
+std::vector<RankTimes> rank_times(Timeline const& timeline);
+
+/// The share of all ranks' time that is not compute, in [0, 1]: the mean over the ranks of 1 - compute / span, where the span
+/// is from the first start to the last end of the compute actions of all ranks.
+double bubble_share(Timeline const& timeline);
+
+/// A picture as SVG: ranks down, time across; forward, input and weight part, whole backward and waiting are told apart by
+/// colour, by lightness and by hatching, so that it can be read in black and white. `time_unit`: "s" chooses s, ms or us by
+/// size; any other text is printed as it is ("f" for multiples of a forward).
+std::string to_svg(Timeline const& timeline, std::string const& time_unit = "s");
+/// Several pictures below one another, with one time axis.
+std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit = "s");
+
+/// The Chrome trace format (JSON; opens in Perfetto and chrome://tracing): one track per rank, times in microseconds, the
+/// waits as events of their own.
+std::string to_chrome_trace(Timeline const& timeline);
+
+}  // namespace p3d::schedule
