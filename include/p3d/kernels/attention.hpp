@@ -17,7 +17,9 @@ struct AttentionShape {
   double scale = 1.0;            ///< 1 / sqrt(head_dim)
 };
 
-/// Elements of workspace that forward and backward need (0 is possible).
+/// Elements of workspace that backward needs (one per query and head; forward takes the same view and leaves it alone).
+/// Score tiles live in the team's scratch memory. Work grows with the causal half of the scores. No atomics: results have
+/// the same bits for every number of threads and every split of heads and samples.
 std::int64_t attention_workspace(AttentionShape const& shape);
 
 /// out [rows, heads head_dim] = dropout(softmax(scale q k^T, causal)) v; lse [samples * heads * seq_len] is the
