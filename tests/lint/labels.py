@@ -9,6 +9,7 @@ import source_tree
 
 KERNEL = re.compile(r"\bparallel_(?:for|reduce|scan)\s*(\()")
 ALLOCATION = re.compile(r"\b(?:Owned[12]|View)\s*<[^;(){}]*>\s*(?:\w+\s*)?([({])")
+VIEW_ALLOC = re.compile(r"(create_mirror\w*\s*\(\s*)?\b(?:Kokkos::)?view_alloc\s*(\()")
 NESTED = re.compile(r"(?:Kokkos::)?(?:TeamThread|ThreadVector|TeamVector)(?:M?D?)Range\b")
 FENCE = re.compile(r"(?:\.|->|Kokkos::|\bfence_)fence\s*\(")
 REGION = re.compile(r"\b(?:pushRegion|ScopedRegion(?:\s+\w+)?|kokkos_malloc(?:<[^>]*>)?|markEvent)\s*([({])")
@@ -18,8 +19,9 @@ FENCE_WRAPPER = "include/p3d/device/compat.hpp"  # the one place that calls Kokk
 
 
 def is_label(argument, room):
-    """True for a literal of this room, or for a label handed on."""
-    return re.search(rf'"p3d::{room}::[\w:. -]+"?', argument) is not None or re.fullmatch(r"label_?(\.c_str\(\))?", argument)
+    """True for a literal of this room (a part may be added to it), or for a label handed on."""
+    return (re.search(rf'"p3d::{room}::(?:[\w:. -]+"|"\)?\s*\+)', argument) is not None
+            or re.fullmatch(r"label_?(\.c_str\(\))?", argument) is not None)
 
 
 def forwarders(texts):
@@ -52,9 +54,13 @@ def check(root):
         for match in ALLOCATION.finditer(text):
             given = source_tree.arguments(text, match.start(1))
             # A View made from a pointer or another View allocates nothing; one made from a string does.
-            if given and ('"' in given[0] or "view_alloc" in given[0] or "std::string" in given[0]):
+            if given and ('"' in given[0] or "std::string" in given[0]) and "view_alloc" not in given[0]:
                 if not is_label(given[0], room):
                     wrong(match.start(), "an allocation", given[0])
+        for match in VIEW_ALLOC.finditer(text):
+            given = source_tree.arguments(text, match.start(2))
+            if not match.group(1) and not any(is_label(argument, room) for argument in given):  # a mirror keeps its label
+                wrong(match.start(), "an allocation", ", ".join(given))
         for match in REGION.finditer(text):
             given = source_tree.arguments(text, match.start(1)) or [""]
             if not is_label(given[0], room):

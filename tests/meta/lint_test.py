@@ -30,6 +30,8 @@ PLANTS = [
     ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_scan("p3d::model::f", 10, body); }\n', 'label "p3d::kernels::'),
     ("labels", "src/model/planted.cpp", 'device::Owned1<double> a("weights", 10);\n', "an allocation needs a label"),
     ("labels", "src/model/planted.cpp", 'Kokkos::View<double*, Space> a(Kokkos::view_alloc("w", exec), 10);\n', "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp", "auto p = std::make_shared<V>(Kokkos::view_alloc(Kokkos::WithoutInitializing), 10);\n", "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "p3d::model::"); }\n', "fence() needs a label"),
     ("labels", "src/model/planted.cpp", "void f(E exec) { exec.fence(); }\n", "use device::fence"),
     ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "here"); }\n', "fence() needs a label"),
     ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
@@ -50,6 +52,8 @@ HARMLESS = [
      "void g() { Kokkos::parallel_for(Kokkos::TeamThreadRange(team, 3), body); }\n"
      "// Kokkos::parallel_for(10, body);\n"
      'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\nvoid h() { pass("p3d::kernels::h"); }\n'
+     "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
+     'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
