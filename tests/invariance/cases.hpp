@@ -23,7 +23,8 @@ struct Layout {
 std::vector<Model> models(int ranks);
 
 /// Every (dp, tp, pp) with product `ranks` that the model allows, in every order that gives a different mesh, with both
-/// schedules where there is a pipeline. `subset`: each triple once, orders and schedules taken in turn.
-std::vector<Layout> layouts(int ranks, bool subset, int turn);
+/// schedules where there is a pipeline. With `turn` >= 0 a covering subset: the model of that turn (0 to 3) gets every
+/// fourth triple, with orders and schedules taken in turn, so that the four models together have each triple once.
+std::vector<Layout> layouts(int ranks, int turn);
 
 }  // namespace p3d::invariance

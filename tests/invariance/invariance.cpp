@@ -38,6 +38,9 @@ struct Options {
 };
 
 constexpr int num_steps = 20;
+// With some seeds the gradient norm of a llama with dropout jumps (7: to 16 at step 13), and a jump multiplies rounding by
+// a thousand in any layout; the comparison is about layouts, so it takes a seed whose run is calm.
+constexpr int seed = 3;
 
 /// The configuration for `ranks` ranks, or nothing when the sizes do not allow the layout.
 std::optional<p3d::config::Config> make_config(Options const& o, Model const& m, Layout const& l, int ranks, int seed) {
@@ -74,16 +77,18 @@ int run(Options const& o) {
   double worst = 0.0;
   for (auto const& model : p3d::invariance::models(ranks)) {
     if (!o.model.empty() && model.name != o.model) continue;
+    auto const cases = p3d::invariance::layouts(ranks, o.full ? -1 : turn++);
+    if (cases.empty()) continue;
     std::vector<double> reference(num_steps);
     if (world.rank() == 0) {
-      auto const config = make_config(o, model, {}, 1, 7);
+      auto const config = make_config(o, model, {}, 1, seed);
       P3D_REQUIRE(config.has_value(), "the reference input is valid");
       reference = train(o, *config, p3d::comm::Communicator::self());
       P3D_REQUIRE(reference.front() > reference.back() + 0.5, "the reference learns, so that losses can differ");
     }
     world.broadcast(reference.data(), num_steps, p3d::comm::Type::float64, 0).wait();
-    for (auto const& layout : p3d::invariance::layouts(ranks, !o.full, turn++)) {
-      auto const config = make_config(o, model, layout, ranks, o.sabotage ? 8 : 7);
+    for (auto const& layout : cases) {
+      auto const config = make_config(o, model, layout, ranks, o.sabotage ? seed + 1 : seed);
       if (!config) continue;  // the same on every rank: sizes that do not divide
       auto const losses = train(o, *config, world);
       double deviation = 0.0;
