@@ -7,6 +7,7 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace p3d::schedule {
 namespace {
@@ -29,6 +30,10 @@ Earliest earliest_receives(Program const& program) {
     if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
       int& next = last[cell(program, a.stage + 1, a.microbatch)];
       next = std::max(next, i);
+    }
+    if (a.op == Op::forward && input_is_local(program, a.stage)) {
+      int& previous = last[cell(program, a.stage - 1, a.microbatch)];
+      previous = std::max(previous, i);
     }
   };
   for (auto const& actions : program.ranks)
@@ -54,20 +59,62 @@ Earliest earliest_receives(Program const& program) {
       release(a.stage, a.microbatch, static_cast<int>(i));
       if (makes_input_gradient(a.op) && output_is_local(program, a.stage))
         release(a.stage + 1, a.microbatch, static_cast<int>(i));
+      if (a.op == Op::forward && input_is_local(program, a.stage)) release(a.stage - 1, a.microbatch, static_cast<int>(i));
     }
   return earliest;
 }
 
+/// By cell: where the receiving rank should be when the activation comes, if every part of a stage takes the same time and
+/// messages none: before the action that runs then. What cannot be run this way gets the largest number.
+std::vector<int> arrivals(Program const& program) {
+  auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
+  constexpr int unknown = std::numeric_limits<int>::max();
+  std::vector<int> forward(cells, unknown), backward(cells, unknown);  // times when they end
+  std::vector<std::vector<int>> start(program.ranks.size());
+  std::vector<int> clock(program.ranks.size(), 0);
+  auto const ready = [&](Action const& a) {
+    std::size_t const at = cell(program, a.stage, a.microbatch), stride = static_cast<std::size_t>(program.num_microbatches);
+    if (a.op == Op::forward) return a.stage == 0 ? 0 : forward[at - stride];
+    if (a.op == Op::backward_weight) return backward[at];
+    return a.stage + 1 == program.num_stages ? forward[at] : backward[at + stride];
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t r = 0; r < start.size(); ++r)
+      for (auto const& actions = program.ranks[r]; start[r].size() < actions.size(); moved = true) {
+        Action const& a = actions[start[r].size()];
+        int const time = ready(a);
+        if (time == unknown) break;
+        start[r].push_back(std::max(clock[r], time));
+        clock[r] = start[r].back() + (a.op == Op::backward ? 2 : 1);
+        std::size_t const at = cell(program, a.stage, a.microbatch);
+        if (a.op == Op::forward) forward[at] = clock[r];
+        if (makes_input_gradient(a.op)) backward[at] = clock[r];
+      }
+  }
+  std::vector<int> result(cells, unknown);
+  for (int s = 1; s < program.num_stages; ++s)
+    for (int m = 0; m < program.num_microbatches; ++m) {
+      int const time = forward[cell(program, s - 1, m)];
+      if (time == unknown) continue;
+      auto const& there = start[static_cast<std::size_t>(rank_of(program, s))];
+      auto const after = std::upper_bound(there.begin(), there.end(), time) - there.begin();
+      result[cell(program, s, m)] = std::max(0, static_cast<int>(after) - 1);
+    }
+  return result;
+}
+
 }  // namespace
 
-void add_messages(Program& program, int receives_ahead) {
-  P3D_REQUIRE(receives_ahead >= 0, "receives are posted before their use");
+void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
+  P3D_REQUIRE(receives_ahead >= 0 && gradients_ahead >= 0, "receives are posted before their use");
   require_in_range(program);
   for (auto const& actions : program.ranks)
     for (Action const& a : actions) P3D_REQUIRE(is_compute(a.op), "messages are added to compute actions only, once");
   Channels const channels(program);
   Earliest const earliest = earliest_receives(program);
   Deadlines const deadline = receive_deadlines(program, channels);
+  auto const arrival = arrivals(program);
 
   // Where each rank posts which receives. Walking the senders in order keeps the order of every channel.
   struct Receive {
@@ -93,8 +140,12 @@ void add_messages(Program& program, int receives_ahead) {
       if (channel < 0) continue;
       int const stage = gradient ? a.stage - 1 : a.stage + 1;
       std::size_t const at = cell(program, stage, a.microbatch);
-      int const use = (gradient ? use_b : use_f)[at];
-      int const early = std::max((gradient ? earliest.gradient : earliest.activation)[at], use - receives_ahead);
+      // An activation: where its data should come, or so many actions before its use, but not while its slot is in use. A
+      // gradient: when its buffer is there; posted late, ranks could wait in a circle, each to take a slot whose gradient
+      // the other has not asked for.
+      int const wanted = std::min(use_f[at] - receives_ahead, arrival[at]);
+      int const early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead)
+                                 : std::max(earliest.activation[at], wanted);
       int& previous = posted[static_cast<std::size_t>(channel)];
       previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
       receives[static_cast<std::size_t>(rank_of(program, stage))].push_back(

@@ -6,48 +6,61 @@
 
 namespace p3d::schedule {
 
-// One line per schedule: the variable generator_<x> of generators/<x>.cpp, in the order of the documentation.
-#define P3D_GENERATORS(line) \
-  line(gpipe)                \
-  line(one_f_one_b)
-
-#define P3D_DECLARE(x) extern Generator const generator_##x;
-P3D_GENERATORS(P3D_DECLARE)
-#undef P3D_DECLARE
+// A line P3D_GENERATOR(x) for every file generators/x.cpp, written by CMake.
+#define P3D_GENERATOR(x) extern Generator const generator_##x;
+#include "generators.inc"
+#undef P3D_GENERATOR
 
 std::span<Generator const* const> generators() {
-#define P3D_ADDRESS(x) &generator_##x,
-  static Generator const* const all[] = {P3D_GENERATORS(P3D_ADDRESS)};
-#undef P3D_ADDRESS
+#define P3D_GENERATOR(x) &generator_##x,
+  static Generator const* const all[] = {
+#include "generators.inc"
+  };
+#undef P3D_GENERATOR
   return all;
 }
 
 Generator const* find_generator(std::string_view name) {
   for (Generator const* generator : generators())
-    if (generator->name == name) return generator;
+    if (generator->name == name || (!name.empty() && generator->alias == name)) return generator;
   return nullptr;
 }
 
-Program generate(std::string_view name, Shape const& shape) {
+namespace {
+
+[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
+  throw base::Error({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
+                    base::ExitCode::bad_input);
+}
+
+}  // namespace
+
+Program generate(std::string_view name, Shape const& asked) {
   Generator const* generator = find_generator(name);
   if (generator == nullptr) {
     std::vector<std::string> names;
     for (Generator const* known : generators()) names.emplace_back(known->name);
     std::string const near = base::nearest(name, names);
-    throw base::Error({.expected = fmt::format("a schedule: {}", base::join(names)),
-                       .found = fmt::format("\"{}\"", name),
-                       .where = "pipeline.schedule",
-                       .fix = near.empty() ? "choose one of them" : fmt::format("did you mean \"{}\"?", near)},
-                      base::ExitCode::bad_input);
+    refuse(fmt::format("a schedule: {}", base::join(names)), fmt::format("\"{}\"", name), "pipeline.schedule",
+           near.empty() ? "choose one of them" : fmt::format("did you mean \"{}\"?", near));
   }
+  Shape shape = asked;
+  if (shape.stages_per_rank == 0) shape.stages_per_rank = generator->stages_per_rank;
+  if (shape.stages_per_rank < 1 || (shape.stages_per_rank != generator->stages_per_rank && !generator->any_stages_per_rank))
+    refuse(generator->any_stages_per_rank ? std::string("at least 1 stage per rank")
+                                          : fmt::format("{} stage{} per rank for {}", generator->stages_per_rank,
+                                                        generator->stages_per_rank == 1 ? "" : "s", name),
+           fmt::format("{}", shape.stages_per_rank), "pipeline.virtual_stages",
+           "remove pipeline.virtual_stages, or choose interleaved_1f1b or looped_bfs");
+  if (shape.microbatch_group_size < 0 || (shape.microbatch_group_size > 0 && !generator->any_group_size))
+    refuse("a group size only for a schedule that goes through the chunks in groups of microbatches",
+           fmt::format("{} for {}", shape.microbatch_group_size, name), "pipeline.microbatch_group_size",
+           "remove pipeline.microbatch_group_size, or choose interleaved_1f1b");
   int const smallest = generator->smallest_microbatches(shape.num_ranks);
   if (shape.num_microbatches < smallest)
-    throw base::Error({.expected = fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest, name,
-                                               shape.num_ranks),
-                       .found = fmt::format("{}", shape.num_microbatches),
-                       .where = "batch.microbatches",
-                       .fix = "raise the global batch, lower batch.micro, or choose another schedule"},
-                      base::ExitCode::bad_input);
+    refuse(fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest, name, shape.num_ranks),
+           fmt::format("{}", shape.num_microbatches), "batch.microbatches",
+           "raise the global batch, lower batch.micro, or choose another schedule");
   return generator->make(shape);
 }
 

@@ -10,24 +10,33 @@ namespace p3d::schedule {
 
 /// What a generator is asked for.
 struct Shape {
-  int num_ranks = 1;         ///< pipeline ranks
-  int num_microbatches = 1;  ///< per step and data-parallel replica
+  int num_ranks = 1;              ///< pipeline ranks
+  int num_microbatches = 1;       ///< per step and data-parallel replica
+  int stages_per_rank = 1;        ///< chunks, virtual stages; for generate(): 0 is the schedule's own number
+  int microbatch_group_size = 0;  ///< for interleaving; 0: as many as there are ranks
 };
 
-/// One schedule. Each lives in a file of its own under src/schedule/generators.
+/// One schedule: a file of its own under src/schedule/generators that defines generator_<name of the file>. The build finds
+/// it there; nothing else names it.
 struct Generator {
-  std::string_view name;                     ///< as in the input file
-  std::string_view help;                     ///< one line: what it does and what it costs
-  int (*smallest_microbatches)(int num_ranks);  ///< fewer than this cannot be scheduled on so many ranks
-  Program (*make)(Shape const& shape);       ///< compute actions only; call complete() on it
+  std::string_view name;             ///< as in the input file
+  std::string_view alias = {};       ///< another name for it
+  std::string_view help = {};        ///< one line: what it does and what it costs (f, i, w: times of the parts of a stage)
+  int stages_per_rank = 1;           ///< unless asked for another number
+  bool any_stages_per_rank = false;  ///< may be asked for another number
+  bool any_group_size = false;       ///< uses microbatch_group_size
+  /// Fewer than this cannot be scheduled on so many ranks.
+  int (*smallest_microbatches)(int num_ranks) = [](int) { return 1; };
+  Program (*make)(Shape const& shape) = nullptr;  ///< compute actions only; call complete() on it
 };
 
-/// All generators, in the order of the documentation.
+/// All generators, by the names of their files.
 std::span<Generator const* const> generators();
-/// The generator of that name, or nullptr.
+/// The generator of that name or alias, or nullptr.
 Generator const* find_generator(std::string_view name);
 /// The compute actions of a named schedule. Throws base::Error (bad_input) for an unknown name (with the nearest known
-/// one) and for too few microbatches (with the smallest number that works).
+/// one), for a number of stages per rank or a group size that the schedule does not take, and for too few microbatches (with
+/// the smallest number that works).
 Program generate(std::string_view name, Shape const& shape);
 
 }  // namespace p3d::schedule

@@ -18,6 +18,9 @@ Program gpipe(int num_ranks, int num_microbatches);
 /// min(p - 1 - r, m) forwards, alternates, then drains. Peak live activations on rank r: min(p - r, m).
 Program one_f_one_b(int num_ranks, int num_microbatches);
 
+/// More than any number of actions, half of what fits.
+inline constexpr int any_number = 1 << 30;
+
 // --- passes ----------------------------------------------------------------------------------------------------------
 
 /// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last action
@@ -26,10 +29,12 @@ Program one_f_one_b(int num_ranks, int num_microbatches);
 /// keeps it that many compute actions longer, so that the receive can be posted earlier: more slots, better overlap.
 void assign_slots(Program& program, int lookahead = 0);
 
-/// Adds messages between stages on different ranks: each receive is posted as early as its slot allows (at most
-/// `receives_ahead` compute actions before its use, earlier only where the order of the sends demands it), each send
-/// directly after the action that produces it. On one rank, neighbouring stages hand over without a message.
-void add_messages(Program& program, int receives_ahead = 1);
+/// Adds messages between stages on different ranks. Each receive of an activation is posted where its data should come (if all
+/// parts of all stages take the same time) or `receives_ahead` compute actions before its use, whichever is earlier, but not
+/// before its slot is free. Each receive of a gradient is posted `gradients_ahead` compute actions before its use, but after
+/// the forward of its microbatch; by default at once after that. Either is earlier where the order of the sends demands it.
+/// Each send directly follows the action that produces it. On one rank, neighbouring stages hand over without a message.
+void add_messages(Program& program, int receives_ahead = 1, int gradients_ahead = any_number);
 
 /// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at the
 /// end of each rank's list.

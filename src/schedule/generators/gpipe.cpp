@@ -1,3 +1,5 @@
+// GPipe (arXiv 1811.06965, figure 2c).
+
 #include "common.hpp"
 
 #include <p3d/schedule/schedule.hpp>
@@ -5,7 +7,7 @@
 namespace p3d::schedule {
 
 Program gpipe(int num_ranks, int num_microbatches) {
-  Program program = one_stage_per_rank({num_ranks, num_microbatches});
+  Program program = empty_program({num_ranks, num_microbatches});
   for (int stage = 0; stage < num_ranks; ++stage) {
     auto& actions = program.ranks[static_cast<std::size_t>(stage)];
     actions.reserve(2 * static_cast<std::size_t>(num_microbatches));
@@ -19,7 +21,6 @@ extern Generator const generator_gpipe;
 Generator const generator_gpipe{
     .name = "gpipe",
     .help = "all forwards, then all backwards; bubble (p-1)/m of the ideal time, keeps m microbatches on every stage",
-    .smallest_microbatches = [](int) { return 1; },
     .make = [](Shape const& shape) { return gpipe(shape.num_ranks, shape.num_microbatches); }};
 
 }  // namespace p3d::schedule

@@ -1,3 +1,5 @@
+// One-forward-one-backward (PipeDream-Flush; arXiv 2104.04473, figure 4, top).
+
 #include "common.hpp"
 
 #include <p3d/schedule/schedule.hpp>
@@ -7,7 +9,7 @@
 namespace p3d::schedule {
 
 Program one_f_one_b(int num_ranks, int num_microbatches) {
-  Program program = one_stage_per_rank({num_ranks, num_microbatches});
+  Program program = empty_program({num_ranks, num_microbatches});
   for (int stage = 0; stage < num_ranks; ++stage) {
     auto& actions = program.ranks[static_cast<std::size_t>(stage)];
     actions.reserve(2 * static_cast<std::size_t>(num_microbatches));
@@ -25,7 +27,6 @@ extern Generator const generator_one_f_one_b;
 Generator const generator_one_f_one_b{
     .name = "1f1b",
     .help = "one forward, one backward in turn; bubble (p-1)/m of the ideal time, keeps min(p-s, m) microbatches on stage s",
-    .smallest_microbatches = [](int) { return 1; },
     .make = [](Shape const& shape) { return one_f_one_b(shape.num_ranks, shape.num_microbatches); }};
 
 }  // namespace p3d::schedule

@@ -4,6 +4,8 @@
 #include "interpreter.hpp"
 #include "programs.hpp"
 
+#include <p3d/schedule/registry.hpp>
+
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -87,6 +89,12 @@ Program random_whole(std::mt19937& random, std::vector<Placement> const& placeme
   auto const& [stages, ranks] = placements[static_cast<std::size_t>(draw(random, static_cast<int>(placements.size())))];
   int const m = 1 + draw(random, most_microbatches);
   Program compute;
+  if (draw(random, 2) == 0) {  // every second one is a schedule of the registry
+    auto const all = generators();
+    Generator const& g = *all[static_cast<std::size_t>(draw(random, static_cast<int>(all.size())))];
+    if (int const p = std::min(ranks, 3); m >= g.smallest_microbatches(p))
+      return complete(generate(g.name, {p, m, 0}), draw(random, 4), draw(random, 3));
+  }
   switch (stages.size() == static_cast<std::size_t>(ranks) ? draw(random, 3) : 2) {
     case 0: compute = gpipe(ranks, m); break;
     case 1: compute = one_f_one_b(ranks, m); break;
@@ -153,6 +161,22 @@ TEST(Fuzz, every_swap_of_neighbours) {
         }
   EXPECT_GT(count.accepted, 0);
   EXPECT_GT(count.misuses, 0);
+}
+
+// Mutants of every schedule of the registry, each met equally often.
+TEST(Fuzz, every_schedule_of_the_registry) {
+  std::mt19937 random(403);
+  Count count;
+  for (Generator const* g : generators())
+    for (int round = 0; round < 1200 && !HasFatalFailure(); ++round) {
+      int const p = 2 + draw(random, 3), v = g->any_stages_per_rank ? 1 + draw(random, 3) : 0;
+      int const m = g->smallest_microbatches(p) + draw(random, 5);
+      Program program = complete(generate(g->name, {p, m, v, g->any_group_size ? draw(random, 4) : 0}), draw(random, 4), draw(random, 3));
+      for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 2); changes > 0; --changes) mutate(random, program);
+      Execution const how = random_execution(random);
+      compare(program, how, interpret_one_order(program, how, static_cast<unsigned>(round)), count);
+    }
+  print(count);
 }
 
 // Every swap of two actions of a rank, and every other slot for every microbatch, of programs with several stages per rank:

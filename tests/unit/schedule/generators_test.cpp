@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 using namespace p3d::schedule;
-using p3d::test::makespan;
+using p3d::test::run_free;
 using p3d::test::peak_live;
 
 // GPipe, arXiv 1811.06965, and 1F1B, arXiv 2104.04473 section 2.2: (m + p - 1)(f + b) for equal stages.
@@ -16,8 +16,8 @@ TEST(Generators, makespan_of_gpipe_and_1f1b) {
     for (int m = 1; m <= 64; ++m)
       for (p3d::test::Costs const costs : {p3d::test::Costs{1, 1, 0}, {1, 1, 1}, {2, 1, 0.5}}) {
         double const ideal = (m + p - 1) * (costs.forward + costs.input + costs.weight);
-        ASSERT_EQ(makespan(gpipe(p, m), costs), ideal) << p << " ranks, " << m << " microbatches";
-        ASSERT_EQ(makespan(one_f_one_b(p, m), costs), ideal) << p << " ranks, " << m << " microbatches";
+        ASSERT_EQ(run_free(gpipe(p, m), costs).makespan, ideal) << p << " ranks, " << m << " microbatches";
+        ASSERT_EQ(run_free(one_f_one_b(p, m), costs).makespan, ideal) << p << " ranks, " << m << " microbatches";
       }
 }
 

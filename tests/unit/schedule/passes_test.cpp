@@ -13,7 +13,7 @@ using p3d::test::random_program;
 TEST(Passes, one_f_one_b_completed_by_hand) {
   EXPECT_EQ(to_text(complete(one_f_one_b(2, 3))),
             "p3d-schedule 1 stages=2 ranks=2 microbatches=3 slots=2,1\n"
-            "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0B0@0 0RECV_B1@1 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 0B2@0 "
+            "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0RECV_B1@1 0B0@0 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 0B2@0 "
             "0REDUCE STEP\n"
             "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1RECV_F2@0 1F2@0 1B2@0 1SEND_B2@0 "
             "1REDUCE STEP\n");

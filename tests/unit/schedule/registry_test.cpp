@@ -9,14 +9,19 @@
 using namespace p3d::schedule;
 
 TEST(Registry, names_are_unique_and_explained) {
-  std::set<std::string_view> names;
+  std::set<std::string_view> names;  // and aliases
   for (Generator const* g : generators()) {
     EXPECT_TRUE(names.insert(g->name).second) << g->name;
     EXPECT_FALSE(g->help.empty()) << g->name;
     EXPECT_EQ(find_generator(g->name), g);
+    if (!g->alias.empty()) {
+      EXPECT_TRUE(names.insert(g->alias).second) << g->alias;
+      EXPECT_EQ(find_generator(g->alias), g);
+    }
   }
-  EXPECT_TRUE(names.contains("gpipe"));
-  EXPECT_TRUE(names.contains("1f1b"));
+  for (char const* name : {"sequential", "round_robin", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v",
+                           "dualpipe_v", "v_half", "v_min"})
+    EXPECT_TRUE(names.contains(name)) << name;
 }
 
 TEST(Registry, makes_the_schedule_of_that_name) {
@@ -31,7 +36,7 @@ TEST(Registry, every_schedule_is_valid) {
       for (int m = g->smallest_microbatches(p); m <= 4 * p + 1; ++m)
         for (int ahead : {0, 1, 2, 100})
           for (int lookahead : {0, 1, 3}) {
-            Program const program = complete(g->make({p, m}), ahead, lookahead);
+            Program const program = complete(generate(g->name, {p, m, 0}), ahead, lookahead);
             for (Execution const how : {Execution{true, 1}, {true, 2}, {false, 1}, {false, 2}}) {
               auto const found = validate(program, how);
               ASSERT_TRUE(found.empty()) << g->name << ", p " << p << ", m " << m << ", ahead " << ahead << ", lookahead "
@@ -39,6 +44,37 @@ TEST(Registry, every_schedule_is_valid) {
                                          << to_text(program);
             }
           }
+}
+
+TEST(Registry, any_number_of_chunks_and_any_group_is_valid) {
+  for (Generator const* g : generators()) {
+    if (!g->any_stages_per_rank) continue;
+    for (int v = 1; v <= 4; ++v)
+      for (int p = 1; p <= 5; ++p)
+        for (int m = 1; m <= 3 * p + 2; ++m)
+          for (int group = 0; group <= (g->any_group_size ? 2 * p : 0); ++group)
+            for (int ahead : {0, 1, 3}) {
+              auto const found = validate(complete(generate(g->name, {p, m, v, group}), ahead));
+              ASSERT_TRUE(found.empty()) << g->name << ", p " << p << ", m " << m << ", v " << v << ", group " << group
+                                         << ", ahead " << ahead << ": " << found.front().message;
+            }
+  }
+}
+
+TEST(Registry, refuses_what_a_schedule_does_not_take) {
+  auto const refused = [](std::string_view name, Shape const& shape, char const* words) {
+    try {
+      generate(name, shape);
+      ADD_FAILURE() << name;
+    } catch (p3d::base::Error const& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+      EXPECT_EQ(error.code(), p3d::base::ExitCode::bad_input);
+    }
+  };
+  refused("1f1b", {2, 4, 2}, "1 stage per rank for 1f1b");
+  refused("zb_v", {2, 4, 1}, "2 stages per rank for zb_v");
+  refused("gpipe", {2, 4, 1, 2}, "pipeline.microbatch_group_size");
+  refused("dualpipe_v", {4, 7, 2}, "at least 8 microbatches for dualpipe_v on 4");
 }
 
 TEST(Registry, unknown_name_gets_the_nearest) {

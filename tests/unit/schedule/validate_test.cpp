@@ -31,7 +31,12 @@ void refused(Program const& program, int rank, int index, std::string const& wor
 }
 
 /// Posts every receive directly before its use: the "natural" order.
-Program natural(Program compute) { return complete(std::move(compute), 0); }
+Program natural(Program compute) {
+  assign_slots(compute);
+  add_messages(compute, 0, 0);
+  add_reductions(compute);
+  return compute;
+}
 
 }  // namespace
 
