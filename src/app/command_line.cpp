@@ -9,12 +9,16 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 namespace p3d::app {
 
 namespace {
+
+constexpr char const* usage = "Usage: p3d [OPTIONS] FILE [KEY=VALUE ...]";
 
 constexpr char const* footer =
     "Examples:\n"
@@ -26,14 +30,43 @@ constexpr char const* footer =
     "            4 the loss or a gradient became NaN or infinite; 75 stopped by a signal at a step boundary.\n"
     "SIGINT and SIGTERM end the run after the current step; a second one ends it at once.";
 
-std::string input_help() {
-  std::string text = "Keys of the input file (section.key, type, default):\n";
-  for (auto const& key : config::key_help()) {
-    text += fmt::format("  {:<28} {:<34} {}\n      {}\n", key.key, key.type, key.default_text, key.help);
+/// Words put together to lines of at most 100 columns, each after `indent` spaces.
+std::string wrapped(std::string const& text, std::size_t indent) {
+  std::string out, line;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (!line.empty() && indent + line.size() + 1 + word.size() > 100) {
+      out += std::string(indent, ' ') + line + "\n";
+      line.clear();
+    }
+    line += line.empty() ? word : " " + word;
   }
-  text += "Presets: ";
-  for (auto const& name : config::preset_names()) text += name + " ";
+  return out + std::string(indent, ' ') + line + "\n";
+}
+
+std::string input_help() {
+  std::string text = "Keys of the input file. Each may also be set on the command line: p3d input.toml section.key=value\n";
+  std::string section;
+  for (auto const& key : config::key_help()) {
+    auto const dot = key.key.find('.');
+    if (key.key.substr(0, dot) != section) {
+      section = key.key.substr(0, dot);
+      text += "\n[" + section + "]\n";
+    }
+    text += fmt::format("  {:<18} default: {}\n", key.key.substr(dot + 1), key.default_text.empty() ? "none" : key.default_text);
+    text += wrapped(key.help, 6) + wrapped(key.type, 6);
+  }
   return text;
+}
+
+/// "Usage: p3d [OPTIONS] FILE [KEY=VALUE ...]"
+struct HelpFormat : CLI::Formatter {
+  std::string make_usage(CLI::App const*, std::string) const override { return std::string(usage) + "\n"; }
+};
+
+/// What is wrong with the command line itself.
+std::string refusal(std::string expected, std::string found, std::string fix) {
+  return base::format({.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)}) + "\n";
 }
 
 /// Options of Kokkos stay for Kokkos.
@@ -60,8 +93,9 @@ CommandLine parse_command_line(int argc, char** argv) {
   std::vector<std::string> words;
   CLI::App app{"p3d " + base::version() + ": trains transformer language models with data, tensor and pipeline parallelism."};
   app.name("p3d");
+  app.formatter(std::make_shared<HelpFormat>());
   app.footer(footer);
-  app.add_option("input", words, "input.toml, then overrides of its keys: section.key=value")->type_name("FILE [KEY=VALUE ...]");
+  app.add_option("FILE", words, "the input, a TOML file, and overrides of its keys: section.key=value")->type_name("");
   app.add_flag("--check", line.check, "check the input, print what would run, start nothing");
   app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(CLI::PositiveNumber);
   app.add_flag("--help-input", keys, "list every key of the input file with its default");
@@ -73,17 +107,20 @@ CommandLine parse_command_line(int argc, char** argv) {
     line.exit_code = code;
     return line;
   };
+  auto const refuse = [&](std::string const& text) {
+    if (speaks) std::cerr << text << std::flush;
+    return leave(static_cast<int>(base::ExitCode::bad_input));
+  };
   try {
     app.parse(without_kokkos_options(argc, argv));
+  } catch (CLI::CallForHelp const&) {
+    if (speaks) std::cout << app.help() << std::flush;
+    return leave(0);
   } catch (CLI::ParseError const& e) {
-    std::ostringstream out, err;
-    int const code = app.exit(e, out, err);
-    if (speaks) std::cout << out.str() << std::flush;
-    if (speaks) std::cerr << err.str() << std::flush;
-    return leave(code == 0 ? 0 : static_cast<int>(base::ExitCode::bad_input));
+    return refuse(refusal(usage + 7, e.what(), "p3d --help lists the options"));
   }
   if (version || keys) {
-    if (speaks) std::cout << (version ? base::build_description() : input_help()) << std::endl;
+    if (speaks) std::cout << (version ? base::build_description() + "\n" : input_help()) << std::flush;
     return leave(0);
   }
   for (auto const& word : words) {
@@ -92,13 +129,16 @@ CommandLine parse_command_line(int argc, char** argv) {
     } else if (line.input.empty()) {
       line.input = word;
     } else {
-      if (speaks) std::cerr << fmt::format("expected: one input file and overrides of the form section.key=value\nfound:    a second file name, {}\nfix:      p3d {} section.key=value\n", word, line.input);
-      return leave(static_cast<int>(base::ExitCode::bad_input));
+      return refuse(refusal("one input file, and overrides of the form section.key=value",
+                            fmt::format("two files: {} and {}", line.input, word), "start p3d once for each, or write the override with ="));
     }
   }
   if (words.empty()) {
-    if (speaks) std::cerr << app.help() << std::flush;
-    return leave(static_cast<int>(base::ExitCode::bad_input));
+    return refuse(refusal("an input file", "none", "p3d input.toml starts a run; p3d --help says more; p3d --help-input lists the keys of the input"));
+  }
+  if (line.ranks > 0 && !line.check) {
+    return refuse(refusal("--ranks only with --check", fmt::format("--ranks {}", line.ranks),
+                          fmt::format("add --check, or start a run on so many ranks: mpiexec -n {} p3d ...", line.ranks)));
   }
   return line;
 }

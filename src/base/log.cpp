@@ -10,8 +10,16 @@ namespace p3d::base {
 namespace {
 int the_rank = 0;
 int the_num_ranks = 1;
+bool status_shown = false;
+
+constexpr char const* erase_line = "\r\x1b[K";
 
 void put(std::FILE* stream, std::string const& text) {
+  if (status_shown) {
+    std::fputs(stream == stdout ? erase_line : "\n", stdout);
+    std::fflush(stdout);
+    status_shown = false;
+  }
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
 }
@@ -28,8 +36,19 @@ void log_root(std::string_view line) {
   if (the_rank == 0) put(stdout, fmt::format("{}\n", line));
 }
 
+void status_root(std::string_view line) {
+  if (the_rank != 0) return;
+  status_shown = true;  // even if none is there yet, the line is empty: erasing costs nothing
+  put(stdout, std::string(line));
+  status_shown = true;
+}
+
 void warn_root(std::string_view line) {
   if (the_rank == 0) put(stderr, fmt::format("p3d: warning: {}\n", line));
+}
+
+void error_once(std::string_view text) {
+  if (the_rank == 0) put(stderr, fmt::format("p3d stops:\n{}\n", text));
 }
 
 void error_here(std::string_view text) {

@@ -38,7 +38,7 @@ std::string nearest(std::string_view word, std::vector<std::string> const& known
 }
 
 std::string human_count(double value) {
-  static constexpr std::array<char const*, 6> units{"", "K", "M", "B", "T", "P"};
+  static constexpr std::array<char const*, 8> units{"", "K", "M", "B", "T", "P", "E", "Z"};
   std::size_t unit = 0;
   // 999.95 would print as 1000 of its unit with four digits.
   while (std::fabs(value) >= (unit == 0 ? 1000.0 : 999.95) && unit + 1 < units.size()) {
@@ -66,6 +66,10 @@ std::string human_seconds(double seconds) {
   auto const whole = static_cast<long long>(std::llround(seconds));
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string counted(std::int64_t count, std::string_view word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : word.ends_with("ch") ? "es" : "s");
 }
 
 std::string join(std::vector<std::string> const& parts, std::string_view separator) {

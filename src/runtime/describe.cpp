@@ -9,32 +9,47 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 namespace p3d::runtime {
 
 namespace {
 
-/// "[0 1] [2 3] ... [6 7]": at most four groups of at most sixteen ranks in full.
+/// Texts one after the other; of more than `most` only the first half and the last few.
+std::string shortened(std::vector<std::string> const& parts, std::size_t most, std::string const& separator) {
+  if (parts.size() <= most) return base::join(parts, separator);
+  std::vector<std::string> kept(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(most / 2));
+  kept.emplace_back("...");
+  auto const last = std::max<std::size_t>(1, most / 4);
+  kept.insert(kept.end(), parts.end() - static_cast<std::ptrdiff_t>(last), parts.end());
+  return base::join(kept, separator);
+}
+
+/// "[0 1] [2 3] [4 5] [6 7]".
 std::string groups_text(std::vector<std::vector<int>> const& groups) {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (i == 3 && groups.size() > 4) {
-      parts.emplace_back("...");
-      i = groups.size() - 1;
-    }
-    auto const& g = groups[i];
-    if (g.size() <= 16) {
-      parts.push_back(fmt::format("[{}]", fmt::join(g, " ")));
-    } else {
-      parts.push_back(fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
-    }
+  for (auto const& g : groups) {
+    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " ")) : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
   }
-  return base::join(parts, " ");
+  return shortened(parts, 4, " ");
+}
+
+/// "9 + 9 + 8 + 6"; of many stages, those in a row with equal numbers share a term: "2 x 36 + 1 x 64".
+std::string sum_text(std::vector<int> const& numbers) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t next = i + 1;
+    while (numbers.size() > 16 && next < numbers.size() && numbers[next] == numbers[i]) ++next;
+    parts.push_back(next - i == 1 ? fmt::format("{}", numbers[i]) : fmt::format("{} x {}", numbers[i], next - i));
+    i = next;
+  }
+  return shortened(parts, 16, " + ");
 }
 
 std::string mesh_text(layout::RankGrid const& grid) {
-  auto text = fmt::format("Mesh: {} ranks, order", grid.num_ranks());
+  auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
   for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
-  text += " (fastest first)\n";
+  text += " (neighbouring ranks first)\n";
   for (auto a : {layout::Axis::tp, layout::Axis::pp, layout::Axis::dp}) {
     auto const groups = grid.groups(a);
     text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), groups.size(), grid.sizes()[a], groups_text(groups));
@@ -45,10 +60,37 @@ std::string mesh_text(layout::RankGrid const& grid) {
 std::string stages_text(config::Config const& c, RunPlan const& plan) {
   std::vector<int> layers;
   for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
-  auto text = fmt::format("Pipeline: {} stage(s), schedule {}, {} microbatch(es) of {} sequence(s) a rank and step\n",
-                          plan.stages.num_stages(), config::to_string(c.pipeline.schedule), c.batch.microbatches, c.batch.micro);
-  text += fmt::format("  layers by stage: {} (sum {})\n", fmt::join(layers, " + "), plan.stages.num_layers());
-  text += fmt::format("  activation slots by stage: {}\n", fmt::join(plan.training.num_slots, " "));
+  std::vector<std::string> slots;
+  for (int n : plan.training.num_slots) slots.push_back(fmt::format("{}", n));
+  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n", base::counted(plan.stages.num_stages(), "stage"),
+                          config::to_string(c.pipeline.schedule), base::counted(c.batch.microbatches, "microbatch"),
+                          base::counted(c.batch.micro, "sequence"));
+  text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
+  text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
+  return text;
+}
+
+/// The table of memory, of many coordinates only the first and the last few and where the most is.
+std::string memory_text(config::Config const& c, RunPlan const& plan) {
+  std::vector<plan::MemoryPrediction> memory;
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto m = plan::predict_state_memory(c, plan.table, plan.stages, r);
+    m.activations = static_cast<std::int64_t>(activation_bytes(c, plan, r));
+    memory.push_back(m);
+  }
+  std::vector<std::string> lines;
+  auto const table = plan::format(memory);
+  for (std::size_t at = 0; at < table.size();) {
+    auto const end = table.find('\n', at);
+    lines.push_back(table.substr(at, end - at));
+    at = end + 1;
+  }
+  constexpr std::size_t most = 16;
+  auto text = "Memory of a rank, by pipeline coordinate (activations with scratch):\n" + shortened(lines, most, "\n") + "\n";
+  if (lines.size() > most) {
+    auto const top = std::max_element(memory.begin(), memory.end(), [](auto const& a, auto const& b) { return a.total() < b.total(); });
+    text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())), top - memory.begin());
+  }
   return text;
 }
 
@@ -57,18 +99,11 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
 std::string describe(config::Config const& c, RunPlan const& plan) {
   auto const flops = plan::flops_per_token(c);
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
-  text += fmt::format("Model: {} parameters ({}), {} FLOPs per token forward + backward ({} per step of {} tokens)\n",
+  text += fmt::format("Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
                       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
                       base::human_count(flops.model), base::human_count(plan::model_flops_per_step(c)),
                       c.batch.global * c.model.seq_len);
-  std::vector<plan::MemoryPrediction> memory;
-  for (int r = 0; r < c.parallel.pp; ++r) {
-    auto m = plan::predict_state_memory(c, plan.table, plan.stages, r);
-    m.activations = static_cast<std::int64_t>(activation_bytes(c, plan, r));
-    memory.push_back(m);
-  }
-  text += "Memory of a rank, by pipeline coordinate (activations with scratch):\n" + plan::format(memory);
-  return text;
+  return text + memory_text(c, plan);
 }
 
 }  // namespace p3d::runtime

@@ -5,39 +5,42 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <vector>
 
 namespace p3d::runtime {
 
-Progress::Progress(std::int64_t steps, std::int64_t log_every, bool terminal)
-    : steps_(steps), log_every_(log_every), terminal_(terminal) {}
+Progress::Progress(std::int64_t steps, std::int64_t log_every, int columns)
+    : steps_(steps), log_every_(log_every), columns_(columns) {}
 
-std::string Progress::line(ProgressPoint const& p) const {
-  auto text = fmt::format("step {:>{}}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:>7} tokens/s", p.step,
-                          std::to_string(steps_).size(), steps_, p.loss, p.grad_norm, p.lr, base::human_count(p.tokens_per_s));
-  if (p.eval_loss) text += fmt::format("  held-out loss {:.4f}", *p.eval_loss);
-  if (p.step < steps_) {
-    double const left = watch_.seconds() / static_cast<double>(done_) * static_cast<double>(steps_ - p.step);
-    text += fmt::format("  {} left", base::human_seconds(left));
-  }
-  return text;
+// What matters most comes first: a narrow terminal loses what is at the end.
+std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
+  double const speed = recent_seconds_ > 0 ? recent_tokens_ / recent_seconds_ : 0.0;
+  double const left = watch_.seconds() / static_cast<double>(done_) * static_cast<double>(steps_ - p.step);
+  std::vector<std::string> fields{
+      fmt::format("step {:>{}}/{}", p.step, std::to_string(steps_).size(), steps_),
+      fmt::format("loss {:.4f}", p.loss),
+      fmt::format("{:>6} tokens/s", base::human_count(speed)),
+      p.step < steps_ ? fmt::format("{:>11} left", base::human_seconds(left)) : fmt::format("{:>16}", "done"),
+      fmt::format("norm {:.3f}", p.grad_norm),
+      fmt::format("lr {:.2e}", p.lr),
+  };
+  if (p.eval_loss) fields.push_back(fmt::format("held-out loss {:.4f}", *p.eval_loss));
+  auto text = fields[0];
+  for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i) text += "  " + fields[i];
+  return text.substr(0, width);
 }
 
 void Progress::step(ProgressPoint const& p) {
-  if (base::log_rank() != 0) return;
+  constexpr double memory = 0.9;
   ++done_;
-  bool const report = p.step == 1 || p.step == steps_ || p.step % log_every_ == 0 || p.eval_loss.has_value();
-  if (terminal_) {
-    // Clear to the end of the line; reported steps stay on the screen.
-    std::fputs(fmt::format("\r{}\x1b[K{}", line(p), report ? "\n" : "").c_str(), stdout);
-    std::fflush(stdout);
-  } else if (report) {
-    base::log_root(line(p));
+  recent_tokens_ = memory * recent_tokens_ + p.tokens;
+  recent_seconds_ = memory * recent_seconds_ + p.seconds;
+  bool const stays = p.step == steps_ || p.eval_loss.has_value();
+  if (stays || (columns_ == 0 && (p.step == 1 || p.step % log_every_ == 0))) {
+    base::log_root(line(p, std::string::npos));
+  } else if (columns_ > 0) {
+    base::status_root(line(p, static_cast<std::size_t>(columns_ - 1)));
   }
-}
-
-void Progress::finish() {
-  if (terminal_ && base::log_rank() == 0) std::fputs("\r\x1b[K", stdout);
 }
 
 }  // namespace p3d::runtime

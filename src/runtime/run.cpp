@@ -7,8 +7,6 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/io/metrics.hpp>
-#include <p3d/io/text_file.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/runtime/progress.hpp>
 #include <p3d/runtime/signals.hpp>
@@ -17,47 +15,20 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 #include <optional>
-#include <unistd.h>
+
+#include "run_files.hpp"
+#include "terminal.hpp"
 
 namespace p3d::runtime {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The files of a run; exists on rank 0 only.
-class RunFiles {
-public:
-  explicit RunFiles(config::Config const& c) {
-    io::make_folder(c.run.output_dir);
-    io::write_text_atomically(c.run.output_dir + "/resolved.toml", config::canonical_toml(c));
-    keep_older(c.run.output_dir + "/metrics.csv");
-    metrics_.emplace(c.run.output_dir);
-  }
-  void write(io::MetricsRow const& row) { metrics_->write(row); }
-
-private:
-  /// An earlier run's history is data: it gets the first free name metrics.N.csv.
-  static void keep_older(fs::path const& path) {
-    if (!fs::exists(path)) return;
-    for (int n = 1;; ++n) {
-      auto const kept = path.parent_path() / fmt::format("metrics.{}.csv", n);
-      if (fs::exists(kept)) continue;
-      fs::rename(path, kept);
-      base::log_root(fmt::format("The history of an earlier run in this folder is kept as {}", kept.string()));
-      return;
-    }
-  }
-  std::optional<io::MetricsWriter> metrics_;
-};
-
 std::string machine(comm::Communicator const& world) {
   auto const node = comm::node_share();
-  return fmt::format("p3d {}: {} rank(s), {} on this node with {} core(s), backend {} with {} thread(s) a rank\n",
-                     base::version_with_hash(), world.size(), node.ranks, node.cores, device::backend_name(),
-                     device::host_threads());
+  return fmt::format("p3d {}: {}, {} on this node with {}, backend {} with {} a rank\n", base::version_with_hash(),
+                     base::counted(world.size(), "rank"), node.ranks, base::counted(node.cores, "core"),
+                     device::backend_name(), base::counted(device::host_threads(), "thread"));
 }
 
 /// A failure of rank 0's files ends the run on all ranks: the exception leaves through main, which aborts.
@@ -72,8 +43,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
   base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
                              trainer.sampler().num_train_windows(), c.model.seq_len, trainer.sampler().num_eval_windows()));
 
-  SignalGuard signals;
-  Progress progress(c.run.steps, c.run.log_every, root && isatty(STDOUT_FILENO) != 0);
+  SignalGuard signals(root);
+  Progress progress(c.run.steps, c.run.log_every, root ? terminal_columns() : 0);
   base::Stopwatch whole;
   double const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
@@ -100,20 +71,19 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
       files->write({done, done * static_cast<std::int64_t>(tokens), r.loss, r.grad_norm, r.lr, seconds * 1e3,
                     tokens / seconds, eval_loss});
     }
-    progress.step({done, r.loss, r.grad_norm, r.lr, tokens / seconds, eval_loss});
+    progress.step({done, r.loss, r.grad_norm, r.lr, tokens, seconds, eval_loss});
   }
-  progress.finish();
 
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
-  base::log_root(fmt::format("\n{} {} step(s) in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
-                             done, base::human_seconds(whole.seconds()), first_loss, last_loss,
+  base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
+                             base::counted(done, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
                              eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
                              base::human_count(in_steps > 0 ? static_cast<double>(done) * tokens / in_steps : 0.0)));
   base::log_root(phases);
   if (!stopped && c.sample.tokens > 0) {
     auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
-                               c.sample.prompt, text));
+                               printable(c.sample.prompt), printable(text)));
   }
   base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
   if (stopped) base::log_root("A signal stopped the run at a step boundary before its last step (exit code 75).");
@@ -122,18 +92,19 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
 
 }  // namespace
 
-base::ExitCode run(config::Config const& c, comm::Communicator const& world) {
+base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
   linalg::set_blas_threads(device::host_threads());
+  if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   try {
     return c.run.precision == config::Precision::fp64 ? train<double>(c, world) : train<float>(c, world);
   } catch (base::Error const& e) {
     // Thrown alike on every rank: one message is enough, and no rank needs to be killed.
     bool const everywhere = e.code() == base::ExitCode::not_finite || e.code() == base::ExitCode::bad_input;
     if (!everywhere) throw;
-    if (world.rank() == 0) base::error_here(std::string("p3d stops:\n") + e.what());
+    base::error_once(e.what());
     return e.code();
   }
 }

@@ -18,6 +18,8 @@ std::string human_count(double value);
 std::string human_bytes(double bytes);
 /// Seconds as "850 ms", "12.3 s", "4 min 10 s", "2 h 05 min".
 std::string human_seconds(double seconds);
+/// 1 -> "1 step", 8 -> "8 steps"; words in -ch take -es.
+std::string counted(std::int64_t count, std::string_view word);
 /// {1,2,3} -> "1, 2, 3" with the given separator.
 std::string join(std::vector<std::string> const& parts, std::string_view separator = ", ");
 

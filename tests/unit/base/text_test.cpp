@@ -40,6 +40,8 @@ TEST(Human, Counts) {
   EXPECT_EQ(human_count(7e9), "7B");
   EXPECT_EQ(human_count(1.5e12), "1.5T");
   EXPECT_EQ(human_count(-2500), "-2.5K");
+  EXPECT_EQ(human_count(8.082e19), "80.82E");
+  EXPECT_EQ(human_count(3e23), "300Z");
 }
 
 TEST(Human, Bytes) {
@@ -64,6 +66,12 @@ TEST(Human, BordersRoundIntoTheNextUnit) {
   EXPECT_EQ(human_seconds(0.9999), "1.0 s");
   EXPECT_EQ(human_seconds(59.97), "1 min 00 s");
   EXPECT_EQ(human_seconds(3599.8), "1 h 00 min");
+}
+
+TEST(Counted, TakesThePluralThatFits) {
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(8, "microbatch"), "8 microbatches");
 }
 
 TEST(Join, PutsTheSeparatorBetween) {
