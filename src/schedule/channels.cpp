@@ -38,6 +38,41 @@ int Channels::of(Action const& action) const {
   }
 }
 
+ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_(program.ranks.size()) {
+  auto const stride = static_cast<std::size_t>(program.num_microbatches);
+  forward_.assign(static_cast<std::size_t>(program.num_stages) * stride, never);
+  backward_ = forward_;
+  std::vector<int> clock(program.ranks.size(), 0);
+  auto const ready = [&](Action const& a) {
+    std::size_t const at = cell(program, a.stage, a.microbatch);
+    if (a.op == Op::forward) return a.stage == 0 ? 0 : forward_[at - stride];
+    if (a.op == Op::backward_weight) return backward_[at];
+    return a.stage + 1 == program.num_stages ? forward_[at] : backward_[at + stride];
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t r = 0; r < start_.size(); ++r)
+      for (auto const& actions = program.ranks[r]; start_[r].size() < actions.size(); moved = true) {
+        Action const& a = actions[start_[r].size()];
+        int const time = ready(a);
+        if (time == never) break;
+        start_[r].push_back(std::max(clock[r], time));
+        clock[r] = start_[r].back() + (a.op == Op::backward ? 2 : 1);
+        std::size_t const at = cell(program, a.stage, a.microbatch);
+        if (a.op == Op::forward) forward_[at] = clock[r];
+        if (makes_input_gradient(a.op)) backward_[at] = clock[r];
+      }
+  }
+}
+
+int ExpectedTimes::end_of_forward(int stage, int microbatch) const { return forward_[cell(program_, stage, microbatch)]; }
+
+int ExpectedTimes::place(int rank, int time) const {
+  if (time == never) return never;
+  auto const& start = start_[static_cast<std::size_t>(rank)];
+  return std::max(0, static_cast<int>(std::upper_bound(start.begin(), start.end(), time) - start.begin()) - 1);
+}
+
 Deadlines receive_deadlines(Program const& program, Channels const& channels) {
   std::size_t const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
   Deadlines deadlines{std::vector<int>(cells, -1), std::vector<int>(cells, -1)};
@@ -49,8 +84,10 @@ Deadlines receive_deadlines(Program const& program, Channels const& channels) {
       if (a.op == Op::forward && input_is_remote(program, a.stage)) deadlines.activation[at] = static_cast<int>(i);
       if (makes_input_gradient(a.op) && output_is_remote(program, a.stage)) deadlines.gradient[at] = static_cast<int>(i);
     }
-  // ... then never later than a message that was sent after this one: walk the sends of each rank backwards.
-  std::vector<int> latest(channels.all.size(), -1);
+  // ... then never later than a message that was sent after this one, or than that one is expected: walk the sends of each
+  // rank backwards.
+  ExpectedTimes const expected(program);
+  std::vector<int> latest(channels.all.size(), -1), next_send(channels.all.size(), ExpectedTimes::never);
   for (auto const& actions : program.ranks)
     for (auto a = actions.rbegin(); a != actions.rend(); ++a) {
       bool const gradient = makes_input_gradient(a->op);
@@ -62,6 +99,11 @@ Deadlines receive_deadlines(Program const& program, Channels const& channels) {
           program, gradient ? a->stage - 1 : a->stage + 1, a->microbatch)];
       int& bound = latest[static_cast<std::size_t>(channel)];
       if (bound >= 0) mine = std::min(mine, bound);
+      if (!gradient) {
+        int& next = next_send[static_cast<std::size_t>(channel)];
+        mine = std::min(mine, expected.place(rank_of(program, a->stage + 1), next));
+        next = expected.end_of_forward(a->stage, a->microbatch);
+      }
       bound = mine;
     }
   return deadlines;

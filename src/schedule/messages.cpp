@@ -7,7 +7,6 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <algorithm>
-#include <limits>
 
 namespace p3d::schedule {
 namespace {
@@ -64,46 +63,6 @@ Earliest earliest_receives(Program const& program) {
   return earliest;
 }
 
-/// By cell: where the receiving rank should be when the activation comes, if every part of a stage takes the same time and
-/// messages none: before the action that runs then. What cannot be run this way gets the largest number.
-std::vector<int> arrivals(Program const& program) {
-  auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
-  constexpr int unknown = std::numeric_limits<int>::max();
-  std::vector<int> forward(cells, unknown), backward(cells, unknown);  // times when they end
-  std::vector<std::vector<int>> start(program.ranks.size());
-  std::vector<int> clock(program.ranks.size(), 0);
-  auto const ready = [&](Action const& a) {
-    std::size_t const at = cell(program, a.stage, a.microbatch), stride = static_cast<std::size_t>(program.num_microbatches);
-    if (a.op == Op::forward) return a.stage == 0 ? 0 : forward[at - stride];
-    if (a.op == Op::backward_weight) return backward[at];
-    return a.stage + 1 == program.num_stages ? forward[at] : backward[at + stride];
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t r = 0; r < start.size(); ++r)
-      for (auto const& actions = program.ranks[r]; start[r].size() < actions.size(); moved = true) {
-        Action const& a = actions[start[r].size()];
-        int const time = ready(a);
-        if (time == unknown) break;
-        start[r].push_back(std::max(clock[r], time));
-        clock[r] = start[r].back() + (a.op == Op::backward ? 2 : 1);
-        std::size_t const at = cell(program, a.stage, a.microbatch);
-        if (a.op == Op::forward) forward[at] = clock[r];
-        if (makes_input_gradient(a.op)) backward[at] = clock[r];
-      }
-  }
-  std::vector<int> result(cells, unknown);
-  for (int s = 1; s < program.num_stages; ++s)
-    for (int m = 0; m < program.num_microbatches; ++m) {
-      int const time = forward[cell(program, s - 1, m)];
-      if (time == unknown) continue;
-      auto const& there = start[static_cast<std::size_t>(rank_of(program, s))];
-      auto const after = std::upper_bound(there.begin(), there.end(), time) - there.begin();
-      result[cell(program, s, m)] = std::max(0, static_cast<int>(after) - 1);
-    }
-  return result;
-}
-
 }  // namespace
 
 void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
@@ -114,7 +73,7 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
   Channels const channels(program);
   Earliest const earliest = earliest_receives(program);
   Deadlines const deadline = receive_deadlines(program, channels);
-  auto const arrival = arrivals(program);
+  ExpectedTimes const expected(program);
 
   // Where each rank posts which receives. Walking the senders in order keeps the order of every channel.
   struct Receive {
@@ -143,12 +102,13 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
       // An activation: where its data should come, or so many actions before its use, but not while its slot is in use. A
       // gradient: when its buffer is there; posted late, ranks could wait in a circle, each to take a slot whose gradient
       // the other has not asked for.
-      int const wanted = std::min(use_f[at] - receives_ahead, arrival[at]);
+      int const rank = rank_of(program, stage);
+      int const wanted = std::min(use_f[at] - receives_ahead, expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
       int const early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead)
                                  : std::max(earliest.activation[at], wanted);
       int& previous = posted[static_cast<std::size_t>(channel)];
       previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
-      receives[static_cast<std::size_t>(rank_of(program, stage))].push_back(
+      receives[static_cast<std::size_t>(rank)].push_back(
           {previous, {gradient ? Op::recv_gradient : Op::recv_activation, stage, a.microbatch, slot[at]}});
     }
 

@@ -56,6 +56,10 @@ Program generate(std::string_view name, Shape const& asked) {
     refuse("a group size only for a schedule that goes through the chunks in groups of microbatches",
            fmt::format("{} for {}", shape.microbatch_group_size, name), "pipeline.microbatch_group_size",
            "remove pipeline.microbatch_group_size, or choose interleaved_1f1b");
+  if (shape.microbatch_group_size > 0 && shape.microbatch_group_size < shape.num_ranks)
+    refuse(fmt::format("groups of at least {} microbatches, one for every pipeline rank", shape.num_ranks),
+           fmt::format("{}", shape.microbatch_group_size), "pipeline.microbatch_group_size",
+           "raise pipeline.microbatch_group_size, or remove it");
   int const smallest = generator->smallest_microbatches(shape.num_ranks);
   if (shape.num_microbatches < smallest)
     refuse(fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest, name, shape.num_ranks),

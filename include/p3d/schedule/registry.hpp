@@ -13,7 +13,7 @@ struct Shape {
   int num_ranks = 1;              ///< pipeline ranks
   int num_microbatches = 1;       ///< per step and data-parallel replica
   int stages_per_rank = 1;        ///< chunks, virtual stages; for generate(): 0 is the schedule's own number
-  int microbatch_group_size = 0;  ///< for interleaving; 0: as many as there are ranks
+  int microbatch_group_size = 0;  ///< for interleaving, at least num_ranks; 0: num_ranks
 };
 
 /// One schedule: a file of its own under src/schedule/generators that defines generator_<name of the file>. The build finds

@@ -171,7 +171,7 @@ TEST(Fuzz, every_schedule_of_the_registry) {
     for (int round = 0; round < 1200 && !HasFatalFailure(); ++round) {
       int const p = 2 + draw(random, 3), v = g->any_stages_per_rank ? 1 + draw(random, 3) : 0;
       int const m = g->smallest_microbatches(p) + draw(random, 5);
-      Program program = complete(generate(g->name, {p, m, v, g->any_group_size ? draw(random, 4) : 0}), draw(random, 4), draw(random, 3));
+      Program program = complete(generate(g->name, {p, m, v, g->any_group_size ? p + draw(random, 3) : 0}), draw(random, 4), draw(random, 3));
       for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 2); changes > 0; --changes) mutate(random, program);
       Execution const how = random_execution(random);
       compare(program, how, interpret_one_order(program, how, static_cast<unsigned>(round)), count);

@@ -52,9 +52,9 @@ TEST(Registry, any_number_of_chunks_and_any_group_is_valid) {
     for (int v = 1; v <= 4; ++v)
       for (int p = 1; p <= 5; ++p)
         for (int m = 1; m <= 3 * p + 2; ++m)
-          for (int group = 0; group <= (g->any_group_size ? 2 * p : 0); ++group)
+          for (int group = p; group <= (g->any_group_size ? 2 * p : p); ++group)
             for (int ahead : {0, 1, 3}) {
-              auto const found = validate(complete(generate(g->name, {p, m, v, group}), ahead));
+              auto const found = validate(complete(generate(g->name, {p, m, v, g->any_group_size ? group : 0}), ahead));
               ASSERT_TRUE(found.empty()) << g->name << ", p " << p << ", m " << m << ", v " << v << ", group " << group
                                          << ", ahead " << ahead << ": " << found.front().message;
             }
@@ -74,6 +74,7 @@ TEST(Registry, refuses_what_a_schedule_does_not_take) {
   refused("1f1b", {2, 4, 2}, "1 stage per rank for 1f1b");
   refused("zb_v", {2, 4, 1}, "2 stages per rank for zb_v");
   refused("gpipe", {2, 4, 1, 2}, "pipeline.microbatch_group_size");
+  refused("interleaved_1f1b", {4, 8, 2, 3}, "at least 4 microbatches, one for every");
   refused("dualpipe_v", {4, 7, 2}, "at least 8 microbatches for dualpipe_v on 4");
 }
 
