@@ -12,10 +12,8 @@ endif()
 # What every test process gets. Threads that wait sleep: tests run with more ranks and threads than cores.
 set(P3D_TEST_ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;OPENBLAS_NUM_THREADS=1")
 if(P3D_SANITIZE)
-  set(support ${PROJECT_SOURCE_DIR}/tests/support)
   list(APPEND P3D_TEST_ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
-    "LSAN_OPTIONS=suppressions=${support}/leaks.supp:print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
 endif()
 
