@@ -1,6 +1,7 @@
 #include "command_line.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/base/version.hpp>
 #include <p3d/config/parse.hpp>
 
@@ -116,6 +117,11 @@ CommandLine parse_command_line(int argc, char** argv) {
   } catch (CLI::CallForHelp const&) {
     if (speaks) std::cout << app.help() << std::flush;
     return leave(0);
+  } catch (CLI::ExtrasError const&) {
+    auto const word = app.remaining().empty() ? "" : app.remaining().front();
+    auto const known = base::nearest(word, {"--check", "--ranks", "--help", "--help-input", "--version"});
+    return refuse(refusal(usage + 7, "an option that p3d does not have: " + word,
+                          known.empty() ? "p3d --help lists the options" : "did you mean " + known + "?"));
   } catch (CLI::ParseError const& e) {
     return refuse(refusal(usage + 7, e.what(), "p3d --help lists the options"));
   }

@@ -1,0 +1,53 @@
+"""Ranks that die or stop, and numbers that are none: bounded time, a report, and nobody left."""
+import os
+import signal
+import unittest
+
+import program
+from program import AppTest
+
+MESH = ("parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
+
+
+class Failures(AppTest):
+    def check_killed(self, rank):
+        run = self.start_training(4, *MESH)
+        os.kill(run.ranks[rank], signal.SIGKILL)
+        self.report(f"SIGKILL to rank {rank} of 4", run, run.finish())
+        self.assertNotIn(run.code, (0, 75))
+        self.assertGreaterEqual(len(self.metrics()), 3)
+
+    def test_a_rank_is_killed(self):
+        self.check_killed(1)
+
+    def test_rank_0_is_killed(self):
+        self.check_killed(0)
+
+    def check_stopped(self, rank):
+        run = self.start_training(4, *MESH, "comm.timeout_s=3")
+        os.kill(run.ranks[rank], signal.SIGSTOP)
+        self.report(f"SIGSTOP to rank {rank} of 4, comm.timeout_s=3", run, run.finish())
+        self.assertEqual(run.code, 3, run.err) if program.IS_HYDRA else self.assertNotIn(run.code, (0, 75))
+        self.assert_once("a wait outlasted comm.timeout_s = 3 s", run.err)
+        self.assert_once(f"rank {rank}: no answer", run.err)
+        for other in {0, 1, 2, 3} - {rank}:
+            self.assertRegex(run.err, f"rank {other}: step \\d+.*: waited ")
+
+    def test_a_rank_is_stopped(self):
+        self.check_stopped(2)
+
+    def test_rank_0_is_stopped(self):
+        self.check_stopped(0)
+
+    def test_not_a_number(self):
+        run = self.run_to_end(4, *MESH, "optimizer.lr=1e30", "run.log_every=1")
+        self.report("loss or gradient not finite, 4 ranks", run, run.seconds)
+        self.assertEqual(run.code, 4, run.err)
+        self.assert_once("p3d stops:", run.err)
+        self.assertRegex(run.err, r"at step \d+; first bad tensor in model order: the (value|gradient) of (embed|layer|block|final)")
+        rows = self.metrics()
+        self.assertIn(f"where:    step {len(rows) + 1} of 6", run.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,124 @@
+"""Bad command lines and bad inputs: everything that is wrong at once, printed once, exit code 2, nothing started."""
+import re
+import unittest
+
+import program
+from program import AppTest
+
+
+class CommandLine(AppTest):
+    def words(self, *arguments, ranks=0):
+        run = program.Run(ranks, arguments, self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        return run
+
+    def test_help(self):
+        run = self.words("--help")
+        self.assertEqual((run.code, run.err), (0, ""))
+        for word in ("FILE [KEY=VALUE ...]", "--check", "--ranks", "--help-input", "Exit codes"):
+            self.assertIn(word, run.out)
+
+    def test_help_input_lists_keys_with_defaults(self):
+        run = self.words("--help-input")
+        self.assertEqual(run.code, 0)
+        self.assertRegex(run.out, r"\[optimizer\]\n  type +default: \"adamw\"\n")
+        self.assertLess(max(map(len, run.out.splitlines())), 130)
+
+    def test_version(self):
+        run = self.words("--version", ranks=3)
+        self.assertEqual(run.code, 0)
+        self.assert_once("p3d ", run.out)
+
+    def test_refuses_what_it_would_ignore(self):
+        for arguments in ([], ["--chek"], ["input.toml", "--ranks", "4"], ["input.toml", "other.toml"], ["--ranks", "0", "input.toml"]):
+            with self.subTest(arguments=arguments):
+                run = self.words(*arguments, ranks=2)
+                self.assertEqual((run.code, run.out), (2, ""))
+                self.assertEqual(len(re.findall("^expected: ", run.err, re.MULTILINE)), 1, run.err)
+                self.assertEqual(len(re.findall("^fix: ", run.err, re.MULTILINE)), 1, run.err)
+
+    def test_suggests_the_nearest_option(self):
+        self.assertIn("did you mean --check?", self.words("--chek", "input.toml").err)
+
+
+class BadInput(AppTest):
+    def refused(self, case, ranks, *arguments, faults=1):
+        run = self.run_to_end(ranks, *arguments)
+        self.report(case, run, run.seconds)
+        self.assertEqual((run.code, run.out), (2, ""), run.err)
+        self.assert_once("the input has ", run.err)
+        self.assertTrue(run.err.startswith(f"the input has {faults} fault"), run.err)
+        self.assertEqual(len(re.findall(r"^   expected: ", run.err, re.MULTILINE)), faults, run.err)
+        self.assertEqual(len(re.findall(r"^   fix: ", run.err, re.MULTILINE)), faults, run.err)
+        self.assertFalse(self.results.exists())
+        return run.err
+
+    def test_misspelt_key(self):
+        text = program.MODEL.replace("layers =", "layer =")
+        (self.folder / "input.toml").write_text(text)
+        line = text[:text.index("layer =")].count("\n") + 1
+        said = self.refused("misspelt key, 8 ranks", 8)
+        self.assertIn(f"input.toml:{line}:1", said)
+        self.assertIn("did you mean layers?", said)
+
+    def test_all_faults_at_once(self):
+        said = self.refused("four faults, 8 ranks", 8, "model.hiden=3", "optimizer.lr=fast", "data.path=nowhere.txt",
+                            "parallel.dp=3", faults=4)
+        for words in ("did you mean model.hidden?", 'the string "fast"', "nowhere.txt: no such file", "dp 3 x tp 1 x pp 1 = 3 ranks"):
+            self.assert_once(words, said)
+
+    def test_missing_input(self):
+        run = program.Run(8, ["nowhere.toml"], self.folder)
+        self.addCleanup(run.kill)
+        self.report("input file missing, 8 ranks", run, run.finish())
+        self.assertEqual((run.code, run.out), (2, ""))
+        self.assert_once("expected:", run.err)
+        self.assertIn("nowhere.toml", run.err)
+
+    def test_missing_data(self):
+        said = self.refused("data file missing, 8 ranks", 8, "data.path=nowhere.txt")
+        self.assertIn("nowhere.txt", said)
+
+    def test_wrong_number_of_ranks(self):
+        said = self.refused("4 ranks for 2 x 2 x 2", 4, "parallel.dp=2", "parallel.tp=2", "parallel.pp=2")
+        self.assertIn("dp 2 x tp 2 x pp 2 = 8 ranks, but the run has 4", said)
+        self.assertIn("-n 8", said)
+
+
+class Check(AppTest):
+    def test_uneven_layers(self):
+        run = self.run_to_end(0, "--check", "--ranks", "4", "parallel.pp=4", "model.layers=30")
+        self.assertEqual((run.code, run.err), (0, ""))
+        self.assertIn("layers by stage: 8 + 8 + 7 + 7 (sum 30)", run.out)
+        self.assertFalse(self.results.exists())
+
+    def test_faults_are_those_of_a_run(self):
+        run = self.run_to_end(0, "--check", "--ranks", "4", "parallel.pp=3")
+        self.assertEqual((run.code, run.out), (2, ""))
+        self.assert_once("expected:", run.err)
+
+    def test_inputs_that_come_with_p3d(self):
+        inputs = sorted((program.SOURCE / "inputs").glob("*.toml"))
+        self.assertGreater(len(inputs), 2)
+        for path in inputs:
+            with self.subTest(path=path.name):
+                run = program.Run(0, ["--check", str(path), f"data.path={program.SOURCE / 'LICENSE'}"], self.folder)
+                run.finish()
+                self.assertEqual((run.code, run.err), (0, ""))
+                self.assertIn("The input is valid.", run.out)
+
+    def test_a_hundred_thousand_ranks(self):
+        (self.folder / "input.toml").write_text('[model]\npreset = "llama3-70b"\n[data]\nformat = "synthetic"\n')
+        run = self.run_to_end(0, "--check", "--ranks", "100000", "parallel.tp=8", "parallel.pp=50", "batch.microbatches=100")
+        print(f"\n  measured: --check for 100,000 ranks: {run.seconds:.2f} s, {len(run.out.splitlines())} lines", flush=True)
+        self.assertEqual((run.code, run.err), (0, ""))
+        self.assertIn("Mesh: 100000 ranks, order tp=8 pp=50 dp=250", run.out)
+        self.assertLess(len(run.out.splitlines()), 130)
+        self.assertLess(max(map(len, run.out.splitlines())), 200)
+        self.assertEqual(sum(int(n) * int(times or 1) for n, times in
+                             re.findall(r"(\d+)(?: x (\d+))?", re.search(r"layers by stage: (.*) \(", run.out)[1])), 80)
+
+
+if __name__ == "__main__":
+    unittest.main()

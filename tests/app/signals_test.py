@@ -1,0 +1,79 @@
+"""SIGINT and SIGTERM: the step ends, the history is complete, exit code 75; a second signal ends the run at once."""
+import os
+import re
+import signal
+import time
+import unittest
+
+import program
+from program import AppTest
+
+MESH = ("parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
+
+
+class Signals(AppTest):
+    def check_stopped(self, case, run):
+        seconds = run.finish()
+        self.report(case, run, seconds)
+        self.assertEqual(run.code, 75, run.out + run.err)
+        steps = int(re.search(r"Stopped after (\d+) steps in ", run.out)[1])
+        rows = self.metrics()
+        self.assertEqual([int(r["step"]) for r in rows], list(range(1, steps + 1)))
+        self.assertTrue((self.results / "metrics.csv").read_text().endswith("\n"))
+        self.assert_once("pipeline wait", run.out)
+        self.assert_once("exit code 75", run.out)
+
+    def test_sigterm_to_all_ranks(self):
+        run = self.start_training(4, *MESH)
+        for process in run.ranks.values():
+            os.kill(process, signal.SIGTERM)
+        self.check_stopped("SIGTERM to all of 4 ranks", run)
+        self.assert_once("stopping after this step", run.err)
+
+    def test_sigterm_to_one_rank(self):
+        run = self.start_training(4, *MESH)
+        os.kill(run.ranks[3], signal.SIGTERM)
+        self.check_stopped("SIGTERM to rank 3 of 4", run)
+
+    @unittest.skipUnless(program.IS_HYDRA, "other launchers do not hand SIGTERM on")
+    def test_sigterm_to_mpiexec(self):
+        run = self.start_training(4, *MESH)
+        run.process.send_signal(signal.SIGTERM)
+        self.check_stopped("SIGTERM to mpiexec, 4 ranks", run)
+
+    @unittest.skipUnless(program.IS_HYDRA, "other launchers end the ranks")
+    def test_sigint_to_mpiexec(self):
+        run = self.start_training(4, *MESH)
+        run.process.send_signal(signal.SIGINT)
+        self.check_stopped("SIGINT (Ctrl-C) to mpiexec, 4 ranks", run)
+
+    def test_the_same_signal_delivered_twice(self):
+        run = self.start_training(4, *MESH)
+        for _ in range(2):
+            for process in run.ranks.values():
+                os.kill(process, signal.SIGINT)
+        self.check_stopped("SIGINT to all of 4 ranks, twice at once", run)
+
+    def test_second_signal_ends_a_long_step(self):
+        # One step of so many microbatches does not end within this test.
+        run = self.start(2, "parallel.dp=2", "batch.microbatches=200000", "run.steps=2")
+        run.wait_until(lambda: "Data: " in run.out, "the start")
+        time.sleep(0.5)
+        self.assertEqual(sorted(run.find_ranks()), [0, 1])
+        for process in run.ranks.values():
+            os.kill(process, signal.SIGTERM)
+        run.wait_until(lambda: "stopping after this step" in run.err, "the answer")
+        time.sleep(1.0)
+        self.assertEqual(len(run.alive()), 2, "the first signal waits for the end of the step")
+        for process in run.ranks.values():
+            try:
+                os.kill(process, signal.SIGTERM)
+            except ProcessLookupError:  # the launcher was quicker
+                pass
+        self.report("second SIGTERM, 2 ranks", run, run.finish())
+        self.assertNotIn(run.code, (0, 75))
+        self.assertEqual(self.metrics(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
