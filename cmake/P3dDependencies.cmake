@@ -36,6 +36,9 @@ set(MPI_CXX_SKIP_MPICXX ON)  # p3d speaks MPI's C interface
 find_package(MPI 3.0 QUIET COMPONENTS CXX)
 p3d_need(MPI MPI::MPI_CXX "${MPI_CXX_VERSION}" 3.0 "messages between ranks" "mpich libmpich-dev" mpich)
 
+find_package(HDF5Parallel QUIET)
+p3d_need("HDF5 with MPI" p3d_hdf5 "${HDF5Parallel_VERSION}" 1.10 "checkpoints" libhdf5-mpich-dev hdf5+mpi)
+
 include(P3dKokkos)
 p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels${P3D_KOKKOS_NOTE}"
   libtrilinos-kokkos-dev kokkos)

@@ -18,4 +18,5 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/p3dConfigVersion.cmake CO
 install(FILES ${PROJECT_BINARY_DIR}/p3dConfig.cmake ${PROJECT_BINARY_DIR}/p3dConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/P3dKokkos.cmake ${PROJECT_SOURCE_DIR}/cmake/FindRandom123.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindxxHash.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindHDF5Parallel.cmake
   DESTINATION ${P3D_CONFIG_DIR})

@@ -7,6 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=(
   g++ cmake ninja-build ccache git python3        # to build; git and python3 also for tests
   mpich libmpich-dev                              # messages between ranks
+  libhdf5-mpich-dev                               # checkpoints
   libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
   libgtest-dev

@@ -18,7 +18,7 @@ inline base::Error failure(char const* expected, std::string const& path, std::e
   return base::Error({.expected = expected,
                       .found = why.message(),
                       .where = path,
-                      .fix = "check the path, its permissions and the free space, or set run.output_dir to another folder"});
+                      .fix = "check the path, its permissions and the free space, or choose another folder"});
 }
 
 }  // namespace p3d::io

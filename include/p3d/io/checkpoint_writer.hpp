@@ -1,0 +1,71 @@
+#pragma once
+// Writes checkpoints, in the foreground or while training goes on.
+//
+// In both ways rank 0 first makes the file NAME.part with all descriptions and room for all arrays. Then
+//   async  each rank copies its share of the state into host memory (the only time that training is held), and a thread that
+//          makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to disk. No thread support
+//          is asked of MPI, and no collective can meet one of the training;
+//   else   all ranks write together with collective MPI-IO through HDF5 (H5Dwrite of hyperslabs), which gathers small pieces
+//          into large ones: for file systems that share files badly between nodes (NFS), or memory too small for the copy.
+// Both give the same bytes. When all shares are on disk, rank 0 adds the checksums and the seal, flushes, and renames the file.
+// Then every rank reads its share back from disk and compares (`verify`), so that older files may be deleted.
+//
+// Memory of a rank: `buffer_bytes` (at least one row of an array), and with async the copy of its share, allocated once.
+
+#include <p3d/base/error.hpp>
+#include <p3d/io/checkpoint.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace p3d::io {
+
+/// How a checkpoint went, the same on every rank.
+struct WriteResult {
+  std::string path;
+  std::int64_t step = 0;
+  std::optional<base::ErrorText> error;  ///< nothing else was changed on disk, and the .part file was removed
+  bool verified = false;                 ///< read back and compared
+  std::int64_t bytes = 0;                ///< of the arrays
+  double seconds = 0.0;                  ///< from start to the renamed file
+  double held_seconds = 0.0;             ///< of these, inside start() and poll(): training was held
+  double verify_seconds = 0.0;
+};
+
+class CheckpointWriter {
+public:
+  struct Options {
+    std::int64_t buffer_bytes = 64 << 20;
+    bool async = true;
+    bool verify = true;
+  };
+  /// Duplicates `world`. Collective.
+  CheckpointWriter(comm::Communicator const& world, Options options);
+  /// Waits for the disk; a file that is not complete stays behind as .part.
+  ~CheckpointWriter();
+  CheckpointWriter(CheckpointWriter const&) = delete;
+  CheckpointWriter& operator=(CheckpointWriter const&) = delete;
+
+  /// Begins to write `path`; with async the parts may change as soon as this returns. Not while busy(). Collective.
+  void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
+             std::vector<CheckpointPart> const& parts);
+  bool busy() const;
+  /// Moves things along without waiting for the disk, and returns the result once, when there is one. Collective: call it
+  /// on every rank at the same places (step boundaries).
+  std::optional<WriteResult> poll();
+  /// Waits for the result. Needs busy(). Collective.
+  WriteResult finish();
+
+  /// Allocates and touches the copy before the first step, so that no later call does. `parts` as for start().
+  void reserve(std::vector<CheckpointPart> const& parts, Element element);
+  /// Bytes of the copy on this rank (0 unless async).
+  std::int64_t copy_bytes() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace p3d::io

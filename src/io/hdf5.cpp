@@ -1,0 +1,34 @@
+#include "hdf5.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <cstdlib>
+
+namespace p3d::io {
+
+void start_hdf5() {
+  static bool const started = [] {
+    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+    H5open();
+    return H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  }();
+  (void)started;
+}
+
+void hdf5_failed(std::string_view wanted, std::string const& path) {
+  std::string words;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned, H5E_error2_t const* e, void* out) -> herr_t {
+        auto& text = *static_cast<std::string*>(out);
+        if (text.empty() && e->desc != nullptr) text = e->desc;  // the innermost one
+        return 0;
+      },
+      &words);
+  throw base::Error({.expected = std::string(wanted),
+                     .found = "HDF5 failed: " + (words.empty() ? "no reason given" : words),
+                     .where = path,
+                     .fix = "check the path, its permissions and the free space"});
+}
+
+}  // namespace p3d::io

@@ -1,0 +1,144 @@
+#include "checksum.hpp"
+#include "posix_file.hpp"
+#include "slices.hpp"
+#include "together.hpp"
+
+#include <p3d/io/checkpoint.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <cstring>
+
+namespace p3d::io {
+
+namespace {
+
+/// Columns of a few bytes in long rows: whole rows are read at once and cut, which costs less than a call for each row.
+constexpr std::int64_t small_run = 2048;
+
+template <class From, class To>
+void convert(std::vector<char> const& from, std::int64_t count, std::vector<char>& to) {
+  to.resize(static_cast<std::size_t>(count) * sizeof(To));
+  auto const* in = reinterpret_cast<From const*>(from.data());
+  auto* out = reinterpret_cast<To*>(to.data());
+  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<To>(in[i]);
+}
+
+class Loader {
+public:
+  Loader(Checkpoint const& checkpoint, Element element, std::int64_t buffer_bytes)
+      : checkpoint_(checkpoint), element_(element), buffer_bytes_(buffer_bytes), sums_(checkpoint.arrays.size(), 0) {}
+
+  /// Rows of a part from the file into the buffer; their checksum is added where this rank counts.
+  void read(CheckpointPart const& part, CheckpointArray const& array, Rows rows) {
+    auto const bytes = size_of(checkpoint_.header.element);
+    if (!file_) file_.emplace(checkpoint_.path, PosixFile::Mode::read);
+    bool const cut = part.cols < part.global_cols && part.cols * static_cast<std::int64_t>(bytes) < small_run;
+    if (cut) read_whole_rows(part, array, rows);
+    for_runs(part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
+      auto* to = buffer_.data() + static_cast<std::size_t>(place) * bytes;
+      if (!cut) file_->read(array.offset + index * static_cast<std::int64_t>(bytes), to, static_cast<std::size_t>(count) * bytes);
+      if (part.writes) {
+        sums_[static_cast<std::size_t>(&array - checkpoint_.arrays.data())] += checksum(to, count, static_cast<std::uint64_t>(index), bytes);
+      }
+    });
+  }
+
+  void load(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
+    auto const* array = checkpoint_.find(part.array);
+    auto const bytes = size_of(checkpoint_.header.element);
+    int const replicas = part.replicas->size();
+    for (int r = 0; r < replicas; ++r) {
+      auto const mine = share(part, bytes, r, replicas);
+      auto const step = rows_in(part, bytes, buffer_bytes_);
+      for (auto row = mine.begin; row < mine.end; row += step) {
+        Rows const slice{row, std::min(row + step, mine.end)};
+        auto const count = (slice.end - slice.begin) * part.cols;
+        buffer_.resize(std::max(buffer_.size(), static_cast<std::size_t>(count) * bytes));
+        if (part.replicas->rank() == r && !failure) failure = attempt([&] { read(part, *array, slice); });
+        part.replicas->broadcast(buffer_.data(), count * static_cast<std::int64_t>(bytes), comm::Type::byte, r).wait();
+        hand_over(part, slice, count);
+      }
+    }
+  }
+
+  std::vector<std::uint64_t>& sums() { return sums_; }
+
+private:
+  void read_whole_rows(CheckpointPart const& part, CheckpointArray const& array, Rows rows) {
+    auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
+    auto const row_bytes = part.global_cols * bytes;
+    auto const step = std::max<std::int64_t>(1, std::min<std::int64_t>(buffer_bytes_, 1 << 20) / row_bytes);
+    wide_.resize(static_cast<std::size_t>(step * row_bytes));
+    for (auto row = rows.begin; row < rows.end; row += step) {
+      auto const n = std::min(step, rows.end - row);
+      file_->read(array.offset + (part.row_begin + row) * row_bytes, wide_.data(), static_cast<std::size_t>(n * row_bytes));
+      for (std::int64_t i = 0; i < n; ++i) {
+        std::memcpy(buffer_.data() + (row - rows.begin + i) * part.cols * bytes, wide_.data() + i * row_bytes + part.col_begin * bytes,
+                    static_cast<std::size_t>(part.cols * bytes));
+      }
+    }
+  }
+
+  void hand_over(CheckpointPart const& part, Rows slice, std::int64_t count) {
+    auto const stored = checkpoint_.header.element;
+    if (stored != element_) {
+      if (stored == Element::float32) convert<float, double>(buffer_, count, converted_);
+      else convert<double, float>(buffer_, count, converted_);
+    }
+    part.copy_in(slice.begin * part.cols, count, stored == element_ ? buffer_.data() : converted_.data());
+  }
+
+  Checkpoint const& checkpoint_;
+  Element element_;
+  std::int64_t buffer_bytes_;
+  std::vector<std::uint64_t> sums_;
+  std::optional<PosixFile> file_;
+  std::vector<char> buffer_, wide_, converted_;
+};
+
+void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& parts) {
+  for (auto const& part : parts) {
+    auto const* a = c.find(part.array);
+    if (a && a->rows == part.global_rows && a->cols == part.global_cols) continue;
+    throw base::Error({.expected = fmt::format("{} [{}, {}]", part.array, part.global_rows, part.global_cols),
+                       .found = a ? fmt::format("[{}, {}]", a->rows, a->cols) : "no such array",
+                       .where = c.path,
+                       .fix = "name a checkpoint of this model, or change [model] to that of the checkpoint"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+}  // namespace
+
+void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element element,
+                std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes) {
+  if (auto wrong = first_error(world, attempt([&] { require_shapes(checkpoint, parts); }))) {
+    throw base::Error(*wrong, base::ExitCode::bad_input);
+  }
+  Loader loader(checkpoint, element, buffer_bytes);
+  std::optional<base::ErrorText> failure;
+  for (auto const& part : parts) loader.load(part, failure);
+  if (auto wrong = first_error(world, failure)) throw base::Error(*wrong);
+
+  auto& sums = loader.sums();
+  // Arrays that nobody asked for have no sum to compare: mark those that were read, on any rank.
+  std::vector<std::int64_t> asked(sums.size(), 0);
+  for (auto const& part : parts) asked[static_cast<std::size_t>(checkpoint.find(part.array) - checkpoint.arrays.data())] = 1;
+  auto const n = static_cast<std::int64_t>(sums.size());
+  world.all_reduce(sums.data(), n, comm::Type::uint64, comm::Reduction::sum).wait();
+  world.all_reduce(asked.data(), n, comm::Type::int64, comm::Reduction::max).wait();
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    auto const& a = checkpoint.arrays[i];
+    if (asked[i] == 0 || sums[i] == a.checksum) continue;
+    throw base::Error({.expected = fmt::format("{} with checksum {:016x}", a.name, a.checksum),
+                       .found = fmt::format("checksum {:016x}: the numbers were changed after they were written", sums[i]),
+                       .where = checkpoint.path,
+                       .fix = "use an older checkpoint (p3d checkpoint ls FOLDER), or copy this one again"});
+  }
+}
+
+}  // namespace p3d::io

@@ -1,0 +1,86 @@
+#include "posix_file.hpp"
+
+#include "failure.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace p3d::io {
+
+PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
+  do {
+    fd_ = ::open(path_.c_str(), (mode == Mode::read ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+  } while (fd_ < 0 && errno == EINTR);
+  if (fd_ < 0) throw failure(mode == Mode::read ? "a checkpoint that can be read" : "a checkpoint that can be written", path_, last_error());
+}
+
+PosixFile::~PosixFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::int64_t PosixFile::size() const {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0) throw failure("a checkpoint that can be read", path_, last_error());
+  if (!S_ISREG(info.st_mode)) throw failure("a checkpoint, which is a regular file", path_, std::make_error_code(std::errc::invalid_argument));
+  return info.st_size;
+}
+
+void PosixFile::read(std::int64_t offset, void* out, std::size_t bytes) const {
+  auto* to = static_cast<char*>(out);
+  while (bytes > 0) {
+    auto const got = ::pread(fd_, to, bytes, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw failure("a checkpoint that can be read", path_, last_error());
+    if (got == 0) {
+      throw base::Error({.expected = fmt::format("{} more bytes at byte {}", bytes, offset),
+                         .found = "the end of the file: it was cut off",
+                         .where = path_,
+                         .fix = "use an older checkpoint, or copy the file again"});
+    }
+    to += got;
+    offset += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
+void PosixFile::write(std::int64_t offset, void const* data, std::size_t bytes) const {
+  auto const* from = static_cast<char const*>(data);
+  while (bytes > 0) {
+    auto const put = ::pwrite(fd_, from, bytes, offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) throw failure("room for the whole checkpoint", path_, last_error());
+    from += put;
+    offset += put;
+    bytes -= static_cast<std::size_t>(put);
+  }
+}
+
+void PosixFile::flush() const {
+  while (::fsync(fd_) != 0) {
+    if (errno != EINTR) throw failure("a checkpoint that reaches the disk", path_, last_error());
+  }
+}
+
+void PosixFile::forget_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
+
+void flush_folder(std::string const& folder) {
+  int const fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throw failure("a folder that can be read", folder, last_error());
+  int const status = ::fsync(fd);
+  auto const why = last_error();
+  ::close(fd);
+  if (status != 0 && why.value() != EINVAL) throw failure("a folder that reaches the disk", folder, why);
+}
+
+void rename_and_flush(std::string const& from, std::string const& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) throw failure("a checkpoint that can get its name", to, last_error());
+  flush_folder(std::filesystem::path(to).parent_path().string());
+}
+
+}  // namespace p3d::io

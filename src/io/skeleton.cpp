@@ -1,0 +1,151 @@
+#include "skeleton.hpp"
+
+#include "hdf5.hpp"
+#include "layout_text.hpp"
+#include "table.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <cstdint>
+
+namespace p3d::io {
+
+namespace {
+
+/// Writes the parts of one file; remembers its path for errors.
+class Builder {
+public:
+  Builder(hid_t file, std::string const& path) : file_(file), path_(path) {}
+
+  void text(hid_t place, char const* name, std::string const& value) {
+    H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
+    H5Tset_size(type, value.empty() ? 1 : value.size());
+    H5Tset_strpad(type, H5T_STR_NULLPAD);
+    attribute(place, name, type, value.c_str());
+  }
+  void number(hid_t place, char const* name, std::int64_t value) { attribute(place, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value); }
+  void number(hid_t place, char const* name, std::uint64_t value) { attribute(place, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value); }
+
+  void input(std::string const& value) {
+    H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
+    H5Tset_size(type, value.empty() ? 1 : value.size());
+    H5Tset_strpad(type, H5T_STR_NULLPAD);
+    H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
+    H5 const set(H5Dcreate2(file_, "input", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose, "room for the input", path_);
+    std::string const padded = value.empty() ? std::string(1, '\0') : value;
+    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) hdf5_failed("room for the input", path_);
+  }
+
+  void table(std::vector<TableRow> const& rows) {
+    auto const records = pack(rows);
+    hsize_t const n = rows.size();
+    H5 const space(H5Screate_simple(1, &n, nullptr), H5Sclose, "a data space", path_);
+    H5 const type(record_type(), H5Tclose, "a record type", path_);
+    H5 const set(H5Dcreate2(file_, "table", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose, "room for the table", path_);
+    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0) hdf5_failed("room for the table", path_);
+  }
+
+  /// Room for one array, with its attributes. Returns its place in the file.
+  std::int64_t array(std::string const& name, TableRow const& row, Element element, char const* unit) {
+    hsize_t const dims[2] = {static_cast<hsize_t>(row.rows), static_cast<hsize_t>(row.cols)};
+    H5 const space(row.vector ? H5Screate_simple(1, dims + 1, nullptr) : H5Screate_simple(2, dims, nullptr), H5Sclose, "a data space", path_);
+    H5 const set(H5Dcreate2(file_, name.c_str(), element == Element::float32 ? H5T_IEEE_F32LE : H5T_IEEE_F64LE, space,
+                            H5P_DEFAULT, plain(), H5P_DEFAULT),
+                 H5Dclose, "room for " + name, path_);
+    number(set, "checksum", std::uint64_t{0});
+    text(set, "unit", unit);
+    auto const offset = H5Dget_offset(set);
+    if (offset == HADDR_UNDEF) hdf5_failed("a place in the file for " + name, path_);
+    return static_cast<std::int64_t>(offset);
+  }
+
+  void group(char const* name) {
+    H5 const properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "group properties", path_);
+    H5Pset_obj_track_times(properties, false);
+    H5 const made(H5Gcreate2(file_, name, H5P_DEFAULT, properties, H5P_DEFAULT), H5Gclose, "a group", path_);
+  }
+
+private:
+  void attribute(hid_t place, char const* name, hid_t type, void const* value) { attribute(place, name, type, type, value); }
+  void attribute(hid_t place, char const* name, hid_t stored, hid_t given, void const* value) {
+    H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
+    H5 const made(H5Acreate2(place, name, stored, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, "an attribute", path_);
+    if (H5Awrite(made, given, value) < 0) hdf5_failed("an attribute", path_);
+  }
+  /// Contiguous, given its place at once, not filled, without times: equal content gives equal bytes.
+  hid_t plain() {
+    if (plain_ < 0) {
+      plain_ = H5(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "array properties", path_);
+      H5Pset_layout(plain_, H5D_CONTIGUOUS);
+      H5Pset_alloc_time(plain_, H5D_ALLOC_TIME_EARLY);
+      H5Pset_fill_time(plain_, H5D_FILL_TIME_NEVER);
+      H5Pset_obj_track_times(plain_, false);
+    }
+    return plain_;
+  }
+  hid_t file_;
+  std::string path_;
+  H5 plain_;
+};
+
+}  // namespace
+
+Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
+                       bool moments) {
+  start_hdf5();
+  Skeleton out;
+  std::size_t const kinds = moments ? 3 : 1;
+  out.user_block = user_block_bytes(table.size() * kinds);
+  H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
+  H5Pset_userblock(create, static_cast<hsize_t>(out.user_block));
+  H5Pset_obj_track_times(create, false);
+  H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
+  H5Pset_meta_block_size(access, 1 << 16);  // descriptions together, arrays together
+  H5Pset_alignment(access, 1 << 16, 4096);  // large arrays begin on a page
+  H5 file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "a checkpoint that can be written", path);
+  Builder b(file, path);
+  b.text(file, "format", "p3d checkpoint");
+  b.number(file, "format_version", std::int64_t{1});
+  b.text(file, "p3d_version", header.p3d_version);
+  b.number(file, "step", header.step);
+  b.number(file, "tokens", header.tokens);
+  b.number(file, "samples", header.samples);
+  b.number(file, "seed", header.seed);
+  b.text(file, "random", random_text);
+  b.number(file, "data_hash", header.data_hash);
+  b.text(file, "precision", name(header.element));
+  b.text(file, "layout", layout_text);
+  b.input(header.input);
+  b.table(table);
+  for (std::size_t k = 0; k < kinds; ++k) {
+    b.group(groups[k]);
+    for (auto const& row : table) out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
+  }
+  file.close(path);
+  return out;
+}
+
+void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
+                 Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums) {
+  auto const arrays = checkpoint_arrays(table, moments);
+  P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(), "one checksum for each array");
+  {
+    H5 file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, "a checkpoint that can be written", path);
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      H5 const set(H5Dopen2(file, arrays[i].name.c_str(), H5P_DEFAULT), H5Dclose, "the array " + arrays[i].name, path);
+      H5 const attribute(H5Aopen(set, "checksum", H5P_DEFAULT), H5Aclose, "the checksum of " + arrays[i].name, path);
+      if (H5Awrite(attribute, H5T_NATIVE_UINT64, &checksums[i]) < 0) hdf5_failed("the checksum of " + arrays[i].name, path);
+    }
+    file.close(path);
+  }
+  std::vector<Extent> extents;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    extents.push_back({skeleton.offsets[i], arrays[i].size() * static_cast<std::int64_t>(size_of(header.element))});
+  }
+  PosixFile const file(path, PosixFile::Mode::write);
+  file.flush();  // nothing is sealed that is not on disk
+  write_seal(file, skeleton.user_block, extents);
+  file.flush();
+}
+
+}  // namespace p3d::io

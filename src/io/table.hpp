@@ -1,0 +1,32 @@
+#pragma once
+// The records of /table, and the three groups of arrays.
+
+#include "hdf5.hpp"
+
+#include <p3d/io/checkpoint.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace p3d::io {
+
+inline constexpr char const* groups[3] = {"parameters", "first_moment", "second_moment"};
+inline constexpr char const* units[3] = {"1", "1/parameter", "1/parameter^2"};
+
+/// A row of /table in memory and in the file.
+struct TableRecord {
+  char name[120];
+  std::int64_t rows;  ///< 0: a vector
+  std::int64_t cols;
+  std::int64_t layer;
+  std::int64_t decay;
+  char unit[8];
+};
+
+/// The HDF5 type of a record; the caller closes it.
+hid_t record_type();
+/// Throws when a name is too long.
+std::vector<TableRecord> pack(std::vector<TableRow> const& rows);
+std::vector<TableRow> unpack(std::vector<TableRecord> const& records);
+
+}  // namespace p3d::io

@@ -1,0 +1,27 @@
+#pragma once
+// Failures of single ranks become failures of all.
+
+#include <p3d/base/error.hpp>
+#include <p3d/comm/communicator.hpp>
+
+#include <optional>
+
+namespace p3d::io {
+
+/// Runs `work` and returns its error, if any.
+template <class Work>
+std::optional<base::ErrorText> attempt(Work&& work) {
+  try {
+    work();
+  } catch (base::Error const& e) {
+    return e.text();
+  } catch (std::exception const& e) {
+    return base::ErrorText{.expected = "a checkpoint", .found = e.what(), .where = "", .fix = "report this"};
+  }
+  return {};
+}
+
+/// The error of the first rank that has one, with its number, on every rank; nothing when none has. Collective.
+std::optional<base::ErrorText> first_error(comm::Communicator& world, std::optional<base::ErrorText> mine);
+
+}  // namespace p3d::io

@@ -1,0 +1,74 @@
+#pragma once
+// The inside of CheckpointWriter.
+
+#include "skeleton.hpp"
+#include "slices.hpp"
+#include "together.hpp"
+
+#include <p3d/base/timer.hpp>
+#include <p3d/io/checkpoint_writer.hpp>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+namespace p3d::io {
+
+/// The rows of one array that this rank writes.
+struct Slice {
+  CheckpointPart part;
+  Rows rows;
+  std::size_t array = 0;       ///< index
+  std::int64_t place = 0;      ///< of its elements in the copy
+  std::uint64_t checksum = 0;  ///< this slice's part of the sum
+  std::int64_t elements() const { return (rows.end - rows.begin) * part.cols; }
+};
+
+/// What is being written.
+struct Job {
+  std::string path, part_path;
+  CheckpointHeader header;
+  std::vector<TableRow> table;
+  bool moments = false;
+  std::vector<CheckpointArray> arrays;
+  Skeleton skeleton;
+  std::vector<Slice> slices;
+  std::vector<std::uint64_t> sums;
+};
+
+/// The slices of this rank, in the order of `parts`.
+std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::vector<CheckpointArray> const& arrays,
+                               std::size_t element_bytes);
+
+/// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
+void write_copy(Job& job, std::vector<char> const& copy);
+/// The slices straight from the parts, together with all ranks, through HDF5 and MPI-IO. Collective.
+void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_bytes);
+/// Reads the slices back from disk and compares.
+void read_back(Job const& job, std::int64_t buffer_bytes);
+
+struct CheckpointWriter::State {
+  enum class Stage { idle, data, commit, verify };
+
+  comm::Communicator world;
+  Options options;
+  Job job;
+  std::vector<char> copy;
+  Stage stage = Stage::idle;
+  std::thread thread;
+  std::atomic<bool> done{false};
+  std::optional<base::ErrorText> failure;  ///< of the thread's work; read after it is joined
+  base::Stopwatch watch;
+  WriteResult result;
+
+  State(comm::Communicator const& w, Options o) : world(w.mpi(), "checkpoint"), options(o) {}
+  /// Runs `work` in the thread (or at once) as the work of `next`.
+  void begin(Stage next, std::function<void()> work);
+  /// Whether all ranks have finished the stage. Collective.
+  bool all_done();
+  /// After all_done: on to the next stage. Returns the result at the end.
+  std::optional<WriteResult> advance();
+  std::optional<WriteResult> end(std::optional<base::ErrorText> error);
+};
+
+}  // namespace p3d::io
