@@ -27,7 +27,6 @@ endif()
 
 function(p3d_add_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;THREADS" "SOURCES;LINK;RANKS;LABELS;ARGS" ${ARGN})
-  p3d_drop_unwritten(ARG_SOURCES)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
