@@ -52,6 +52,7 @@ void derive(Config& config, Sources& sources, int num_ranks) {
 
   follow(sources, "optimizer.min_lr", {"optimizer.lr"}, [&] { return config.optimizer.min_lr = config.optimizer.lr / 10, true; });
   follow(sources, "run.output_dir", {"run.name"}, [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
+  follow(sources, "checkpoint.dir", {"run.output_dir"}, [&] { return config.checkpoint.dir = config.run.output_dir + "/checkpoints", true; });
 }
 
 bool Check::known(std::initializer_list<std::string_view> keys) const {

@@ -22,6 +22,17 @@ void add_run(std::vector<Key>& table) {
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
   s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
            "precision of weights and arithmetic; fp64 is for verification");
+  s.add("time_limit", "string: \"\" | wall time such as \"90s\", \"30min\", \"2h\"",
+        "stop in time before it, with a checkpoint; \"\": Slurm's end time where there is one", "\"\"",
+        [](toml::node const& node, std::string const&, Config& config) -> MaybeMismatch {
+          auto const* text = node.as_string();
+          if (text && text->get().empty()) return config.run.time_limit = {}, MaybeMismatch{};
+          return read_duration(node, config.run.time_limit.seconds);
+        },
+        [](Config const& config) {
+          auto const limit = config.run.time_limit;
+          return toml_string(limit.seconds > 0 ? to_string(limit) : "");
+        });
 }
 
 void add_model(std::vector<Key>& table) {
@@ -169,6 +180,45 @@ void add_sample(std::vector<Key>& table) {
   s.number("temperature", &Sample::temperature, {}, "0: always the most likely token");
 }
 
+MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {
+  auto& c = config.checkpoint;
+  if (node.is_string()) {
+    auto const mismatch = read_duration(node, c.period.seconds);
+    if (!mismatch) c.every = 0;
+    return mismatch;
+  }
+  auto mismatch = read_integer(node, {0, limits::steps}, c.every);
+  if (mismatch) mismatch->fix = "write a number of steps, or a wall time such as \"30min\"";
+  else c.period = {};
+  return mismatch;
+}
+
+void add_checkpoint(std::vector<Key>& table) {
+  Section<Checkpoint> s(table, "checkpoint", &Config::checkpoint);
+  s.output_path("dir", &Checkpoint::dir, "folder of the checkpoints, relative to the current directory", "<run.output_dir>/checkpoints");
+  s.add("every", "integer >= 0 (steps) | string: wall time such as \"30min\"",
+        "how often a checkpoint is written, besides at the end and before a stop; 0: no checkpoints at all", nullptr, read_every,
+        [](Config const& config) {
+          auto const& c = config.checkpoint;
+          return c.period.seconds > 0 ? toml_string(to_string(c.period)) : fmt::format("{}", c.every);
+        });
+  s.integer("keep", &Checkpoint::keep, {0, limits::steps}, "newest checkpoints that are kept; 0: all");
+  s.add("resume", "string: auto | none | a checkpoint file, relative to the current directory",
+        "where to start: the newest valid checkpoint in dir, at step 0, or at a given checkpoint", nullptr,
+        [](toml::node const& node, std::string const&, Config& config) {
+          std::string text;
+          auto const mismatch = read_string(node, false, text);
+          if (!mismatch) config.checkpoint.resume = text == "auto" || text == "none" ? text : absolute_path(text, "");
+          return mismatch;
+        },
+        [](Config const& config) { return toml_string(config.checkpoint.resume); });
+  s.choice("load", &Checkpoint::load, {Load::all, Load::weights},
+           "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning)");
+  s.flag("async", &Checkpoint::async, "write while training goes on, from a copy in host memory; false: collective MPI-IO");
+  s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
+  s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on}, "what to do when a checkpoint cannot be written");
+}
+
 }  // namespace
 
 std::vector<Key> const& keys() {
@@ -183,6 +233,7 @@ std::vector<Key> const& keys() {
     add_optimizer(t);
     add_comm(t);
     add_sample(t);
+    add_checkpoint(t);
     return t;
   }();
   return table;

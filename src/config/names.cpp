@@ -2,6 +2,8 @@
 
 #include <p3d/config/config.hpp>
 
+#include <string>
+
 namespace p3d::config {
 
 char const* to_string(Precision v) {
@@ -76,6 +78,28 @@ char const* to_string(LrSchedule v) {
     case LrSchedule::constant: return "constant";
   }
   return "?";
+}
+
+char const* to_string(Load v) {
+  switch (v) {
+    case Load::all: return "all";
+    case Load::weights: return "weights";
+  }
+  return "?";
+}
+
+char const* to_string(OnError v) {
+  switch (v) {
+    case OnError::stop: return "stop";
+    case OnError::go_on: return "continue";
+  }
+  return "?";
+}
+
+std::string to_string(Duration v) {
+  if (v.seconds > 0 && v.seconds % 3600 == 0) return std::to_string(v.seconds / 3600) + "h";
+  if (v.seconds > 0 && v.seconds % 60 == 0) return std::to_string(v.seconds / 60) + "min";
+  return std::to_string(v.seconds) + "s";
 }
 
 }  // namespace p3d::config

@@ -78,6 +78,7 @@ ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
     check_model(check);
     check_parallel(check);
     check_data(check);
+    check_checkpoint(check);
   }
   ParseResult result;
   result.faults = faults.sorted();

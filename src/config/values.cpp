@@ -148,4 +148,18 @@ MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const
   return Mismatch{&node, toml_string(value->get()), close.empty() ? all : fmt::format("did you mean {}?", toml_string(close))};
 }
 
+MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds) {
+  char const* const fix = "write a number and a unit: \"90s\", \"30min\" or \"2h\"";
+  auto const* text = node.as_string();
+  if (!text) return Mismatch{&node, describe(node), fix};
+  char* end = nullptr;
+  double const number = std::strtod(text->get().c_str(), &end);
+  std::string_view const unit(end);
+  double const factor = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
+  double const value = number * factor;
+  if (end == text->get().c_str() || !is_whole(value) || value < 1 || value > 3.6e7) return Mismatch{&node, describe(node), fix};
+  seconds = static_cast<std::int64_t>(value);
+  return {};
+}
+
 }  // namespace p3d::config

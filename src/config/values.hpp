@@ -43,6 +43,8 @@ MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int6
 MaybeMismatch read_number(toml::node const& node, NumberRange range, double& out);
 MaybeMismatch read_flag(toml::node const& node, bool& out);
 MaybeMismatch read_string(toml::node const& node, bool may_be_empty, std::string& out);
+/// "90s", "30min", "2h" (also "1.5h"): a positive wall time of whole seconds, at most 10,000 hours.
+MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds);
 /// One of `choices`; `out` is its index.
 MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const& choices, std::size_t& out);
 

@@ -17,6 +17,12 @@ enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 
+/// A wall time that is written as "90s", "30min" or "2h".
+struct Duration {
+  std::int64_t seconds = 0;
+  bool operator==(Duration const&) const = default;
+};
+
 /// [run]
 struct Run {
   std::string name = "run";
@@ -27,6 +33,7 @@ struct Run {
   std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
   Precision precision = Precision::fp32;
+  Duration time_limit;                  ///< wall time of this start of the program; zero: Slurm's end time, if known
   bool operator==(Run const&) const = default;
 };
 
@@ -121,6 +128,27 @@ struct Sample {
   bool operator==(Sample const&) const = default;
 };
 
+/// What a checkpoint gives to the run: everything, or only the parameters (fine-tuning: step 0, new moments, other data).
+enum class Load { all, weights };
+/// After a checkpoint could not be written.
+enum class OnError { stop, go_on };
+
+/// [checkpoint]: files dir/<run.name>-<step>.h5.
+struct Checkpoint {
+  std::string dir = "runs/run/checkpoints";  ///< default: <run.output_dir>/checkpoints
+  std::int64_t every = 0;                    ///< steps between checkpoints; or `period`; both 0: no checkpoints at all
+  Duration period;                           ///< wall time between checkpoints: every = "30min"
+  std::int64_t keep = 2;                     ///< newest valid ones that stay; 0: all
+  std::string resume = "auto";               ///< "auto": the newest valid one in dir, if any; "none"; or a file
+  Load load = Load::all;
+  bool async = true;
+  std::int64_t buffer_mb = 64;               ///< MiB of a rank's buffer while writing or reading
+  OnError on_error = OnError::stop;
+
+  bool on() const { return every > 0 || period.seconds > 0; }
+  bool operator==(Checkpoint const&) const = default;
+};
+
 struct Config {
   Run run;
   Model model;
@@ -131,6 +159,7 @@ struct Config {
   Optimizer optimizer;
   Comm comm;
   Sample sample;
+  Checkpoint checkpoint;
 
   int num_ranks() const { return parallel.dp * parallel.tp * parallel.pp; }
   bool operator==(Config const&) const = default;
@@ -145,5 +174,9 @@ char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
+char const* to_string(Load);
+char const* to_string(OnError);       ///< "stop", "continue"
+/// "90s", "30min", "2h": in the largest unit that divides it; "0s".
+std::string to_string(Duration);
 
 }  // namespace p3d::config

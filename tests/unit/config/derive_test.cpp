@@ -11,6 +11,7 @@ TEST(Derive, AnEmptyInputGivesTheDefaultsOfTheStructs) {
   Config expected;
   expected.data.format = DataFormat::synthetic;
   expected.run.output_dir = (std::filesystem::current_path() / "runs/run").string();
+  expected.checkpoint.dir = expected.run.output_dir + "/checkpoints";
   EXPECT_EQ(good(""), expected);
 }
 

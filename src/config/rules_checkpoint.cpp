@@ -1,0 +1,43 @@
+#include "config/files.hpp"
+#include "config/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace p3d::config {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+void check_resume(Check const& c) {
+  if (!c.known({"checkpoint.resume"})) return;
+  auto const& resume = c.config.checkpoint.resume;
+  bool const file = resume != "auto" && resume != "none";
+  if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
+    c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
+            fmt::format("resume = \"{}\"", resume), "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
+  }
+  std::error_code ignored;
+  if (file && !fs::is_regular_file(resume, ignored)) {
+    c.fault({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),
+            fmt::format("correct the path{}; p3d checkpoint ls FOLDER lists checkpoints", similar_file(resume)));
+  }
+}
+
+void check_name(Check const& c) {
+  if (!c.known({"run.name", "checkpoint.every"}) || !c.config.checkpoint.on()) return;
+  if (c.config.run.name.find('/') == std::string::npos) return;
+  c.fault({"run.name", "checkpoint.every"}, "a run.name without '/': checkpoints are called <run.name>-<step>.h5",
+          fmt::format("\"{}\"", c.config.run.name), "rename the run; checkpoint.dir and run.output_dir say where files go");
+}
+
+}  // namespace
+
+void check_checkpoint(Check const& check) {
+  check_resume(check);
+  check_name(check);
+}
+
+}  // namespace p3d::config

@@ -1,0 +1,60 @@
+// The keys of [checkpoint] and run.time_limit.
+
+#include "support.hpp"
+
+namespace p3d::config::test {
+namespace {
+
+std::string const base_text = "[data]\nformat = \"synthetic\"\n";
+
+TEST(CheckpointKeys, EveryIsStepsOrTime) {
+  EXPECT_FALSE(good(base_text).checkpoint.on());
+  auto const steps = good(base_text, {"checkpoint.every=25"}).checkpoint;
+  EXPECT_EQ(steps.every, 25);
+  EXPECT_EQ(steps.period.seconds, 0);
+  EXPECT_TRUE(steps.on());
+  struct Case {
+    char const* text;
+    std::int64_t seconds;
+    char const* back;
+  };
+  for (auto const& c : {Case{"90s", 90, "90s"}, Case{"30min", 1800, "30min"}, Case{"120min", 7200, "2h"}, Case{"1.5h", 5400, "90min"}}) {
+    auto const config = good(base_text, {std::string("checkpoint.every=\"") + c.text + '"'});
+    EXPECT_EQ(config.checkpoint.period.seconds, c.seconds) << c.text;
+    EXPECT_EQ(config.checkpoint.every, 0);
+    EXPECT_TRUE(config.checkpoint.on());
+    EXPECT_EQ(to_string(config.checkpoint.period), c.back);
+  }
+  for (char const* text : {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"", "true"}) {
+    auto const result = parse_text(base_text, "t", "/", {std::string("checkpoint.every=") + text}, 1);
+    ASSERT_EQ(result.faults.size(), 1u) << text;
+    EXPECT_EQ(result.faults[0].key, "checkpoint.every");
+  }
+}
+
+TEST(CheckpointKeys, TimeLimit) {
+  EXPECT_EQ(good(base_text).run.time_limit.seconds, 0);
+  EXPECT_EQ(good(base_text, {"run.time_limit=\"\""}).run.time_limit.seconds, 0);
+  EXPECT_EQ(good(base_text, {"run.time_limit=2h"}).run.time_limit.seconds, 7200);
+  EXPECT_FALSE(parse_text(base_text, "t", "/", {"run.time_limit=7200"}, 1).config);
+}
+
+TEST(CheckpointKeys, TheFolderFollowsTheOutputFolder) {
+  EXPECT_EQ(good(base_text, {"run.output_dir=/x/y"}).checkpoint.dir, "/x/y/checkpoints");
+  EXPECT_EQ(good(base_text, {"run.output_dir=/x/y", "checkpoint.dir=/z"}).checkpoint.dir, "/z");
+}
+
+TEST(CheckpointKeys, ResumeAndLoad) {
+  EXPECT_EQ(good(base_text).checkpoint.resume, "auto");
+  auto const fault = [](std::vector<std::string> overrides) {
+    auto const result = parse_text(base_text, "t", "/", overrides, 1);
+    return result.faults.size() == 1 ? result.faults[0].key + ": " + result.faults[0].found : format(result.faults);
+  };
+  EXPECT_EQ(fault({"checkpoint.resume=/no/such.h5"}), "checkpoint.resume: no file /no/such.h5");
+  EXPECT_EQ(fault({"checkpoint.load=weights"}), "checkpoint.load: resume = \"auto\"");
+  EXPECT_EQ(fault({"run.name=a/b", "checkpoint.every=1"}), "run.name: \"a/b\"");
+  EXPECT_EQ(good(base_text, {"run.name=a/b"}).run.name, "a/b");
+}
+
+}  // namespace
+}  // namespace p3d::config::test
