@@ -11,11 +11,11 @@ namespace p3d::invariance {
 std::vector<Model> models(int ranks) {
   // (heads, kv heads, hidden, ffn, global batch) by the number of ranks: all divisors of `ranks` divide heads, kv heads of
   // gpt2, ffn and batch, except that llama's kv heads and the base heads leave out tp = 8 and more.
-  int heads = 12, llama_kv = 6, head_dim = 8, global = 24;
+  int heads = 12, llama_kv = 6, head_dim = 8, global = 12;
   if (ranks == 5 || ranks == 7 || ranks == 8) {
     heads = ranks;
     llama_kv = ranks == 8 ? 4 : ranks;
-    global = ranks == 8 ? 24 : 4 * ranks;
+    global = 2 * ranks;
   }
   std::vector<Model> out;
   for (bool llama : {false, true}) {
