@@ -87,6 +87,15 @@ void require_valid(Program const& program, Execution execution = {});
 std::string to_text(Program const& program);
 Program parse_program(std::string_view text);
 
+/// CSV: one row per rank, one action per cell, without slots. parse_csv() reads it and skips empty cells, so that a file with
+/// one column per step can be read too; a stage lives where its actions stand. Throws base::Error with the line.
+std::string to_csv(Program const& program);
+Program parse_csv(std::string_view text);
+
+/// A schedule that a person wrote, in either form. Of compute actions alone a complete program is made; in one with messages,
+/// only slots and reductions are added where there are none. Not validated. Throws base::Error.
+Program parse_schedule_file(std::string_view text);
+
 /// The program as a table, one row per rank, one column per step, compute actions only, as if every action took one step
 /// and messages none; ">1F3<" marks a cell (a message there gets a cell of its own). At most `max_ranks` rows and
 /// `max_steps` columns, around the mark; 0: all.

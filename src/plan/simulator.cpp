@@ -1,0 +1,284 @@
+// Times instead of the validator's counts. Every wait is for something whose time follows from what both ends have done, so
+// each rank may run until it needs a time that is not known yet, and the order in which ranks run changes nothing.
+
+#include <p3d/plan/simulator.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace p3d::plan {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::Program;
+
+constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Messages of one kind from one rank to another, in order.
+struct Channel {
+  std::vector<double> ahead;     ///< times of posting of the side that is ahead, from message `done.size()` on
+  std::size_t ahead_begin = 0;   ///< the part of `ahead` before it is used up
+  bool sends_ahead = false;
+  std::vector<double> done;      ///< arrival of every message whose two ends are there
+  int sent = 0, received = 0;
+  int waiting = -1;              ///< the rank that needs an arrival that is not known, -1: none
+  int waiting_other = -1;        ///< both ends can
+};
+
+/// Which messages of its channels belong to the microbatch in a slot.
+struct Slot {
+  int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
+};
+
+class Run {
+public:
+  Run(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record)
+      : program_(program), costs_(costs), execution_(execution), record_(record), clock_(program.ranks.size(), 0.0),
+        next_(program.ranks.size(), 0), started_(program.ranks.size(), 0), live_(program.ranks.size(), 0),
+        seen_(program.ranks.size(), 0) {
+    auto const stages = at(program.num_stages);
+    activation_out_.assign(stages, -1);
+    gradient_out_.assign(stages, -1);
+    std::map<std::pair<int, int>, int> known;
+    auto const channel = [&](int from, int to, bool gradient) {
+      auto const [place, added] = known.try_emplace({2 * rank_of(program, from) + (gradient ? 1 : 0), rank_of(program, to)},
+                                                    static_cast<int>(channels_.size()));
+      if (added) channels_.emplace_back();
+      return place->second;
+    };
+    outgoing_.resize(program.ranks.size());
+    for (int s = 0; s < program.num_stages; ++s) {
+      if (output_is_remote(program, s)) activation_out_[at(s)] = channel(s, s + 1, false);
+      if (input_is_remote(program, s)) gradient_out_[at(s)] = channel(s, s - 1, true);
+      for (int c : {activation_out_[at(s)], gradient_out_[at(s)]})
+        if (c >= 0) outgoing_[at(rank_of(program, s))].push_back(c);
+      slots_.emplace_back(at(program.num_slots[at(s)]));
+    }
+    transfer_ = costs.latency + (costs.message_bytes > 0 ? costs.message_bytes / costs.bandwidth : 0.0);
+  }
+
+  Simulation run() {
+    result_.ranks.resize(program_.ranks.size());
+    for (int rank = program_.num_ranks - 1; rank >= 0; --rank) ready_.push_back(rank);
+    while (!ready_.empty()) {
+      int const rank = ready_.back();
+      ready_.pop_back();
+      auto const& actions = program_.ranks[at(rank)];
+      while (next_[at(rank)] < actions.size() && execute(rank, actions[next_[at(rank)]])) ++next_[at(rank)];
+    }
+    for (std::size_t r = 0; r < next_.size(); ++r)
+      P3D_REQUIRE(next_[r] == program_.ranks[r].size(), "a program that is simulated runs to its end (validate it first)");
+    finish();
+    return std::move(result_);
+  }
+
+private:
+  /// The arrival of a message, or nothing known yet: then the rank sleeps.
+  bool arrived(int rank, int channel, int number, double& time) {
+    if (number < 0) return true;
+    Channel& c = channels_[at(channel)];
+    if (at(number) < c.done.size()) {
+      time = std::max(time, c.done[at(number)]);
+      return true;
+    }
+    (c.waiting < 0 || c.waiting == rank ? c.waiting : c.waiting_other) = rank;
+    return false;
+  }
+
+  /// A send is complete when it has arrived (rendezvous) or at once.
+  bool send_complete(int rank, int channel, int number, double& time) {
+    return !execution_.rendezvous || arrived(rank, channel, number, time);
+  }
+
+  void post(int channel, bool sends, double time) {
+    Channel& c = channels_[at(channel)];
+    int& mine = sends ? c.sent : c.received;
+    int const other = sends ? c.received : c.sent;
+    if (mine++ < other) {
+      double const theirs = c.ahead[c.ahead_begin++];
+      if (c.ahead_begin == c.ahead.size()) {
+        c.ahead.clear();
+        c.ahead_begin = 0;
+      }
+      double const sent = sends ? time : theirs;
+      double const begin = execution_.rendezvous ? std::max(time, theirs) : sent;
+      c.done.push_back((c.done.empty() ? begin : std::max(begin, c.done.back())) + transfer_);
+      for (int* sleeper : {&c.waiting, &c.waiting_other})
+        if (*sleeper >= 0) {
+          ready_.push_back(*sleeper);
+          *sleeper = -1;
+        }
+    } else {
+      c.ahead.push_back(time);
+    }
+  }
+
+  void record(int rank, Action const& a, double start, double end) {
+    if (record_) result_.timeline.events.push_back({rank, a, start, end});
+  }
+
+  bool execute(int rank, Action const& a) {
+    if (a.op == Op::optimizer_step) return step(rank, a);
+    double& clock = clock_[at(rank)];
+    if (a.op == Op::reduce_gradients) {
+      spend(rank, a, costs_.reduce.empty() ? 0.0 : costs_.reduce[at(a.stage)], clock, result_.ranks[at(rank)].other);
+      return true;
+    }
+    Slot& slot = slots_[at(a.stage)][at(a.slot)];
+    double time = clock;
+    bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
+    if (takes) {
+      if (!send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time)) return false;
+      if (!send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time)) return false;
+      slot = {};
+    }
+    if (is_message(a.op)) {
+      if (!message(rank, a, slot, time)) return false;
+    } else {
+      if (!compute(rank, a, slot, time)) return false;
+    }
+    return true;
+  }
+
+  bool message(int rank, Action const& a, Slot& slot, double time) {
+    bool const gradient = a.op == Op::send_gradient || a.op == Op::recv_gradient;
+    int const sender = is_send(a.op) ? a.stage : schedule::peer_stage(a);
+    int const channel = (gradient ? gradient_out_ : activation_out_)[at(sender)];
+    Channel const& c = channels_[at(channel)];
+    if (is_recv(a.op)) {
+      (gradient ? slot.gradient_in : slot.activation_in) = c.received;
+      post(channel, false, time);
+    } else {
+      auto& started = started_[at(rank)];
+      int& number = gradient ? slot.gradient_out : slot.activation_out;
+      if (!started) {
+        if (!send_complete(rank, channel, c.sent - std::max(1, execution_.sends_in_flight), time)) return false;
+        number = c.sent;
+        post(channel, true, time);
+        result_.ranks[at(rank)].bytes_sent += costs_.message_bytes;
+      }
+      if (execution_.sends_in_flight == 0) {
+        clock_[at(rank)] = time;
+        started = 1;
+        if (!send_complete(rank, channel, number, time)) return false;
+        started = 0;
+      }
+    }
+    clock_[at(rank)] = time;
+    return true;
+  }
+
+  bool compute(int rank, Action const& a, Slot const& slot, double time) {
+    StageCost const& cost = costs_.stages[at(a.stage)];
+    if (a.op == Op::forward && input_is_remote(program_, a.stage) &&
+        !arrived(rank, activation_out_[at(a.stage - 1)], slot.activation_in, time))
+      return false;
+    if (makes_input_gradient(a.op) && output_is_remote(program_, a.stage) &&
+        !arrived(rank, gradient_out_[at(a.stage + 1)], slot.gradient_in, time))
+      return false;
+    RankResult& r = result_.ranks[at(rank)];
+    if (!seen_[at(rank)]) r.begin = time;
+    seen_[at(rank)] = 1;
+    if (a.op == Op::forward) r.peak_live = std::max(r.peak_live, ++live_[at(rank)]);
+    if (makes_weight_gradient(a.op)) --live_[at(rank)];
+    spend(rank, a,
+          a.op == Op::forward          ? cost.forward
+          : a.op == Op::backward       ? cost.input + cost.weight
+          : a.op == Op::backward_input ? cost.input
+                                       : cost.weight,
+          time, r.busy);
+    r.end = clock_[at(rank)];
+    return true;
+  }
+
+  bool step(int rank, Action const& a) {
+    double time = clock_[at(rank)];
+    for (int channel : outgoing_[at(rank)])
+      if (!send_complete(rank, channel, channels_[at(channel)].sent - 1, time)) return false;
+    spend(rank, a, costs_.step, time, result_.ranks[at(rank)].other);
+    return true;
+  }
+
+  void spend(int rank, Action const& a, double cost, double start, double& account) {
+    clock_[at(rank)] = start + cost;
+    account += cost;
+    if (is_compute(a.op) || cost > 0) record(rank, a, start, start + cost);
+  }
+
+  void finish() {
+    for (int s = 0; s < program_.num_stages; ++s) {
+      RankResult& r = result_.ranks[at(rank_of(program_, s))];
+      int const slots = program_.num_slots[at(s)];
+      r.slots += slots;
+      if (!costs_.slot_bytes.empty()) r.peak_bytes += slots * costs_.slot_bytes[at(s)];
+    }
+    for (std::size_t r = 0; r < clock_.size(); ++r) {
+      RankResult const& rank = result_.ranks[r];
+      result_.makespan = std::max(result_.makespan, rank.end);
+      result_.longest_span = std::max(result_.longest_span, rank.end - rank.begin);
+      result_.step_time = std::max(result_.step_time, clock_[r]);
+    }
+    result_.timeline.num_ranks = program_.num_ranks;
+    result_.timeline.stages_per_rank = (program_.num_stages + program_.num_ranks - 1) / program_.num_ranks;
+  }
+
+  Program const& program_;
+  PipelineCosts const& costs_;
+  schedule::Execution execution_;
+  bool record_;
+  double transfer_ = 0;
+  std::vector<double> clock_;               ///< by rank
+  std::vector<std::size_t> next_;           ///< by rank: the action it is at
+  std::vector<char> started_;               ///< by rank: its blocking send is under way
+  std::vector<int> live_;                   ///< by rank
+  std::vector<char> seen_;                  ///< by rank: it has computed
+  std::vector<Channel> channels_;
+  std::vector<int> activation_out_, gradient_out_;  ///< by stage: the channel, -1: none
+  std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
+  std::vector<std::vector<Slot>> slots_;    ///< by stage
+  std::vector<int> ready_;
+  Simulation result_;
+};
+
+}  // namespace
+
+double Simulation::busy() const {
+  return std::accumulate(ranks.begin(), ranks.end(), 0.0, [](double sum, auto const& r) { return sum + r.busy; });
+}
+double Simulation::bubble() const {
+  return makespan > 0 ? 1 - busy() / (static_cast<double>(ranks.size()) * makespan) : 0.0;
+}
+double Simulation::span_bubble() const {
+  double worst = 0;
+  for (auto const& r : ranks)
+    if (r.end > r.begin) worst = std::max(worst, 1 - r.busy / (r.end - r.begin));
+  return worst;
+}
+int Simulation::peak_live() const {
+  int worst = 0;
+  for (auto const& r : ranks) worst = std::max(worst, r.peak_live);
+  return worst;
+}
+double Simulation::peak_bytes() const {
+  double worst = 0;
+  for (auto const& r : ranks) worst = std::max(worst, r.peak_bytes);
+  return worst;
+}
+double Simulation::bytes_sent() const {
+  return std::accumulate(ranks.begin(), ranks.end(), 0.0, [](double sum, auto const& r) { return sum + r.bytes_sent; });
+}
+
+Simulation simulate(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record) {
+  P3D_REQUIRE(costs.stages.size() == at(program.num_stages), "every stage has its costs");
+  P3D_REQUIRE(program.num_slots.size() == at(program.num_stages), "a program that is simulated is complete");
+  P3D_REQUIRE(costs.slot_bytes.empty() || costs.slot_bytes.size() == costs.stages.size(), "every stage has its bytes, or none");
+  P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(), "every stage has its reduction, or none");
+  return Run(program, costs, execution, record).run();
+}
+
+}  // namespace p3d::plan

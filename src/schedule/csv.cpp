@@ -1,0 +1,118 @@
+// One row per rank, as PyTorch writes schedules: cells "2F0", "1I3", "0W3", in order; empty cells are steps without work.
+
+#include "channels.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::schedule {
+
+std::string to_csv(Program const& program) {
+  std::string text;
+  for (auto const& actions : program.ranks) {
+    bool first = true;
+    for (Action a : actions) {
+      a.slot = -1;
+      if (!first) text += ',';
+      first = false;
+      text += to_string(a);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+Program parse_csv(std::string_view text) {
+  Program program;
+  int line = 0;
+  auto const refuse = [&](std::string expected, std::string_view found, std::string fix) {
+    throw base::Error({.expected = std::move(expected),
+                       .found = fmt::format("\"{}\"", found.substr(0, 40)),
+                       .where = fmt::format("schedule CSV, line {}", line),
+                       .fix = std::move(fix)},
+                      base::ExitCode::bad_input);
+  };
+  while (!text.empty()) {
+    std::size_t const end = std::min(text.find('\n'), text.size());
+    std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line;
+    row = row.substr(0, row.find('#'));
+    if (row.find_first_not_of(" \t\r,") == std::string_view::npos) {
+      if (row.find(',') == std::string_view::npos) continue;  // an empty line is no rank; a row of empty cells is
+    }
+    auto& actions = program.ranks.emplace_back();
+    for (int column = 1; !row.empty(); ++column) {
+      std::size_t const comma = std::min(row.find(','), row.size());
+      std::string_view word = row.substr(0, comma);
+      row.remove_prefix(std::min(comma + 1, row.size()));
+      auto const blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '"'; };
+      while (!word.empty() && blank(word.front())) word.remove_prefix(1);
+      while (!word.empty() && blank(word.back())) word.remove_suffix(1);
+      if (word.empty()) continue;
+      Action a;
+      try {
+        a = parse_action(word);
+      } catch (base::Error const& error) {
+        refuse(error.text().expected, word, fmt::format("cell {}; {}", column, error.text().fix));
+      }
+      constexpr int largest = 1 << 20;  // a bound on what a wrong file can allocate
+      if (a.stage >= largest || a.microbatch >= largest) refuse(fmt::format("numbers below {}", largest), word, "correct the cell");
+      if (a.op != Op::optimizer_step) {
+        auto const stage = static_cast<std::size_t>(a.stage);
+        if (program.stage_rank.size() <= stage) program.stage_rank.resize(stage + 1, -1);
+        int const rank = static_cast<int>(program.ranks.size()) - 1;
+        int& home = program.stage_rank[stage];
+        if (home >= 0 && home != rank)
+          refuse(fmt::format("stage {} on one rank", a.stage), word, fmt::format("it also stands in row {} (rank {})", home + 1, home));
+        home = rank;
+      }
+      program.num_microbatches = std::max(program.num_microbatches, a.microbatch + 1);
+      actions.push_back(a);
+    }
+  }
+  program.num_ranks = static_cast<int>(program.ranks.size());
+  program.num_stages = static_cast<int>(program.stage_rank.size());
+  if (program.num_microbatches == 0) refuse("one row of actions per rank", "", "for example 0F0,0F1,0B0,0B1");
+  for (std::size_t s = 0; s < program.stage_rank.size(); ++s)
+    if (program.stage_rank[s] < 0) refuse(fmt::format("actions of every stage up to {}", program.num_stages - 1), fmt::format("none of stage {}", s), "number the stages without a gap");
+  return program;
+}
+
+Program parse_schedule_file(std::string_view text) {
+  std::size_t at = 0;  // past blanks and comments
+  while (at < text.size()) {
+    at = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
+    if (at == text.size() || text[at] != '#') break;
+    at = std::min(text.find('\n', at), text.size());
+  }
+  Program program = text.substr(at).starts_with("p3d-schedule") ? parse_program(text) : parse_csv(text);
+  bool messages = false, slots = true, reductions = false;
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions) {
+      messages = messages || is_message(a.op);
+      slots = slots && (a.slot >= 0 || a.microbatch < 0);
+      reductions = reductions || a.op == Op::reduce_gradients || a.op == Op::optimizer_step;
+    }
+  require_in_range(program);
+  if (!messages && !slots && !reductions) return complete(std::move(program));
+  if (!slots) assign_slots(program);
+  if (program.num_slots.empty()) {  // slots are given, their numbers are not
+    program.num_slots.assign(static_cast<std::size_t>(program.num_stages), 0);
+    for (auto const& actions : program.ranks)
+      for (Action const& a : actions)
+        if (a.slot >= 0) {
+          int& count = program.num_slots[static_cast<std::size_t>(a.stage)];
+          count = std::max(count, a.slot + 1);
+        }
+  }
+  if (!reductions) add_reductions(program);
+  return program;
+}
+
+}  // namespace p3d::schedule

@@ -1,0 +1,39 @@
+#pragma once
+// A timeline by rank, for what reads it.
+
+#include <p3d/schedule/timeline.hpp>
+
+#include <limits>
+
+namespace p3d::schedule {
+
+struct TimelineRows {
+  explicit TimelineRows(Timeline const& timeline);
+  std::vector<std::vector<TimelineEvent>> rows;  ///< by rank, in order of time
+  double begin = 0, end = 0;                     ///< of all events
+  double compute_begin = std::numeric_limits<double>::infinity();
+  double compute_end = -std::numeric_limits<double>::infinity();
+};
+
+/// What a person tells apart.
+enum class Category { forward, backward, input, weight, other, wait };
+constexpr Category category_of(Op op) {
+  return op == Op::forward           ? Category::forward
+         : op == Op::backward        ? Category::backward
+         : op == Op::backward_input  ? Category::input
+         : op == Op::backward_weight ? Category::weight
+                                     : Category::other;
+}
+constexpr char const* category_name(Category c) {
+  switch (c) {
+    case Category::forward: return "forward";
+    case Category::backward: return "backward";
+    case Category::input: return "input part";
+    case Category::weight: return "weight part";
+    case Category::other: return "other";
+    case Category::wait: return "wait";
+  }
+  return "?";
+}
+
+}  // namespace p3d::schedule
