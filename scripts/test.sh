@@ -28,6 +28,7 @@ export P3D_JOBS=$JOBS
 
 summary=()
 failed=()
+done_legs=()
 # timed <what> <command...>: runs it and puts its time into the summary.
 timed() {
   local what=$1 begin=$SECONDS
@@ -45,11 +46,16 @@ run_tests() {
 }
 
 show_summary() {
-  local status=$?
   say "Summary (in all $SECONDS s)"
   local line
   for line in "${summary[@]}"; do note "$line"; done
-  if (( status == 0 )); then note "all legs passed: ${legs[*]}"; else note "FAILED: ${failed[*]:-see the last lines above}"; fi
+  if (( ${#failed[@]} > 0 )); then
+    note "FAILED tests in: ${failed[*]}"
+  elif (( ${#done_legs[@]} < ${#legs[@]} )); then
+    note "STOPPED before the end: see the lines above"
+  else
+    note "all tests passed in: ${legs[*]}"
+  fi
 }
 trap show_summary EXIT
 
@@ -60,5 +66,6 @@ for leg in "${legs[@]}"; do
   if [[ $leg == openmp ]]; then timed "openmp: Kokkos" scripts/kokkos-openmp.sh; fi
   timed "$leg: build" configure_and_build "$leg"
   run_tests "$leg"  # tests that fail do not keep the next leg from running
+  done_legs+=("$leg")
 done
 (( ${#failed[@]} == 0 ))
