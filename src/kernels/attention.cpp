@@ -1,71 +1,12 @@
-#include <p3d/kernels/attention.hpp>
+// Attention as a portable kernel, and the choice between it and the form for the host (attention_blas.cpp).
 
-#include <p3d/base/error.hpp>
-
-#include "attention_tile.hpp"
+#include "attention_problem.hpp"
 
 #include <limits>
 
 namespace p3d::kernels {
 
 namespace {
-
-/// Where one head of one sample lies, and the parts of the description that every kernel needs.
-template <class T>
-struct Problem {
-  AttentionShape shape;
-  Dropout dropout;
-  Block<T const> qkv;
-  std::int64_t tiles;  ///< along the sequence
-
-  Problem(AttentionShape const& s, Dropout const& d, View2<T const> m)
-      : shape(s), dropout(d), qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
-        tiles((s.rows.seq_len + tile - 1) / tile) {
-    P3D_REQUIRE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "kv_heads must divide heads");
-    P3D_REQUIRE(static_cast<std::int64_t>(m.extent(0)) == s.rows.rows() &&
-                    static_cast<std::int64_t>(m.extent(1)) == (s.heads + 2 * s.kv_heads) * s.head_dim,
-                "qkv must be [rows, (heads + 2 kv_heads) head_dim]");
-  }
-
-  /// The [positions, head_dim] block from `position` on of the column group `head` (queries, then keys, then values).
-  template <class U>
-  KOKKOS_INLINE_FUNCTION Block<U> block(Block<U> m, std::int64_t sample, std::int64_t position, std::int64_t head) const {
-    return {m.row(sample * shape.rows.seq_len + position) + head * shape.head_dim, m.stride};
-  }
-  KOKKOS_INLINE_FUNCTION std::int64_t key_head(std::int64_t kv) const { return shape.heads + kv; }
-  KOKKOS_INLINE_FUNCTION std::int64_t value_head(std::int64_t kv) const { return shape.heads + shape.kv_heads + kv; }
-  KOKKOS_INLINE_FUNCTION std::int64_t kv_of(std::int64_t head) const { return head / (shape.heads / shape.kv_heads); }
-  KOKKOS_INLINE_FUNCTION int count(std::int64_t position) const {  ///< positions in the tile that starts here
-    return static_cast<int>(shape.rows.seq_len - position < tile ? shape.rows.seq_len - position : tile);
-  }
-  KOKKOS_INLINE_FUNCTION std::int64_t lse_at(std::int64_t sample, std::int64_t head, std::int64_t query) const {
-    return (sample * shape.heads + head) * shape.rows.seq_len + query;
-  }
-
-  /// Dropout factors of a tile: keep(query, key), or its transpose.
-  KOKKOS_INLINE_FUNCTION void keep(TileTeam const& team, std::int64_t sample, std::int64_t head, std::int64_t query0,
-                                   int queries, std::int64_t key0, int keys, bool transposed, Block<T> out) const {
-    auto const stream = static_cast<std::uint64_t>(shape.rows.first_sample + sample);
-    std::int64_t const seq = shape.rows.seq_len;
-    tile_rows(team, queries, [&](int i) {
-      auto const first = static_cast<std::uint64_t>(((shape.first_head + head) * seq + query0 + i) * seq + key0);
-      for (int j = 0; j < keys; j += 4) {
-        int const n = keys - j < 4 ? keys - j : 4;
-        if (transposed)
-          keep_factors(dropout, stream, first + j, n, out.row(j) + i, static_cast<int>(out.stride));
-        else
-          keep_factors(dropout, stream, first + j, n, out.row(i) + j);
-      }
-    });
-  }
-
-  /// Bytes for some transposed operands, some score tiles and some vectors along a tile.
-  std::size_t scratch_bytes(int operands, int score_tiles, int vectors) const {
-    std::int64_t const n = operands * Scratch<T>::padded(shape.head_dim * tile) + score_tiles * tile * tile +
-                           vectors * Scratch<T>::padded(tile);
-    return static_cast<std::size_t>(n) * sizeof(T) + 64;
-  }
-};
 
 /// One team: one tile of queries of one head, running over the tiles of keys up to the diagonal.
 template <class T>
@@ -285,22 +226,19 @@ void launch(std::string const& label, ExecSpace const& exec, std::int64_t teams,
 
 }  // namespace
 
-std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
-
 template <class T>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                       View2<T> out, View1<T> lse, View1<T>) {
+void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                                 View2<T const> qkv, View2<T> out, View1<T> lse) {
   Problem<T> const p(shape, dropout, qkv);
   launch("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
          Forward<T>{p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(1, 2, 2)});
 }
 
 template <class T>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> workspace) {
+void portable::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                                  View2<T const> qkv, View2<T const> out, View1<T const> lse, View2<T const> dout,
+                                  View2<T> dqkv, View1<T> delta) {
   Problem<T> const p(shape, dropout, qkv);
-  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape), "attention workspace too small");
-  View1<T> const delta = workspace;
   std::int64_t const heads = shape.heads, dim = shape.head_dim, seq = shape.rows.seq_len;
   for_rows("p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
            KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
@@ -319,10 +257,35 @@ void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Drop
          BackwardKeys<T>{p, dy, lse, delta, d, bytes});
 }
 
-#define P3D_INSTANTIATE(T)                                                                                           \
-  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, View2<T>, \
-                                     View1<T>, View1<T>);                                                            \
-  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,       \
+std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
+
+template <class T>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                       View2<T> out, View1<T> lse, View1<T>) {
+  if constexpr (on_host)
+    blas::attention_forward<T>(exec, shape, dropout, qkv, out, lse);
+  else
+    portable::attention_forward<T>(exec, shape, dropout, qkv, out, lse);
+}
+
+template <class T>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
+                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> workspace) {
+  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape), "attention workspace too small");
+  if constexpr (on_host)
+    blas::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv);
+  else
+    portable::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv, workspace);
+}
+
+#define P3D_INSTANTIATE(T)                                                                                                    \
+  template void portable::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,       \
+                                               View2<T>, View1<T>);                                                           \
+  template void portable::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,      \
+                                                View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);          \
+  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, View2<T>,       \
+                                     View1<T>, View1<T>);                                                                     \
+  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,                \
                                       View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

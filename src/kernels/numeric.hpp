@@ -62,19 +62,49 @@ KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
   std::int32_t bits, exponent;
   std::memcpy(&bits, &p, 4);
   std::memcpy(&exponent, &shifted, 4);
-  bits += exponent << 23;  // p 2^n: the high bits of `shifted` leave at the top
+  bits = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) + (static_cast<std::uint32_t>(exponent) << 23));  // p 2^n: the high bits of `shifted` leave at the top
   std::memcpy(&p, &bits, 4);
   return p;
 }
 
-/// exp(x). For float on the host the vectorisable one; below -87 it returns exp(-87), which is 1.6e-38.
-KOKKOS_INLINE_FUNCTION float exp_of(float x) {
+/// The same in double: Taylor polynomial of degree 13 (remainder below 2^-57). Saturates at exp(+-708).
+KOKKOS_INLINE_FUNCTION double exp_polynomial(double x) {
+  x = x > 708.0 ? 708.0 : x;
+  x = x < -708.0 ? -708.0 : x;
+  constexpr double shift = 6755399441055744.0;  // 1.5 2^52
+  double const shifted = x * 1.4426950408889634 + shift;
+  double const n = shifted - shift;
+  double const r = (x - n * 6.93147180369123816490e-01) - n * 1.90821492927058770002e-10;  // the first part has 33 bits
+  double p = 1.0 / 6227020800.0;
+  p = p * r + 1.0 / 479001600.0;
+  p = p * r + 1.0 / 39916800.0;
+  p = p * r + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  std::int64_t bits, exponent;
+  std::memcpy(&bits, &p, 8);
+  std::memcpy(&exponent, &shifted, 8);
+  bits = static_cast<std::int64_t>(static_cast<std::uint64_t>(bits) + (static_cast<std::uint64_t>(exponent) << 52));
+  std::memcpy(&p, &bits, 8);
+  return p;
+}
+
+/// exp(x), on the host in the form that vectorises: below -87 (-708 in double) it stays at 1.6e-38 (3e-308).
+template <class T>
+KOKKOS_INLINE_FUNCTION T exp_of(T x) {
   if constexpr (on_host)
     return exp_polynomial(x);
   else
     return std::exp(x);
 }
-KOKKOS_INLINE_FUNCTION double exp_of(double x) { return std::exp(x); }
 
 /// 1 / (1 + exp(-x)), finite for every finite x.
 template <class T>

@@ -1,7 +1,7 @@
 // The BLAS is known only when the program is loaded (distributions switch it behind one name), so its thread functions
-// are looked up by name in the running program.
+// are looked up by name in the running program, once.
 
-#include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/host_blas.hpp>
 
 #include <p3d/base/error.hpp>
 
@@ -18,24 +18,51 @@ Function* find(char const* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-/// Sets, and reads back what is in force; 0 when this library is not there.
+/// One library's pair of functions. BLIS counts in its own dim_t, 64 bits wide in every packaged build.
 template <class Int>
-int set_and_get(char const* set_name, char const* get_name, int threads) {
-  auto* const set = find<void(Int)>(set_name);
-  auto* const get = find<Int()>(get_name);
-  if (!set || !get) return 0;
-  set(threads);
-  return static_cast<int>(get());
+struct Pair {
+  void (*set)(Int);
+  Int (*get)();
+  Pair(char const* set_name, char const* get_name) : set(find<void(Int)>(set_name)), get(find<Int()>(get_name)) {}
+  bool here() const { return set != nullptr && get != nullptr; }
+};
+
+struct Functions {
+  Pair<int> openblas{"openblas_set_num_threads", "openblas_get_num_threads"};
+  Pair<int> mkl{"MKL_Set_Num_Threads", "MKL_Get_Max_Threads"};
+  Pair<std::int64_t> blis{"bli_thread_set_num_threads", "bli_thread_get_num_threads"};
+
+  /// What is in force; 0 when no library can be asked.
+  int get() const {
+    if (openblas.here()) return openblas.get();
+    if (mkl.here()) return mkl.get();
+    return blis.here() ? static_cast<int>(blis.get()) : 0;
+  }
+  void set(int threads) const {
+    if (openblas.here()) return openblas.set(threads);
+    if (mkl.here()) return mkl.set(threads);
+    if (blis.here()) blis.set(threads);
+  }
+};
+
+Functions const& blas() {
+  static Functions const functions;
+  return functions;
 }
 
 }  // namespace
 
 int set_blas_threads(int threads) {
   P3D_REQUIRE(threads > 0, "the BLAS needs at least one thread");
-  if (int const n = set_and_get<int>("openblas_set_num_threads", "openblas_get_num_threads", threads)) return n;
-  if (int const n = set_and_get<int>("MKL_Set_Num_Threads", "MKL_Get_Max_Threads", threads)) return n;
-  // BLIS counts in its own dim_t, 64 bits wide in every packaged build.
-  return set_and_get<std::int64_t>("bli_thread_set_num_threads", "bli_thread_get_num_threads", threads);
+  blas().set(threads);
+  return blas().get();
+}
+
+SingleThreadedBlas::SingleThreadedBlas() : before_(blas().get()) {
+  if (before_ > 1) blas().set(1);
+}
+SingleThreadedBlas::~SingleThreadedBlas() {
+  if (before_ > 1) blas().set(before_);
 }
 
 }  // namespace p3d::linalg

@@ -1,12 +1,17 @@
 #include <p3d/linalg/gemm.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/linalg/host_blas.hpp>
 
 #include <KokkosBlas3_gemm.hpp>
+
+#include <type_traits>
 
 namespace p3d::linalg {
 
 namespace {
+
+constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
 
 /// C = beta C, where no product is added: BLAS and Kokkos-Kernels versions differ in what they do when k = 0.
 template <class T>
@@ -34,9 +39,16 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   if (k == 0) return scale(exec, beta, c);
   char const mode_a[] = {static_cast<char>(op_a), '\0'};
   char const mode_b[] = {static_cast<char>(op_b), '\0'};
-  // Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose earlier and
-  // later work must then be ordered with ours by fences.
-  if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
+  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence. Elsewhere
+  // Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose earlier and later
+  // work must then be ordered with ours by fences.
+  if constexpr (on_host) {
+    Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
+    auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
+    host_gemm<T>(op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k), alpha,
+                 a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c));
+    Kokkos::Profiling::popRegion();
+  } else if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
     KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c);
   } else {
     device::fence(exec, "p3d::linalg::gemm before");

@@ -1,6 +1,5 @@
 #pragma once
-// Matrix products. Kokkos-Kernels does the work (and calls the BLAS below it); a vendor library may be put in where it has
-// no path.
+// Matrix products: the BLAS on the host, elsewhere Kokkos-Kernels (which calls the vendor's library).
 
 #include <p3d/device/view.hpp>
 

@@ -29,7 +29,9 @@ TEST_P(Attention, BackwardMatchesTheGradientWrittenOut) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Attention,
-    ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
+    // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
+    ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0}, Case{1, 523, 1, 1, 9, 0.2},
+                      Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
                       Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0}, Case{1, 130, 3, 1, 37, 0.0},
                       Case{2, 7, 2, 2, 6, 0.3}, Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5}),
     [](auto const& info) { return info.param.name(); });

@@ -1,9 +1,10 @@
-// The float exponential that vectorises, against the one of the C library.
+// The exponentials that vectorise, against the one of the C library.
 
 #include <kernels/numeric.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -16,6 +17,27 @@ TEST(Exponential, TwoUnitsInTheLastPlaceOverTheRange) {
     ASSERT_NEAR(exp_polynomial(arg), expected, 2.4e-7 * expected) << "x = " << x;
   }
   EXPECT_EQ(exp_polynomial(0.0f), 1.0f);
+}
+
+TEST(Exponential, DoubleTwoUnitsInTheLastPlaceOverTheRange) {
+  double worst = 0;
+  for (double x = -708.0; x <= 708.0; x += 0.00437) {
+    long double const expected = std::exp(static_cast<long double>(x));
+    double const rounded = static_cast<double>(expected);
+    double const unit = std::nextafter(rounded, std::numeric_limits<double>::infinity()) - rounded;
+    worst = std::max(worst, static_cast<double>(std::abs(exp_polynomial(x) - expected)) / unit);
+  }
+  EXPECT_LE(worst, 2.0);
+  EXPECT_EQ(exp_polynomial(0.0), 1.0);
+}
+
+TEST(Exponential, DoubleSaturatesAndKeepsNan) {
+  double const infinity = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(std::isfinite(exp_polynomial(infinity)));
+  EXPECT_GT(exp_polynomial(infinity), 3e307);
+  EXPECT_LT(exp_polynomial(-infinity), 4e-308);
+  EXPECT_GT(exp_polynomial(-infinity), 0.0);
+  EXPECT_TRUE(std::isnan(exp_polynomial(std::numeric_limits<double>::quiet_NaN())));
 }
 
 TEST(Exponential, SaturatesAndKeepsNan) {
