@@ -8,7 +8,8 @@ RUNNING = ["include", "src", "scripts", "cmake", ".ci", "tests", "benchmarks", "
 PORTABLE = ["include", "src"]
 ADDRESS = re.compile(r"\b(?:https?|ftp|git|ssh|file)://([\w.-]+)")
 HOST = re.compile(r"\b(?:deb|security|archive|ports|mirrors?|registry|index|pypi|files|crates|hub|ghcr|quay|repo)\.[\w-]+(?:\.[\w-]+)*\.(?:org|com|io|net|dev)\b")
-CITED = {"arxiv.org", "doi.org", "toml.io", "example.org"}  # papers, a specification, the placeholder of CMakeLists.txt
+# Papers, specifications, the XML namespace of a picture, the placeholder of CMakeLists.txt.
+CITED = {"arxiv.org", "doi.org", "toml.io", "www.w3.org", "example.org"}
 VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas\w*|__CUDA\w*|__HIP\w*|__global__|__device__|__shared__"
                     r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
 # Where the difference between vendors is dealt with.
