@@ -104,9 +104,35 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   return {};
 }
 
+/// The generators of room schedule, as the build found them (P3D_GENERATORS, which CMake defines, is P3D_GENERATOR(x) for
+/// each), and what is not a generator.
+std::vector<std::string> schedule_names() {
+#define P3D_GENERATOR(x) #x,
+  return {P3D_GENERATORS "round_robin", "file", "auto"};
+#undef P3D_GENERATOR
+}
+
 void add_pipeline(std::vector<Key>& table) {
   Section<Pipeline> s(table, "pipeline", &Config::pipeline);
-  s.choice("schedule", &Pipeline::schedule, {Schedule::gpipe, Schedule::one_f_one_b}, "order of forward and backward passes");
+  s.name("schedule", &Pipeline::schedule, schedule_names(),
+         "order of forward and backward passes; file: read it; auto: the quickest that fits max_memory");
+  s.integer("virtual_stages", &Pipeline::virtual_stages, {0, limits::layers},
+            "stages (chunks) per pipeline rank, for interleaved_1f1b and looped_bfs; 0: the schedule's own number");
+  s.integer("microbatch_group_size", &Pipeline::microbatch_group_size, {0, limits::axis},
+            "of interleaved_1f1b: microbatches that go through a chunk before the next chunk's turn; 0: parallel.pp");
+  s.add("file", "string", "with schedule = \"file\": text or CSV of the schedule, relative to the input file", nullptr,
+        [](toml::node const& node, std::string const& folder, Config& config) {
+          std::string path;
+          auto mismatch = read_string(node, true, path);
+          if (!mismatch) config.pipeline.file = path.empty() ? "" : absolute_path(path, folder);
+          return mismatch;
+        },
+        [](Config const& config) {
+          auto const& path = config.pipeline.file;
+          return toml_string(path.empty() ? "" : absolute_path(path, ""));
+        });
+  s.number("max_memory", &Pipeline::max_memory, {},
+           "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
   s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 1",
         "how layers are dealt to stages; a list has one entry per stage", nullptr, read_layers_per_stage,
         [](Config const& config) {

@@ -38,14 +38,6 @@ char const* to_string(Activation v) {
   return "?";
 }
 
-char const* to_string(Schedule v) {
-  switch (v) {
-    case Schedule::gpipe: return "gpipe";
-    case Schedule::one_f_one_b: return "1f1b";
-  }
-  return "?";
-}
-
 char const* to_string(LayerSplit v) {
   switch (v) {
     case LayerSplit::even: return "even";

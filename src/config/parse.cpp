@@ -77,6 +77,7 @@ ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
     Check const check{config, sources, num_ranks, faults};
     check_model(check);
     check_parallel(check);
+    check_pipeline(check);
     check_data(check);
     check_checkpoint(check);
   }

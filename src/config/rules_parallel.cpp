@@ -82,37 +82,11 @@ void check_batch(Check const& c) {
   }
 }
 
-void check_stages(Check const& c) {
-  if (!c.known({"model.layers"})) return;
-  auto const layers = c.config.model.layers;
-  std::int64_t const pp = c.config.parallel.pp;
-  bool const pp_known = c.known({"parallel.pp"});
-  if (pp_known && layers < pp) {
-    c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
-            fmt::format("layers {}, pp {}", layers, pp), fmt::format("set parallel.pp to {} or less, or model.layers to {} or more", layers, pp));
-    return;
-  }
-  auto const& list = c.config.pipeline.layers_per_stage;
-  if (!c.known({"pipeline.layers_per_stage"}) || c.config.pipeline.layer_split != LayerSplit::list) return;
-  auto const sum = std::accumulate(list.begin(), list.end(), std::int64_t{0});
-  auto const entries = static_cast<std::int64_t>(list.size());
-  if (sum == layers && (!pp_known || entries == pp)) return;
-  auto const stages = pp_known ? pp : entries;
-  std::string fix = "use \"even\" or \"cost\"";
-  if (stages <= 32 && layers >= stages) fix += fmt::format(", or [{}]", fmt::join(even_parts(layers, stages), ", "));
-  if (sum != layers) fix += fmt::format(", or set model.layers to {}", sum);
-  if (pp_known && entries != pp) fix += fmt::format(", or parallel.pp to {}", entries);
-  c.fault({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
-          fmt::format("{} entries, one per stage, that sum to the {} layers", stages, layers),
-          fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum), fix);
-}
-
 }  // namespace
 
 void check_parallel(Check const& check) {
   check_mesh(check);
   check_batch(check);
-  check_stages(check);
 }
 
 }  // namespace p3d::config

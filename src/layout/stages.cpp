@@ -11,12 +11,30 @@
 
 namespace p3d::layout {
 
+namespace {
+
+/// Stage s on rank s % ranks, as many stages on every rank.
+std::vector<int> in_turn(std::size_t stages, int ranks) {
+  P3D_REQUIRE(ranks >= 1, "there is at least one pipeline rank");
+  P3D_REQUIRE(stages % static_cast<std::size_t>(ranks) == 0, "every pipeline rank has the same number of stages");
+  std::vector<int> out(stages);
+  for (std::size_t s = 0; s < stages; ++s) out[s] = static_cast<int>(s % static_cast<std::size_t>(ranks));
+  return out;
+}
+
+}  // namespace
+
 StageMap::StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks)
-    : layers_(std::move(layers_per_stage)), num_ranks_(num_pipeline_ranks) {
+    : StageMap(layers_per_stage, in_turn(layers_per_stage.size(), num_pipeline_ranks), num_pipeline_ranks) {}
+
+StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks)
+    : layers_(std::move(layers_per_stage)), stage_rank_(std::move(stage_rank)), num_ranks_(num_pipeline_ranks) {
   P3D_REQUIRE(num_ranks_ >= 1, "there is at least one pipeline rank");
   P3D_REQUIRE(!layers_.empty(), "there is at least one stage");
-  P3D_REQUIRE(num_stages() % num_ranks_ == 0, "every pipeline rank has the same number of stages");
+  P3D_REQUIRE(stage_rank_.size() == layers_.size(), "every stage has its rank");
   for (int n : layers_) P3D_REQUIRE(n >= 0, "no stage has a negative number of layers");
+  for (int r : stage_rank_) P3D_REQUIRE(r >= 0 && r < num_ranks_, "every stage lives on a rank that exists");
+  for (int r = 0; r < num_ranks_; ++r) P3D_REQUIRE(!stages_of(r).empty(), "every pipeline rank holds a stage");
 }
 
 int StageMap::num_layers() const { return std::accumulate(layers_.begin(), layers_.end(), 0); }
@@ -31,7 +49,9 @@ Range StageMap::layers(int stage) const {
 std::vector<int> StageMap::stages_of(int pipeline_rank) const {
   P3D_REQUIRE(pipeline_rank >= 0 && pipeline_rank < num_ranks_, "the pipeline rank exists");
   std::vector<int> out;
-  for (int s = pipeline_rank; s < num_stages(); s += num_ranks_) out.push_back(s);
+  for (int s = 0; s < num_stages(); ++s) {
+    if (stage_rank_[static_cast<std::size_t>(s)] == pipeline_rank) out.push_back(s);
+  }
   return out;
 }
 
@@ -58,16 +78,18 @@ std::vector<int> balanced_layers(int layers, int stages, double layer_cost, doub
   return out;
 }
 
-StageMap make_stage_map(config::Config const& config) {
+namespace {
+
+/// Layers by stage, as pipeline.layers_per_stage asks.
+std::vector<int> deal_layers(config::Config const& config, int stages) {
   auto const& m = config.model;
   auto const layers = static_cast<int>(m.layers);
-  int const stages = config.parallel.pp;
   switch (config.pipeline.layer_split) {
     case config::LayerSplit::even: break;
     case config::LayerSplit::list: {
-      StageMap map(config.pipeline.layers_per_stage, stages);
-      P3D_REQUIRE(map.num_layers() == layers, "pipeline.layers_per_stage sums to model.layers");
-      return map;
+      auto const& list = config.pipeline.layers_per_stage;
+      P3D_REQUIRE(std::accumulate(list.begin(), list.end(), 0) == layers, "pipeline.layers_per_stage sums to model.layers");
+      return list;
     }
     case config::LayerSplit::cost: {
       // Multiply-adds per token. The embedding is a look-up and costs nothing; causal attention reads half the sequence.
@@ -78,10 +100,30 @@ StageMap make_stage_map(config::Config const& config) {
       double const attention = width * static_cast<double>(m.seq_len);
       double const mlp = h * static_cast<double>(m.ffn) * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
       double const head = h * static_cast<double>(m.vocab_size);
-      return StageMap(balanced_layers(layers, stages, projections + attention + mlp, 0.0, head), stages);
+      return balanced_layers(layers, stages, projections + attention + mlp, 0.0, head);
     }
   }
-  return StageMap(even_layers(layers, stages), stages);
+  return even_layers(layers, stages);
+}
+
+}  // namespace
+
+StageMap make_stage_map(config::Config const& config) {
+  return StageMap(deal_layers(config, config.parallel.pp), config.parallel.pp);
+}
+
+StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
+  auto layers = deal_layers(config, static_cast<int>(stage_rank.size()));
+  if (layers.size() != stage_rank.size() || *std::min_element(layers.begin(), layers.end()) < 1) {
+    throw base::Error({.expected = fmt::format("at least one layer for each of the {} stages of the schedule", stage_rank.size()),
+                       .found = layers.size() != stage_rank.size()
+                                    ? fmt::format("pipeline.layers_per_stage has {} entries", layers.size())
+                                    : fmt::format("{} layers", config.model.layers),
+                       .where = layers.size() != stage_rank.size() ? "pipeline.layers_per_stage" : "model.layers",
+                       .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"},
+                      base::ExitCode::bad_input);
+  }
+  return StageMap(std::move(layers), stage_rank, config.parallel.pp);
 }
 
 }  // namespace p3d::layout

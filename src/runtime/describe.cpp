@@ -63,7 +63,7 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
   std::vector<std::string> slots;
   for (int n : plan.training.num_slots) slots.push_back(fmt::format("{}", n));
   auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n", base::counted(plan.stages.num_stages(), "stage"),
-                          config::to_string(c.pipeline.schedule), base::counted(c.batch.microbatches, "microbatch"),
+                          c.pipeline.schedule, base::counted(c.batch.microbatches, "microbatch"),
                           base::counted(c.batch.micro, "sequence"));
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));

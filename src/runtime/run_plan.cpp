@@ -1,6 +1,7 @@
 #include <p3d/runtime/run_plan.hpp>
 
 #include <p3d/model/stage.hpp>
+#include <p3d/schedule/registry.hpp>
 
 namespace p3d::runtime {
 
@@ -27,9 +28,8 @@ schedule::Program forward_only(schedule::Program const& training, int microbatch
 
 schedule::Program training_program(config::Config const& c) {
   int const m = static_cast<int>(c.batch.microbatches);
-  auto program = schedule::complete(c.pipeline.schedule == config::Schedule::gpipe
-                                        ? schedule::gpipe(c.parallel.pp, m)
-                                        : schedule::one_f_one_b(c.parallel.pp, m));
+  auto program = schedule::complete(schedule::generate(
+      c.pipeline.schedule, {c.parallel.pp, m, c.pipeline.virtual_stages, c.pipeline.microbatch_group_size}));
   schedule::require_valid(program);
   return program;
 }
@@ -41,7 +41,7 @@ RunPlan make_run_plan(config::Config const& c) {
   auto evaluation = forward_only(training, static_cast<int>(c.batch.microbatches));
   auto probe = forward_only(training, 1);
   return {layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
-          layout::make_param_table(c), layout::make_stage_map(c), std::move(training), std::move(evaluation), std::move(probe)};
+          layout::make_param_table(c), layout::make_stage_map(c, training.stage_rank), std::move(training), std::move(evaluation), std::move(probe)};
 }
 
 std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, int microbatch) {

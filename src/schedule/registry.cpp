@@ -6,16 +6,14 @@
 
 namespace p3d::schedule {
 
-// A line P3D_GENERATOR(x) for every file generators/x.cpp, written by CMake.
+// P3D_GENERATORS is P3D_GENERATOR(x) for every file generators/x.cpp; CMake defines it.
 #define P3D_GENERATOR(x) extern Generator const generator_##x;
-#include "generators.inc"
+P3D_GENERATORS
 #undef P3D_GENERATOR
 
 std::span<Generator const* const> generators() {
 #define P3D_GENERATOR(x) &generator_##x,
-  static Generator const* const all[] = {
-#include "generators.inc"
-  };
+  static Generator const* const all[] = {P3D_GENERATORS};
 #undef P3D_GENERATOR
   return all;
 }

@@ -12,7 +12,6 @@ enum class Precision { fp64, fp32 };
 enum class Norm { layernorm, rmsnorm };
 enum class Position { learned, rope };
 enum class Activation { gelu, swiglu };
-enum class Schedule { gpipe, one_f_one_b };
 enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
@@ -83,7 +82,11 @@ enum class LayerSplit { even, cost, list };
 
 /// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
 struct Pipeline {
-  Schedule schedule = Schedule::one_f_one_b;
+  std::string schedule = "1f1b";      ///< the name of a generator of room schedule, or "file", or "auto"
+  int virtual_stages = 0;             ///< stages per pipeline rank; 0: the schedule's own number
+  int microbatch_group_size = 0;      ///< of interleaved_1f1b; 0: parallel.pp
+  std::string file;                   ///< of schedule "file": its path. Relative to the input file's folder
+  double max_memory = 0.0;            ///< of schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
   bool operator==(Pipeline const&) const = default;
@@ -169,7 +172,6 @@ char const* to_string(Precision);
 char const* to_string(Norm);
 char const* to_string(Position);
 char const* to_string(Activation);
-char const* to_string(Schedule);      ///< "gpipe", "1f1b"
 char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);

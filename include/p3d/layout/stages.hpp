@@ -12,18 +12,20 @@ struct Config;
 namespace p3d::layout {
 
 /// Layers of the model by pipeline stage. Stage 0 also holds the embedding, the last stage the final norm, the head and
-/// the loss. Today there is one stage per pipeline rank; with virtual stages (chunks) there will be several.
+/// the loss. A pipeline rank may hold several stages (chunks), in any placement.
 class StageMap {
 public:
   /// `layers_per_stage` sums to the model's layers, each at least 0; stage s lives on pipeline rank s % num_ranks.
   StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks);
+  /// Stage s lives on pipeline rank stage_rank[s]; every rank holds at least one stage.
+  StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks);
   int num_stages() const { return static_cast<int>(layers_.size()); }
   int num_layers() const;
   /// Layers [begin, end) of a stage.
   Range layers(int stage) const;
   int num_layers(int stage) const { return layers_[static_cast<std::size_t>(stage)]; }
   /// The pipeline coordinate that holds a stage.
-  int pipeline_rank(int stage) const { return stage % num_ranks_; }
+  int pipeline_rank(int stage) const { return stage_rank_[static_cast<std::size_t>(stage)]; }
   int num_pipeline_ranks() const { return num_ranks_; }
   /// Stages of a pipeline coordinate, in order.
   std::vector<int> stages_of(int pipeline_rank) const;
@@ -32,6 +34,7 @@ public:
 
 private:
   std::vector<int> layers_;
+  std::vector<int> stage_rank_;
   int num_ranks_;
 };
 
@@ -44,5 +47,8 @@ std::vector<int> balanced_layers(int layers, int stages, double layer_cost, doub
 
 /// The stage map of a checked configuration (pipeline.layers_per_stage: "even", "cost", or a list).
 StageMap make_stage_map(config::Config const& config);
+/// The same for a schedule's stages: as many as `stage_rank` has, stage s on pipeline rank stage_rank[s]. Throws base::Error
+/// (bad_input) when there are not enough layers, or the list has another number of entries.
+StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank);
 
 }  // namespace p3d::layout

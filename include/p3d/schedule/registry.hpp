@@ -16,8 +16,8 @@ struct Shape {
   int microbatch_group_size = 0;  ///< for interleaving, at least num_ranks; 0: num_ranks
 };
 
-/// One schedule: a file of its own under src/schedule/generators that defines generator_<name of the file>. The build finds
-/// it there; nothing else names it.
+/// One schedule: a file of its own, src/schedule/generators/<name>.cpp, that defines generator_<name>. The build finds it there,
+/// for the registry and for the names that the input may use; nothing else names it.
 struct Generator {
   std::string_view name;             ///< as in the input file
   std::string_view alias = {};       ///< another name for it
@@ -30,7 +30,7 @@ struct Generator {
   Program (*make)(Shape const& shape) = nullptr;  ///< compute actions only; call complete() on it
 };
 
-/// All generators, by the names of their files.
+/// All generators, by name.
 std::span<Generator const* const> generators();
 /// The generator of that name or alias, or nullptr.
 Generator const* find_generator(std::string_view name);

@@ -90,6 +90,16 @@ TEST(StageMap, VirtualStagesGoRoundTheRanks) {
   EXPECT_THROW(StageMap({1, 1, 1, 1}, 3), p3d::base::Error);
 }
 
+TEST(StageMap, PlacesStagesWhereItIsTold) {
+  StageMap const v({2, 1, 1, 2}, {0, 1, 1, 0}, 2);
+  EXPECT_EQ(v.stages_of(0), (std::vector<int>{0, 3}));
+  EXPECT_EQ(v.stages_of(1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(v.pipeline_rank(3), 0);
+  EXPECT_THROW(StageMap({1, 1}, {0, 0}, 2), p3d::base::Error) << "rank 1 has no stage";
+  EXPECT_THROW(StageMap({1, 1}, {0, 2}, 2), p3d::base::Error) << "there is no rank 2";
+  EXPECT_THROW(StageMap({1, 1}, {0}, 1), p3d::base::Error) << "stage 1 has no rank";
+}
+
 TEST(MakeStageMap, FollowsThePipelineSection) {
   p3d::config::Config c;
   c.model.layers = 30;

@@ -54,8 +54,8 @@ Program interleaved(Shape const& shape) {
 
 }  // namespace
 
-extern Generator const generator_interleaved;
-Generator const generator_interleaved{
+extern Generator const generator_interleaved_1f1b;
+Generator const generator_interleaved_1f1b{
     .name = "interleaved_1f1b",
     .help = "1f1b with v stages per rank; bubble (p-1)/(v m), 1 + (p-1)/(p v) times the memory of 1f1b, v times the messages",
     .stages_per_rank = 2,

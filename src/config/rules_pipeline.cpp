@@ -1,0 +1,81 @@
+#include "config/divide.hpp"
+#include "config/files.hpp"
+#include "config/rules.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <numeric>
+
+namespace p3d::config {
+
+namespace {
+
+/// Layers over stages. How many stages a rank has unless pipeline.virtual_stages says it, the schedule knows: what depends
+/// on that is checked where the schedule is made.
+void check_stages(Check const& c) {
+  if (!c.known({"model.layers"})) return;
+  auto const& p = c.config.pipeline;
+  auto const layers = c.config.model.layers;
+  std::int64_t const pp = c.config.parallel.pp;
+  bool const pp_known = c.known({"parallel.pp"}), chunks_known = c.known({"pipeline.virtual_stages"});
+  std::int64_t const chunks = chunks_known ? std::max(p.virtual_stages, 1) : 1, least = pp * chunks;
+  if (pp_known && layers < least) {
+    if (chunks == 1) {
+      c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage", fmt::format("layers {}, pp {}", layers, pp),
+              fmt::format("set parallel.pp to {} or less, or model.layers to {} or more", layers, pp));
+    } else {
+      c.fault({"pipeline.virtual_stages", "parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
+              fmt::format("layers {}, pp {} x virtual_stages {} = {}", layers, pp, chunks, least),
+              fmt::format("lower pipeline.virtual_stages or parallel.pp, or set model.layers to {} or more", least));
+    }
+    return;
+  }
+  auto const& list = p.layers_per_stage;
+  if (!c.known({"pipeline.layers_per_stage"}) || p.layer_split != LayerSplit::list) return;
+  auto const sum = std::accumulate(list.begin(), list.end(), std::int64_t{0});
+  auto const entries = static_cast<std::int64_t>(list.size());
+  bool const exact = chunks_known && p.virtual_stages > 0;
+  if (sum == layers && (!pp_known || (exact ? entries == least : entries % pp == 0))) return;
+  auto const stages = pp_known ? least : entries;
+  std::string fix = "use \"even\" or \"cost\"";
+  if (stages <= 32 && layers >= stages) fix += fmt::format(", or [{}]", fmt::join(even_parts(layers, stages), ", "));
+  if (sum != layers) fix += fmt::format(", or set model.layers to {}", sum);
+  if (pp_known && !exact && entries != pp) fix += fmt::format(", or parallel.pp to {}", entries);
+  c.fault({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
+          fmt::format("{} entries, one per stage, that sum to the {} layers", stages, layers),
+          fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum), fix);
+}
+
+/// Keys that only one schedule reads are refused with the others: nothing is ignored.
+void check_schedule_keys(Check const& c) {
+  if (!c.known({"pipeline.schedule"})) return;
+  auto const& p = c.config.pipeline;
+  bool const from_file = p.schedule == "file";
+  if (c.known({"pipeline.file"})) {
+    if (from_file && p.file.empty()) {
+      c.fault({"pipeline.schedule"}, "pipeline.file, the schedule to read", "none", "set pipeline.file, or choose another schedule");
+    } else if (!from_file && !p.file.empty()) {
+      c.fault({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"", fmt::format("schedule \"{}\"", p.schedule),
+              "set pipeline.schedule to \"file\", or remove pipeline.file");
+    } else if (std::error_code ignored; from_file && !std::filesystem::is_regular_file(p.file, ignored)) {
+      c.fault({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file), "correct the path" + similar_file(p.file));
+    }
+  }
+  if (c.known({"pipeline.max_memory"}) && p.max_memory > 0 && p.schedule != "auto")
+    c.fault({"pipeline.max_memory", "pipeline.schedule"}, "pipeline.max_memory only with schedule = \"auto\"",
+            fmt::format("schedule \"{}\"", p.schedule), "set pipeline.schedule to \"auto\", or remove pipeline.max_memory");
+  if (c.known({"pipeline.virtual_stages"}) && p.virtual_stages > 0 && from_file)
+    c.fault({"pipeline.virtual_stages", "pipeline.schedule"}, "no pipeline.virtual_stages with schedule = \"file\": the file has the stages",
+            fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
+}
+
+}  // namespace
+
+void check_pipeline(Check const& check) {
+  check_stages(check);
+  check_schedule_keys(check);
+}
+
+}  // namespace p3d::config
