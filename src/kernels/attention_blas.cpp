@@ -1,6 +1,6 @@
 // Attention on the host. The products of a tile go to the BLAS, which reads queries, keys and values where they lie; between
-// them each row of scores is walked once, in cache. Work above the diagonal is left out by tiles: at most half a tile of
-// queries for each row is done in vain.
+// them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the diagonal is cut into
+// strips of queries that each end at their own last key, so at most half a strip of keys per query is computed in vain.
 
 #include "attention_problem.hpp"
 
@@ -16,94 +16,77 @@ namespace {
 using linalg::host_gemm;
 using linalg::Op;
 
-/// Keys of a score tile. Tall and wide tiles give the BLAS long runs; two of them must stay in a core's second-level cache.
-constexpr std::int64_t key_tile = 256;
-/// Queries of a score tile, a divisor of key_tile: short sequences lose more above the diagonal.
-std::int64_t query_tile(std::int64_t seq_len) { return seq_len < 512 ? 64 : 128; }
+/// Queries and keys of a score tile. Large ones give the BLAS long runs and pack keys and values less often; two of them must
+/// stay in a core's second-level cache.
+constexpr int edge = 256;
+/// Queries of a strip on the diagonal.
+constexpr int strip_rows = 64;
 
-/// A problem cut into query tiles, and the part of a row that its query may see.
+/// Scratch for `tiles` score tiles and `vectors` numbers per query of a tile, in bytes, as scratch_of wants it.
 template <class T>
-struct Tiled {
-  Problem<T> p;
-  std::int64_t edge, tiles;
+std::size_t scratch_bytes(int tiles, int vectors) {
+  return static_cast<std::size_t>(tiles * edge * edge + vectors * edge) * sizeof(T) + 64;
+}
 
-  explicit Tiled(Problem<T> const& problem)
-      : p(problem), edge(query_tile(p.shape.rows.seq_len)), tiles((p.shape.rows.seq_len + edge - 1) / edge) {}
-
-  int queries(std::int64_t query0) const { return static_cast<int>(std::min(edge, p.shape.rows.seq_len - query0)); }
-  /// Keys [key0, key0 + keys) of the tile, when queries end at `end`.
-  static int keys(std::int64_t key0, std::int64_t end) { return static_cast<int>(std::min(key_tile, end - key0)); }
-  static int visible(std::int64_t query, std::int64_t key0, int keys) {
-    return static_cast<int>(std::min<std::int64_t>(keys, query - key0 + 1));
+/// Calls body(first query, queries, first key, keys) for the strips of one tile of queries, keys ascending; positions count
+/// within the sample.
+template <class Body>
+void for_strips(std::int64_t query0, int queries, Body const& body) {
+  for (std::int64_t key0 = 0; key0 < query0; key0 += edge) body(query0, queries, key0, edge);
+  for (int i = 0; i < queries; i += strip_rows) {
+    int const rows = std::min(strip_rows, queries - i);
+    body(query0 + i, rows, query0, i + rows);
   }
-  std::int64_t tile_elements() const { return edge * key_tile; }
-  /// Scratch of one thread, in elements and in the bytes that scratch_of wants.
-  static std::size_t bytes(std::int64_t elements) { return static_cast<std::size_t>(elements) * sizeof(T) + 64; }
-};
+}
+
+/// How many of `keys` from key0 on a query sees.
+int visible(std::int64_t query, std::int64_t key0, int keys) {
+  return static_cast<int>(std::min<std::int64_t>(keys, query - key0 + 1));
+}
+
+/// Queries of the tile that starts at query0.
+int queries_in(std::int64_t query0, std::int64_t seq_len) {
+  return static_cast<int>(std::min<std::int64_t>(edge, seq_len - query0));
+}
 
 /// One thread: one tile of queries of one head, over blocks of keys with a running maximum and sum (arXiv 2205.14135,
 /// algorithm 1).
 template <class T>
 struct ForwardTile {
-  Tiled<T> t;
+  Problem<T> p;
+  std::int64_t tiles;  ///< along the sequence
   Block<T> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
 
-  static std::int64_t elements(Tiled<T> const& t) {
-    return (t.p.dropout.active() ? 2 : 1) * t.tile_elements() + 2 * Scratch<T>::padded(t.edge);
-  }
-
   void operator()(TileTeam const& team) const {
-    auto const& p = t.p;
     // The longest tiles first.
-    std::int64_t const query0 = (t.tiles - 1 - team.league_rank() % t.tiles) * t.edge;
-    std::int64_t const head = team.league_rank() / t.tiles % p.shape.heads;
-    std::int64_t const sample = team.league_rank() / t.tiles / p.shape.heads;
-    int const dim = static_cast<int>(p.shape.head_dim), queries = t.queries(query0);
-    std::int64_t const end = query0 + queries;
-    auto const q = p.block(p.qkv, sample, query0, head);
-    auto const y = p.block(out, sample, query0, head);
-
+    std::int64_t const query0 = (tiles - 1 - team.league_rank() % tiles) * edge;
+    std::int64_t const head = team.league_rank() / tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = queries_in(query0, p.shape.rows.seq_len);
     auto scratch = scratch_of<T>(team, level, bytes);
-    Block<T> const score{scratch.take(t.tile_elements()), key_tile};
-    T* const top = scratch.take(t.edge);  // running maximum and sum of each row
-    T* const sum = scratch.take(t.edge);
-    Block<T> const keep{p.dropout.active() ? scratch.take(t.tile_elements()) : nullptr, key_tile};
+    Block<T> const score{scratch.take(edge * edge), edge};
+    T* const top = scratch.take(edge);  // running maximum and sum of each row
+    T* const sum = scratch.take(edge);
+    Block<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
 
-    for (std::int64_t key0 = 0; key0 < end; key0 += key_tile) {
-      int const keys = t.keys(key0, end);
-      bool const first = key0 == 0;
+    for_strips(query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
+      auto const q = p.block(p.qkv, sample, strip0, head);
       auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
       auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
-      host_gemm<T>(Op::none, Op::transpose, queries, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data,
-                   k.stride, T(0), score.data, score.stride);
-      if (keep.data) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
-      for (int i = 0; i < queries; ++i) {
-        T* const s = score.row(i);
-        int const n = t.visible(query0 + i, key0, keys);
-        T const before = first ? -std::numeric_limits<T>::infinity() : top[i];
-        T const now = tile_col_max<T>(team, n, before, [=](int j) { return s[j]; });
-        T const part = tile_col_sum<T>(team, n, [=](int j) { return s[j] = exp_of(s[j] - now); });
-        for (int j = n; j < keys; ++j) s[j] = T(0);
-        if (keep.data) {
-          T const* const m = keep.row(i);
-          tile_cols(team, n, [=](int j) { s[j] *= m[j]; });
-        }
-        top[i] = now;
-        if (first) {
-          sum[i] = part;
-          continue;
-        }
-        T const shrink = exp_of(before - now);
-        sum[i] = sum[i] * shrink + part;
-        T* const yi = y.row(i);
-        tile_cols(team, dim, [=](int d) { yi[d] *= shrink; });
-      }
-      host_gemm<T>(Op::none, Op::none, queries, dim, keys, T(1), score.data, score.stride, v.data, v.stride,
-                   first ? T(0) : T(1), y.data, y.stride);
-    }
+      auto const y = p.block(out, sample, strip0, head);
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data, k.stride,
+                   T(0), score.data, score.stride);
+      if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
+      for (int i = 0; i < rows; ++i)
+        softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, visible(strip0 + i, key0, keys), keys, key0 == 0,
+                    top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
+      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride,
+                   key0 == 0 ? T(0) : T(1), y.data, y.stride);
+    });
+    auto const y = p.block(out, sample, query0, head);
     for (int i = 0; i < queries; ++i) {
       T* const yi = y.row(i);
       T const inverse = T(1) / sum[i];
@@ -111,69 +94,72 @@ struct ForwardTile {
       lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
     }
   }
+
+  /// Scores of one row become exp(score - top) for the n visible keys, times their dropout factors; what was summed before
+  /// shrinks to the new maximum.
+  static void softmax_row(TileTeam const& team, T* s, T const* keep, int n, int keys, bool first, T& top, T& sum, T* y,
+                          int dim) {
+    T const before = first ? -std::numeric_limits<T>::infinity() : top;
+    T const now = tile_col_max<T>(team, n, before, [=](int j) { return s[j]; });
+    T const part = tile_col_sum<T>(team, n, [=](int j) { return s[j] = exp_of(s[j] - now); });
+    for (int j = n; j < keys; ++j) s[j] = T(0);
+    if (keep) tile_cols(team, n, [=](int j) { s[j] *= keep[j]; });
+    top = now;
+    T const shrink = first ? T(0) : exp_of(before - now);
+    sum = first ? part : sum * shrink + part;
+    if (!first && shrink != T(1)) tile_cols(team, dim, [=](int d) { y[d] *= shrink; });
+  }
 };
 
 /// One thread: all queries that use one kv head of one sample, so no two threads add to one element of dk and dv. The
 /// formulas stand in attention.cpp; each block of scores is made once, five products in all.
 template <class T>
 struct BackwardHead {
-  Tiled<T> t;
+  Problem<T> p;
   Block<T const> out, dout;
   View1<T const> lse;
   Block<T> dqkv;
   std::size_t bytes;
   int level = 0;
 
-  static std::int64_t elements(Tiled<T> const& t) {
-    return (t.p.dropout.active() ? 3 : 2) * t.tile_elements() + Scratch<T>::padded(t.edge);
-  }
-
   void operator()(TileTeam const& team) const {
-    auto const& shape = t.p.shape;
+    auto const& shape = p.shape;
     std::int64_t const kv = team.league_rank() % shape.kv_heads, sample = team.league_rank() / shape.kv_heads;
     std::int64_t const group = shape.heads / shape.kv_heads;
-    for (std::int64_t part : {t.p.key_head(kv), t.p.value_head(kv)}) {
-      auto const d = t.p.block(dqkv, sample, 0, part);
+    for (std::int64_t part : {p.key_head(kv), p.value_head(kv)}) {
+      auto const d = p.block(dqkv, sample, 0, part);
       for (std::int64_t i = 0; i < shape.rows.seq_len; ++i) std::fill_n(d.row(i), shape.head_dim, T(0));
     }
     auto const scratch = scratch_of<T>(team, level, bytes);  // once: asking again gives the next piece
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (std::int64_t query0 = 0; query0 < shape.rows.seq_len; query0 += t.edge)
-        tile(team, scratch, sample, head, kv, query0);
+      for (std::int64_t query0 = 0; query0 < shape.rows.seq_len; query0 += edge) tile(team, scratch, sample, head, kv, query0);
   }
 
   void tile(TileTeam const& team, Scratch<T> scratch, std::int64_t sample, std::int64_t head, std::int64_t kv,
             std::int64_t query0) const {
-    auto const& p = t.p;
-    int const dim = static_cast<int>(p.shape.head_dim), queries = t.queries(query0);
-    std::int64_t const end = query0 + queries;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = queries_in(query0, p.shape.rows.seq_len);
     T const scale = static_cast<T>(p.shape.scale);
-    auto const q = p.block(p.qkv, sample, query0, head);
-    auto const y = p.block(out, sample, query0, head), dy = p.block(dout, sample, query0, head);
-    auto const dq = p.block(dqkv, sample, query0, head);
-
-    Block<T> const score{scratch.take(t.tile_elements()), key_tile}, dprob{scratch.take(t.tile_elements()), key_tile};
-    T* const delta = scratch.take(t.edge);
-    Block<T> const keep{p.dropout.active() ? scratch.take(t.tile_elements()) : nullptr, key_tile};
+    Block<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
+    T* const delta = scratch.take(edge);
+    Block<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
     for (int i = 0; i < queries; ++i) {
-      T const* const a = y.row(i);
-      T const* const b = dy.row(i);
+      T const* const a = p.block(out, sample, query0, head).row(i);
+      T const* const b = p.block(dout, sample, query0, head).row(i);
       delta[i] = tile_col_sum<T>(team, dim, [=](int d) { return a[d] * b[d]; });
     }
-    for (std::int64_t key0 = 0; key0 < end; key0 += key_tile) {
-      int const keys = t.keys(key0, end);
+    for_strips(query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
+      auto const q = p.block(p.qkv, sample, strip0, head), dy = p.block(dout, sample, strip0, head);
       auto const k = p.block(p.qkv, sample, key0, p.key_head(kv)), v = p.block(p.qkv, sample, key0, p.value_head(kv));
+      auto const dq = p.block(dqkv, sample, strip0, head);
       auto const dk = p.block(dqkv, sample, key0, p.key_head(kv)), dv = p.block(dqkv, sample, key0, p.value_head(kv));
-      host_gemm<T>(Op::none, Op::transpose, queries, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0), score.data,
-                   score.stride);
-      host_gemm<T>(Op::none, Op::transpose, queries, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0), dprob.data,
-                   dprob.stride);
-      if (keep.data) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
-      for (int i = 0; i < queries; ++i) {
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0), score.data, edge);
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0), dprob.data, edge);
+      if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
+      for (int i = 0; i < rows; ++i) {
         T* const s = score.row(i);
         T* const d = dprob.row(i);
-        int const n = t.visible(query0 + i, key0, keys);
-        T const norm = lse(p.lse_at(sample, head, query0 + i)), shift = delta[i];
+        int const n = visible(strip0 + i, key0, keys);
+        T const norm = lse(p.lse_at(sample, head, strip0 + i)), shift = delta[strip0 - query0 + i];
         if (keep.data) {
           T const* const m = keep.row(i);
           tile_cols(team, n, [=](int j) {
@@ -190,13 +176,12 @@ struct BackwardHead {
         }
         for (int j = n; j < keys; ++j) s[j] = d[j] = T(0);
       }
-      host_gemm<T>(Op::transpose, Op::none, keys, dim, queries, T(1), score.data, score.stride, dy.data, dy.stride, T(1),
-                   dv.data, dv.stride);
-      host_gemm<T>(Op::transpose, Op::none, keys, dim, queries, T(1), dprob.data, dprob.stride, q.data, q.stride, T(1), dk.data,
-                   dk.stride);
-      host_gemm<T>(Op::none, Op::none, queries, dim, keys, T(1), dprob.data, dprob.stride, k.data, k.stride,
-                   key0 == 0 ? T(0) : T(1), dq.data, dq.stride);
-    }
+      host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), score.data, edge, dy.data, dy.stride, T(1), dv.data,
+                   dv.stride);
+      host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), dprob.data, edge, q.data, q.stride, T(1), dk.data, dk.stride);
+      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride, key0 == 0 ? T(0) : T(1),
+                   dq.data, dq.stride);
+    });
   }
 };
 
@@ -214,10 +199,10 @@ template <class T>
 void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
                              View2<T> out, View1<T> lse) {
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
-    Tiled<T> const t(Problem<T>(shape, dropout, qkv));
+    std::int64_t const tiles = (shape.rows.seq_len + edge - 1) / edge;
     Block<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
-    launch("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * t.tiles,
-           ForwardTile<T>{t, y, lse, t.bytes(ForwardTile<T>::elements(t))});
+    launch("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
+           ForwardTile<T>{Problem<T>(shape, dropout, qkv), tiles, y, lse, scratch_bytes<T>(dropout.active() ? 2 : 1, 2)});
   }
 }
 
@@ -225,10 +210,10 @@ template <class T>
 void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
                               View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv) {
   if constexpr (on_host) {
-    Tiled<T> const t(Problem<T>(shape, dropout, qkv));
     auto const block = [](auto const& m) { return Block{m.data(), static_cast<std::int64_t>(m.stride(0))}; };
     launch("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,
-           BackwardHead<T>{t, block(out), block(dout), lse, block(dqkv), t.bytes(BackwardHead<T>::elements(t))});
+           BackwardHead<T>{Problem<T>(shape, dropout, qkv), block(out), block(dout), lse, block(dqkv),
+                           scratch_bytes<T>(dropout.active() ? 3 : 2, 1)});
   }
 }
 
