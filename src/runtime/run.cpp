@@ -55,7 +55,15 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
   double in_steps = 0.0;
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
-    auto const r = trainer.step();
+    StepResult r;
+    try {
+      r = trainer.step();
+    } catch (base::Error const& e) {
+      // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole run.
+      if (e.code() != base::ExitCode::not_finite) throw;
+      base::error_once(e.what());
+      return e.code();
+    }
     double const seconds = watch.seconds();
     in_steps += seconds;
     done = r.step;
@@ -102,8 +110,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
     return c.run.precision == config::Precision::fp64 ? train<double>(c, world) : train<float>(c, world);
   } catch (base::Error const& e) {
     // Thrown alike on every rank: one message is enough, and no rank needs to be killed.
-    bool const everywhere = e.code() == base::ExitCode::not_finite || e.code() == base::ExitCode::bad_input;
-    if (!everywhere) throw;
+    if (e.code() != base::ExitCode::bad_input) throw;
     base::error_once(e.what());
     return e.code();
   }
