@@ -103,9 +103,11 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
       // gradient: when its buffer is there; posted late, ranks could wait in a circle, each to take a slot whose gradient
       // the other has not asked for.
       int const rank = rank_of(program, stage);
-      int const wanted = std::min(use_f[at] - receives_ahead, expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
+      auto const wanted = [&] {
+        return std::min(use_f[at] - receives_ahead, expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
+      };
       int const early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead)
-                                 : std::max(earliest.activation[at], wanted);
+                                 : std::max(earliest.activation[at], wanted());
       int& previous = posted[static_cast<std::size_t>(channel)];
       previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
       receives[static_cast<std::size_t>(rank)].push_back(
