@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     p3d::comm::Environment mpi(argc, argv);  // 3. MPI, then Kokkos
     try {
       auto const node = p3d::comm::node_share();
-      p3d::device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks));
+      p3d::device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
       return run(line);
     } catch (p3d::base::Error const& e) {
       p3d::base::error_here(std::string("p3d stops:\n") + e.what());

@@ -7,11 +7,14 @@
 namespace p3d::collectives {
 
 namespace {
+// Where MPI reads and writes; the same for the whole process, set before the first message.
 bool stage_always = false;
+bool mpi_reaches_views = false;
 }
 
 void set_always_stage(bool on) { stage_always = on; }
-bool detail::always_stage() { return stage_always; }
+void set_gpu_aware(bool on) { mpi_reaches_views = on; }
+bool stages() { return stage_always || !(detail::host_reaches_views || mpi_reaches_views); }
 
 // clang-format off
 template <> comm::Type type_of<float>() { return comm::Type::float32; }

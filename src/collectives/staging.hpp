@@ -1,21 +1,21 @@
 #pragma once
-// The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory, in a host
-// copy that the request keeps alive otherwise.
+// The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory or MPI can, in
+// a host copy that the request keeps alive otherwise.
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/device/view.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <type_traits>
 
+#include "pinned.hpp"
+
 namespace p3d::collectives::detail {
 
 inline constexpr bool host_reaches_views = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
-
-/// True when host copies are made although the views are within reach (tests).
-bool always_stage();
 
 /// The buffer of one operation on `n` contiguous elements at `data`, after the caller's kernels on `exec` are done.
 template <class T>
@@ -26,13 +26,16 @@ public:
   Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label) : exec_(exec), view_(data, n), use_(use) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     device::fence(exec, std::string("p3d::collectives::") + label);
-    if (host_reaches_views && !always_stage()) return;
-    host_ = std::make_shared<Host>(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string("p3d::collectives::staging")), n);
-    if (use != Use::write) Kokkos::deep_copy(*host_, view_);
+    if (!stages()) return;
+    auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
+    host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
+    if (use == Use::write) return;
+    Kokkos::deep_copy(exec, host_->view, view_);
+    device::fence(exec, std::string("p3d::collectives::stage_") + label);
   }
 
   /// What MPI is given.
-  T* data() const { return host_ ? host_->data() : view_.data(); }
+  T* data() const { return host_ ? host_->view.data() : view_.data(); }
 
   /// Gives the copy to the request: kept until completion, then brought back if MPI wrote to it.
   Request attach(Request request) const {
@@ -42,7 +45,7 @@ public:
     } else {
       request.on_complete(
           [exec = exec_, view = view_, host = host_.get()] {
-            Kokkos::deep_copy(exec, view, *host);
+            Kokkos::deep_copy(exec, view, host->view);
             device::fence(exec, "p3d::collectives::unstage");
           },
           host_);
@@ -51,7 +54,11 @@ public:
   }
 
 private:
-  using Host = Kokkos::View<T*, Kokkos::LayoutRight, device::HostSpace>;
+  using HostView = Kokkos::View<T*, Kokkos::LayoutRight, device::PinnedSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  struct Host {
+    std::shared_ptr<std::byte> memory;
+    HostView view;
+  };
   ExecSpace exec_;
   View1<T> view_;
   Use use_;

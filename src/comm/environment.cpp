@@ -42,6 +42,7 @@ NodeShare measure_node() {
   node.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 #endif
   MPI_Comm_size(shared, &node.ranks);
+  MPI_Comm_rank(shared, &node.rank);
   MPI_Comm_free(&shared);
   return node;
 }

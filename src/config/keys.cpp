@@ -197,6 +197,8 @@ void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true}, "gradients are reduced over dp in buckets of at least this many MiB");
+  s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
+           "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
 }
 
 void add_sample(std::vector<Key>& table) {

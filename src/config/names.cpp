@@ -72,6 +72,15 @@ char const* to_string(LrSchedule v) {
   return "?";
 }
 
+char const* to_string(GpuAware v) {
+  switch (v) {
+    case GpuAware::automatic: return "auto";
+    case GpuAware::on: return "on";
+    case GpuAware::off: return "off";
+  }
+  return "?";
+}
+
 char const* to_string(Load v) {
   switch (v) {
     case Load::all: return "all";

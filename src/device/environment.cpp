@@ -11,17 +11,42 @@
 
 namespace p3d::device {
 
-Environment::Environment(int& argc, char** argv, int threads) {
-  bool chosen = std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("KOKKOS_NUM_THREADS") != nullptr;
-  std::vector<char*> args(argv, argv + argc);
-  for (auto const* a : args) {
-    std::string_view const text(a);
-    chosen = chosen || text.starts_with(threads_option) || text.starts_with("--threads");
+namespace {
+
+bool any_set(std::initializer_list<char const*> variables) {
+  for (char const* name : variables) {
+    if (std::getenv(name) != nullptr) return true;
   }
-  std::string ours = std::string(threads_option) + "=" + std::to_string(threads);
-  if (!chosen && std::string_view(backend_name()) == "OpenMP") args.push_back(ours.data());
+  return false;
+}
+
+bool any_given(std::vector<char*> const& args, std::initializer_list<std::string_view> options) {
+  for (std::string_view const arg : args) {
+    for (auto const option : options) {
+      if (arg.starts_with(option)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
+  std::vector<char*> args(argv, argv + argc);
+  std::string const threads_text = std::string(threads_option) + "=" + std::to_string(threads);
+  std::string const gpu_text = std::string(device_option) + "=";
+  bool const chose_threads = any_set({"OMP_NUM_THREADS", "KOKKOS_NUM_THREADS"}) || any_given(args, {threads_option, "--threads"});
+  bool const chose_gpu = any_set({"KOKKOS_DEVICE_ID", "KOKKOS_MAP_DEVICE_ID_BY"}) ||
+                         any_given(args, {device_option, "--kokkos-map-device-id-by", "--kokkos-ndevices", "--kokkos-num-devices"});
+  std::vector<std::string> ours;
+  if (!chose_threads && std::string_view(backend_name()) == "OpenMP") ours.push_back(threads_text);
+  if (int const gpus = num_gpus(); gpus > 0 && !chose_gpu) ours.push_back(gpu_text + std::to_string(local_rank % gpus));
+  for (auto& text : ours) args.push_back(text.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
+  // Kokkos advises every rank to bind its threads. Several unbound ranks on a node would then bind theirs to the same cores,
+  // so p3d leaves that to the launcher. OpenMP has read its variables before main: this only keeps the advice quiet.
+  setenv("OMP_PROC_BIND", "false", 0);
   Kokkos::initialize(count, args.data());
 }
 
@@ -30,5 +55,9 @@ Environment::~Environment() { Kokkos::finalize(); }
 int host_threads() { return Kokkos::DefaultHostExecutionSpace().concurrency(); }
 
 char const* backend_name() { return Kokkos::DefaultExecutionSpace::name(); }
+
+bool on_host() {
+  return Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible;
+}
 
 }  // namespace p3d::device

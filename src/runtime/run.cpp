@@ -17,6 +17,8 @@
 #include <cmath>
 #include <optional>
 
+#include "gpu_aware.hpp"
+#include "placement.hpp"
 #include "run_files.hpp"
 #include "terminal.hpp"
 
@@ -104,7 +106,8 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
-  linalg::set_blas_threads(device::host_threads());
+  report_placement(linalg::set_blas_threads(device::host_threads()), world);
+  if (auto const line = choose_message_path(c.comm.gpu_aware); !line.empty()) base::log_root(line);
   if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   try {
     return c.run.precision == config::Precision::fp64 ? train<double>(c, world) : train<float>(c, world);

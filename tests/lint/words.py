@@ -11,9 +11,9 @@ HOST = re.compile(r"\b(?:deb|security|archive|ports|mirrors?|registry|index|pypi
 # Papers, specifications, the XML namespace of a picture, the placeholder of CMakeLists.txt.
 CITED = {"arxiv.org", "doi.org", "toml.io", "www.w3.org", "example.org"}
 VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas\w*|__CUDA\w*|__HIP\w*|__global__|__device__|__shared__"
-                    r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
-# Where the difference between vendors is dealt with.
-VENDOR_FILES = {"include/p3d/base/random.hpp", "include/p3d/device/compat.hpp"}
+                    r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\w*_(?:cuda|hip|rocm|ze)_\w*|\b[nr]ccl[A-Z]\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
+# Where the difference between vendors is dealt with: one file for each library that has one.
+VENDOR_FILES = {"include/p3d/base/random.hpp", "src/comm/gpu.cpp", "src/device/gpu.cpp"}
 
 
 def hits(root, path, pattern):

@@ -40,6 +40,8 @@ PLANTS = [
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
+    ("words", "src/comm/planted.cpp", "bool b = MPIX_Query_" + "cuda_support();\n", "one vendor's name"),
+    ("words", "src/linalg/planted.cpp", "void f() { roc" + "blas_sgemm(h); }\n", "one vendor's name"),
     ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n", "one vendor's name"),
 ]
 # Files that some plants lean on; harmless by themselves.

@@ -3,8 +3,8 @@
 // non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or writes.
 // Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t and std::uint64_t.
 //
-// Memory that the host cannot reach goes through a host copy which the request keeps alive; after wait() or a true test()
-// the result is in the view. The view's own memory must stay valid and untouched until then.
+// Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps alive;
+// after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched until then.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/view.hpp>
@@ -34,6 +34,10 @@ comm::Type type_of<std::uint64_t>();
 
 /// Makes host copies even of views within the host's reach, so that tests walk the path of device memory. Default: off.
 void set_always_stage(bool on);
+/// MPI may be given the address of memory that the host cannot reach (comm.gpu_aware). Default: it may not.
+void set_gpu_aware(bool on);
+/// True when messages go through host copies.
+bool stages();
 
 /// inout on every rank becomes the reduction over all ranks. Size-1 communicators cost nothing. Contiguous views.
 template <class T>

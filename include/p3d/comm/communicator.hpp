@@ -27,9 +27,10 @@ private:
   int exceptions_;
 };
 
-/// The ranks on this node and the cores that they may use together.
+/// The ranks on this node, this rank's number among them, and the cores that they may use together.
 struct NodeShare {
   int ranks = 1;
+  int rank = 0;
   int cores = 1;
 };
 NodeShare node_share();

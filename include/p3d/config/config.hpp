@@ -15,6 +15,7 @@ enum class Activation { gelu, swiglu };
 enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
+enum class GpuAware { automatic, on, off };
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -120,6 +121,7 @@ struct Optimizer {
 struct Comm {
   double timeout_s = 600.0;           ///< a wait longer than this ends the run with a report
   double bucket_mb = 25.0;            ///< gradients are reduced over dp in buckets of at least this many MiB
+  GpuAware gpu_aware = GpuAware::automatic;  ///< MPI is given GPU memory; off: copies in pinned host memory
   bool operator==(Comm const&) const = default;
 };
 
@@ -176,6 +178,7 @@ char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
+char const* to_string(GpuAware);      ///< "auto", "on", "off"
 char const* to_string(Load);
 char const* to_string(OnError);       ///< "stop", "continue"
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".

@@ -7,12 +7,42 @@
 
 namespace p3d::device {
 
-/// The command-line option that sets the number of host threads; renamed in 4.0.
+/// Command-line options of Kokkos; renamed in 4.0.
 #if KOKKOS_VERSION >= 40000
 inline constexpr char const* threads_option = "--kokkos-num-threads";
+inline constexpr char const* device_option = "--kokkos-device-id";
 #else
 inline constexpr char const* threads_option = "--kokkos-threads";
+inline constexpr char const* device_option = "--kokkos-device";
 #endif
+
+/// Host memory that GPUs copy from and to quickly; ordinary memory where there is no GPU, and before Kokkos 4.0.
+#if defined(KOKKOS_HAS_SHARED_HOST_PINNED_SPACE)
+using PinnedSpace = Kokkos::SharedHostPinnedSpace;
+#else
+using PinnedSpace = Kokkos::HostSpace;
+#endif
+
+/// GPUs that this process may use, for the default backend; may be called before Kokkos starts. 0 on host backends, and
+/// before Kokkos 4.3, which then chooses by itself (by the launcher's local rank, where it knows the launcher).
+inline int num_gpus() {
+#if KOKKOS_VERSION >= 40300
+  return Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible
+             ? 0
+             : Kokkos::num_devices();
+#else
+  return 0;
+#endif
+}
+
+/// Number of the GPU in use among those visible, or -1.
+inline int gpu_number() {
+#if KOKKOS_VERSION >= 40100
+  return Kokkos::device_id();
+#else
+  return -1;
+#endif
+}
 
 /// exec.fence(label); labels exist from Kokkos 3.5 on.
 template <class Exec>

@@ -1,13 +1,16 @@
 #pragma once
-// Kokkos for the lifetime of a program, with a sensible number of threads.
+// Kokkos for the lifetime of a program, with a sensible number of threads and one GPU per rank.
+
+#include <string>
 
 namespace p3d::device {
 
 /// Kokkos::initialize .. Kokkos::finalize. `threads` is used by host-parallel backends unless the user set a number
-/// himself (OMP_NUM_THREADS or --kokkos-num-threads).
+/// himself (OMP_NUM_THREADS or --kokkos-num-threads). On a GPU backend the rank takes GPU `local_rank` modulo the number of
+/// GPUs that it sees, unless the user chose (--kokkos-device-id, --kokkos-map-device-id-by or their variables).
 class Environment {
 public:
-  Environment(int& argc, char** argv, int threads);
+  Environment(int& argc, char** argv, int threads, int local_rank = 0);
   ~Environment();
   Environment(Environment const&) = delete;
   Environment& operator=(Environment const&) = delete;
@@ -17,5 +20,16 @@ public:
 int host_threads();
 /// Name of the default execution space: "Serial", "OpenMP", "Cuda", ...
 char const* backend_name();
+/// True when kernels run on the host, in memory that the host reaches.
+bool on_host();
+
+/// The GPU of this rank. `bus` tells one GPU of a node from another also where each rank sees its own as number 0.
+struct Gpu {
+  int number = -1;   ///< among those visible to this rank; -1: none
+  std::string name;  ///< the vendor's name for it, "" when Kokkos does not say
+  std::string bus;   ///< address on the PCI bus, "" when Kokkos does not say
+};
+/// With Kokkos running.
+Gpu gpu();
 
 }  // namespace p3d::device

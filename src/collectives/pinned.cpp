@@ -1,0 +1,50 @@
+#include "pinned.hpp"
+
+#include <p3d/device/compat.hpp>
+
+#include <bit>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace p3d::collectives::detail {
+
+namespace {
+
+using Block = Kokkos::View<std::byte*, Kokkos::LayoutRight, device::PinnedSpace>;
+
+/// Free blocks by size, a power of two. Only the thread that calls MPI comes here.
+struct Pool {
+  std::map<std::size_t, std::vector<Block>> blocks;
+};
+
+/// Emptied when Kokkos ends. Blocks still out then are not taken back.
+std::shared_ptr<Pool>& pool() {
+  static std::shared_ptr<Pool> the_pool;
+  if (!the_pool) {
+    the_pool = std::make_shared<Pool>();
+    Kokkos::push_finalize_hook([] { the_pool.reset(); });
+  }
+  return the_pool;
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> pinned(std::size_t bytes) {
+  std::size_t const size = std::bit_ceil(bytes < 4096 ? std::size_t{4096} : bytes);
+  auto const& from = pool();
+  auto& free_blocks = from->blocks[size];
+  Block block;
+  if (free_blocks.empty()) {
+    block = Block(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string("p3d::collectives::pinned")), size);
+  } else {
+    block = free_blocks.back();
+    free_blocks.pop_back();
+  }
+  std::weak_ptr<Pool> const home = from;
+  return {block.data(), [block, size, home](std::byte*) {
+            if (auto const owner = home.lock()) owner->blocks[size].push_back(block);
+          }};
+}
+
+}  // namespace p3d::collectives::detail
