@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+from spack_repo.builtin.build_systems.cuda import CudaPackage
+from spack_repo.builtin.build_systems.rocm import ROCmPackage
+
+from spack.package import *
+
+
+class P3d(CMakePackage, CudaPackage, ROCmPackage):
+    """Trains transformer language models on many ranks at once, with data, tensor and pipeline
+    parallelism: one C++20 program on Kokkos and MPI."""
+
+    homepage = "https://example.org/p3d"
+    git = "https://example.org/p3d.git"
+
+    test_requires_compiler = False
+
+    license("Apache-2.0")
+
+    # From a checkout: spack develop --path <checkout> p3d@main
+    version("main", branch="main")
+
+    variant("openmp", default=True, when="~cuda~rocm", description="Threads on the host; without it one core a rank")
+    variant("tests", default=False, description="Build the tests")
+    variant("shared", default=True, description="Build libp3d as a shared library")
+    # Kokkos is built for one GPU at a time.
+    variant("cuda_arch", default="none", values=("none",) + CudaPackage.cuda_arch_values, multi=False, sticky=True,
+            when="+cuda", description="CUDA architecture")
+    variant("amdgpu_target", default="none", values=("none",) + ROCmPackage.amdgpu_targets, multi=False, sticky=True,
+            when="+rocm", description="AMD GPU architecture")
+    conflicts("+cuda", when="+rocm", msg="Kokkos has one GPU backend at a time")
+    conflicts("+cuda", when="cuda_arch=none", msg="name the GPU, for example cuda_arch=90")
+    conflicts("+rocm", when="amdgpu_target=none", msg="name the GPU, for example amdgpu_target=gfx90a")
+
+    depends_on("cxx", type="build")
+    depends_on("cmake@3.22:", type="build")
+    generator("ninja", "make", default="ninja")
+
+    depends_on("mpi@3:")
+    depends_on("hdf5@1.10:+mpi")
+    depends_on("blas")
+    depends_on("fmt@8:")
+    depends_on("tomlplusplus@3:")
+    depends_on("cli11@2:")
+    depends_on("random123")
+    depends_on("xxhash@0.8:")
+    depends_on("googletest@1.10:", when="+tests")
+    depends_on("python@3.8:", type="build", when="+tests")
+
+    # Kokkos and Kokkos-Kernels of one version; the recipe of the latter says so as well.
+    depends_on("kokkos@3.7:5+serial")
+    depends_on("kokkos-kernels@3.7:5+blas")
+    depends_on("kokkos+pic", when="+shared")
+    depends_on("kokkos cxxstd=20", when="^kokkos@4:")
+    depends_on("kokkos+openmp", when="+openmp")
+    depends_on("kokkos-kernels+openmp", when="+openmp")
+    depends_on("kokkos~openmp", when="~openmp")
+    # GPUs: from 4.3 on p3d chooses each rank's GPU itself.
+    with when("+cuda"):
+        depends_on("kokkos@4.3:+cuda+wrapper")
+        depends_on("kokkos@4.7.01:", when="^cuda@13:")
+        depends_on("kokkos+cuda_lambda", when="^kokkos@:4")
+        depends_on("kokkos-kernels+cuda+cublas")
+        for arch in CudaPackage.cuda_arch_values:
+            depends_on(f"kokkos cuda_arch={arch}", when=f"cuda_arch={arch}")
+            depends_on(f"kokkos-kernels cuda_arch={arch}", when=f"cuda_arch={arch}")
+    with when("+rocm"):
+        depends_on("kokkos@4.3:+rocm")
+        depends_on("kokkos-kernels+rocblas")
+        for target in ROCmPackage.amdgpu_targets:
+            depends_on(f"kokkos amdgpu_target={target}", when=f"amdgpu_target={target}")
+
+    # Threads of the BLAS follow those of Kokkos; p3d sets their number.
+    requires("^openblas threads=openmp", when="+openmp ^[virtuals=blas] openblas")
+
+    def cmake_args(self):
+        args = [
+            self.define_from_variant("BUILD_SHARED_LIBS", "shared"),
+            self.define_from_variant("P3D_BUILD_TESTS", "tests"),
+        ]
+        if self.spec.satisfies("+cuda"):
+            args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
+        elif self.spec.satisfies("+rocm"):
+            args.append(self.define("CMAKE_CXX_COMPILER", self.spec["hip"].hipcc))
+        return args
+
+    def test_version(self):
+        """the program starts and names what it was built with"""
+        p3d = which(self.prefix.bin.p3d, required=True)
+        out = p3d("--version", output=str.split, error=str.split)
+        assert "Kokkos" in out, out
+
+    def test_train(self):
+        """three steps of a tiny model, one rank, without a launcher"""
+        p3d = which(self.prefix.bin.p3d, required=True)
+        with open("smoke.toml", "w", encoding="utf-8") as file:
+            file.write(
+                '[run]\nname = "smoke"\nsteps = 3\nlog_every = 1\neval_batches = 0\noutput_dir = "smoke"\n'
+                "[model]\nvocab_size = 64\nhidden = 16\nlayers = 2\nheads = 2\nffn = 32\nseq_len = 16\n"
+                "[batch]\nmicro = 1\nglobal = 4\n"
+                '[data]\nformat = "synthetic"\n'
+            )
+        out = p3d("smoke.toml", output=str.split, error=str.split)
+        assert "Finished 3 step" in out, out
+        with open("smoke/metrics.csv", encoding="utf-8") as file:
+            assert len(file.readlines()) == 4, "a header and three steps"
