@@ -26,6 +26,7 @@ constexpr char const* footer =
     "  mpiexec -n 8 p3d inputs/quickstart.toml\n"
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
     "  p3d --check input.toml --ranks 512          no ranks needed: mesh, layers, parameters, memory\n"
+    "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "\n"
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
     "            4 the loss or a gradient became NaN or infinite; 75 stopped by a signal at a step boundary.\n"

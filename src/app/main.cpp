@@ -1,6 +1,7 @@
 // p3d: parse, validate, mesh, model, run, finish.
 
 #include "command_line.hpp"
+#include "schedule_command.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <string_view>
 
 namespace {
 
@@ -44,6 +46,7 @@ int run(p3d::app::CommandLine const& line) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
   auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
   if (line.finished) return line.exit_code;
   try {
@@ -60,6 +63,9 @@ int main(int argc, char** argv) {
       p3d::base::error_here(std::string("p3d stops:\n") + e.what());
       p3d::comm::abort_all(static_cast<int>(ExitCode::run_failed));
     }
+  } catch (p3d::base::Error const& e) {
+    std::cerr << "p3d stops:\n" << e.what() << std::endl;
+    return static_cast<int>(e.code());
   } catch (std::exception const& e) {
     std::cerr << "p3d stops:\n" << e.what() << std::endl;
     return static_cast<int>(ExitCode::run_failed);

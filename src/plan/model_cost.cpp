@@ -4,19 +4,16 @@
 
 namespace p3d::plan {
 
-namespace {
-
-std::int64_t layer_weights(config::Model const& m) {
+std::int64_t weights_per_layer(config::Config const& config) {
+  auto const& m = config.model;
   auto const q = m.heads * m.head_dim(), kv = m.kv_heads * m.head_dim();
   auto const mlp_matrices = m.activation == config::Activation::swiglu ? 3 : 2;
   return m.hidden * (2 * q + 2 * kv) + mlp_matrices * m.hidden * m.ffn;
 }
 
-}  // namespace
-
 std::int64_t matmul_weights(config::Config const& config) {
   auto const& m = config.model;
-  return m.layers * layer_weights(m) + m.vocab_size * m.hidden;
+  return m.layers * weights_per_layer(config) + m.vocab_size * m.hidden;
 }
 
 FlopsPerToken flops_per_token(config::Config const& config) {
@@ -28,7 +25,7 @@ FlopsPerToken flops_per_token(config::Config const& config) {
   FlopsPerToken f;
   f.model = weights + attention * sequence;
   f.causal = weights + attention * (sequence + 1.0) / 2.0;
-  f.full_recompute = f.model + 2.0 * layers * static_cast<double>(layer_weights(m)) + attention / 3.0 * sequence;
+  f.full_recompute = f.model + 2.0 * layers * static_cast<double>(weights_per_layer(config)) + attention / 3.0 * sequence;
   return f;
 }
 

@@ -65,6 +65,7 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
   auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n", base::counted(plan.stages.num_stages(), "stage"),
                           c.pipeline.schedule, base::counted(c.batch.microbatches, "microbatch"),
                           base::counted(c.batch.micro, "sequence"));
+  if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
   return text;

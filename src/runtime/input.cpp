@@ -1,11 +1,30 @@
 #include <p3d/runtime/input.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/runtime/run_plan.hpp>
 
 #include <cstdio>
 
 namespace p3d::runtime {
+
+namespace {
+
+/// What depends on the schedule is found when it is made; reported here, it is reported once.
+bool can_be_planned(config::Config const& config) {
+  try {
+    make_run_plan(config);
+    return true;
+  } catch (base::Error const& e) {
+    if (e.code() != base::ExitCode::bad_input) throw;
+    std::fputs((std::string("the input has 1 fault\n\n") + e.what() + "\n").c_str(), stderr);
+    std::fflush(stderr);
+    return false;
+  }
+}
+
+}  // namespace
 
 std::optional<config::Config> read_input_together(comm::Communicator& world, std::string const& path,
                                                   std::vector<std::string> const& overrides) {
@@ -14,9 +33,9 @@ std::optional<config::Config> read_input_together(comm::Communicator& world, std
   std::string text;
   if (root) {
     result = config::parse_file(path, overrides, world.size());
-    if (result.config) {
+    if (result.config && can_be_planned(*result.config)) {
       text = config::canonical_toml(*result.config);
-    } else {
+    } else if (!result.config) {
       std::fputs(config::format(result.faults).c_str(), stderr);
       std::fflush(stderr);
     }

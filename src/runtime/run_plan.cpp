@@ -1,13 +1,19 @@
 #include <p3d/runtime/run_plan.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/model/stage.hpp>
-#include <p3d/schedule/registry.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/pipeline.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <algorithm>
 
 namespace p3d::runtime {
 
 namespace {
 
-/// Forward actions only, `microbatches` of them, with slots and messages.
+/// A program that only runs forward, `microbatches` of them, with slots and messages. In the order of `training`'s forwards
+/// (which can be executed, as leaving out what nothing waits for blocks nobody), or with 1 one stage after the other.
 schedule::Program forward_only(schedule::Program const& training, int microbatches) {
   schedule::Program p;
   p.num_stages = training.num_stages;
@@ -15,10 +21,10 @@ schedule::Program forward_only(schedule::Program const& training, int microbatch
   p.num_microbatches = microbatches;
   p.stage_rank = training.stage_rank;
   p.ranks.resize(static_cast<std::size_t>(p.num_ranks));
-  for (int m = 0; m < microbatches; ++m) {
-    for (int s = 0; s < p.num_stages; ++s) {
-      p.ranks[static_cast<std::size_t>(p.stage_rank[static_cast<std::size_t>(s)])].push_back(
-          {.op = schedule::Op::forward, .stage = s, .microbatch = m, .slot = -1});
+  for (std::size_t r = 0; r < p.ranks.size(); ++r) {
+    for (auto const& a : training.ranks[r]) {
+      if (a.op != schedule::Op::forward || a.microbatch >= microbatches) continue;
+      p.ranks[r].push_back({schedule::Op::forward, a.stage, a.microbatch});
     }
   }
   schedule::assign_slots(p);
@@ -26,22 +32,41 @@ schedule::Program forward_only(schedule::Program const& training, int microbatch
   return p;
 }
 
-schedule::Program training_program(config::Config const& c) {
-  int const m = static_cast<int>(c.batch.microbatches);
-  auto program = schedule::complete(schedule::generate(
-      c.pipeline.schedule, {c.parallel.pp, m, c.pipeline.virtual_stages, c.pipeline.microbatch_group_size}));
-  schedule::require_valid(program);
-  return program;
-}
-
 }  // namespace
 
 RunPlan make_run_plan(config::Config const& c) {
-  auto training = training_program(c);
-  auto evaluation = forward_only(training, static_cast<int>(c.batch.microbatches));
+  auto pipeline = plan::plan_pipeline(c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
+  auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
+  plan.schedule_note = std::move(pipeline.reason);
+  return plan;
+}
+
+std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages, schedule::Program const& training) {
+  auto const plan = make_run_plan(c, stages, training);
+  std::vector<double> bytes;
+  for (int r = 0; r < c.parallel.pp; ++r)
+    bytes.push_back(static_cast<double>(plan::predict_state_memory(c, plan.table, plan.stages, r).total()) +
+                    static_cast<double>(activation_bytes(c, plan, r)));
+  return bytes;
+}
+
+RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::Program training) {
+  P3D_REQUIRE(training.num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
+  P3D_REQUIRE(training.num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
+  P3D_REQUIRE(stages.num_layers() == c.model.layers, "the stages hold the model's layers");
+  P3D_REQUIRE(stages.num_stages() == training.num_stages, "the program has the stages of the map");
+  for (int s = 0; s < training.num_stages; ++s) {
+    P3D_REQUIRE(stages.pipeline_rank(s) == schedule::rank_of(training, s), "program and map place stages alike");
+  }
+  auto evaluation = forward_only(training, training.num_microbatches);
   auto probe = forward_only(training, 1);
   return {layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
-          layout::make_param_table(c), layout::make_stage_map(c, training.stage_rank), std::move(training), std::move(evaluation), std::move(probe)};
+          layout::make_param_table(c), std::move(stages), std::move(training), std::move(evaluation), std::move(probe), ""};
+}
+
+int num_slots(RunPlan const& plan, int stage) {
+  auto const at = static_cast<std::size_t>(stage);
+  return std::max({plan.training.num_slots[at], plan.evaluation.num_slots[at], plan.probe.num_slots[at]});
 }
 
 std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, int microbatch) {

@@ -30,7 +30,12 @@ Lifetimes lifetimes(Program const& program, int lookahead) {
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (life.begin[at] < 0) life.begin[at] = static_cast<int>(i);
       life.end[at] = std::max(life.end[at], static_cast<int>(i));
-      // The previous stage on this rank reads the gradient of our input from our slot.
+      // The next stage on this rank reads its input from our slot (which matters where there is no backward),
+      if (a.op == Op::forward && input_is_local(program, a.stage)) {
+        int& end = life.end[cell(program, a.stage - 1, a.microbatch)];
+        end = std::max(end, static_cast<int>(i));
+      }
+      // and the previous one the gradient of our input.
       if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
         int& end = life.end[cell(program, a.stage + 1, a.microbatch)];
         end = std::max(end, static_cast<int>(i));

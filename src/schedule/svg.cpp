@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 namespace p3d::schedule {
 namespace {
 
 constexpr double left = 66, plot_width = 1120, right = 170, margin = 14;
 constexpr double row_height = 26, row_gap = 5;
+constexpr double longest_drawn = 1.6;  ///< times the median of several timelines
 constexpr int most_rows = 64;  ///< of a panel; more ranks than that are drawn as the first and last ones
 
 struct Look {
@@ -69,17 +71,23 @@ std::pair<std::string, double> unit_of(std::string const& wanted, double span) {
 class Picture {
 public:
   Picture(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit) : title_(title) {
+    std::vector<double> spans;
     for (Timeline const& t : timelines) {
       sorted_.emplace_back(t);
-      span_ = std::max(span_, sorted_.back().end - sorted_.back().begin);
+      spans.push_back(sorted_.back().end - sorted_.back().begin);
     }
+    std::sort(spans.begin(), spans.end());
+    // One that takes far longer than the others would press them together: it is cut.
+    for (double span : spans)
+      if (span <= longest_drawn * spans[spans.size() / 2]) span_ = span;
+    if (!spans.empty() && spans.back() > span_) span_ *= 1.05;
     if (!(span_ > 0)) span_ = 1;
-    auto const [unit, factor] = unit_of(time_unit, span_);
+    std::tie(unit_, factor_) = unit_of(time_unit, span_);
     y_ = margin;
     if (!title_.empty()) text(left, y_ += 16, title_, "font-size=\"16\" font-weight=\"bold\"");
     legend(timelines);
     for (std::size_t i = 0; i < timelines.size(); ++i) panel(timelines[i], sorted_[i]);
-    axis(unit, factor);
+    axis(unit_, factor_);
     y_ += margin;
   }
 
@@ -134,8 +142,12 @@ private:
       text(x + 31, y_ + 12.5, name);
       x += 50 + 6.4 * static_cast<double>(name.size());
     }
+    add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" stroke-dasharray=\"5,3\"/>\n", x + 4, y_ - 1,
+        y_ + 17);
+    text(x + 10, y_ + 12.5, "end if nobody waited");
+    x += 168;
     text(x, y_ + 12.5, "number: microbatch", "fill=\"#444444\"");
-    x += 130;
+    x += 150;
     int chunks = 1;
     for (std::size_t i = 0; i < timelines.size(); ++i) chunks = std::max(chunks, chunks_of(timelines[i], sorted_[i]));
     if (chunks > 1) text(x, y_ + 12.5, "bars below: later stages of the rank", "fill=\"#444444\"");
@@ -150,11 +162,12 @@ private:
     return (stages + timeline.num_ranks - 1) / std::max(1, timeline.num_ranks);
   }
 
-  double x_of(double time, TimelineRows const& t) const { return left + plot_width * (time - t.begin) / span_; }
+  double x_of(double time, TimelineRows const& t) const { return left + plot_width * std::min(1.0, (time - t.begin) / span_); }
 
   void panel(Timeline const& timeline, TimelineRows const& sorted) {
     if (!timeline.title.empty()) text(left, y_ += 16, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
     y_ += 6;
+    double const top = y_;
     int const count = static_cast<int>(sorted.rows.size()), half = most_rows / 2;
     for (int rank = 0; rank < count; ++rank) {
       if (count > most_rows && rank == half) {
@@ -165,8 +178,23 @@ private:
       std::string const note = static_cast<std::size_t>(rank) < timeline.rank_notes.size() ? timeline.rank_notes[static_cast<std::size_t>(rank)] : "";
       row(timeline.num_ranks, rank, sorted, note);
     }
+    foot(timeline, sorted, top);
     for (std::string const& line : timeline.caption) text(left, y_ += 15, line, "fill=\"#222222\"");
     y_ += 12;
+  }
+
+  /// Where the ranks would end if none of them waited; and where a long timeline was cut.
+  void foot(Timeline const& timeline, TimelineRows const& sorted, double top) {
+    double busy = 0;
+    for (RankTimes const& t : rank_times(timeline)) busy += (t.compute + t.other) / static_cast<double>(std::max<std::size_t>(1, sorted.rows.size()));
+    double const x = x_of(sorted.begin + busy, sorted), bottom = y_ - row_gap + 4;
+    if (busy > 0 && busy <= span_)
+      add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" stroke-dasharray=\"5,3\"/>\n",
+          x, top - 4, bottom);
+    if (sorted.end - sorted.begin > span_ * 1.0001) {
+      add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"170\" height=\"18\" fill=\"#ffffff\" stroke=\"#333333\"/>\n", left + plot_width - 176, top + 4);
+      text(left + plot_width - 170, top + 17, fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_), "font-size=\"11\"");
+    }
   }
 
   void row(int num_ranks, int rank, TimelineRows const& sorted, std::string const& note) {
@@ -215,13 +243,15 @@ private:
       add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#333333\"/>\n", x, y_, y_ + 5);
       text(x, y_ + 18, fmt::format("{:.6g}", i * step), "text-anchor=\"middle\" font-size=\"11\"");
     }
-    text(left + plot_width + 20, y_ + 18, "time in " + unit, "font-size=\"11\"");
+    text(left + plot_width + 20, y_ + 18, "in " + unit, "font-size=\"11\"");
     y_ += 22;
   }
 
   std::string title_;
   std::vector<TimelineRows> sorted_;
   double span_ = 0;
+  std::string unit_;
+  double factor_ = 1;
   double y_ = 0;  ///< where the next thing begins
   std::string body_;
 };

@@ -18,6 +18,8 @@ namespace p3d::plan {
 /// Weight elements that every token is multiplied with: projections, MLP, and the head, tied or not. For GPT
 /// 12 l h^2 + V h. The padding of the vocabulary is not counted.
 std::int64_t matmul_weights(config::Config const& config);
+/// The part of them that one layer has.
+std::int64_t weights_per_layer(config::Config const& config);
 
 /// Operations per token, forward and backward, by three conventions. With h = heads * head_dim:
 struct FlopsPerToken {

@@ -9,8 +9,12 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <string>
+#include <vector>
 
 namespace p3d::runtime {
+
+/// What the executor does with messages: programs are proved and simulated for it.
+inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = 1};
 
 struct RunPlan {
   layout::RankGrid grid;
@@ -19,14 +23,25 @@ struct RunPlan {
   schedule::Program training;    ///< one step, validated
   schedule::Program evaluation;  ///< the same microbatches, forward only
   schedule::Program probe;       ///< one microbatch, forward only (sampling)
+  std::string schedule_note;     ///< why pipeline.schedule = "auto" chose this schedule; else empty
 };
+/// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
 RunPlan make_run_plan(config::Config const& config);
+/// The same with a given division into stages and a given program of one step (complete and valid), whose stages and
+/// placement must be those of `stages`.
+RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::Program training);
+
+/// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations, scratch.
+std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages, schedule::Program const& training);
+
+/// Activation slots of a stage: as many as the neediest of the programs wants.
+int num_slots(RunPlan const& plan, int stage);
 
 /// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global batch
 /// are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
 std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
 
-/// Bytes of activations and scratch that a rank's stages take, exactly.
+/// Bytes of activations and scratch that the stages of a pipeline rank take, exactly.
 std::size_t activation_bytes(config::Config const& config, RunPlan const& plan, int pipeline_rank);
 
 /// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per token,

@@ -1,0 +1,145 @@
+// The schedule of a configuration.
+
+#include <p3d/plan/pipeline.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/schedule/registry.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace p3d::plan {
+namespace {
+
+schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
+  return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
+}
+
+[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
+  throw base::Error({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
+                    base::ExitCode::bad_input);
+}
+
+schedule::Program read_program(config::Config const& c) {
+  auto const& path = c.pipeline.file;
+  std::ifstream file(path, std::ios::binary);
+  std::string const text(std::istreambuf_iterator<char>(file), {});
+  if (!file) refuse("a schedule file", path + " cannot be read", "pipeline.file", "correct the path, or make it readable");
+  schedule::Program program;
+  try {
+    program = schedule::parse_schedule_file(text);
+  } catch (base::Error const& e) {
+    refuse(e.text().expected, e.text().found, fmt::format("pipeline.file = {}: {}", path, e.text().where), e.text().fix);
+  }
+  if (program.num_ranks != c.parallel.pp)
+    refuse(fmt::format("a schedule of parallel.pp = {} ranks", c.parallel.pp), fmt::format("{} in {}", program.num_ranks, path), "pipeline.file",
+           fmt::format("set parallel.pp to {}, or take another file", program.num_ranks));
+  if (program.num_microbatches != c.batch.microbatches)
+    refuse(fmt::format("a schedule of {} microbatches", c.batch.microbatches), fmt::format("{} in {}", program.num_microbatches, path),
+           "pipeline.file", fmt::format("set batch.microbatches to {}, or take another file", program.num_microbatches));
+  return program;
+}
+
+/// The numbers of stages per rank worth a try.
+std::vector<int> chunk_numbers(config::Config const& c, schedule::Generator const& g) {
+  if (!g.any_stages_per_rank) return {g.stages_per_rank};
+  if (c.pipeline.virtual_stages > 0) return {c.pipeline.virtual_stages};
+  std::vector<int> out;
+  for (int v : {2, 4})
+    if (v == 2 || c.model.layers >= std::int64_t{v} * c.parallel.pp) out.push_back(v);
+  return out;
+}
+
+double worst_rank(RankBytes const& rank_bytes, layout::StageMap const& stages, schedule::Program const& program) {
+  if (!rank_bytes) return 0;
+  auto const bytes = rank_bytes(stages, program);
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+std::string label(Candidate const& c) {
+  return c.stages_per_rank > 2 ? fmt::format("{} with {} stages per rank", c.schedule, c.stages_per_rank) : c.schedule;
+}
+
+PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
+  P3D_REQUIRE(c.pipeline.max_memory == 0 || rank_bytes, "a limit of memory needs somebody who knows what a rank takes");
+  auto all = compare_schedules(c, [&](auto const& stages) { return model_costs(c, stages); }, rank_bytes, execution);
+  double const limit = c.pipeline.max_memory * 1024 * 1024 * 1024;
+  auto const fits = [&](Candidate const& x) { return x.refused.empty() && (limit == 0 || x.rank_bytes <= limit); };
+  auto const best = std::find_if(all.begin(), all.end(), fits);
+  if (best == all.end()) {
+    auto const least = std::min_element(all.begin(), all.end(), [](auto const& a, auto const& b) {
+      return std::pair(!a.refused.empty(), a.rank_bytes) < std::pair(!b.refused.empty(), b.rank_bytes);
+    });
+    if (!least->refused.empty()) refuse("a schedule for this input", least->refused, "pipeline.schedule", "choose one by name to see why it cannot be had");
+    refuse(fmt::format("a schedule within {} per rank", base::human_bytes(limit)),
+           fmt::format("the smallest, {}, needs {}", label(*least), base::human_bytes(least->rank_bytes)), "pipeline.max_memory",
+           "raise pipeline.max_memory, parallel.pp or parallel.tp, or lower batch.micro");
+  }
+  auto const line = [](Candidate const& x) {
+    return fmt::format("{} ({:.4g} s, bubble {:.1f} %{})", label(x), x.result.step_time, 100 * x.result.bubble(),
+                       x.rank_bytes > 0 ? ", " + base::human_bytes(x.rank_bytes) : std::string());
+  };
+  std::string reason = fmt::format("auto chose {}: the quickest by simulation", line(*best));
+  if (limit > 0) reason += fmt::format(" within {} per rank", base::human_bytes(limit));
+  std::vector<std::string> quicker;
+  for (auto it = all.begin(); it != best; ++it) quicker.push_back(line(*it));
+  if (!quicker.empty()) reason += "; quicker but too large: " + base::join(quicker);
+  for (auto it = best + 1; it != all.end(); ++it)
+    if (fits(*it)) {
+      reason += "; next: " + line(*it);
+      break;
+    }
+  auto program = schedule::complete(schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
+  auto stages = layout::make_stage_map(c, program.stage_rank);
+  return {best->schedule, std::move(program), std::move(stages), std::move(reason)};
+}
+
+}  // namespace
+
+std::vector<Candidate> compare_schedules(config::Config const& c, std::function<PipelineCosts(layout::StageMap const&)> const& costs,
+                                         RankBytes const& rank_bytes, schedule::Execution execution, bool record) {
+  std::vector<Candidate> all;
+  for (schedule::Generator const* g : schedule::generators())
+    for (int chunks : chunk_numbers(c, *g)) {
+      Candidate& candidate = all.emplace_back();
+      candidate.schedule = g->name;
+      candidate.stages_per_rank = chunks;
+      try {
+        auto shape = shape_of(c, chunks);
+        if (!g->any_group_size) shape.microbatch_group_size = 0;
+        auto const program = schedule::complete(schedule::generate(g->name, shape));
+        auto const stages = layout::make_stage_map(c, program.stage_rank);
+        candidate.result = simulate(program, costs(stages), execution, record);
+        candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
+      } catch (base::Error const& e) {
+        candidate.refused = fmt::format("needs {}, found {}", e.text().expected, e.text().found);
+      }
+    }
+  std::stable_sort(all.begin(), all.end(), [](Candidate const& a, Candidate const& b) {
+    auto const key = [](Candidate const& x) { return std::tuple(!x.refused.empty(), x.result.step_time, x.rank_bytes, x.result.peak_live()); };
+    return key(a) < key(b);
+  });
+  return all;
+}
+
+PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
+  PipelinePlan plan = [&]() -> PipelinePlan {
+    if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
+    auto program = c.pipeline.schedule == "file"
+                       ? read_program(c)
+                       : schedule::complete(schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
+    schedule::require_valid(program, execution);
+    auto stages = layout::make_stage_map(c, program.stage_rank);
+    return {c.pipeline.schedule, std::move(program), std::move(stages), ""};
+  }();
+  if (!plan.reason.empty()) schedule::require_valid(plan.program, execution);
+  return plan;
+}
+
+}  // namespace p3d::plan

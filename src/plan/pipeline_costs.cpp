@@ -1,0 +1,96 @@
+// Costs of the stages, from the model or from a table.
+
+#include <p3d/plan/pipeline.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+
+namespace p3d::plan {
+
+PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
+  auto const& m = config.model;
+  auto const tokens = static_cast<double>(config.batch.micro * m.seq_len);
+  double const products = 2.0 * static_cast<double>(weights_per_layer(config));
+  // Token i of a sequence sees i + 1 tokens: (s + 1) / 2 on average, two products of 2 operations each.
+  double const attention = 2.0 * static_cast<double>(m.heads * m.head_dim() * (m.seq_len + 1));
+  double const head = 2.0 * static_cast<double>(m.vocab_size * m.hidden);
+  double const scale = tokens / (rates.flops * config.parallel.tp);
+  PipelineCosts costs;
+  for (int s = 0; s < stages.num_stages(); ++s) {
+    double const layers = stages.num_layers(s), last = stages.is_last(s) ? head : 0.0;
+    costs.stages.push_back({.forward = scale * (layers * (products + attention) + last),
+                            .input = scale * (layers * (products + 2 * attention) + last),
+                            .weight = scale * (layers * products + last)});
+  }
+  costs.message_bytes = tokens * static_cast<double>(m.hidden * bytes_per_number(config.run.precision));
+  costs.latency = rates.latency;
+  costs.bandwidth = rates.bandwidth;
+  return costs;
+}
+
+std::string to_csv(PipelineCosts const& costs) {
+  std::string text = "stage,forward,input,weight\n";
+  for (std::size_t s = 0; s < costs.stages.size(); ++s)
+    text += fmt::format("{},{},{},{}\n", s, costs.stages[s].forward, costs.stages[s].input, costs.stages[s].weight);
+  if (costs.latency > 0) text += fmt::format("latency,{}\n", costs.latency);
+  if (std::isfinite(costs.bandwidth)) text += fmt::format("bandwidth,{}\n", costs.bandwidth);
+  if (costs.message_bytes > 0) text += fmt::format("message_bytes,{}\n", costs.message_bytes);
+  return text;
+}
+
+PipelineCosts parse_costs(std::string_view text, int num_stages) {
+  PipelineCosts costs;
+  costs.stages.assign(static_cast<std::size_t>(num_stages), {-1, -1, -1});
+  int line = 0;
+  auto const refuse = [&](std::string expected, std::string_view found) {
+    throw base::Error({.expected = std::move(expected),
+                       .found = fmt::format("\"{}\"", found.substr(0, 60)),
+                       .where = fmt::format("table of costs, line {}", line),
+                       .fix = "for example: stage,forward,input,weight and then 0,1.5e-3,1.5e-3,1.4e-3"},
+                      base::ExitCode::bad_input);
+  };
+  while (!text.empty()) {
+    auto const end = std::min(text.find('\n'), text.size());
+    std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line;
+    row = row.substr(0, row.find('#'));
+    while (!row.empty() && (row.back() == '\r' || row.back() == ' ')) row.remove_suffix(1);
+    if (row.empty() || row.starts_with("stage")) continue;
+    std::vector<std::string> words;
+    for (std::string_view rest = row;;) {
+      auto const comma = std::min(rest.find(','), rest.size());
+      words.emplace_back(rest.substr(0, comma));
+      if (comma == rest.size()) break;
+      rest.remove_prefix(comma + 1);
+    }
+    auto const number = [&](std::size_t i) {
+      char* rest = nullptr;
+      double const value = std::strtod(words[i].c_str(), &rest);
+      if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0) || !std::isfinite(value)) refuse("a number that is not negative", words[i]);
+      return value;
+    };
+    if (words.size() == 2 && words[0] == "latency") costs.latency = number(1);
+    else if (words.size() == 2 && words[0] == "bandwidth") costs.bandwidth = number(1);
+    else if (words.size() == 2 && words[0] == "message_bytes") costs.message_bytes = number(1);
+    else if (words.size() == 4) {
+      double const stage = number(0);
+      if (stage >= num_stages || stage != std::floor(stage)) refuse(fmt::format("a stage below {}", num_stages), words[0]);
+      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3)};
+    } else {
+      refuse("stage,forward,input,weight, or latency, bandwidth or message_bytes and a number", row);
+    }
+  }
+  for (std::size_t s = 0; s < costs.stages.size(); ++s)
+    if (costs.stages[s].forward < 0) refuse(fmt::format("a line for every one of the {} stages", num_stages), fmt::format("none for stage {}", s));
+  return costs;
+}
+
+}  // namespace p3d::plan
