@@ -1,4 +1,5 @@
-# Settings of the whole build that no consumer of p3d inherits: compiler cache, sanitizers.
+# Settings of the whole build that no consumer of p3d inherits: compiler cache, sanitizers, where the installed program looks
+# for Kokkos.
 
 # A project-wide habit: use ccache when it is there, unless the caller chose a launcher (or none: -DCMAKE_CXX_COMPILER_LAUNCHER=).
 if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
@@ -12,4 +13,10 @@ endif()
 if(P3D_SANITIZE)
   add_compile_options(-fsanitize=${P3D_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${P3D_SANITIZE})
+endif()
+
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree, which is where scripts/kokkos-openmp.sh puts Kokkos.
+if(Kokkos_DIR AND NOT TARGET trilinos_kokkoscore)
+  get_filename_component(p3d_kokkos_libraries "${Kokkos_DIR}/../.." ABSOLUTE)
+  list(APPEND CMAKE_INSTALL_RPATH ${p3d_kokkos_libraries})
 endif()

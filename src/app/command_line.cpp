@@ -29,7 +29,8 @@ constexpr char const* footer =
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "\n"
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
-    "            4 the loss or a gradient became NaN or infinite; 75 stopped by a signal at a step boundary.\n"
+    "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"
+    "            75 stopped by a signal or run.time_limit after a checkpoint: start again to go on.\n"
     "SIGINT and SIGTERM end the run after the current step; a second one ends it at once.";
 
 /// Words put together to lines of at most 100 columns, each after `indent` spaces.

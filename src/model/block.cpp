@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 namespace p3d::model {
 
@@ -120,49 +121,72 @@ void Block<T>::forward(Rows const& rows, bool training, View2<T const> x, BlockA
 template <class T>
 void Block<T>::backward(Rows const& rows, View2<T const> x, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
                         View2<T> d) {
-  backward_mlp(rows, saved, scratch, d);
-  backward_attention(rows, x, saved, scratch, d);
+  backward_mlp(rows, saved, scratch, {}, d);
+  backward_attention(rows, x, saved, scratch, {}, d);
 }
 
 template <class T>
-void Block<T>::backward_mlp(Rows const& rows, BlockActivations<T> const& a, BlockScratch<T> const& w, View2<T> d) {
+void Block<T>::backward_input(Rows const& rows, View2<T const> x, View2<T> y, BlockActivations<T>& saved,
+                              BlockScratch<T>& scratch, View2<T> d) {
+  backward_mlp(rows, saved, scratch, y, d);
+  std::swap(saved.up, scratch.dup);
+  backward_attention(rows, x, saved, scratch, saved.mid, d);
+  std::swap(saved.qkv, scratch.dqkv);
+}
+
+template <class T>
+void Block<T>::backward_weight(View2<T const> y, BlockActivations<T> const& a) {
   auto& exec = tp_->exec;
-  View2<T> dbranch = d;
-  if (mlp_dropout_.active()) {
-    kernels::residual_backward<T>(exec, rows, d, mlp_dropout_, w.branch);
-    dbranch = w.branch;
-  }
+  parallel::linear_backward_weight<T>(exec, y, a.act, down_.grad, down_bias_.grad);
+  parallel::linear_backward_weight<T>(exec, a.up, a.norm2.y, up_.grad, up_bias_.grad);
+  parallel::linear_backward_weight<T>(exec, a.mid, a.heads, attn_out_.grad, attn_out_bias_.grad);
+  parallel::linear_backward_weight<T>(exec, a.qkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);
+}
+
+template <class T>
+View2<T> Block<T>::branch_gradient(Rows const& rows, View2<T> d, kernels::Dropout const& dropout, View2<T> keep,
+                                   View2<T> scratch) const {
+  bool const kept = keep.data() != nullptr;
+  if (!kept && !dropout.active()) return d;
+  View2<T> const out = kept ? keep : scratch;
+  kernels::residual_backward<T>(tp_->exec, rows, d, dropout, out);
+  return out;
+}
+
+template <class T>
+void Block<T>::backward_mlp(Rows const& rows, BlockActivations<T> const& a, BlockScratch<T> const& w, View2<T> keep,
+                            View2<T> d) {
+  auto& exec = tp_->exec;
+  bool const weights = keep.data() == nullptr;
+  auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, w.branch);
   parallel::row_linear_backward_input<T>(*tp_, dbranch, down_.value, w.dact);
-  parallel::linear_backward_weight<T>(exec, dbranch, a.act, down_.grad, down_bias_.grad);
+  if (weights) parallel::linear_backward_weight<T>(exec, dbranch, a.act, down_.grad, down_bias_.grad);
   if (sizes_.gated) {
     kernels::swiglu_backward<T>(exec, a.up, w.dact, w.dup);
   } else {
     kernels::gelu_backward<T>(exec, a.up, w.dact, w.dup);
   }
   auto sum = parallel::column_linear_backward_input<T>(*tp_, w.dup, up_.value, w.dnorm);
-  parallel::linear_backward_weight<T>(exec, w.dup, a.norm2.y, up_.grad, up_bias_.grad);
+  if (weights) parallel::linear_backward_weight<T>(exec, w.dup, a.norm2.y, up_.grad, up_bias_.grad);
   sum.wait();
   norm2_.backward(exec, w.dnorm, a.mid, a.norm2, Store::add, d);
 }
 
 template <class T>
 void Block<T>::backward_attention(Rows const& rows, View2<T const> x, BlockActivations<T> const& a, BlockScratch<T> const& w,
-                                  View2<T> d) {
+                                  View2<T> keep, View2<T> d) {
   auto& exec = tp_->exec;
-  View2<T> dbranch = d;
-  if (attn_dropout_.active()) {
-    kernels::residual_backward<T>(exec, rows, d, attn_dropout_, w.branch);
-    dbranch = w.branch;
-  }
+  bool const weights = keep.data() == nullptr;
+  auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, w.branch);
   parallel::row_linear_backward_input<T>(*tp_, dbranch, attn_out_.value, w.dheads);
-  parallel::linear_backward_weight<T>(exec, dbranch, a.heads, attn_out_.grad, attn_out_bias_.grad);
+  if (weights) parallel::linear_backward_weight<T>(exec, dbranch, a.heads, attn_out_.grad, attn_out_bias_.grad);
   kernels::attention_backward<T>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, w.dheads, w.dqkv,
                                  w.attention);
   if (rope_) {
     kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward, w.dqkv);
   }
   auto sum = parallel::column_linear_backward_input<T>(*tp_, w.dqkv, qkv_.value, w.dnorm);
-  parallel::linear_backward_weight<T>(exec, w.dqkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);
+  if (weights) parallel::linear_backward_weight<T>(exec, w.dqkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);
   sum.wait();
   norm1_.backward(exec, w.dnorm, x, a.norm1, Store::add, d);
 }

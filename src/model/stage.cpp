@@ -48,8 +48,31 @@ std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
 
 template <class T>
 template <class Source>
-void Stage<T>::take_all(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots, Source& source,
-                        std::vector<Slot>& slots, Shared& shared) {
+void Workspace<T>::take(config::Config const& c, bool with_loss, Source& source) {
+  auto const s = block_sizes(c);
+  block = take_scratch<T>(source, s, attention_elements(c, s));
+  if (!with_loss) return;
+  dfinal = source.template take<T>(s.tokens, s.hidden);
+  row_max = source.template take<T>(s.tokens);
+  sums = source.template take<T>(2, s.tokens);
+}
+
+template <class T>
+Workspace<T>::Workspace(config::Config const& c, bool with_loss, device::Arena& arena) {
+  take(c, with_loss, arena);
+}
+
+template <class T>
+std::size_t Workspace<T>::bytes(config::Config const& c, bool with_loss) {
+  SizeCounter counter;
+  Workspace().take(c, with_loss, counter);
+  return counter.bytes;
+}
+
+template <class T>
+template <class Source>
+void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots, Source& source,
+                          std::vector<Slot>& slots) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
@@ -67,28 +90,21 @@ void Stage<T>::take_all(config::Config const& c, layout::StageMap const& stages,
     }
     slots.push_back(std::move(slot));
   }
-  shared.block = take_scratch<T>(source, s, attention_elements(c, s));
-  if (stages.is_last(stage)) {
-    shared.dfinal = source.template take<T>(s.tokens, s.hidden);
-    shared.row_max = source.template take<T>(s.tokens);
-    shared.sums = source.template take<T>(2, s.tokens);
-  }
 }
 
 template <class T>
 std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
   SizeCounter counter;
   std::vector<Slot> slots;
-  Shared shared;
-  take_all(c, stages, stage, num_slots, counter, slots, shared);
+  take_slots(c, stages, stage, num_slots, counter, slots);
   return counter.bytes;
 }
 
 template <class T>
 Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int stage, Parameters<T>& params,
-                parallel::TensorParallel& tp, device::Arena& arena, int num_slots)
-    : stage_(stage), first_(stages.is_first(stage)), last_(stages.is_last(stage)), tp_(&tp) {
-  take_all(c, stages, stage, num_slots, arena, slots_, shared_);
+                parallel::TensorParallel& tp, device::Arena& arena, Workspace<T>& workspace, int num_slots)
+    : stage_(stage), first_(stages.is_first(stage)), last_(stages.is_last(stage)), tp_(&tp), shared_(&workspace) {
+  take_slots(c, stages, stage, num_slots, arena, slots_);
 
   auto const range = stages.layers(stage);
   auto const& items = params.layout().items();
@@ -135,33 +151,66 @@ double Stage<T>::forward(int slot, bool training) {
   auto& s = slots_[at(slot)];
   if (first_) embed(s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(s.rows, training, s.x[l], s.blocks[l], shared_.block, s.x[l + 1]);
+    blocks_[l].forward(s.rows, training, s.x[l], s.blocks[l], shared_->block, s.x[l + 1]);
   }
   if (!last_) return 0.0;
   final_norm_.forward(tp_->exec, s.x.back(), s.final_norm);
   parallel::column_linear_forward<T>(*tp_, s.final_norm.y, head_.value, View1<T const>(), s.logits);
-  return parallel::vocab_loss_forward<T>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_.row_max, shared_.sums});
+  return parallel::vocab_loss_forward<T>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_->row_max, shared_->sums});
 }
 
 template <class T>
 void Stage<T>::backward(int slot, double loss_scale, Ready const& ready) {
   auto& s = slots_[at(slot)];
-  auto& exec = tp_->exec;
-  auto const d = s.d;
   if (last_) {
-    parallel::vocab_loss_backward<T>(*tp_, vocab_, s.targets, s.lse, static_cast<T>(loss_scale), s.logits);
-    auto sum = parallel::column_linear_backward_input<T>(*tp_, s.logits, head_.value, shared_.dfinal);
-    parallel::linear_backward_weight<T>(exec, s.logits, s.final_norm.y, head_.grad, View1<T>());
-    sum.wait();
-    final_norm_.backward(exec, shared_.dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, d);
+    head_backward(s, loss_scale, true);
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward(s.rows, s.x[l], s.blocks[l], shared_.block, d);
+    blocks_[l].backward(s.rows, s.x[l], s.blocks[l], shared_->block, s.d);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
-  if (first_) embed_backward(s, d);
+  if (first_) embed_backward(s, s.d);
   if (ready) ready(0, layer_begin_.front());
+}
+
+template <class T>
+void Stage<T>::backward_input(int slot, double loss_scale) {
+  auto& s = slots_[at(slot)];
+  if (last_) head_backward(s, loss_scale, false);
+  for (std::size_t l = blocks_.size(); l-- > 0;) {
+    blocks_[l].backward_input(s.rows, s.x[l], s.x[l + 1], s.blocks[l], shared_->block, s.d);
+  }
+}
+
+template <class T>
+void Stage<T>::backward_weight(int slot, Ready const& ready) {
+  auto& s = slots_[at(slot)];
+  if (last_) {
+    head_backward_weight(s);
+    if (ready) ready(layer_begin_.back(), num_params_);
+  }
+  for (std::size_t l = blocks_.size(); l-- > 0;) {
+    blocks_[l].backward_weight(s.x[l + 1], s.blocks[l]);
+    if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
+  }
+  if (first_) embed_backward(s, s.d);
+  if (ready) ready(0, layer_begin_.front());
+}
+
+template <class T>
+void Stage<T>::head_backward(Slot& s, double loss_scale, bool weights) {
+  auto& exec = tp_->exec;
+  parallel::vocab_loss_backward<T>(*tp_, vocab_, s.targets, s.lse, static_cast<T>(loss_scale), s.logits);
+  auto sum = parallel::column_linear_backward_input<T>(*tp_, s.logits, head_.value, shared_->dfinal);
+  if (weights) head_backward_weight(s);
+  sum.wait();
+  final_norm_.backward(exec, shared_->dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, s.d);
+}
+
+template <class T>
+void Stage<T>::head_backward_weight(Slot& s) {
+  parallel::linear_backward_weight<T>(tp_->exec, s.logits, s.final_norm.y, head_.grad, View1<T>());
 }
 
 template <class T>
@@ -183,6 +232,8 @@ std::vector<double> Stage<T>::logits(int slot, std::int64_t row) const {
   return out;
 }
 
+template struct Workspace<float>;
+template struct Workspace<double>;
 template class Stage<float>;
 template class Stage<double>;
 

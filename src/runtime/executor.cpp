@@ -4,6 +4,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
+#include <p3d/schedule/query.hpp>
 
 namespace p3d::runtime {
 
@@ -24,8 +25,6 @@ struct Executor<T>::Run {
   double loss_scale;
   Hooks const& hooks;
   double loss_sum = 0.0;
-  std::map<int, int> backwards_done{};
-  std::map<std::pair<int, int>, int> slot_of{};  ///< by (stage, microbatch), for hand-overs on this rank
 };
 
 template <class T>
@@ -34,18 +33,39 @@ Executor<T>::Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator
     : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec) {}
 
 template <class T>
+std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::Program const& program) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto& out = details_[&program];
+  if (out.size() == actions.size()) return out;
+  std::map<std::pair<int, int>, int> slots;    // by (stage, microbatch)
+  std::map<int, std::size_t> last;             // by stage
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].op == Op::forward) slots[{actions[i].stage, actions[i].microbatch}] = actions[i].slot;
+    if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
+  }
+  out.clear();
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    auto const& a = actions[i];
+    auto& d = out.emplace_back();
+    d.text = schedule::to_string(a);
+    bool const reads_previous = a.op == Op::forward && schedule::input_is_local(program, a.stage);
+    bool const reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
+    if (reads_previous) d.neighbour_slot = slots.at({a.stage - 1, a.microbatch});
+    if (reads_next) d.neighbour_slot = slots.at({a.stage + 1, a.microbatch});
+    d.completes = schedule::makes_weight_gradient(a.op) && last.at(a.stage) == i;
+  }
+  return out;
+}
+
+template <class T>
 double Executor<T>::run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale,
                         Hooks const& hooks) {
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  auto& texts = texts_[&program];
-  if (texts.size() != actions.size()) {
-    texts.clear();
-    for (auto const& a : actions) texts.push_back(schedule::to_string(a));
-  }
+  auto const& known = details(program);
   Run run{program, training, loss_scale, hooks};
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    comm::set_activity(step, texts[i].c_str());
-    execute(actions[i], run);
+    comm::set_activity(step, known[i].text.c_str());
+    execute(actions[i], known[i], run);
   }
   comm::set_activity(step, "end of the step");
   wait_for_all_sends();
@@ -53,17 +73,17 @@ double Executor<T>::run(schedule::Program const& program, std::int64_t step, boo
 }
 
 template <class T>
-void Executor<T>::execute(Action const& action, Run& run) {
+void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
   switch (action.op) {
     case Op::recv_activation:
       take_slot(action);
       receive(action, run);
       break;
     case Op::recv_gradient: receive(action, run); break;
-    case Op::forward: forward(action, run); break;
-    case Op::backward: backward(action, run); break;
+    case Op::forward: forward(action, detail, run); break;
+    case Op::backward:
     case Op::backward_input:
-    case Op::backward_weight: P3D_REQUIRE(false, "split backward is not built yet: use a schedule without it"); break;
+    case Op::backward_weight: backward(action, detail, run); break;
     case Op::send_activation:
     case Op::send_gradient: send(action, run); break;
     case Op::reduce_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
@@ -88,39 +108,43 @@ void Executor<T>::take_slot(Action const& action) {
 }
 
 template <class T>
-void Executor<T>::forward(Action const& action, Run& run) {
+void Executor<T>::forward(Action const& action, Detail const& detail, Run& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   if (m.recv_activation.active()) {
     timed_wait(m.recv_activation);
   } else {
     take_slot(action);
-    // The previous stage lives on this rank: its output is in the slot that its own forward of this microbatch used.
-    if (auto const previous = stages_.find(action.stage - 1); previous != stages_.end()) {
-      Kokkos::deep_copy(exec_, s.input(action.slot),
-                        previous->second->output(run.slot_of.at({action.stage - 1, action.microbatch})));
+    if (detail.neighbour_slot >= 0) {
+      Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1)->output(detail.neighbour_slot));
     }
   }
-  run.slot_of[{action.stage, action.microbatch}] = action.slot;
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
   timed(Phase::forward, [&] { run.loss_sum += s.forward(action.slot, run.training); });
 }
 
 template <class T>
-void Executor<T>::backward(Action const& action, Run& run) {
+void Executor<T>::backward(Action const& action, Detail const& detail, Run& run) {
+  auto& s = stage(action);
   auto& m = messages(action);
-  if (m.recv_gradient.active()) {
-    timed_wait(m.recv_gradient);
-  } else if (auto const next = stages_.find(action.stage + 1); next != stages_.end()) {
-    Kokkos::deep_copy(exec_, stage(action).gradient(action.slot),
-                      next->second->gradient(run.slot_of.at({action.stage + 1, action.microbatch})));
+  if (schedule::makes_input_gradient(action.op)) {
+    if (m.recv_gradient.active()) {
+      timed_wait(m.recv_gradient);
+    } else if (detail.neighbour_slot >= 0) {
+      Kokkos::deep_copy(exec_, s.gradient(action.slot), stages_.at(action.stage + 1)->gradient(detail.neighbour_slot));
+    }
   }
-  bool const last = ++run.backwards_done[action.stage] == run.program.num_microbatches;
+  // The input part overwrites the output. Its send is over: the gradient that came back was made from it.
+  if (action.op == Op::backward_input) timed_wait(m.send_activation);
   typename model::Stage<T>::Ready ready;
-  if (last) {
+  if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
-  timed(Phase::backward, [&] { stage(action).backward(action.slot, run.loss_scale, ready); });
+  timed(Phase::backward, [&] {
+    if (action.op == Op::backward) s.backward(action.slot, run.loss_scale, ready);
+    if (action.op == Op::backward_input) s.backward_input(action.slot, run.loss_scale);
+    if (action.op == Op::backward_weight) s.backward_weight(action.slot, ready);
+  });
 }
 
 template <class T>
@@ -147,12 +171,9 @@ void Executor<T>::send(Action const& action, Run const& run) {
   int const to = forward ? action.stage + 1 : action.stage - 1;
   int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
   Direction const direction = forward ? activation : gradient;
-  auto& last = last_send_[{peer, direction}];
-  if (last != nullptr) timed_wait(*last);
   auto& request = forward ? m.send_activation : m.send_gradient;
   request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot), peer,
                                        tag(to, direction));
-  last = &request;
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
+#include <p3d/runtime/checkpoint.hpp>
 #include <p3d/runtime/progress.hpp>
 #include <p3d/runtime/signals.hpp>
 #include <p3d/runtime/trainer.hpp>
@@ -35,16 +36,19 @@ std::string machine(comm::Communicator const& world) {
 
 /// A failure of rank 0's files ends the run on all ranks: the exception leaves through main, which aborts.
 template <class T>
-base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
+base::ExitCode train(config::Config const& c, comm::Communicator const& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
   Trainer<T> trainer(c, world);
+  std::int64_t const first_step = resume(trainer);
   std::optional<RunFiles> files;
-  if (root) files.emplace(c);
+  if (root) files.emplace(c, first_step);
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + describe(c, trainer.plan()));
   base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
                              trainer.sampler().num_train_windows(), c.model.seq_len, trainer.sampler().num_eval_windows()));
 
+  Checkpointing<T> checkpoints(trainer, start);
+  base::log_root(checkpoints.describe() + "\n");
   SignalGuard signals(root);
   Progress progress(c.run.steps, c.run.log_every, root ? terminal_columns() : 0);
   base::Stopwatch whole;
@@ -52,14 +56,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
   double first_loss = 0.0, last_loss = 0.0;
   std::optional<double> eval_loss;
-  std::int64_t done = 0;
+  std::int64_t done = first_step;
   bool stopped = false;
   double in_steps = 0.0;
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
     StepResult r;
     try {
-      r = trainer.step();
+      r = trainer.step(checkpoints.vote());
     } catch (base::Error const& e) {
       // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole run.
       if (e.code() != base::ExitCode::not_finite) throw;
@@ -69,9 +73,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
     double const seconds = watch.seconds();
     in_steps += seconds;
     done = r.step;
-    if (done == 1) first_loss = r.loss;
+    if (done == first_step + 1) first_loss = r.loss;
     last_loss = r.loss;
-    stopped = r.stop && done < c.run.steps;
+    bool const time_is_up = checkpoints.after_step(r);
+    stopped = (r.stop || time_is_up) && done < c.run.steps;
     bool const last = done == c.run.steps;
     eval_loss.reset();
     if (evaluates && !stopped && (last || (c.run.eval_every > 0 && done % c.run.eval_every == 0))) {
@@ -82,13 +87,15 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
                     tokens / seconds, eval_loss});
     }
     progress.step({done, r.loss, r.grad_norm, r.lr, tokens, seconds, eval_loss});
+    if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
+  if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
 
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
   base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
-                             base::counted(done, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
+                             base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
                              eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
-                             base::human_count(in_steps > 0 ? static_cast<double>(done) * tokens / in_steps : 0.0)));
+                             base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
   base::log_root(phases);
   if (!stopped && c.sample.tokens > 0) {
     auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
@@ -96,13 +103,17 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world) {
                                printable(c.sample.prompt), printable(text)));
   }
   base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
-  if (stopped) base::log_root("A signal stopped the run at a step boundary before its last step (exit code 75).");
+  if (stopped) {
+    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done, c.run.steps,
+                               c.checkpoint.on() ? ": the same command goes on from here" : ""));
+  }
   return stopped ? base::ExitCode::interrupted : base::ExitCode::ok;
 }
 
 }  // namespace
 
 base::ExitCode run(config::Config const& c, comm::Communicator& world) {
+  base::Stopwatch start;
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
@@ -110,7 +121,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   if (auto const line = choose_message_path(c.comm.gpu_aware); !line.empty()) base::log_root(line);
   if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   try {
-    return c.run.precision == config::Precision::fp64 ? train<double>(c, world) : train<float>(c, world);
+    return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
   } catch (base::Error const& e) {
     // Thrown alike on every rank: one message is enough, and no rank needs to be killed.
     if (e.code() != base::ExitCode::bad_input) throw;

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <unistd.h>
+#include <vector>
 
 namespace p3d::runtime {
 
@@ -24,6 +25,19 @@ void keep_older(fs::path const& path) {
     fs::rename(path, kept);
     base::log_root(fmt::format("The history of an earlier run in this folder is kept as {}", kept.string()));
     return;
+  }
+}
+
+/// The rows of the steps up to `last`; none when there is no history that can be read.
+std::vector<io::MetricsRow> rows_until(fs::path const& path, std::int64_t last) {
+  if (!fs::exists(path)) return {};
+  try {
+    auto rows = io::read_metrics(path.string());
+    std::erase_if(rows, [&](auto const& row) { return row.step > last; });
+    return rows;
+  } catch (base::Error const& e) {  // cut off in the middle of a line, for example: it stays under its new name
+    base::warn_root(e.what());
+    return {};
   }
 }
 
@@ -55,12 +69,14 @@ bool output_folder_is_ready(std::string const& folder, comm::Communicator& world
   return good == 1;
 }
 
-RunFiles::RunFiles(config::Config const& config) {
+RunFiles::RunFiles(config::Config const& config, std::int64_t start) {
   auto const& folder = config.run.output_dir;
   io::make_folder(folder);
   io::write_text_atomically(folder + "/resolved.toml", config::canonical_toml(config));
+  auto const history = start > 0 ? rows_until(folder + "/metrics.csv", start) : std::vector<io::MetricsRow>{};
   keep_older(folder + "/metrics.csv");
   metrics_.emplace(folder);
+  for (auto const& row : history) metrics_->write(row);
 }
 
 }  // namespace p3d::runtime

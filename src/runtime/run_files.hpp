@@ -17,7 +17,8 @@ bool output_folder_is_ready(std::string const& folder, comm::Communicator& world
 /// Exists on rank 0 only. Throws base::Error.
 class RunFiles {
 public:
-  explicit RunFiles(config::Config const& config);
+  /// A run that goes on from step `start` keeps the rows of the steps up to there.
+  RunFiles(config::Config const& config, std::int64_t start);
   void write(io::MetricsRow const& row) { metrics_->write(row); }
 
 private:

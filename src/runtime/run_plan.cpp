@@ -4,6 +4,7 @@
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
+#include <p3d/runtime/executor.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 namespace p3d::runtime {
 
 namespace {
+
+static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight && Executor<double>::sends_in_flight == execution.sends_in_flight);
 
 /// A program that only runs forward, `microbatches` of them, with slots and messages. In the order of `training`'s forwards
 /// (which can be executed, as leaving out what nothing waits for blocks nobody), or with 1 one stage after the other.
@@ -73,14 +76,17 @@ std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, in
   return step * c.batch.global + dp * (c.batch.global / c.parallel.dp) + microbatch * c.batch.micro;
 }
 
-std::size_t activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+template <class T>
+static std::size_t activation_bytes_of(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto const& stages = plan.stages;
   std::size_t bytes = 0;
-  for (int stage : plan.stages.stages_of(pipeline_rank)) {
-    int const slots = plan.training.num_slots[static_cast<std::size_t>(stage)];
-    bytes += c.run.precision == config::Precision::fp64 ? model::Stage<double>::bytes(c, plan.stages, stage, slots)
-                                                        : model::Stage<float>::bytes(c, plan.stages, stage, slots);
-  }
-  return bytes;
+  for (int s : stages.stages_of(pipeline_rank)) bytes += model::Stage<T>::bytes(c, stages, s, num_slots(plan, s));
+  return bytes + model::Workspace<T>::bytes(c, stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank);
+}
+
+std::size_t activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  return c.run.precision == config::Precision::fp64 ? activation_bytes_of<double>(c, plan, pipeline_rank)
+                                                    : activation_bytes_of<float>(c, plan, pipeline_rank);
 }
 
 }  // namespace p3d::runtime

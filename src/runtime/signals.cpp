@@ -40,6 +40,7 @@ void handler(int signal) {
 using Handler = void (*)(int);
 Handler old_int = SIG_DFL;
 Handler old_term = SIG_DFL;
+Handler old_usr1 = SIG_DFL;
 }  // namespace
 
 SignalGuard::SignalGuard(bool speaks) {
@@ -47,11 +48,13 @@ SignalGuard::SignalGuard(bool speaks) {
   answers = speaks;
   old_int = std::signal(SIGINT, handler);
   old_term = std::signal(SIGTERM, handler);
+  old_usr1 = std::signal(SIGUSR1, handler);
 }
 
 SignalGuard::~SignalGuard() {
   std::signal(SIGINT, old_int);
   std::signal(SIGTERM, old_term);
+  std::signal(SIGUSR1, old_usr1);
 }
 
 int stop_signal() { return received; }

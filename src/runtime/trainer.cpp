@@ -36,34 +36,39 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
 
 template <class T>
 StageUnit<T>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-                        parallel::TensorParallel& tp, device::Arena& arena,
+                        parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
                         std::function<comm::Communicator&(layout::AxisSet)> const& communicator)
     : params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed),
-      stage(c, plan.stages, number, params, tp, arena, plan.training.num_slots[static_cast<std::size_t>(number)]),
+      stage(c, plan.stages, number, params, tp, arena, workspace, num_slots(plan, number)),
       reducer(tp.exec, params.layout(), params.grads(), communicator,
               static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
       optimizer(c.optimizer, params.layout()) {}
 
 template <class T>
-Trainer<T>::State::State(config::Config const& c, comm::Communicator const& parent)
+Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent)
     : config(c),
-      plan(make_run_plan(c)),
+      plan(std::move(run_plan)),
       mesh(parent, mesh_axes(plan.grid)),
       here(plan.grid.coordinates(mesh.world().rank())),
       source(data::make_token_source(c)),
       sampler(*source, c),
       tp{exec, &mesh.along("tp")},
-      arena(activation_bytes(c, plan, here.pp), "p3d::runtime::activations") {
+      arena(activation_bytes(c, plan, here.pp), "p3d::runtime::activations"),
+      workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
   require_same_input();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
   std::map<int, model::Stage<T>*> stages;
   for (int s : plan.stages.stages_of(here.pp)) {
-    auto unit = std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena,
+    auto unit = std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena, workspace,
                                                [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
     stages[s] = &unit->stage;
     units[s] = std::move(unit);
+  }
+  int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
+  if (c.model.tied_embeddings && first != last) {
+    tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
   }
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
 }
@@ -109,29 +114,37 @@ template <class T>
 void Trainer<T>::State::reduce(int stage) {
   auto& unit = *units.at(stage);
   unit.reducer.finish();
-  auto const& params = unit.params;
-  auto& ends = mesh.ends("pp");
-  if (!config.model.tied_embeddings || !ends.valid() || ends.size() < 2) return;
-  if (!unit.stage.is_first() && !unit.stage.is_last()) return;
-  unit.tie = collectives::start_all_reduce<T>(exec, ends, device::flat(params.matrix("embed.token.weight").grad));
+  if (!tie_group.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
+  tie = collectives::start_all_reduce<T>(exec, tie_group, device::flat(unit.params.matrix("embed.token.weight").grad));
+}
+
+template <class T>
+void Trainer<T>::State::finish_tie() {
+  if (tie.active()) tie.wait();
+  auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
+  if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
+  auto const a = first->second->params.matrix("embed.token.weight").grad, b = last->second->params.matrix("embed.token.weight").grad;
+  kernels::residual_forward<T>(exec, {0, 1, static_cast<std::int64_t>(a.extent(0))}, a, b, {}, {}, a);
+  Kokkos::deep_copy(exec, b, a);
 }
 
 template <class T>
 void Trainer<T>::State::update(double loss_sum, StepResult& result) {
+  finish_tie();
   double squares = 0.0;
   for (auto& [number, unit] : units) {
-    if (unit->tie.active()) unit->tie.wait();
     if (here.dp == 0) {
       squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here.tp,
                                                 unit->stage.is_first());
     }
   }
   // Every rank of a tp group saw the whole group's loss.
-  std::array<double, 3> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_signal() != 0 ? 1.0 : 0.0};
-  mesh.world().all_reduce(sums.data(), 3, comm::Type::float64, comm::Reduction::sum).wait();
+  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_signal() != 0 ? 1.0 : 0.0, result.votes};
+  mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum).wait();
   result.loss = sums[0] / static_cast<double>(tokens_per_step());
   result.grad_norm = std::sqrt(sums[1]);
   result.stop = sums[2] > 0.0;
+  result.votes = sums[3];
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
   double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   for (auto& [number, unit] : units) {
@@ -199,16 +212,20 @@ Hooks Trainer<T>::State::training_hooks(StepResult& result) {
 
 template <class T>
 Trainer<T>::Trainer(config::Config const& config, comm::Communicator const& parent)
-    : state_(std::make_unique<State>(config, parent)) {}
+    : Trainer(config, make_run_plan(config), parent) {}
+template <class T>
+Trainer<T>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent)
+    : state_(std::make_unique<State>(config, std::move(plan), parent)) {}
 template <class T>
 Trainer<T>::~Trainer() = default;
 
 template <class T>
-StepResult Trainer<T>::step() {
+StepResult Trainer<T>::step(double vote) {
   auto& s = *state_;
   base::Stopwatch watch;
   StepResult result;
   result.step = s.steps_done + 1;
+  result.votes = vote;
   result.lr = optim::learning_rate(s.config.optimizer, s.steps_done, s.config.run.steps);
   for (auto& [number, unit] : s.units) {
     unit->params.zero_grads(s.exec);

@@ -19,10 +19,9 @@ struct StageUnit {
   model::Stage<T> stage;
   parallel::GradientReducer<T> reducer;
   optim::Optimizer<T> optimizer;
-  comm::Request tie{};  ///< the sum of a tied embedding's gradient over the first and the last stage
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-            parallel::TensorParallel& tp, device::Arena& arena,
+            parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
             std::function<comm::Communicator&(layout::AxisSet)> const& communicator);
 };
 
@@ -37,13 +36,16 @@ struct Trainer<T>::State {
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
   device::Arena arena;
+  model::Workspace<T> workspace;
+  comm::Communicator tie_group;  ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
+  comm::Request tie{};           ///< the sum of its gradient over the two
   std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
   std::optional<Executor<T>> executor;
   std::int64_t steps_done = 0;
   double elapsed = 0.0;  ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
 
-  State(config::Config const& c, comm::Communicator const& parent);
+  State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent);
 
   comm::Communicator& along(layout::AxisSet axes);
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
@@ -52,6 +54,8 @@ struct Trainer<T>::State {
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   void reduce(int stage);
+  /// Both copies of a tied embedding get the sum of their gradients.
+  void finish_tie();
   /// Sums loss, gradient norm and the stop flag over the ranks, checks them, updates the parameters.
   void update(double loss_sum, StepResult& result);
   [[noreturn]] void report_not_finite(StepResult const& result);

@@ -14,7 +14,8 @@ enum class ExitCode : int {
   bad_input = 2,    ///< the input or the command line is wrong; nothing was started
   timeout = 3,      ///< a wait outlasted comm.timeout_s
   not_finite = 4,   ///< the loss or a gradient became NaN or infinite
-  interrupted = 75  ///< stopped by a signal at a step boundary; run again to go on (EX_TEMPFAIL)
+  checkpoint_failed = 5,  ///< a checkpoint could not be written, and checkpoint.on_error is "stop"
+  interrupted = 75  ///< "resume me": stopped by a signal or run.time_limit at a step boundary; run again to go on (EX_TEMPFAIL)
 };
 
 /// The four things that every message carries. `where` may be empty when the thrower does not know; the reporter then

@@ -46,7 +46,7 @@ struct BlockActivations {
   View2<T> act;    ///< [N, ffn]
 };
 
-/// Scratch that every layer of a rank shares.
+/// Scratch that all layers of all stages of a rank share.
 template <class T>
 struct BlockScratch {
   View2<T> branch;     ///< [N, hidden]
@@ -125,10 +125,31 @@ public:
   void backward(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
                 BlockScratch<T> const& scratch, View2<T> d);
 
+  /// The same in two parts (arXiv 2401.10241, section 2). The input part turns d; of the weight gradients it adds the
+  /// norms', which fall out of its sums. The weight part adds the others, those of the four linears and their biases.
+  ///
+  /// What the weight part needs costs no memory: each gradient lies where an activation is dead by then.
+  ///   gradient of   dead activation        how it gets there
+  ///   mlp branch    y (the layer's output) a copy (or the dropout mask's result)
+  ///   up            up                     the views of slot and scratch change places
+  ///   attn branch   mid                    as for the mlp branch
+  ///   qkv           qkv                    as for up
+  /// With norm1.y, heads, norm2.y and act, which the weight part multiplies them with, these are alive until it ends.
+  /// y must not be read by a message any more.
+  void backward_input(kernels::Rows const& rows, View2<T const> x, View2<T> y, BlockActivations<T>& saved,
+                      BlockScratch<T>& scratch, View2<T> d);
+  void backward_weight(View2<T const> y, BlockActivations<T> const& saved);
+
 private:
-  void backward_mlp(kernels::Rows const& rows, BlockActivations<T> const& saved, BlockScratch<T> const& scratch, View2<T> d);
+  /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the way,
+  /// where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in scratch.
+  void backward_mlp(kernels::Rows const& rows, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
+                    View2<T> keep, View2<T> d);
   void backward_attention(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
-                          BlockScratch<T> const& scratch, View2<T> d);
+                          BlockScratch<T> const& scratch, View2<T> keep, View2<T> d);
+  /// The gradient of a residual branch behind its dropout: d itself, or in `keep`, or in `scratch`.
+  View2<T> branch_gradient(kernels::Rows const& rows, View2<T> d, kernels::Dropout const& dropout, View2<T> keep,
+                           View2<T> scratch) const;
   kernels::AttentionShape attention_shape(kernels::Rows const& rows) const;
 
   parallel::TensorParallel* tp_;

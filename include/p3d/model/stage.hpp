@@ -19,12 +19,31 @@ namespace p3d::model {
 /// Which samples a microbatch holds.
 using Rows = kernels::Rows;
 
+/// Scratch that all stages of a rank share, as only one of them runs at a time.
+template <class T>
+struct Workspace {
+  /// Takes exactly bytes(config, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
+  Workspace(config::Config const& config, bool with_loss, device::Arena& arena);
+  static std::size_t bytes(config::Config const& config, bool with_loss);
+
+  BlockScratch<T> block;
+  View2<T> dfinal;    ///< [tokens, hidden]
+  View1<T> row_max;   ///< [tokens]
+  View2<T> sums;      ///< [2, tokens]
+
+private:
+  Workspace() = default;
+  template <class Source>
+  void take(config::Config const& config, bool with_loss, Source& source);
+};
+
 template <class T>
 class Stage {
 public:
-  /// Takes all activations and scratch from `arena`: exactly bytes(config, stages, stage, num_slots).
+  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, num_slots). `workspace` has the loss's buffers
+  /// where the stage is the last; it must outlive the stage.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, Parameters<T>& params,
-        parallel::TensorParallel& tp, device::Arena& arena, int num_slots);
+        parallel::TensorParallel& tp, device::Arena& arena, Workspace<T>& workspace, int num_slots);
 
   /// What the constructor will take from the arena, in bytes.
   static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots);
@@ -51,6 +70,14 @@ public:
   /// d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
   void backward(int slot, double loss_scale, Ready const& ready);
 
+  /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
+  /// wait. The weight part of a slot follows its input part at any later time. No part needs memory beyond the slot's:
+  /// Block::backward_input says where the gradients lie between the two. On the last stage the logits hold their own
+  /// gradient; on the first one the embedding belongs to the weight part, which reads gradient(slot).
+  /// The input part overwrites output(slot): no message may read it any more.
+  void backward_input(int slot, double loss_scale);
+  void backward_weight(int slot, Ready const& ready);
+
   /// After forward on the last stage: the logits of one token of a slot, local vocabulary only. [valid local vocabulary]
   std::vector<double> logits(int slot, std::int64_t row) const;
   parallel::VocabShard const& vocab() const { return vocab_; }
@@ -66,25 +93,21 @@ private:
     View1<T> lse;
     Rows rows;
   };
-  struct Shared {
-    BlockScratch<T> block;
-    View2<T> dfinal;
-    View1<T> row_max;
-    View2<T> sums;
-  };
   template <class Source>
-  static void take_all(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots, Source& source,
-                       std::vector<Slot>& slots, Shared& shared);
+  static void take_slots(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots,
+                         Source& source, std::vector<Slot>& slots);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   void embed(Slot& slot, bool training);
   void embed_backward(Slot& slot, View2<T> d);
+  void head_backward(Slot& slot, double loss_scale, bool weights);
+  void head_backward_weight(Slot& slot);
 
   int stage_;
   bool first_, last_;
   parallel::TensorParallel* tp_;
   std::vector<Block<T>> blocks_;
   std::vector<Slot> slots_;
-  Shared shared_;
+  Workspace<T>* shared_;
   parallel::VocabShard vocab_;
   Matrix<T> embedding_, positions_, head_;
   NormLayer<T> final_norm_;

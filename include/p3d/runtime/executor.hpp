@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -31,10 +32,12 @@ struct Hooks {
 template <class T>
 class Executor {
 public:
-  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number.
-  static constexpr int sends_in_flight = 1;
+  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send reads
+  /// a slot and is waited for when the slot is taken again, so the slots are the limit and this one is none: a rank never
+  /// stops computing because its neighbour is late.
+  static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
-  /// `stages`: this rank's stages by number. All references must outlive the executor.
+  /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
   Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
            device::ExecSpace const& exec);
 
@@ -45,14 +48,22 @@ public:
   PhaseTimes& times() { return times_; }
 
 private:
+  /// The messages that read or write a slot.
   struct Messages {
     comm::Request recv_activation, recv_gradient, send_activation, send_gradient;
   };
+  /// What an action needs and that the list alone does not say, found once per program.
+  struct Detail {
+    std::string text;         ///< the action as text, for the watchdog
+    int neighbour_slot = -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
+    bool completes = false;   ///< the last action that adds to the stage's weight gradients
+  };
   struct Run;
-  void execute(schedule::Action const& action, Run& run);
+  std::vector<Detail> const& details(schedule::Program const& program);
+  void execute(schedule::Action const& action, Detail const& detail, Run& run);
   void take_slot(schedule::Action const& action);
-  void forward(schedule::Action const& action, Run& run);
-  void backward(schedule::Action const& action, Run& run);
+  void forward(schedule::Action const& action, Detail const& detail, Run& run);
+  void backward(schedule::Action const& action, Detail const& detail, Run& run);
   void receive(schedule::Action const& action, Run const& run);
   void send(schedule::Action const& action, Run const& run);
   void wait_for_all_sends();
@@ -68,8 +79,7 @@ private:
   comm::Communicator* tensor_;
   device::ExecSpace exec_;
   std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
-  std::map<std::pair<int, int>, comm::Request*> last_send_;    ///< by (peer, direction)
-  std::map<schedule::Program const*, std::vector<std::string>> texts_;  ///< actions as text, for the watchdog
+  std::map<schedule::Program const*, std::vector<Detail>> details_;
   PhaseTimes times_;
 };
 

@@ -8,13 +8,14 @@
 #include <p3d/layout/stages.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <limits>
 #include <string>
 #include <vector>
 
 namespace p3d::runtime {
 
 /// What the executor does with messages: programs are proved and simulated for it.
-inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = 1};
+inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
 
 struct RunPlan {
   layout::RankGrid grid;

@@ -1,0 +1,156 @@
+// A stage's backward in one piece and in two: same gradients, also when other microbatches pass between the two parts.
+
+#include <p3d/config/parse.hpp>
+#include <p3d/model/stage.hpp>
+
+#include <support/mpi_kokkos_main.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+using device::View2;
+
+/// What a stage may consist of: embedding with layers, layers alone, layers with the head, or everything; and none at all.
+struct Case {
+  std::string name;
+  std::vector<int> layers;  ///< per stage
+  int stage;
+};
+
+config::Config tiny(bool llama, bool tied, double dropout, int tp) {
+  auto result = config::parse_text(
+      "", "test", "/",
+      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=6", "model.kv_heads=6", "model.hidden=24",
+       "model.ffn=48", "model.vocab_size=31", "model.seq_len=5", "model.layers=3", "batch.micro=2", "batch.microbatches=1",
+       "run.precision=fp64", fmt::format("model.tied_embeddings={}", tied), fmt::format("model.dropout={}", dropout),
+       fmt::format("parallel.tp={}", tp), "data.format=synthetic"},
+      tp);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+/// One stage with its memory. The parameters are drawn from the seed, so two of a kind are equal.
+class Rig {
+public:
+  Rig(config::Config const& config, Case const& c, comm::Communicator& world, int slots)
+      : config_(config),
+        stages_(c.layers, static_cast<int>(c.layers.size())),
+        table_(layout::make_param_table(config)),
+        tp_{device::ExecSpace(), &world},
+        params_(tp_.exec,
+                layout::StageParams(table_, stages_, c.stage, {1, world.size(), static_cast<int>(c.layers.size())},
+                                    {0, world.rank(), c.stage}),
+                config.run.seed),
+        arena_(model::Stage<double>::bytes(config, stages_, c.stage, slots) +
+                   model::Workspace<double>::bytes(config, stages_.is_last(c.stage)),
+               "p3d::test::arena"),
+        workspace_(config, stages_.is_last(c.stage), arena_),
+        stage(config, stages_, c.stage, params_, tp_, arena_, workspace_, slots) {
+    params_.zero_grads(tp_.exec);
+  }
+
+  /// Forward of a microbatch and the gradient of the stage's output, both made up.
+  double forward(int slot, int microbatch) {
+    auto const n = config_.batch.micro * config_.model.seq_len;
+    std::vector<int> tokens, targets;
+    for (std::int64_t i = 0; i < n; ++i) {
+      tokens.push_back(static_cast<int>((7 * i + 3 * microbatch + i * i) % 31));
+      targets.push_back(static_cast<int>((5 * i + microbatch + 1) % 31));
+    }
+    stage.load(slot, {config_.batch.micro * microbatch, config_.batch.micro, config_.model.seq_len}, tokens, targets);
+    if (!stage.is_first()) fill("x", microbatch, stage.input(slot));
+    double const loss = stage.forward(slot, true);
+    if (!stage.is_last()) fill("d", microbatch, stage.gradient(slot));
+    return loss;
+  }
+  std::vector<double> weight_gradients() const { return on_host(params_.grads()); }
+  std::vector<double> input_gradient(int slot) const { return on_host(device::flat(stage.gradient(slot))); }
+  bool arena_is_full() const { return arena_.high_water() == arena_.capacity(); }
+
+private:
+  static std::vector<double> on_host(device::View1<double> v) {
+    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), v);
+    return {host.data(), host.data() + host.extent(0)};
+  }
+  static void fill(char const* what, int microbatch, View2<double> v) {
+    auto const key = base::random_key(static_cast<std::uint64_t>(microbatch), what);
+    auto const host = Kokkos::create_mirror_view(v);
+    for (std::size_t i = 0; i < v.extent(0); ++i) {
+      for (std::size_t j = 0; j < v.extent(1); ++j) host(i, j) = base::random_normal(key, 0, i * v.extent(1) + j);
+    }
+    Kokkos::deep_copy(v, host);
+  }
+
+  config::Config config_;
+  layout::StageMap stages_;
+  layout::ParamTable table_;
+  parallel::TensorParallel tp_;
+  model::Parameters<double> params_;
+  device::Arena arena_;
+  model::Workspace<double> workspace_;
+
+public:
+  model::Stage<double> stage;
+};
+
+void expect_equal(std::vector<double> const& a, std::vector<double> const& b, std::string const& what) {
+  ASSERT_EQ(a.size(), b.size());
+  double size = 0.0, difference = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    size = std::max(size, std::fabs(a[i]));
+    difference = std::max(difference, std::isfinite(b[i]) ? std::fabs(a[i] - b[i]) : INFINITY);
+  }
+  EXPECT_GT(size, 0.0) << what;
+  EXPECT_LE(difference, 1e-13 * size) << what;
+}
+
+class SplitBackward : public ::testing::TestWithParam<std::tuple<bool, bool, double>> {};
+
+TEST_P(SplitBackward, EqualsTheWholeForEveryKindOfStage) {
+  auto const [llama, tied, dropout] = GetParam();
+  auto world = comm::Communicator::world();
+  auto const config = tiny(llama, tied, dropout, world.size());
+  double const scale = 0.25;
+  for (Case const& c : {Case{"whole model", {3}, 0}, Case{"first", {2, 1}, 0}, Case{"middle", {1, 1, 1}, 1},
+                        Case{"last", {1, 2}, 1}, Case{"embedding alone", {0, 3}, 0}, Case{"nothing", {1, 0, 2}, 1},
+                        Case{"head alone", {3, 0}, 1}}) {
+    Rig whole(config, c, world, 3), split(config, c, world, 3);
+    EXPECT_TRUE(whole.arena_is_full()) << c.name;
+    // Two rounds: in the second, the buffers have changed places already.
+    for (int round = 0; round < 2; ++round) {
+      for (int m = 0; m < 3; ++m) {
+        double const loss = whole.forward(m, 3 * round + m);
+        whole.stage.backward(m, scale, {});
+        if (m == 2) continue;
+        EXPECT_EQ(loss, split.forward(m, 3 * round + m)) << c.name;
+      }
+      // I of two microbatches, a forward between, then the weight parts; the sums run in the same order.
+      split.stage.backward_input(0, scale);
+      split.stage.backward_input(1, scale);
+      split.forward(2, 3 * round + 2);
+      split.stage.backward_weight(0, {});
+      split.stage.backward_input(2, scale);
+      split.stage.backward_weight(1, {});
+      std::vector<bool> ready(100, false);
+      std::size_t marked = 0;
+      split.stage.backward_weight(2, [&](std::size_t first, std::size_t last) {
+        for (std::size_t i = first; i < last; ++i, ++marked) ready.at(i) = true;
+      });
+      EXPECT_EQ(marked, static_cast<std::size_t>(std::count(ready.begin(), ready.end(), true))) << c.name;
+      if (c.name != "nothing") expect_equal(whole.weight_gradients(), split.weight_gradients(), c.name + ": weights");
+      if (whole.stage.is_first()) continue;  // there, gradient() is the embedding's affair
+      for (int m = 0; m < 3; ++m) expect_equal(whole.input_gradient(m), split.input_gradient(m), c.name + ": input");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SplitBackward,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool(), ::testing::Values(0.0, 0.2)));
+
+}  // namespace

@@ -1,0 +1,185 @@
+// From the input to the schedule: names, files, auto, and what is refused.
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
+#include <p3d/schedule/registry.hpp>
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+using namespace p3d;
+
+namespace {
+
+config::Config pipeline(std::string const& schedule, int pp, int microbatches, int layers = 16) {
+  config::Config c;
+  c.model.layers = layers;
+  c.parallel.pp = pp;
+  c.batch.microbatches = c.batch.global = microbatches;
+  c.pipeline.schedule = schedule;
+  return c;
+}
+
+/// Expects a bad input whose text has all the words.
+void refused(config::Config const& c, std::vector<std::string> const& words, plan::RankBytes const& bytes = {}) {
+  try {
+    plan::plan_pipeline(c, bytes);
+    ADD_FAILURE() << c.pipeline.schedule;
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+    for (auto const& word : words) EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << word << " in\n" << e.what();
+  }
+}
+
+struct TempFile {
+  explicit TempFile(std::string const& content)
+      : path((std::filesystem::temp_directory_path() / ("p3d_pipeline_test_" + std::to_string(std::hash<std::string>{}(content)))).string()) {
+    std::ofstream(path) << content;
+  }
+  ~TempFile() { std::filesystem::remove(path); }
+  std::string path;
+};
+
+}  // namespace
+
+// The input knows the names without knowing the room that has them: the two lists must agree.
+TEST(Pipeline, the_input_names_every_schedule_and_no_other) {
+  std::set<std::string> in_input, in_registry{"file", "auto"};
+  for (auto const& key : config::key_help()) {
+    if (key.key != "pipeline.schedule") continue;
+    std::istringstream words(key.type.substr(key.type.find(':') + 1));
+    for (std::string word; words >> word;)
+      if (word != "|") in_input.insert(word);
+  }
+  for (schedule::Generator const* g : schedule::generators()) {
+    in_registry.emplace(g->name);
+    if (!g->alias.empty()) in_registry.emplace(g->alias);
+  }
+  EXPECT_EQ(in_input, in_registry);
+}
+
+TEST(Pipeline, every_schedule_is_planned_with_its_stages) {
+  for (schedule::Generator const* g : schedule::generators()) {
+    auto const plan = plan::plan_pipeline(pipeline(std::string(g->name), 4, 8));
+    EXPECT_EQ(plan.schedule, g->name);
+    EXPECT_EQ(plan.program.num_stages, 4 * g->stages_per_rank);
+    EXPECT_EQ(plan.stages.num_stages(), plan.program.num_stages);
+    EXPECT_EQ(plan.stages.num_layers(), 16);
+    for (int s = 0; s < plan.stages.num_stages(); ++s)
+      EXPECT_EQ(plan.stages.pipeline_rank(s), plan.program.stage_rank[static_cast<std::size_t>(s)]);
+  }
+  auto c = pipeline("interleaved_1f1b", 4, 8);
+  c.pipeline.virtual_stages = 3;
+  EXPECT_EQ(plan::plan_pipeline(c).program.num_stages, 12);
+}
+
+TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
+  refused(pipeline("dualpipe_v", 4, 7), {"at least 8 microbatches", "batch.microbatches"});
+  refused(pipeline("zb_v", 4, 8, 7), {"each of the 8 stages", "7 layers"});
+  auto c = pipeline("zb_v", 4, 8);
+  c.pipeline.layer_split = config::LayerSplit::list;
+  c.pipeline.layers_per_stage = {4, 4, 4, 4};
+  refused(c, {"each of the 8 stages", "4 entries"});
+  c = pipeline("1f1b", 4, 8);
+  c.pipeline.virtual_stages = 2;
+  refused(c, {"1 stage per rank for 1f1b", "pipeline.virtual_stages"});
+}
+
+TEST(Pipeline, reads_schedules_from_files) {
+  auto const original = schedule::generate("zb_v", {2, 3, 0});
+  for (auto const& text : {schedule::to_csv(original), schedule::to_text(original), schedule::to_text(schedule::complete(original)),
+                           schedule::to_csv(schedule::complete(original))}) {
+    TempFile const file(text);
+    auto c = pipeline("file", 2, 3);
+    c.pipeline.file = file.path;
+    EXPECT_EQ(plan::plan_pipeline(c).program, schedule::complete(original)) << text;
+    c.parallel.pp = 3;
+    refused(c, {"parallel.pp = 3", "pipeline.file"});
+    c.parallel.pp = 2;
+    c.batch.microbatches = 4;
+    refused(c, {"4 microbatches"});
+  }
+  auto csv = schedule::to_csv(original);
+  csv.replace(csv.find("1F2"), 3, "1F1");
+  TempFile const file(csv);
+  auto c = pipeline("file", 2, 3);
+  c.pipeline.file = file.path;
+  refused(c, {">1F1<", "a second 1F1"});
+  TempFile const nonsense("0F0,0B0\n1F0,1Q0\n");
+  c.pipeline.file = nonsense.path;
+  refused(c, {"line 2", "1Q0", "cell 2"});
+}
+
+TEST(Pipeline, auto_takes_the_quickest_that_fits) {
+  auto c = pipeline("auto", 4, 8);
+  c.model.vocab_size = 256;
+  auto const all = plan::compare_schedules(c, [&](auto const& stages) { return plan::model_costs(c, stages); });
+  ASSERT_TRUE(all.front().refused.empty());
+  auto const free = plan::plan_pipeline(c);
+  EXPECT_EQ(free.schedule, all.front().schedule);
+  EXPECT_NE(free.reason.find("auto chose " + free.schedule), std::string::npos) << free.reason;
+  // A rank that takes a GiB for every slot: memory decides.
+  constexpr double gib = 1024.0 * 1024 * 1024;
+  plan::RankBytes const bytes = [](layout::StageMap const& stages, schedule::Program const& program) {
+    std::vector<double> out(static_cast<std::size_t>(program.num_ranks), 0.0);
+    for (int s = 0; s < program.num_stages; ++s)
+      out[static_cast<std::size_t>(stages.pipeline_rank(s))] += stages.num_layers(s) * gib / 4 * program.num_slots[static_cast<std::size_t>(s)];
+    return out;
+  };
+  double last = 0;
+  for (double limit : {9.0, 4.0, 2.5, 1.0}) {
+    c.pipeline.max_memory = limit;
+    auto const plan = plan::plan_pipeline(c, bytes);
+    auto const need = bytes(plan.stages, plan.program);
+    EXPECT_LE(*std::max_element(need.begin(), need.end()), limit * gib) << plan.schedule;
+    auto const time = plan::simulate(plan.program, plan::model_costs(c, plan.stages)).step_time;
+    EXPECT_GE(time, last) << "less memory, yet quicker: " << plan.schedule;
+    last = time;
+    EXPECT_NE(plan.reason.find("within"), std::string::npos);
+  }
+  c.pipeline.max_memory = 0.5;
+  refused(c, {"pipeline.max_memory", "the smallest"}, bytes);
+}
+
+// 6 operations per weight and token, 12 with attention as everywhere in plan: the parts must sum to the causal count.
+TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
+  for (auto activation : {config::Activation::gelu, config::Activation::swiglu}) {
+    auto c = pipeline("zb_v", 4, 8, 13);
+    c.model.activation = activation;
+    c.parallel.tp = 2;
+    c.batch.micro = 3;
+    auto const plan = plan::plan_pipeline(c);
+    auto const costs = plan::model_costs(c, plan.stages, {.flops = 1, .bandwidth = 1, .latency = 0});
+    double sum = 0;
+    for (auto const& s : costs.stages) sum += s.forward + s.input + s.weight;
+    double const tokens = 3.0 * static_cast<double>(c.model.seq_len);
+    EXPECT_NEAR(2 * sum / (tokens * plan::flops_per_token(c).causal), 1, 1e-12);
+    EXPECT_EQ(costs.message_bytes, tokens * 64 * 4);
+  }
+}
+
+TEST(PipelineCosts, csv_round_trip_and_faults) {
+  plan::PipelineCosts costs;
+  costs.stages = {{1e-3, 2e-3, 0.1}, {0.3, 1.0 / 3, 0}};
+  costs.latency = 5e-6;
+  auto const back = plan::parse_costs(plan::to_csv(costs), 2);
+  EXPECT_EQ(back.stages, costs.stages);
+  EXPECT_EQ(back.latency, costs.latency);
+  for (auto const& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"}, {"0,1,1,1\n2,1,1,1\n", "line 2"}, {"0,1,x,1\n", "\"x\""},
+           {"0,1,-1,1\n", "not negative"}, {"0,1\n", "stage,forward"}}) {
+    try {
+      plan::parse_costs(text, 2);
+      ADD_FAILURE() << text;
+    } catch (base::Error const& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  }
+}
