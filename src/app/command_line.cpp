@@ -27,6 +27,8 @@ constexpr char const* footer =
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
     "  p3d --check input.toml --ranks 512          no ranks needed: mesh, layers, parameters, memory\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
+    "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
+    "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
     "\n"
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
     "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"

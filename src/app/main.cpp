@@ -2,6 +2,7 @@
 
 #include "command_line.hpp"
 #include "schedule_command.hpp"
+#include "tools.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
@@ -47,6 +48,7 @@ int run(p3d::app::CommandLine const& line) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
+  if (auto const code = p3d::app::run_tool(argc, argv)) return *code;
   auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
   if (line.finished) return line.exit_code;
   try {

@@ -117,9 +117,9 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
+  if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   report_placement(linalg::set_blas_threads(device::host_threads()), world);
   if (auto const line = choose_message_path(c.comm.gpu_aware); !line.empty()) base::log_root(line);
-  if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   try {
     return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
   } catch (base::Error const& e) {

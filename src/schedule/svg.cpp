@@ -28,9 +28,9 @@ struct Look {
   char const* path;    ///< of the pattern, in a tile of 6 x 6
 };
 constexpr Look looks[]{
-    {Category::forward, "#a9d0f0", "#000000", "", ""},
+    {Category::forward, "#cbe4f9", "#000000", "", ""},
     {Category::backward, "#c8682c", "#ffffff", "#a04a14", "M0,0 L6,6 M-1,5 L1,7 M5,-1 L7,1"},
-    {Category::input, "#f3b562", "#000000", "#d8913a", "M0,6 L6,0 M-1,1 L1,-1 M5,7 L7,5"},
+    {Category::input, "#eaa144", "#000000", "#a9670f", "M0,6 L6,0 M-1,1 L1,-1 M5,7 L7,5"},
     {Category::weight, "#1d6b57", "#ffffff", "", ""},
     {Category::other, "#3d3d46", "#ffffff", "#8a8a96", "M3,0 L3,6"},
     {Category::wait, "#ffffff", "#b01030", "#e0405a", "M0,3 L1.6,3 M3,0 L4.6,0 M3,6 L4.6,6"},

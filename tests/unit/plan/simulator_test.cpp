@@ -96,8 +96,8 @@ TEST(Simulator, a_slow_channel_bounds_the_step) {
   PipelineCosts costs = PipelineCosts::uniform(2, {1, 1, 0});
   costs.bandwidth = 1;
   costs.message_bytes = 10;
-  // GPipe on two ranks: 4 activations in a row of 10, the last F and its B come after that, then the gradients.
-  EXPECT_EQ(simulate(program_of("gpipe", 2, 4), costs).makespan, 1 + 4 * 10 + 1 + 4 * 10 + 4 - 3);
+  // GPipe on two ranks: 4 activations in a row, the last F, the first B, 4 gradients in a row, the last B.
+  EXPECT_EQ(simulate(program_of("gpipe", 2, 4), costs).makespan, 1 + 4 * 10 + 1 + 1 + 4 * 10 + 1);
 }
 
 // Sent, but not asked for: with rendezvous sends a message waits for its receive, with eager sends it does not.
@@ -120,8 +120,9 @@ TEST(Simulator, rendezvous_waits_for_the_receive) {
   costs = PipelineCosts::uniform(3, {1, 1, 0});
   costs.latency = 4;
   double const rendezvous = simulate(program, costs, {true, 1}).makespan, eager = simulate(program, costs, {false, 1}).makespan;
-  // Rendezvous: 1F1's message begins when 1RECV_F1 is posted, which is when rank 1's slot is free; eager: it is there already.
-  EXPECT_EQ(rendezvous - eager, 4);
+  // Eager: 1F1's input is there when rank 1's slot is free. Rendezvous: the slot is free when the gradient that was sent from it
+  // has arrived (4), and the message begins only then (4).
+  EXPECT_EQ(rendezvous - eager, 4 + 4);
 }
 
 // Every rank's account adds up, and nothing runs before its input: for random programs with random costs.

@@ -1,0 +1,191 @@
+#include "checkpoint_command.hpp"
+
+#include "command_line.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/io/checkpoint_tools.hpp>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+
+namespace p3d::app {
+
+namespace {
+
+void say(std::string const& line) { std::fputs((line + "\n").c_str(), stdout); }
+
+std::string shape(std::int64_t rows, std::int64_t cols, bool vector) {
+  return vector ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
+}
+
+int list(std::string const& folder) {
+  auto const files = io::find_checkpoints(folder, "");
+  if (files.empty()) {
+    say("no checkpoints in " + folder);
+    return 0;
+  }
+  say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", "run", "step", "bytes", "seal", "file"));
+  for (auto const& f : files) {
+    say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", f.run_name, f.step, base::human_bytes(static_cast<double>(f.file_bytes)),
+                    f.valid ? "good" : "DAMAGED", f.path));
+    if (!f.valid) say("    " + f.fault);
+  }
+  return 0;
+}
+
+int show(std::string const& path, bool norms, bool input) {
+  auto const c = io::read_checkpoint(path);
+  if (input) {
+    std::fputs(c.header.input.c_str(), stdout);
+    return 0;
+  }
+  auto const& h = c.header;
+  std::int64_t parameters = 0;
+  for (auto const& row : c.table) parameters += row.rows * row.cols;
+  say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)), c.arrays.size()));
+  say(fmt::format("written by    p3d {}", h.p3d_version));
+  say(fmt::format("step          {}\ntokens        {}\nnext sample   {}\nseed          {}\ndata hash     {:016x}", h.step, h.tokens, h.samples,
+                  h.seed, h.data_hash));
+  say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}\n", io::name(h.element), parameters,
+                  base::human_count(static_cast<double>(parameters)), c.arrays.size() > c.table.size() ? "first and second" : "none"));
+  say(fmt::format("{:<48} {:>18} {:>6} {:>6}  {:<16}{}", "array", "shape", "layer", "decay", "checksum",
+                  norms ? fmt::format(" {:>22} {:>13} {:>13}", "L2 norm", "smallest", "largest") : ""));
+  for (std::size_t i = 0; i < c.arrays.size(); ++i) {
+    auto const& a = c.arrays[i];
+    auto const& row = c.table[i % c.table.size()];
+    auto line = fmt::format("{:<48} {:>18} {:>6} {:>6}  {:016x}", a.name, shape(a.rows, a.cols, row.vector), row.layer,
+                            row.decay ? "yes" : "no", a.checksum);
+    if (norms) {
+      auto const s = io::scan(c, a);
+      line += fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", s.norm, s.smallest, s.largest, s.good ? "" : "  DAMAGED");
+    }
+    say(line);
+  }
+  return 0;
+}
+
+int verify(std::vector<std::string> const& paths) {
+  int damaged = 0;
+  for (auto const& path : paths) {
+    int bad = 0;
+    try {
+      auto const c = io::read_checkpoint(path);
+      for (auto const& a : c.arrays) {
+        auto const s = io::scan(c, a);
+        if (s.good) continue;
+        ++bad;
+        say(fmt::format("{}: {}: expected checksum {:016x}, found {:016x}", path, a.name, a.checksum, s.checksum));
+      }
+      if (bad == 0) say(fmt::format("{}: good (seal and {} arrays)", path, c.arrays.size()));
+    } catch (base::Error const& e) {
+      ++bad;
+      say(fmt::format("{}: expected {}, found {}", path, e.text().expected, e.text().found));
+    }
+    damaged += bad > 0 ? 1 : 0;
+  }
+  return damaged > 0 ? 1 : 0;
+}
+
+int diff(std::string const& path_a, std::string const& path_b) {
+  auto const a = io::read_checkpoint(path_a), b = io::read_checkpoint(path_b);
+  int different = 0;
+  auto const compare = [&](char const* what, auto const& x, auto const& y) {
+    if (x == y) return;
+    ++different;
+    say(fmt::format("{}: {} | {}", what, x, y));
+  };
+  compare("step", a.header.step, b.header.step);
+  compare("tokens", a.header.tokens, b.header.tokens);
+  compare("next sample", a.header.samples, b.header.samples);
+  compare("seed", a.header.seed, b.header.seed);
+  compare("data hash", a.header.data_hash, b.header.data_hash);
+  compare("precision", std::string(io::name(a.header.element)), std::string(io::name(b.header.element)));
+  double largest = 0.0;
+  std::string where = "nowhere";
+  auto const all = io::difference(a, b);
+  for (auto const& d : all) {
+    if (!d.only_in.empty()) {
+      ++different;
+      say(fmt::format("{}: only in {}, with this shape", d.name, d.only_in));
+      continue;
+    }
+    if (d.differing == 0) continue;
+    ++different;
+    say(fmt::format("{}: {} element(s) differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, d.differing, d.largest, d.row, d.col, d.a, d.b));
+    if (where == "nowhere" || d.largest > largest) {
+      largest = d.largest;
+      where = fmt::format("{} [{}, {}]", d.name, d.row, d.col);
+    }
+  }
+  // The input may name other folders or another layout: that is shown with `show --input`, and is no difference of the state.
+  if (a.header.input != b.header.input) say("note: the inputs differ (p3d checkpoint show --input FILE)");
+  say(fmt::format("{} of {} arrays compared: largest difference {:.3e} at {}", all.size(), all.size(), largest, where));
+  return different > 0 ? 1 : 0;
+}
+
+int prune(std::string const& folder, std::int64_t keep, std::string const& run_name) {
+  std::map<std::string, io::CheckpointFile> newest;
+  for (auto const& f : io::find_checkpoints(folder, run_name)) {
+    if (f.valid) newest[f.run_name] = f;
+  }
+  for (auto const& [name, file] : newest) {
+    if (verify({file.path}) != 0) {  // the older ones may be all there is
+      say("nothing of \"" + name + "\" is deleted: its newest checkpoint is damaged");
+      return 1;
+    }
+    for (auto const& path : io::prune_checkpoints(folder, name, file.step, keep)) say("deleted " + path);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int checkpoint_command(int argc, char** argv) {
+  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
+  CLI::App app{"Lists, shows, checks, compares and deletes checkpoints. One process is enough."};
+  app.name("p3d checkpoint");
+  app.require_subcommand(1);
+  std::string path, other, run_name;
+  std::vector<std::string> paths;
+  std::int64_t keep = 0;
+  bool norms = false, input = false;
+  auto* ls = app.add_subcommand("ls", "list the checkpoints of a folder");
+  ls->add_option("folder", path, "folder")->required();
+  auto* sh = app.add_subcommand("show", "what is in a checkpoint");
+  sh->add_option("file", path, "checkpoint")->required();
+  sh->add_flag("--norms", norms, "read the arrays: L2 norm, smallest and largest element");
+  sh->add_flag("--input", input, "print the input of the run (TOML) and nothing else");
+  auto* ve = app.add_subcommand("verify", "read everything and compare seal and checksums; exit code 1 when a file is damaged");
+  ve->add_option("files", paths, "checkpoints")->required();
+  auto* di = app.add_subcommand("diff", "compare two checkpoints array by array; exit code 1 when they differ");
+  di->add_option("a", path, "checkpoint")->required();
+  di->add_option("b", other, "checkpoint")->required();
+  auto* pr = app.add_subcommand("prune", "verify the newest checkpoint of each run in a folder, then delete all but the newest N");
+  pr->add_option("folder", path, "folder")->required();
+  pr->add_option("--keep", keep, "how many stay")->required()->check(CLI::PositiveNumber);
+  pr->add_option("--run", run_name, "only the checkpoints of this run");
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& e) {
+    return app.exit(e) == 0 ? 0 : static_cast<int>(base::ExitCode::bad_input);
+  }
+  try {
+    if (*ls) return list(path);
+    if (*sh) return show(path, norms, input);
+    if (*ve) return verify(paths);
+    if (*di) return diff(path, other);
+    return prune(path, keep, run_name);
+  } catch (base::Error const& e) {
+    std::fprintf(stderr, "p3d stops:\n%s\n", e.what());
+    return static_cast<int>(base::ExitCode::run_failed);
+  }
+}
+
+}  // namespace p3d::app

@@ -1,0 +1,18 @@
+#include "tools.hpp"
+
+#include "checkpoint_command.hpp"
+#include "text_commands.hpp"
+
+#include <string_view>
+
+namespace p3d::app {
+
+std::optional<int> run_tool(int argc, char** argv) {
+  std::string_view const name = argc > 1 ? argv[1] : "";
+  if (name == "checkpoint") return checkpoint_command(argc - 1, argv + 1);
+  if (name == "generate") return generate_command(argc - 1, argv + 1);
+  if (name == "eval") return eval_command(argc - 1, argv + 1);
+  return {};
+}
+
+}  // namespace p3d::app
