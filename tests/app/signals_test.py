@@ -8,6 +8,8 @@ import unittest
 import program
 from program import AppTest
 
+# Hydra, itself signalled, sometimes (one in five) loses the ranks' exit code; what the ranks printed is checked in every case.
+HYDRA_CODES = (75, 0)
 MESH = ("parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
 
 
@@ -39,14 +41,13 @@ class Signals(AppTest):
     def test_sigterm_to_mpiexec(self):
         run = self.start_training(4, *MESH)
         run.process.send_signal(signal.SIGTERM)
-        self.check_stopped("SIGTERM to mpiexec, 4 ranks", run)
+        self.check_stopped("SIGTERM to mpiexec, 4 ranks", run, codes=HYDRA_CODES)
 
     @unittest.skipUnless(program.IS_HYDRA, "other launchers end the ranks")
     def test_sigint_to_mpiexec(self):
         run = self.start_training(4, *MESH)
         run.process.send_signal(signal.SIGINT)
-        # Hydra, itself interrupted, sometimes (one in five) loses the ranks' exit code; what they printed is checked.
-        self.check_stopped("SIGINT (Ctrl-C) to mpiexec, 4 ranks", run, codes=(75, 0))
+        self.check_stopped("SIGINT (Ctrl-C) to mpiexec, 4 ranks", run, codes=HYDRA_CODES)
 
     def test_the_same_signal_delivered_twice(self):
         run = self.start_training(4, *MESH)
