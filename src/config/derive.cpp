@@ -2,7 +2,10 @@
 
 #include "config/keys.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
 
 namespace p3d::config {
 
@@ -50,7 +53,9 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     follow(sources, "batch.microbatches", {"batch.global"}, [] { return true; });
   }
 
-  follow(sources, "optimizer.min_lr", {"optimizer.lr"}, [&] { return config.optimizer.min_lr = config.optimizer.lr / 10, true; });
+  // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4.
+  follow(sources, "optimizer.min_lr", {"optimizer.lr"},
+         [&] { return config.optimizer.min_lr = std::stod(fmt::format("{:.15g}", config.optimizer.lr / 10)), true; });
   follow(sources, "run.output_dir", {"run.name"}, [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
   follow(sources, "checkpoint.dir", {"run.output_dir"}, [&] { return config.checkpoint.dir = config.run.output_dir + "/checkpoints", true; });
 }

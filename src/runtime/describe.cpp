@@ -75,9 +75,7 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
 std::string memory_text(config::Config const& c, RunPlan const& plan) {
   std::vector<plan::MemoryPrediction> memory;
   for (int r = 0; r < c.parallel.pp; ++r) {
-    auto m = plan::predict_state_memory(c, plan.table, plan.stages, r);
-    m.activations = static_cast<std::int64_t>(activation_bytes(c, plan, r));
-    memory.push_back(m);
+    memory.push_back(predict_memory(c, plan, r));
   }
   std::vector<std::string> lines;
   auto const table = plan::format(memory);
@@ -87,7 +85,7 @@ std::string memory_text(config::Config const& c, RunPlan const& plan) {
     at = end + 1;
   }
   constexpr std::size_t most = 16;
-  auto text = "Memory of a rank, by pipeline coordinate (activations with scratch):\n" + shortened(lines, most, "\n") + "\n";
+  auto text = "Memory of a rank, by pipeline coordinate:\n" + shortened(lines, most, "\n") + "\n";
   if (lines.size() > most) {
     auto const top = std::max_element(memory.begin(), memory.end(), [](auto const& a, auto const& b) { return a.total() < b.total(); });
     text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())), top - memory.begin());

@@ -48,8 +48,7 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
   auto const plan = make_run_plan(c, stages, training);
   std::vector<double> bytes;
   for (int r = 0; r < c.parallel.pp; ++r)
-    bytes.push_back(static_cast<double>(plan::predict_state_memory(c, plan.table, plan.stages, r).total()) +
-                    static_cast<double>(activation_bytes(c, plan, r)));
+    bytes.push_back(static_cast<double>(predict_memory(c, plan, r).total()));
   return bytes;
 }
 
@@ -77,16 +76,22 @@ std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, in
 }
 
 template <class T>
-static std::size_t activation_bytes_of(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  auto const& stages = plan.stages;
-  std::size_t bytes = 0;
-  for (int s : stages.stages_of(pipeline_rank)) bytes += model::Stage<T>::bytes(c, stages, s, num_slots(plan, s));
-  return bytes + model::Workspace<T>::bytes(c, stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank);
+static void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
+  std::size_t slots = 0;
+  for (int s : plan.stages.stages_of(pipeline_rank)) slots += model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s));
+  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
+  m.activations = static_cast<std::int64_t>(slots);
+  m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));
 }
 
-std::size_t activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  return c.run.precision == config::Precision::fp64 ? activation_bytes_of<double>(c, plan, pipeline_rank)
-                                                    : activation_bytes_of<float>(c, plan, pipeline_rank);
+plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
+  if (c.run.precision == config::Precision::fp64) {
+    add_activations<double>(c, plan, pipeline_rank, m);
+  } else {
+    add_activations<float>(c, plan, pipeline_rank, m);
+  }
+  return m;
 }
 
 }  // namespace p3d::runtime

@@ -32,6 +32,11 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
   return names;
 }
 
+std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto const m = predict_memory(c, plan, pipeline_rank);
+  return static_cast<std::size_t>(m.activations + m.workspace);
+}
+
 }  // namespace
 
 template <class T>
@@ -53,7 +58,7 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       source(data::make_token_source(c)),
       sampler(*source, c),
       tp{exec, &mesh.along("tp")},
-      arena(activation_bytes(c, plan, here.pp), "p3d::runtime::activations"),
+      arena(arena_bytes(c, plan, here.pp), "p3d::runtime::activations"),
       workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
   require_same_input();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);

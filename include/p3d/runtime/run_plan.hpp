@@ -6,6 +6,7 @@
 #include <p3d/layout/axes.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/stages.hpp>
+#include <p3d/plan/memory.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 #include <limits>
@@ -42,8 +43,9 @@ int num_slots(RunPlan const& plan, int stage);
 /// are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
 std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
 
-/// Bytes of activations and scratch that the stages of a pipeline rank take, exactly.
-std::size_t activation_bytes(config::Config const& config, RunPlan const& plan, int pipeline_rank);
+/// Bytes of one rank, by purpose. Activations (all slots of its stages) and workspace (the scratch these share) are exactly
+/// what the trainer's arena gives out.
+plan::MemoryPrediction predict_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank);
 
 /// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per token,
 /// memory by pipeline rank.

@@ -55,7 +55,8 @@ TEST(Derive, TheBatch) {
 }
 
 TEST(Derive, MinLrIsATenthOfLr) {
-  EXPECT_DOUBLE_EQ(good("[optimizer]\nlr = 0.5\n").optimizer.min_lr, 0.05);
+  EXPECT_EQ(good("[optimizer]\nlr = 0.5\n").optimizer.min_lr, 0.05);
+  EXPECT_EQ(good("[optimizer]\nlr = 3e-3\n").optimizer.min_lr, 3e-4);
   EXPECT_EQ(good("[optimizer]\nlr = 0.5\nmin_lr = 0\n").optimizer.min_lr, 0.0);
 }
 
