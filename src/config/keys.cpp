@@ -185,7 +185,7 @@ void add_optimizer(std::vector<Key>& table) {
   s.number("min_lr", &Optimizer::min_lr, {}, "learning rate at the last step; at most lr", "lr / 10");
   s.choice("lr_schedule", &Optimizer::lr_schedule, {LrSchedule::cosine, LrSchedule::linear, LrSchedule::constant},
            "from lr, after the warm-up, down to min_lr");
-  s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; at most run.steps");
+  s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; may outlast the run");
   s.number("beta1", &Optimizer::beta1, below_one, "decay of the first moment");
   s.number("beta2", &Optimizer::beta2, below_one, "decay of the second moment");
   s.number("eps", &Optimizer::eps, {.min_open = true}, "added to the root of the second moment");

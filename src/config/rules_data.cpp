@@ -70,11 +70,6 @@ void check_vocabulary(Check const& c) {
 
 void check_learning_rate(Check const& c) {
   auto const& o = c.config.optimizer;
-  if (c.known({"optimizer.warmup_steps", "run.steps"}) && o.warmup_steps > c.config.run.steps) {
-    c.fault({"optimizer.warmup_steps", "run.steps"}, "optimizer.warmup_steps at most run.steps",
-            fmt::format("warmup_steps {}, steps {}", o.warmup_steps, c.config.run.steps),
-            fmt::format("set optimizer.warmup_steps to {} or less, or run.steps to {} or more", c.config.run.steps, o.warmup_steps));
-  }
   if (c.known({"optimizer.min_lr", "optimizer.lr"}) && o.min_lr > o.lr) {
     c.fault({"optimizer.min_lr", "optimizer.lr"}, "optimizer.min_lr at most optimizer.lr",
             fmt::format("min_lr {}, lr {}", o.min_lr, o.lr), "lower min_lr, or remove it: it is lr / 10 by default");
