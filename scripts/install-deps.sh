@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not root;
 # does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
+#
+# usage: scripts/install-deps.sh [--tests]     --tests: also what only tests need
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,6 +14,11 @@ packages=(
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
   libgtest-dev
 )
+case ${1:-} in
+  "") ;;
+  --tests) packages+=(slurm-wlm munge python3-h5py) ;;  # a real srun; a reader of checkpoints that is not p3d's
+  *) echo "unknown argument: $1" >&2; exit 2 ;;
+esac
 
 missing_packages() {
   local package

@@ -61,7 +61,7 @@ trap show_summary EXIT
 
 say "Legs: ${legs[*]}"
 for leg in "${legs[@]}"; do rm -f "build/$leg/ctest.log"; done
-timed "packages" scripts/install-deps.sh
+timed "packages" scripts/install-deps.sh --tests
 for leg in "${legs[@]}"; do
   if [[ $leg == openmp ]]; then timed "openmp: Kokkos" scripts/kokkos-openmp.sh; fi
   timed "$leg: build" configure_and_build "$leg"

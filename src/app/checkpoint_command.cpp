@@ -118,7 +118,7 @@ int diff(std::string const& path_a, std::string const& path_b) {
     }
     if (d.differing == 0) continue;
     ++different;
-    say(fmt::format("{}: {} element(s) differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, d.differing, d.largest, d.row, d.col, d.a, d.b));
+    say(fmt::format("{}: {} differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, base::counted(d.differing, "element"), d.largest, d.row, d.col, d.a, d.b));
     if (where == "nowhere" || d.largest > largest) {
       largest = d.largest;
       where = fmt::format("{} [{}, {}]", d.name, d.row, d.col);
@@ -126,7 +126,7 @@ int diff(std::string const& path_a, std::string const& path_b) {
   }
   // The input may name other folders or another layout: that is shown with `show --input`, and is no difference of the state.
   if (a.header.input != b.header.input) say("note: the inputs differ (p3d checkpoint show --input FILE)");
-  say(fmt::format("{} of {} arrays compared: largest difference {:.3e} at {}", all.size(), all.size(), largest, where));
+  say(fmt::format("{} compared: largest difference {:.3e} at {}", base::counted(static_cast<std::int64_t>(all.size()), "array"), largest, where));
   return different > 0 ? 1 : 0;
 }
 

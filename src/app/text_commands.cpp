@@ -161,7 +161,7 @@ int run(int argc, char** argv, Line const& line, Changes const& changes, Work co
                                                          : with_model<float>(*c, file, world, work);
     } catch (base::Error const& e) {
       // All of these are thrown alike on every rank, before anything was started.
-      base::error_once(std::string("p3d stops:\n") + e.what());
+      base::error_once(e.what());
       return static_cast<int>(ExitCode::bad_input);
     }
   });
@@ -200,7 +200,8 @@ int eval_command(int argc, char** argv) {
   std::vector<std::string> texts;
   CLI::App app{"Loss and perplexity of the model of a checkpoint, on text of your own or on what its run held out."};
   app.name("p3d eval");
-  app.add_option("--file", texts, "text file(s) or folder(s); without it the held-out part of the run's own data");
+  app.add_option("--file", texts, "text file or folder, may be given again; without it the held-out part of the run's own data")
+      ->allow_extra_args(false);
   if (auto const code = parse(app, line, argc, argv)) return *code;
   Overrides changes;
   if (!texts.empty()) {

@@ -61,6 +61,16 @@ void PosixFile::write(std::int64_t offset, void const* data, std::size_t bytes) 
   }
 }
 
+void PosixFile::reserve() const {
+#ifdef __linux__
+  int status = 0;
+  do {
+    status = ::fallocate(fd_, 0, 0, size());  // not posix_fallocate, which writes the file where the system cannot reserve
+  } while (status != 0 && errno == EINTR);
+  if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) throw failure("room for the whole checkpoint", path_, last_error());
+#endif
+}
+
 void PosixFile::flush() const {
   while (::fsync(fd_) != 0) {
     if (errno != EINTR) throw failure("a checkpoint that reaches the disk", path_, last_error());

@@ -21,6 +21,9 @@ public:
   /// Exactly `bytes` bytes: the end of the file before that is an error.
   void read(std::int64_t offset, void* out, std::size_t bytes) const;
   void write(std::int64_t offset, void const* data, std::size_t bytes) const;
+  /// Takes disk space for the file's whole size now, so that no later write into it can lack it. Does nothing where the file
+  /// system cannot do that.
+  void reserve() const;
   /// On disk when it returns.
   void flush() const;
   /// Asks the system to forget its copy of what is on disk, so that the next read comes from there.

@@ -2,6 +2,7 @@
 
 #include "hdf5.hpp"
 #include "layout_text.hpp"
+#include "posix_file.hpp"
 #include "table.hpp"
 
 #include <p3d/base/error.hpp>
@@ -122,6 +123,8 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     for (auto const& row : table) out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
   }
   file.close(path);
+  // A disk that is too small is found here, by one rank: in a collective write it may leave the other ranks waiting for ever.
+  PosixFile(path, PosixFile::Mode::write).reserve();
   return out;
 }
 

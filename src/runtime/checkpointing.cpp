@@ -124,7 +124,7 @@ void Checkpointing<T>::report(io::WriteResult const& r) {
     text.fix += saved_step_ > 0 ? fmt::format("; the checkpoint of step {} is intact", saved_step_) : "; older checkpoints are intact";
     if (options_.on_error == config::OnError::stop) {
       failed_ = true;
-      base::error_once("p3d stops: no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text));
+      base::error_once("no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text));
       return;
     }
     base::warn_root(fmt::format("no checkpoint of step {}, the run goes on (checkpoint.on_error)\n{}", r.step, base::format(text)));

@@ -125,7 +125,7 @@ std::string describe(std::vector<Place> const& places, int max_lines) {
 void report_placement(int blas_threads, comm::Communicator& world) {
   auto const places = gather_places(this_place(blas_threads), world);
   if (world.rank() != 0) return;
-  base::log_root("Placement:\n" + describe(places, 64));
+  base::log_root("Placement:\n" + describe(places, 64) + placement_note(places));
   for (auto const& warning : placement_warnings(places)) base::warn_root(warning);
 }
 

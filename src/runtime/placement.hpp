@@ -25,6 +25,10 @@ Place this_place(int blas_threads);
 /// The places of all ranks, on every rank. Collective.
 std::vector<Place> gather_places(Place const& mine, comm::Communicator& world);
 
+/// A line about ranks that are all free to use the same cores and are more than these; empty when there are none. No fault:
+/// a laptop is meant to be used so.
+std::string placement_note(std::vector<Place> const& places);
+
 /// Lines such as "  ranks 0-3 on node1: cores 0-7, 8 threads"; neighbours that are alike share one; at most `max_lines`.
 std::string describe(std::vector<Place> const& places, int max_lines);
 /// One message per fault, with its fix; empty when no two ranks are in each other's way.

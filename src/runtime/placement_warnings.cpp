@@ -62,7 +62,17 @@ std::string message(std::string expected, std::string found, std::string where, 
   return base::format({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)});
 }
 
+/// One thread each, all on the same cores, more ranks than cores: somebody tries things out on a small machine. One core for
+/// all where the host has more is no such case.
+bool takes_turns(std::vector<Place> const& places, Host const& host) {
+  auto const& first = places[host.ranks.front()];
+  auto const cores = static_cast<int>(first.cores.size());
+  if (cores == 0 || (cores == 1 && first.host_cores > 1) || static_cast<int>(host.ranks.size()) <= cores) return false;
+  return std::all_of(host.ranks.begin(), host.ranks.end(), [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
+}
+
 std::optional<std::string> core_fault(std::vector<Place> const& places, Host const& host) {
+  if (takes_turns(places, host)) return std::nullopt;
   auto const sets = candidates(places, host);
   int const whole = sets.empty() ? 0 : static_cast<int>(sets.back().size());
   int all_threads = 0;
@@ -124,9 +134,7 @@ std::optional<std::string> gpu_fault(std::vector<Place> const& places, Host cons
   return std::nullopt;
 }
 
-}  // namespace
-
-std::vector<std::string> placement_warnings(std::vector<Place> const& places) {
+std::vector<Host> hosts_of(std::vector<Place> const& places) {
   std::vector<Host> hosts;
   std::map<std::string, std::size_t> index;
   for (std::size_t r = 0; r < places.size(); ++r) {
@@ -134,6 +142,23 @@ std::vector<std::string> placement_warnings(std::vector<Place> const& places) {
     if (is_new) hosts.push_back({places[r].host, {}});
     hosts[at->second].ranks.push_back(static_cast<int>(r));
   }
+  return hosts;
+}
+
+}  // namespace
+
+std::string placement_note(std::vector<Place> const& places) {
+  for (auto const& host : hosts_of(places)) {
+    if (!takes_turns(places, host)) continue;
+    auto const cores = places[host.ranks.front()].cores.size();
+    return fmt::format("  {} ranks take turns on {} core{}: good for trying out; as many ranks as cores are faster\n", host.ranks.size(),
+                       cores, cores == 1 ? "" : "s");
+  }
+  return {};
+}
+
+std::vector<std::string> placement_warnings(std::vector<Place> const& places) {
+  auto const hosts = hosts_of(places);
   // The same fault on many hosts is one fault of the command line: the first host stands for all.
   std::vector<std::string> warnings;
   for (auto const check : {core_fault, blas_fault, gpu_fault}) {

@@ -55,11 +55,20 @@ TEST(Placement, WhatFitsGetsNoWarning) {
   EXPECT_TRUE(placement_warnings({at({})}).empty()) << "unknown";
 }
 
-TEST(Placement, MoreRanksThanCores) {
-  auto const warnings = placement_warnings(std::vector<Place>(8, at(span(0, 4))));
+TEST(Placement, MoreRanksThanCoresIsNoFaultWhereAllAreFree) {
+  std::vector<Place> const places(8, at(span(0, 4)));
+  EXPECT_TRUE(placement_warnings(places).empty());
+  EXPECT_EQ(placement_note(places), "  8 ranks take turns on 4 cores: good for trying out; as many ranks as cores are faster\n");
+  EXPECT_EQ(placement_note(std::vector<Place>(4, at(span(0, 4)))), "");
+}
+
+TEST(Placement, AllRanksOnOneCoreOfMany) {
+  std::vector<Place> places(4, at({0}));
+  for (auto& p : places) p.host_cores = 4;
+  EXPECT_EQ(placement_note(places), "");
+  auto const warnings = placement_warnings(places);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_TRUE(says(warnings, "8 thread(s) of ranks 0-7 share 4 cores (0-3)")) << warnings[0];
-  EXPECT_TRUE(says(warnings, "mpiexec -n 4")) << warnings[0];
+  EXPECT_TRUE(says(warnings, "4 thread(s) of ranks 0-3 share 1 core (0)")) << warnings[0];
 }
 
 TEST(Placement, ThreadsTimesRanksBeyondTheCores) {
@@ -126,6 +135,7 @@ TEST(Placement, OneFaultOnManyHostsIsOneWarning) {
     places.push_back(at({0}, 1, host));
     places.push_back(at({0}, 1, host));
   }
+  for (auto& p : places) p.host_cores = 4;
   auto const warnings = placement_warnings(places);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(says(warnings, "the like on 2 more host(s)")) << warnings[0];

@@ -1,0 +1,157 @@
+"""p3d checkpoint, generate and eval on the checkpoints of a small run; what a run refuses to resume."""
+import math
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+import restarts
+from restarts import checkpoint, tool
+
+
+class Commands(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="p3d-commands-")
+        cls.folder = pathlib.Path(cls.temporary.name)
+        restarts.write_inputs(cls.folder)
+        restarts.train(cls.folder, "2tp", "run", "run.precision=fp64")
+        cls.half, cls.last = (checkpoint("run", step) for step in (restarts.HALF, restarts.STEPS))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def good(self, *words, ranks=0):
+        code, out, err = tool(self.folder, *words, ranks=ranks)
+        self.assertEqual((code, err), (0, ""), out)
+        return out
+
+    def refused(self, expected_code, *words, ranks=0):
+        code, out, err = tool(self.folder, *words, ranks=ranks)
+        self.assertEqual(code, expected_code, out + err)
+        for word in ("expected:", "found:", "where:", "fix:"):
+            self.assertEqual(err.count(word), 1, err)
+        return err
+
+    def test_ls(self):
+        lines = self.good("checkpoint", "ls", "run/checkpoints").splitlines()
+        self.assertEqual([line.split()[:2] for line in lines[1:]], [["restart", "15"], ["restart", "30"]])
+        self.assertTrue(all(" good " in line for line in lines[1:]))
+        self.assertIn("no checkpoints", self.good("checkpoint", "ls", "."))
+
+    def test_show_tells_what_the_file_holds(self):
+        out = self.good("checkpoint", "show", self.half)
+        self.assertRegex(out, r"step +15\n")
+        self.assertRegex(out, rf"tokens +{15 * 24 * 8}\n")
+        self.assertRegex(out, rf"next sample +{15 * 24}\n")
+        self.assertRegex(out, r"parameters/embed\.token\.weight +\[257, 24\] +-1 +yes +[0-9a-f]{16}\n")
+        self.assertRegex(out, r"second_moment/layers\.7\.norm1\.weight +\[24\] +7 +no +[0-9a-f]{16}\n")
+
+    def inside_the_arrays(self):
+        """A byte of the longest stretch of numbers, by the seal."""
+        head = (self.folder / self.half).read_bytes()[:8192].decode("ascii", "replace")
+        return max((int(size), int(at)) for at, size in re.findall(r"^(\d+) (\d+)$", head, re.M))[1] + 100
+
+    def test_the_input_in_the_file_starts_the_same_run(self):
+        (self.folder / "again.toml").write_text(self.good("checkpoint", "show", self.half, "--input"))
+        self.assertIn("The input is valid", self.good("again.toml", "--check"))
+
+    def test_verify_names_the_damaged_array(self):
+        self.assertEqual(self.good("checkpoint", "verify", self.half, self.last).count("good (seal and"), 2)
+        data = bytearray((self.folder / self.half).read_bytes())
+        data[self.inside_the_arrays()] ^= 4
+        (self.folder / "bad.h5").write_bytes(data)
+        code, out, _ = tool(self.folder, "checkpoint", "verify", "bad.h5", self.last)
+        self.assertEqual(code, 1)
+        self.assertRegex(out, r"bad\.h5: \w+/\S+: expected checksum \w+, found \w+")
+        self.assertIn("good (seal", out)  # the other one is still looked at
+
+    def test_diff(self):
+        self.assertIn("largest difference 0.000e+00", self.good("checkpoint", "diff", self.half, self.half))
+        code, out, _ = tool(self.folder, "checkpoint", "diff", self.half, self.last)
+        self.assertEqual(code, 1)
+        self.assertRegex(out, r"step: 15 \| 30\n")
+        self.assertRegex(out, r"parameters/embed\.token\.weight: \d+ elements differ, most by \S+ at \[\d+, \d+\]: \S+ \| \S+")
+
+    def test_prune_keeps_the_newest(self):
+        shutil.copytree(self.folder / "run/checkpoints", self.folder / "pruned")
+        out = self.good("checkpoint", "prune", "pruned", "--keep", "1")
+        self.assertIn("deleted pruned/restart-00000015.h5", out)
+        self.assertEqual([p.name for p in (self.folder / "pruned").iterdir()], ["restart-00000030.h5"])
+
+    def test_prune_deletes_nothing_behind_a_damaged_one(self):
+        shutil.copytree(self.folder / "run/checkpoints", self.folder / "kept")
+        newest = self.folder / "kept/restart-00000030.h5"
+        data = bytearray(newest.read_bytes())
+        data[-2000] ^= 1  # in an array or in a description
+        newest.write_bytes(data)
+        tool(self.folder, "checkpoint", "prune", "kept", "--keep", "1")
+        self.assertEqual(len(list((self.folder / "kept").iterdir())), 2)
+
+    def test_what_is_no_checkpoint(self):
+        (self.folder / "no.h5").write_text("not a checkpoint\n")
+        (self.folder / "cut.h5").write_bytes((self.folder / self.half).read_bytes()[:-1])
+        for command in (("checkpoint", "show"), ("checkpoint", "diff", self.half)):
+            self.assertIn("no.h5", self.refused(1, *command, "no.h5"))
+            self.assertIn("cut.h5", self.refused(1, *command, "cut.h5"))
+            self.assertIn("gone.h5", self.refused(1, *command, "gone.h5"))
+        for command in ("generate", "eval"):
+            self.assertIn("cut.h5", self.refused(2, command, "cut.h5"))
+        self.assertIn("cut.h5", self.refused(2, "eval", "cut.h5", ranks=2))
+
+    def test_generate_is_the_same_in_every_layout(self):
+        words = ("generate", self.last, "--prompt", "line ", "--tokens", "20", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9")
+        one = self.good(*words)
+        self.assertTrue(one.startswith("line "))
+        self.assertEqual(len(one.encode()), len("line ") + 20 + 1)
+        for layout, ranks in (("tp=2", 2), ("pp=3", 3), ("tp=3 pp=2", 6)):
+            keys = [f"parallel.{word}" for word in layout.split()]
+            self.assertEqual(self.good(*words, *keys, ranks=ranks), one, layout)
+        self.assertNotEqual(self.good(*words, "--seed", "2"), one)
+        greedy = ("generate", self.last, "--prompt", "line ", "--tokens", "20")
+        self.assertEqual(self.good(*greedy, "--temperature", "0"), self.good(*greedy, "--top-k", "1", "--seed", "9"))
+
+    def test_eval_is_the_same_in_every_layout(self):
+        found = []
+        for ranks, keys in ((0, ()), (2, ("parallel.tp=2",)), (6, ("parallel.tp=3", "parallel.pp=2")), (4, ("parallel.dp=4",))):
+            out = self.good("eval", self.last, "--file", "text.txt", *keys, ranks=ranks)
+            match = re.search(r"step 30: loss (\S+) nats per token, perplexity (\S+); (\d+) windows of 8 tokens", out)
+            found.append((float(match[1]), int(match[3])))
+            self.assertAlmostEqual(float(match[2]), math.exp(found[-1][0]), delta=1e-3)
+        size = (self.folder / "text.txt").stat().st_size
+        self.assertEqual({windows for _, windows in found}, {(size - 1) // 8})
+        for loss, _ in found:
+            self.assertAlmostEqual(loss, found[0][0], delta=1e-9 * found[0][0])
+
+    def refused_run(self, *keys):
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=other", "run.precision=fp64", f"checkpoint.resume={self.half}", *keys)
+        self.assertEqual(code, 2, out + err)
+        return err
+
+    def test_resume_lists_every_difference(self):
+        err = self.refused_run("model.layers=6", "run.seed=5", "data.split=0.3", "optimizer.type=sgd", "run.precision=fp32")
+        for line in ("data.split: 0.1 in the checkpoint, 0.3 in the input", "model.layers: 8 in the checkpoint, 6 in the input",
+                     "run.seed: 1 in the checkpoint, 5 in the input", "optimizer.type:", "run.precision:"):
+            self.assertEqual(err.count(line), 1, err)
+
+    def test_allowed_changes_are_noted(self):
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=changed", "run.precision=fp64", "run.name=changed",
+                              f"checkpoint.resume={self.half}", "optimizer.beta1=0.8", "run.steps=16")
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
+
+    def test_weights_alone_go_to_another_run(self):
+        (self.folder / "other.txt").write_text("other words, " * 100)
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=tuned", "run.precision=fp64", f"checkpoint.resume={self.half}",
+                              "checkpoint.load=weights", "data.path=other.txt", "optimizer.type=sgd", "run.steps=2", "run.name=tuned")
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("this run starts at step 0", out)
+        first = float(restarts.losses(self.folder, "tuned")[0][1])
+        self.assertNotAlmostEqual(first, float(restarts.losses(self.folder, "run")[0][1]), delta=0.1)
+        self.assertIn("model.layers", self.refused_run("checkpoint.load=weights", "model.layers=6"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+"""What the restart tests share: an input that many layouts can run, those layouts, and runs that stop half way."""
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "app"))
+import program  # noqa: E402
+
+STEPS, HALF = 30, 15
+INPUT = f"""
+[run]
+name = "restart"
+steps = {STEPS}
+log_every = 1000
+eval_batches = 0
+[model]
+hidden = 24
+layers = 8
+heads = 12
+kv_heads = 12
+ffn = 24
+seq_len = 8
+vocab_size = 257
+dropout = 0.1
+[batch]
+micro = 1
+global = 24
+[data]
+path = "text.txt"
+[optimizer]
+lr = 3e-3
+warmup_steps = 3
+[comm]
+timeout_s = 120
+[checkpoint]
+every = {HALF}
+keep = 0
+"""
+
+# name: (dp, tp, pp, further keys); one rank first.
+LAYOUTS = {
+    "1": (1, 1, 1, ()),
+    "2dp": (2, 1, 1, ()),
+    "2tp": (1, 2, 1, ()),
+    "2pp-zb_v": (1, 1, 2, ("pipeline.schedule=zb_v",)),
+    "3dp": (3, 1, 1, ()),
+    "3pp-looped": (1, 1, 3, ("pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2")),
+    "4tp-pp": (1, 2, 2, ("parallel.order=pp-tp-dp", "pipeline.schedule=gpipe")),
+    "5pp": (1, 1, 5, ()),
+    "6dp-tp": (3, 2, 1, ()),
+    "6tp-pp": (1, 3, 2, ("pipeline.schedule=zb_h1",)),
+    "7pp": (1, 1, 7, ()),
+    "8": (2, 2, 2, ()),
+    "8dp-pp": (4, 1, 2, ("parallel.order=dp-pp-tp", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2")),
+}
+
+
+def write_inputs(folder):
+    (folder / "input.toml").write_text(INPUT)
+    (folder / "text.txt").write_text("".join(f"line {i} is not line {i * i % 97}\n" for i in range(400)))
+
+
+def keys(layout, output, *more):
+    dp, tp, pp, further = LAYOUTS[layout]
+    return [f"parallel.dp={dp}", f"parallel.tp={tp}", f"parallel.pp={pp}", *further, f"run.output_dir={output}", *more]
+
+
+def ranks(layout):
+    dp, tp, pp, _ = LAYOUTS[layout]
+    return dp * tp * pp
+
+
+def train(folder, layout, output, *more):
+    """Runs to the end of what `more` asks for; returns what it printed."""
+    done = subprocess.run([*program.MPIEXEC, str(ranks(layout)), program.PROGRAM, "input.toml", *keys(layout, output, *more)],
+                          cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=600)
+    if done.returncode != 0:
+        raise AssertionError(f"{layout} {more}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def losses(folder, output):
+    """[(step, loss as written)]"""
+    with open(folder / output / "metrics.csv", newline="") as file:
+        return [(int(row["step"]), row["loss"]) for row in csv.DictReader(file)]
+
+
+def checkpoint(output, step):
+    return f"{output}/checkpoints/restart-{step:08d}.h5"
+
+
+def tool(folder, *words, ranks=0):
+    """A subcommand of p3d; returns (exit code, stdout, stderr)."""
+    launcher = [*program.MPIEXEC, str(ranks)] if ranks else []
+    done = subprocess.run([*launcher, program.PROGRAM, *map(str, words)], cwd=folder, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=program.PATIENCE)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def largest_deviation(a, b):
+    """Of two lists of losses, relative."""
+    if [step for step, _ in a] != [step for step, _ in b]:
+        raise AssertionError(f"not the same steps: {a} and {b}")
+    return max(abs(float(x) - float(y)) / abs(float(y)) for (_, x), (_, y) in zip(a, b))
+
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
