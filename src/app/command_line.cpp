@@ -1,4 +1,5 @@
 #include "command_line.hpp"
+#include "version_text.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
@@ -104,7 +105,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_flag("--check", line.check, "check the input, print what would run, start nothing");
   app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(CLI::PositiveNumber);
   app.add_flag("--help-input", keys, "list every key of the input file with its default");
-  app.add_flag("--version", version, "print version, git hash and what p3d was built with");
+  app.add_flag("--version", version, "print version, git hash, compiler, Kokkos, MPI, HDF5 and BLAS");
 
   bool const speaks = launcher_rank() == 0;
   auto const leave = [&](int code) {
@@ -130,7 +131,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     return refuse(refusal(usage + 7, e.what(), "p3d --help lists the options"));
   }
   if (version || keys) {
-    if (speaks) std::cout << (version ? base::build_description() + "\n" : input_help()) << std::flush;
+    if (speaks) std::cout << (version ? version_text() : input_help()) << std::flush;
     return leave(0);
   }
   for (auto const& word : words) {

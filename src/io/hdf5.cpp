@@ -1,10 +1,17 @@
 #include "hdf5.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/io/hdf5_version.hpp>
 
 #include <cstdlib>
 
 namespace p3d::io {
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  if (H5get_libversion(&major, &minor, &release) < 0) return "unknown";
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(release);
+}
 
 void start_hdf5() {
   static bool const started = [] {

@@ -1,5 +1,5 @@
-// The BLAS is known only when the program is loaded (distributions switch it behind one name), so its thread functions
-// are looked up by name in the running program, once.
+// The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions, for the
+// number of threads and its version, are looked up by name in the running program.
 
 #include <p3d/linalg/host_blas.hpp>
 
@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace p3d::linalg {
 
@@ -56,6 +57,18 @@ int set_blas_threads(int threads) {
   P3D_REQUIRE(threads > 0, "the BLAS needs at least one thread");
   blas().set(threads);
   return blas().get();
+}
+
+std::string blas_version() {
+  if (auto* const openblas = find<char*()>("openblas_get_config")) return openblas();
+  if (auto* const mkl = find<void(char*, int)>("MKL_Get_Version_String")) {
+    std::string text(256, ' ');
+    mkl(text.data(), static_cast<int>(text.size()));
+    text.resize(text.find_last_not_of(std::string_view(" \0", 2)) + 1);
+    return text;
+  }
+  if (auto* const blis = find<char const*()>("bli_info_get_version_str")) return std::string("BLIS ") + blis();
+  return "";
 }
 
 SingleThreadedBlas::SingleThreadedBlas() : before_(blas().get()) {

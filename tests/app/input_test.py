@@ -29,6 +29,9 @@ class CommandLine(AppTest):
         run = self.words("--version", ranks=3)
         self.assertEqual(run.code, 0)
         self.assert_once("p3d ", run.out)
+        for line in (r"p3d \d+\.\d+\.\d+ \(git .+\)", "build  .+", "compiler  .+", r"Kokkos   +\d+\.\d.*, backends [A-Z]+.*", r"Kokkos-Kernels +\d+\.\d.*",
+                     "BLAS  .*blas.*", r"MPI  .*\d+\.\d.*", r"HDF5  +\d+\.\d+\.\d+"):
+            self.assertRegex(run.out, f"(?m)^{line}$")
 
     def test_refuses_what_it_would_ignore(self):
         for arguments in ([], ["--chek"], ["input.toml", "--ranks", "4"], ["input.toml", "other.toml"], ["--ranks", "0", "input.toml"]):

@@ -17,6 +17,6 @@ TEST(Version, StampIsFilledIn) {
   EXPECT_EQ(version_with_hash().find(version() + " (git "), 0u);
   std::string const description = build_description();
   EXPECT_EQ(description.find('@'), std::string::npos) << "a placeholder of the stamp was left: " << description;
-  for (char const* word : {"build", "compiler", "Kokkos", "BLAS"})
+  for (char const* word : {"build", "compiler", "Kokkos ", "Kokkos-Kernels ", "BLAS"})
     EXPECT_NE(description.find(word), std::string::npos) << word;
 }

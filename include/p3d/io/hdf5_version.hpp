@@ -1,0 +1,11 @@
+#pragma once
+// Which HDF5 checkpoints are written with.
+
+#include <string>
+
+namespace p3d::io {
+
+/// Version of the HDF5 library that is loaded, "1.10.8". May be called before MPI starts.
+std::string hdf5_version();
+
+}  // namespace p3d::io

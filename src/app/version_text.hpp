@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace p3d::app {
+
+/// What `p3d --version` prints: what was built, with what, and the libraries that are loaded now.
+std::string version_text();
+
+}  // namespace p3d::app
