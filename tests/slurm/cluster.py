@@ -20,7 +20,8 @@ SlurmctldPort={controller_port}
 SlurmdPort={node_port}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
+# A requeued job waits until the credentials of its last start have expired: 120 s unless told.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -29,6 +30,7 @@ ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
+GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/builtin
@@ -37,7 +39,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 KillWait=8
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:4 State=UNKNOWN
 PartitionName=test Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -113,6 +115,9 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         f.chmod(0o755)
+        for i in range(4):  # GPUs that are empty files
+            (f / f"gpu{i}").touch()
+        (f / "gres.conf").write_text(f"Name=gpu File={f}/gpu[0-3]\n")
         controller_port, node_port = free_ports(2)
         host = socket.gethostname().split(".")[0]
         (f / "slurm.conf").write_text(CONFIGURATION.format(host=host, user=getpass.getuser(), folder=f, cpus=self.cpus,

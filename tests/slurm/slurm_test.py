@@ -1,4 +1,5 @@
-"""p3d under a real Slurm: srun with 4 and 8 ranks, a batch job that meets its time limit, scancel, a task that dies.
+"""p3d under a real Slurm: srun with 4 and 8 ranks, the recipes of inputs/slurm, one of them through its time limit and the queue
+to the end, scancel, a task that dies.
 
 Prints each step with its time. Exit code 77: skipped, with the reason.
 """
@@ -65,11 +66,21 @@ class Test:
         self.input = work / "input.toml"
         self.input.write_text(INPUT)
 
+    def submit(self, script, *arguments, options=()):
+        done = self.slurm.run("sbatch", "--parsable", "-o", self.work / "job-%j.out", "--open-mode=append", *options, script, *arguments,
+                              cwd=self.work)
+        return done.stdout.strip()
+
     def batch(self, text, *options):
         script = self.work / "job.sh"
         script.write_text("#!/bin/bash\n" + text)
-        done = self.slurm.run("sbatch", "--parsable", "-o", self.work / "job-%j.out", "--open-mode=append", *options, script, cwd=self.work)
-        return done.stdout.strip()
+        return self.submit(script, options=options)
+
+    def recipe(self, name, *arguments, options=()):
+        """A shipped recipe on the stand-in node: 4 ranks with one core each instead of what the recipe wants."""
+        small = ("--nodes=1", "--ntasks-per-node=4", "--cpus-per-task=1")
+        return self.submit(self.source / "inputs" / "slurm" / name, self.input, "parallel.dp=2", "parallel.tp=2", *arguments,
+                           options=(*small, *options))
 
     def output(self, job):
         path = self.work / f"job-{job}.out"
@@ -97,10 +108,47 @@ class Test:
         assert worst < 1e-9, f"losses differ by {worst}"
         return f"losses of 6 steps differ by at most {worst:.1e}"
 
+    def recipes(self):
+        """The recipes that run once, as they are shipped but for the size."""
+        jobs = {name: self.recipe(name, f"run.output_dir={self.work}/{name}") for name in ("single-node.sbatch", "many-nodes.sbatch", "gpu.sbatch")}
+        for name, job in jobs.items():
+            self.wait_for(job, lambda: self.ended(job), f"{name} to end", 60)
+            assert self.slurm.job(job)["JobState"] == "COMPLETED", (name, self.slurm.job(job), self.output(job))
+            assert sorted(losses(self.work / name)) == [1, 2, 3, 4, 5, 6], name
+        return ", ".join(jobs) + ": 6 steps each"
+
+    def requeued(self):
+        """The time limit's signal: checkpoint, exit code 75, back into the queue, and on to the end; then as good as one run."""
+        out = self.work / "requeue"
+        constant = ("optimizer.lr_schedule=constant", "optimizer.lr=1e-4", "optimizer.warmup_steps=0")
+        text = self.input.read_text()
+        self.input.write_text(text.replace("steps = 6", "steps = 1000000"))
+        try:
+            job = self.recipe("requeue.sbatch", f"run.output_dir={out}", *constant, options=("--time=1", "--signal=USR1@20"))
+            self.wait_for(job, lambda: int(self.slurm.job(job)["Restarts"]) == 1, "the job to be requeued", 80)
+            stopped = max(losses(out))
+            last = stopped + 5
+            # What would take days ends five steps later: run.steps may change between the parts of a run.
+            self.input.write_text(text.replace("steps = 6", f"steps = {last}"))
+            self.wait_for(job, lambda: self.ended(job), "the requeued job to end", 60)
+        finally:
+            self.input.write_text(text)
+        state, said = self.slurm.job(job), self.output(job)
+        assert (state["JobState"], state["Restarts"]) == ("COMPLETED", "1"), (state, said)
+        assert re.search(rf"Stopped by a signal .* after step {stopped} of 1000000 \(exit code 75\)", said), said
+        assert "goes back into the queue" in said and "Finished 5 steps" in said, said
+        found = losses(out)
+        assert sorted(found) == list(range(1, last + 1)), "metrics.csv has holes"
+        self.slurm.run("srun", "--mpi=pmi2", "-n", 1, self.p3d, self.input, f"run.output_dir={self.work}/whole", f"run.steps={last}",
+                       "run.log_every=1000000", *constant)
+        expected = losses(self.work / "whole")
+        worst = max(abs(found[s] - expected[s]) for s in expected)
+        assert worst < 1e-9, f"losses differ by {worst} from those of one rank without a stop"
+        return f"stopped after step {stopped}, resumed, done after step {last}; losses differ from one rank's by at most {worst:.1e}"
+
     def cancelled(self):
-        """scancel ends all tasks, at a step boundary, and leaves the history whole."""
-        job = self.batch(f"exec srun --mpi=pmi2 {self.p3d} {self.input} run.steps=1000000 run.output_dir={self.work}/cancel parallel.tp=2\n",
-                         "-n", "4")
+        """scancel ends all tasks, at a step boundary, and leaves the history whole; the job does not come back."""
+        job = self.recipe("requeue.sbatch", "run.steps=1000000", f"run.output_dir={self.work}/cancel")
         self.wait_for(job, lambda: self.has_step(job, 3), "the job's third step", 60)
         assert len(tasks_of(self.slurm, job)) == 4, tasks_of(self.slurm, job)
         begin = time.monotonic()
@@ -109,6 +157,10 @@ class Test:
         took = time.monotonic() - begin
         steps = sorted(losses(self.work / "cancel"))
         assert steps == list(range(1, len(steps) + 1)), "metrics.csv has holes"
+        said = self.output(job)
+        assert f"after step {steps[-1]} of 1000000 (exit code 75)" in said and "goes back" not in said, said
+        assert list((self.work / "cancel" / "checkpoints").glob(f"*{steps[-1]}*")), "no checkpoint of the last step"
+        assert self.slurm.job(job)["Restarts"] == "0", self.slurm.job(job)
         return f"4 tasks gone {took:.1f} s after scancel, {len(steps)} whole lines of history"
 
     def killed(self):
@@ -124,7 +176,7 @@ class Test:
         return f"job {state['JobState']} with exit code {state['ExitCode']} after {took:.1f} s"
 
     def run(self):
-        for step in (self.srun_with_4_and_8_ranks, self.cancelled, self.killed):
+        for step in (self.srun_with_4_and_8_ranks, self.recipes, self.requeued, self.cancelled, self.killed):
             begin = time.monotonic()
             said = step()
             print(f"{step.__name__:<26} {time.monotonic() - begin:6.1f} s   {said}", flush=True)
@@ -144,6 +196,9 @@ def main():
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="p3d-slurm-work-") as work, cluster.Cluster(cpus=8) as slurm:
         print(f"{'slurm starts':<26} {time.monotonic() - begin:6.1f} s   {slurm.run('sinfo', '--version').stdout.strip()}", flush=True)
+        # The recipes call p3d and srun as at a site: by name, with the site's way of starting MPI.
+        slurm.environment["PATH"] = f"{args.p3d.parent}:{slurm.environment['PATH']}"
+        slurm.environment["SLURM_MPI_TYPE"] = "pmi2"
         Test(slurm, args.p3d, args.source, pathlib.Path(work)).run()
     print(f"{'in all':<26} {time.monotonic() - begin:6.1f} s")
 
