@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -36,9 +37,14 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
 }
 
 std::string to_csv(PipelineCosts const& costs) {
-  std::string text = "stage,forward,input,weight\n";
-  for (std::size_t s = 0; s < costs.stages.size(); ++s)
-    text += fmt::format("{},{},{},{}\n", s, costs.stages[s].forward, costs.stages[s].input, costs.stages[s].weight);
+  std::string text = "stage,forward,input,weight";
+  bool const whole = std::any_of(costs.stages.begin(), costs.stages.end(), [](StageCost const& c) { return c.backward >= 0; });
+  text += whole ? ",backward\n" : "\n";
+  for (std::size_t s = 0; s < costs.stages.size(); ++s) {
+    StageCost const& c = costs.stages[s];
+    text += fmt::format("{},{},{},{}", s, c.forward, c.input, c.weight);
+    text += whole ? fmt::format(",{}\n", c.whole()) : "\n";
+  }
   if (costs.latency > 0) text += fmt::format("latency,{}\n", costs.latency);
   if (std::isfinite(costs.bandwidth)) text += fmt::format("bandwidth,{}\n", costs.bandwidth);
   if (costs.message_bytes > 0) text += fmt::format("message_bytes,{}\n", costs.message_bytes);
@@ -80,12 +86,12 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
     if (words.size() == 2 && words[0] == "latency") costs.latency = number(1);
     else if (words.size() == 2 && words[0] == "bandwidth") costs.bandwidth = number(1);
     else if (words.size() == 2 && words[0] == "message_bytes") costs.message_bytes = number(1);
-    else if (words.size() == 4) {
+    else if (words.size() == 4 || words.size() == 5) {
       double const stage = number(0);
       if (stage >= num_stages || stage != std::floor(stage)) refuse(fmt::format("a stage below {}", num_stages), words[0]);
-      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3)};
+      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3), words.size() == 5 ? number(4) : -1};
     } else {
-      refuse("stage,forward,input,weight, or latency, bandwidth or message_bytes and a number", row);
+      refuse("stage,forward,input,weight[,backward], or latency, bandwidth or message_bytes and a number", row);
     }
   }
   for (std::size_t s = 0; s < costs.stages.size(); ++s)

@@ -188,7 +188,7 @@ private:
     if (makes_weight_gradient(a.op)) --live_[at(rank)];
     spend(rank, a,
           a.op == Op::forward          ? cost.forward
-          : a.op == Op::backward       ? cost.input + cost.weight
+          : a.op == Op::backward       ? cost.whole()
           : a.op == Op::backward_input ? cost.input
                                        : cost.weight,
           time, r.busy);

@@ -24,6 +24,7 @@ struct Executor<T>::Run {
   bool training;
   double loss_scale;
   Hooks const& hooks;
+  Recorder* recorder;
   double loss_sum = 0.0;
 };
 
@@ -62,21 +63,34 @@ double Executor<T>::run(schedule::Program const& program, std::int64_t step, boo
                         Hooks const& hooks) {
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const& known = details(program);
-  Run run{program, training, loss_scale, hooks};
+  Run run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
+  if (run.recorder) run.recorder->begin_step(step);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
-    execute(actions[i], known[i], run);
+    if (run.recorder) {
+      execute_recorded(actions[i], known[i], run);
+    } else {
+      execute(actions[i], known[i], run);
+    }
   }
   comm::set_activity(step, "end of the step");
-  wait_for_all_sends();
+  wait_for_all_sends(run);
   return run.loss_sum;
+}
+
+template <class T>
+void Executor<T>::execute_recorded(Action const& action, Detail const& detail, Run& run) {
+  run.recorder->begin_action();
+  execute(action, detail, run);
+  device::fence(exec_, "p3d::runtime::recorded_action");
+  run.recorder->end_action(action);
 }
 
 template <class T>
 void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
   switch (action.op) {
     case Op::recv_activation:
-      take_slot(action);
+      take_slot(action, run);
       receive(action, run);
       break;
     case Op::recv_gradient: receive(action, run); break;
@@ -88,7 +102,7 @@ void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) 
     case Op::send_gradient: send(action, run); break;
     case Op::reduce_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
     case Op::optimizer_step:
-      wait_for_all_sends();
+      wait_for_all_sends(run);
       timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum); });
       break;
   }
@@ -100,11 +114,11 @@ typename Executor<T>::Messages& Executor<T>::messages(Action const& action) {
 }
 
 template <class T>
-void Executor<T>::take_slot(Action const& action) {
+void Executor<T>::take_slot(Action const& action, Run const& run) {
   // The slot's buffers may still be on their way from its last microbatch.
   auto& m = messages(action);
-  timed_wait(m.send_activation);
-  timed_wait(m.send_gradient);
+  timed_wait(m.send_activation, Op::send_activation, action, run);
+  timed_wait(m.send_gradient, Op::send_gradient, action, run);
 }
 
 template <class T>
@@ -112,9 +126,9 @@ void Executor<T>::forward(Action const& action, Detail const& detail, Run& run) 
   auto& s = stage(action);
   auto& m = messages(action);
   if (m.recv_activation.active()) {
-    timed_wait(m.recv_activation);
+    timed_wait(m.recv_activation, Op::recv_activation, action, run);
   } else {
-    take_slot(action);
+    take_slot(action, run);
     if (detail.neighbour_slot >= 0) {
       Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1)->output(detail.neighbour_slot));
     }
@@ -129,13 +143,13 @@ void Executor<T>::backward(Action const& action, Detail const& detail, Run& run)
   auto& m = messages(action);
   if (schedule::makes_input_gradient(action.op)) {
     if (m.recv_gradient.active()) {
-      timed_wait(m.recv_gradient);
+      timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
     } else if (detail.neighbour_slot >= 0) {
       Kokkos::deep_copy(exec_, s.gradient(action.slot), stages_.at(action.stage + 1)->gradient(detail.neighbour_slot));
     }
   }
   // The input part overwrites the output. Its send is over: the gradient that came back was made from it.
-  if (action.op == Op::backward_input) timed_wait(m.send_activation);
+  if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
   typename model::Stage<T>::Ready ready;
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
@@ -177,10 +191,11 @@ void Executor<T>::send(Action const& action, Run const& run) {
 }
 
 template <class T>
-void Executor<T>::wait_for_all_sends() {
+void Executor<T>::wait_for_all_sends(Run const& run) {
   for (auto& [place, m] : messages_) {
-    timed_wait(m.send_activation);
-    timed_wait(m.send_gradient);
+    Action const slot{Op::forward, place.first, -1, place.second};
+    timed_wait(m.send_activation, Op::send_activation, slot, run);
+    timed_wait(m.send_gradient, Op::send_gradient, slot, run);
   }
 }
 
@@ -196,11 +211,15 @@ void Executor<T>::timed(Phase phase, Work&& work) {
 }
 
 template <class T>
-void Executor<T>::timed_wait(comm::Request& request) {
+void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, Run const& run) {
   if (!request.active()) return;
+  double const begin = run.recorder ? Recorder::now() : 0.0;
   base::Stopwatch watch;
   request.wait();
   times_[Phase::pipeline_wait] += watch.seconds();
+  // The microbatch of a send that is waited for is that of the slot's last user.
+  bool const sends = schedule::is_send(message);
+  if (run.recorder) run.recorder->waited({message, action.stage, sends ? -1 : action.microbatch, action.slot}, begin);
 }
 
 template class Executor<float>;

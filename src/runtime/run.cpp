@@ -11,6 +11,7 @@
 #include <p3d/runtime/checkpoint.hpp>
 #include <p3d/runtime/progress.hpp>
 #include <p3d/runtime/signals.hpp>
+#include <p3d/runtime/tracing.hpp>
 #include <p3d/runtime/trainer.hpp>
 
 #include <fmt/format.h>
@@ -50,6 +51,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world, b
   Checkpointing<T> checkpoints(trainer, start);
   base::log_root(checkpoints.describe() + "\n");
   SignalGuard signals(root);
+  Tracing<T> tracing(trainer);
   Progress progress(c.run.steps, c.run.log_every, root ? terminal_columns() : 0);
   base::Stopwatch whole;
   double const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
@@ -91,12 +93,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world, b
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
 
+  auto const traced = tracing.finish();
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
   base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
                              base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
                              eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
                              base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
   base::log_root(phases);
+  if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
     auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,

@@ -124,8 +124,16 @@ void Trainer<T>::State::reduce(int stage) {
 }
 
 template <class T>
+void Trainer<T>::State::wait_recorded(comm::Request& request) {
+  auto* const recorder = executor->recorder();
+  double const begin = recorder ? Recorder::now() : 0.0;
+  request.wait();
+  if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
+}
+
+template <class T>
 void Trainer<T>::State::finish_tie() {
-  if (tie.active()) tie.wait();
+  if (tie.active()) wait_recorded(tie);
   auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
   if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
   auto const a = first->second->params.matrix("embed.token.weight").grad, b = last->second->params.matrix("embed.token.weight").grad;
@@ -145,7 +153,8 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   }
   // Every rank of a tp group saw the whole group's loss.
   std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_signal() != 0 ? 1.0 : 0.0, result.votes};
-  mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum).wait();
+  auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
+  wait_recorded(summed);
   result.loss = sums[0] / static_cast<double>(tokens_per_step());
   result.grad_norm = std::sqrt(sums[1]);
   result.stop = sums[2] > 0.0;
@@ -283,6 +292,9 @@ PhaseTimes Trainer<T>::times() const {
   t[Phase::other] += std::max(0.0, state_->elapsed - t.total());
   return t;
 }
+
+template <class T>
+void Trainer<T>::record_into(Recorder* recorder) { state_->executor->record_into(recorder); }
 
 template <class T>
 std::vector<double> Trainer<T>::gather_value(std::string const& name) { return state_->gather(name, false); }

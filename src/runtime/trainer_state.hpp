@@ -54,6 +54,8 @@ struct Trainer<T>::State {
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   void reduce(int stage);
+  /// Waits for other ranks during the update.
+  void wait_recorded(comm::Request& request);
   /// Both copies of a tied embedding get the sum of their gradients.
   void finish_tie();
   /// Sums loss, gradient norm and the stop flag over the ranks, checks them, updates the parameters.

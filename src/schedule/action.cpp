@@ -61,7 +61,7 @@ std::string to_string(Action const& action) {
   if (action.op == Op::optimizer_step) return std::string(name);
   std::string text = fmt::format("{}{}", action.stage, name);
   if (action.op == Op::reduce_gradients) return text;
-  text += fmt::format("{}", action.microbatch);
+  if (action.microbatch >= 0) text += fmt::format("{}", action.microbatch);  // a wait may not know it
   if (action.slot >= 0) text += fmt::format("@{}", action.slot);
   return text;
 }

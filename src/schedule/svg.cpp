@@ -129,7 +129,7 @@ private:
     bool seen[6]{};
     for (TimelineRows const& t : sorted_)
       for (auto const& row : t.rows)
-        for (TimelineEvent const& e : row) seen[static_cast<int>(category_of(e.action.op))] = true;
+        for (TimelineEvent const& e : row) seen[static_cast<int>(category_of(e))] = true;
     seen[static_cast<int>(Category::wait)] = true;
     double x = left;
     y_ += 12;
@@ -203,11 +203,15 @@ private:
     auto const& events = sorted.rows[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < events.size();) {
       // Neighbours of one kind too narrow to be seen apart are drawn as one.
-      Category const category = category_of(events[i].action.op);
+      Category const category = category_of(events[i]);
+      if (category == Category::wait) {  // the ground that all is drawn on
+        ++i;
+        continue;
+      }
       double const x = x_of(events[i].start, sorted);
       double end = x_of(events[i].end, sorted);
       std::size_t next = i + 1;
-      while (end - x < 2 && next < events.size() && category_of(events[next].action.op) == category &&
+      while (end - x < 2 && next < events.size() && category_of(events[next]) == category &&
              x_of(events[next].start, sorted) - end < 0.5)
         end = x_of(events[next++].end, sorted);
       double const width = end - x;

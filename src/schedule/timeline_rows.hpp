@@ -24,6 +24,7 @@ constexpr Category category_of(Op op) {
          : op == Op::backward_weight ? Category::weight
                                      : Category::other;
 }
+constexpr Category category_of(TimelineEvent const& e) { return e.waits ? Category::wait : category_of(e.action.op); }
 constexpr char const* category_name(Category c) {
   switch (c) {
     case Category::forward: return "forward";

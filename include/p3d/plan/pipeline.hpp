@@ -28,7 +28,8 @@ struct MachineRates {
 /// has the products of the forward and twice its attention, the weight part the products; the head is on the last stage.
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
-/// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds; then, where they are not free,
+/// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an undivided
+/// backward does not take as long as its parts); then, where they are not free,
 /// "latency,<seconds>", "bandwidth,<bytes per second>" and "message_bytes,<bytes>". parse_costs() throws base::Error with the line.
 std::string to_csv(PipelineCosts const& costs);
 PipelineCosts parse_costs(std::string_view text, int num_stages);

@@ -11,9 +11,11 @@
 
 namespace p3d::plan {
 
-/// Seconds (or any unit) for one microbatch on one stage; B takes input + weight.
+/// Seconds (or any unit) for one microbatch on one stage.
 struct StageCost {
   double forward = 1, input = 1, weight = 1;
+  double backward = -1;  ///< of an undivided B; negative: input + weight
+  double whole() const { return backward < 0 ? input + weight : backward; }
   bool operator==(StageCost const&) const = default;
 };
 

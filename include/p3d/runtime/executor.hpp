@@ -5,6 +5,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/runtime/phases.hpp>
+#include <p3d/runtime/recorder.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 #include <cstdint>
@@ -47,6 +48,10 @@ public:
 
   PhaseTimes& times() { return times_; }
 
+  /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
+  void record_into(Recorder* recorder) { recorder_ = recorder; }
+  Recorder* recorder() { return recorder_; }
+
 private:
   /// The messages that read or write a slot.
   struct Messages {
@@ -61,18 +66,20 @@ private:
   struct Run;
   std::vector<Detail> const& details(schedule::Program const& program);
   void execute(schedule::Action const& action, Detail const& detail, Run& run);
-  void take_slot(schedule::Action const& action);
+  void execute_recorded(schedule::Action const& action, Detail const& detail, Run& run);
+  void take_slot(schedule::Action const& action, Run const& run);
   void forward(schedule::Action const& action, Detail const& detail, Run& run);
   void backward(schedule::Action const& action, Detail const& detail, Run& run);
   void receive(schedule::Action const& action, Run const& run);
   void send(schedule::Action const& action, Run const& run);
-  void wait_for_all_sends();
+  void wait_for_all_sends(Run const& run);
   Messages& messages(schedule::Action const& action);
   model::Stage<T>& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
   /// Runs `work`, books its time less the time it waited for TP messages.
   template <class Work>
   void timed(Phase phase, Work&& work);
-  void timed_wait(comm::Request& request);
+  /// Waits for a message of the slot of `action`.
+  void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, Run const& run);
 
   std::map<int, model::Stage<T>*> stages_;
   comm::Communicator* pipeline_;
@@ -81,6 +88,7 @@ private:
   std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   PhaseTimes times_;
+  Recorder* recorder_ = nullptr;
 };
 
 }  // namespace p3d::runtime

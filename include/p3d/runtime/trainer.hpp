@@ -8,6 +8,7 @@
 #include <p3d/data/token_source.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/runtime/phases.hpp>
+#include <p3d/runtime/recorder.hpp>
 #include <p3d/runtime/run_plan.hpp>
 
 #include <cstdint>
@@ -86,6 +87,8 @@ public:
   comm::Mesh& mesh();
   /// Time by phase on this rank since construction.
   PhaseTimes times() const;
+  /// From now on the times of the actions of training go there, until it is null. It must live as long.
+  void record_into(Recorder* recorder);
   /// Activation and scratch bytes of this rank: taken from the arena, at its highest.
   std::size_t activation_high_water() const;
   std::size_t activation_capacity() const;

@@ -9,16 +9,18 @@
 
 namespace p3d::schedule {
 
-/// One action on one rank. For messages, the time that the rank spends on them itself (usually nothing).
+/// One action on one rank. For messages, the time that the rank spends on them itself (usually nothing), or waits for them.
 struct TimelineEvent {
-  int rank = 0;      ///< pipeline rank
+  int rank = 0;        ///< pipeline rank
   Action action;
-  double start = 0;  ///< seconds
+  double start = 0;    ///< seconds
   double end = 0;
+  bool waits = false;  ///< the rank waits for this message (or, at STEP, for the other ranks)
+  int step = -1;       ///< of the training run; -1: not said
   bool operator==(TimelineEvent const&) const = default;
 };
 
-/// One step (or several) of a pipeline. The time between two events of a rank is time that it waited.
+/// One step (or several) of a pipeline. The time between two events of a rank is time that it waited, too.
 struct Timeline {
   int num_ranks = 0;
   std::vector<TimelineEvent> events;     ///< in any order; of one rank they do not overlap
@@ -49,7 +51,9 @@ std::string to_svg(Timeline const& timeline, std::string const& time_unit = "s")
 std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit = "s");
 
 /// The Chrome trace format (JSON; opens in Perfetto and chrome://tracing): one track per rank, times in microseconds, the
-/// waits as events of their own.
+/// waits as events of their own ("wait 2RECV_F3" where it is known for what).
 std::string to_chrome_trace(Timeline const& timeline);
+/// Several pipelines, each a process named by its title, on one clock.
+std::string to_chrome_trace(std::vector<Timeline> const& timelines);
 
 }  // namespace p3d::schedule

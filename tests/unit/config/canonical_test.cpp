@@ -33,7 +33,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"optimizer.warmup_steps", {"7"}}, {"optimizer.beta1", {"0.8"}}, {"optimizer.beta2", {"0.999"}}, {"optimizer.eps", {"1e-9"}},
       {"optimizer.weight_decay", {"0"}}, {"optimizer.grad_clip", {"0.30000000000000004"}}, {"comm.timeout_s", {"1e22"}},
       {"comm.bucket_mb", {"0.001"}}, {"comm.gpu_aware", {"off"}}, {"sample.tokens", {"7"}}, {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
-      {"sample.temperature", {"0"}}, {"run.time_limit", {"90s"}}, {"checkpoint.dir", {"/x/z"}}, {"checkpoint.every", {"\"30min\""}},
+      {"sample.temperature", {"0"}}, {"run.trace", {"true"}}, {"run.time_limit", {"90s"}}, {"checkpoint.dir", {"/x/z"}}, {"checkpoint.every", {"\"30min\""}},
       {"checkpoint.keep", {"0"}}, {"checkpoint.resume", {"none"}}, {"checkpoint.load", {"weights", std::string("checkpoint.resume=") + P3D_SOURCE_DIR + "/LICENSE"}},
       {"checkpoint.async", {"false"}}, {"checkpoint.buffer_mb", {"7"}}, {"checkpoint.on_error", {"continue"}}};
   return map;

@@ -1,0 +1,78 @@
+"""run.trace: what it writes, and that its times can be true."""
+import json
+import re
+import subprocess
+import unittest
+import xml.etree.ElementTree
+
+import program
+from program import AppTest
+
+MICROBATCHES, STEPS = 4, 3
+CLOCKS = 5e3  # microseconds by which the clocks of ranks may still differ when ranks share cores
+
+
+class Trace(AppTest):
+    def traced(self, ranks, *arguments):
+        run = self.run_to_end(ranks, "run.trace=true", f"run.steps={STEPS}", "run.eval_every=1", *arguments)
+        self.assertEqual((run.code, run.err), (0, ""), run.out)
+        self.assert_once("Pipeline bubble of 4 microbatches on ", run.out)
+        self.assertRegex(run.out, r"over 2 steps: predicted -?\d+\.\d %.*measured -?\d+\.\d %, difference [+-]\d+\.\d points")
+        with open(self.results / "trace.json") as file:
+            events = json.load(file)["traceEvents"]
+        self.svg = (self.results / "trace.svg").read_text()
+        xml.etree.ElementTree.fromstring(self.svg)
+        return run, [e for e in events if e["ph"] == "X"]
+
+    def check(self, events, pipelines, stages, names):
+        by_action = {}
+        for process in range(pipelines):
+            mine = [e for e in events if e["pid"] == process]
+            for e in mine:
+                if e["cat"] not in ("wait", "other"):
+                    self.assertRegex(e["name"], r"^\d+[A-Z]\d+$")
+                    by_action[process, e["args"]["step"], e["name"]] = (e["ts"], e["ts"] + e["dur"])
+            for rank in {e["tid"] for e in mine}:  # nothing happens at the same time
+                last = 0.0
+                for e in sorted((e for e in mine if e["tid"] == rank), key=lambda e: e["ts"]):
+                    self.assertGreaterEqual(e["ts"], last - 0.01, e)
+                    last = e["ts"] + e["dur"]
+            for step in range(1, STEPS + 1):  # every action is there, evaluation is not, and data arrive after they were made
+                for m in range(MICROBATCHES):
+                    for stage in range(stages):
+                        for name in names:
+                            self.assertIn((process, step, f"{stage}{name}{m}"), by_action)
+                        if stage > 0:
+                            made = by_action[process, step, f"{stage - 1}F{m}"][1]
+                            self.assertGreater(by_action[process, step, f"{stage}F{m}"][0], made - CLOCKS)
+                            made = by_action[process, step, f"{stage}{names[1]}{m}"][1]
+                            self.assertGreater(by_action[process, step, f"{stage - 1}{names[1]}{m}"][0], made - CLOCKS)
+        self.assertEqual(len(by_action), pipelines * STEPS * MICROBATCHES * stages * len(names))
+
+    def test_every_action_of_every_rank(self):
+        run, events = self.traced(4, "parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
+        self.check(events, 2, 2, "FB")
+        self.assertTrue(any(e["name"].startswith("wait 1RECV_F") for e in events))
+        for words in (">1f1b, 2 ranks, 4 microbatches: measured, step ", ">the same step simulated", ">wait (lost time)<"):
+            self.assertIn(words, self.svg)
+        costs = self.results / "costs.csv"
+        self.assertEqual(costs.read_text().count("\n"), 5, costs.read_text())
+        simulated = subprocess.run([program.PROGRAM, "schedule", "simulate", "input.toml", "--ranks", "4", "parallel.dp=1", "parallel.tp=2",
+                                    "parallel.pp=2", "--costs", costs], cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+        # The summary's prediction is what the command makes of the table.
+        predicted = re.search(r"predicted (\d+\.\d) %", run.out)[1]
+        self.assertIn(f"bubble {predicted} %", simulated)
+
+    def test_divided_backward_with_two_stages_on_a_rank(self):
+        _, events = self.traced(2, "parallel.dp=1", "parallel.pp=2", "pipeline.schedule=zb_v")
+        self.check(events, 1, 4, "FIW")
+
+    def test_nothing_without_it(self):
+        run = self.run_to_end(2, "parallel.pp=2", "run.steps=1")
+        self.assertEqual(run.code, 0)
+        self.assertNotIn("bubble", run.out)
+        self.assertEqual(sorted(p.name for p in self.results.iterdir()), ["metrics.csv", "resolved.toml"])
+
+
+if __name__ == "__main__":
+    unittest.main()
