@@ -23,6 +23,8 @@ void add_run(std::vector<Key>& table) {
   s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
            "precision of weights and arithmetic; fp64 is for verification");
   s.flag("trace", &Run::trace, "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
+  s.flag("ceiling", &Run::ceiling,
+         "measure the model's matrix products at the start (a second or so) and end with the MFU against them");
   s.add("time_limit", "string: \"\" | wall time such as \"90s\", \"30min\", \"2h\"",
         "stop in time before it, with a checkpoint; \"\": Slurm's end time where there is one", "\"\"",
         [](toml::node const& node, std::string const&, Config& config) -> MaybeMismatch {

@@ -36,8 +36,8 @@ enum class Weight { ignored, noted, forbidden };
 Weight weight_of(std::string const& key, config::Config const& config) {
   static std::set<std::string> const same_data{"run.seed", "run.precision", "batch.global", "data.format", "data.tokenizer",
                                                "data.split", "optimizer.type"};
-  static std::set<std::string> const free{"run.name", "run.output_dir", "run.log_every", "run.trace", "run.time_limit", "run.eval_every",
-                                          "run.eval_batches", "model.preset", "batch.micro", "batch.microbatches", "data.path"};
+  static std::set<std::string> const free{"run.name", "run.output_dir", "run.log_every", "run.trace", "run.ceiling", "run.time_limit",
+                                          "run.eval_every", "run.eval_batches", "model.preset", "batch.micro", "batch.microbatches", "data.path"};
   bool const all = config.checkpoint.load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout") return all ? Weight::noted : Weight::ignored;

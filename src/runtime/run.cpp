@@ -8,6 +8,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
+#include <p3d/runtime/ceiling.hpp>
 #include <p3d/runtime/checkpoint.hpp>
 #include <p3d/runtime/progress.hpp>
 #include <p3d/runtime/signals.hpp>
@@ -16,8 +17,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "gpu_aware.hpp"
 #include "placement.hpp"
@@ -35,10 +38,18 @@ std::string machine(comm::Communicator const& world) {
                      device::backend_name(), base::counted(device::host_threads(), "thread"));
 }
 
+double median(std::vector<double> v) {
+  if (v.empty()) return 0.0;
+  auto const middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), middle, v.end());
+  return *middle;
+}
+
 /// A failure of rank 0's files ends the run on all ranks: the exception leaves through main, which aborts.
 template <class T>
-base::ExitCode train(config::Config const& c, comm::Communicator const& world, base::Stopwatch start) {
+base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
+  double const ceiling = c.run.ceiling ? quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
   Trainer<T> trainer(c, world);
   std::int64_t const first_step = resume(trainer);
   std::optional<RunFiles> files;
@@ -60,6 +71,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world, b
   std::optional<double> eval_loss;
   std::int64_t done = first_step;
   bool stopped = false;
+  std::vector<double> step_seconds;
   double in_steps = 0.0;
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
@@ -74,6 +86,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world, b
     }
     double const seconds = watch.seconds();
     in_steps += seconds;
+    step_seconds.push_back(seconds);
     done = r.step;
     if (done == first_step + 1) first_loss = r.loss;
     last_loss = r.loss;
@@ -99,6 +112,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator const& world, b
                              base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
                              eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
                              base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
+  if (ceiling > 0.0 && !step_seconds.empty()) base::log_root(describe_mfu(c, world.size(), median(step_seconds), ceiling));
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {

@@ -34,6 +34,7 @@ struct Run {
   std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
   Precision precision = Precision::fp32;
   bool trace = false;                   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
+  bool ceiling = true;                  ///< measure the speed of the model's matrix products at the start
   Duration time_limit;                  ///< wall time of this start of the program; zero: Slurm's end time, if known
   bool operator==(Run const&) const = default;
 };

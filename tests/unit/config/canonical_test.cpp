@@ -20,6 +20,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
   static std::map<std::string, std::vector<std::string>> const map{
       {"run.name", {"other"}}, {"run.seed", {"9223372036854775807"}}, {"run.steps", {"101"}}, {"run.output_dir", {"/x/y"}},
       {"run.log_every", {"11"}}, {"run.eval_every", {"3"}}, {"run.eval_batches", {"0"}}, {"run.precision", {"fp64"}},
+      {"run.ceiling", {"false"}},
       {"model.preset", {"gpt2-tiny"}}, {"model.vocab_size", {"50257"}}, {"model.hidden", {"72"}}, {"model.layers", {"5"}},
       {"model.heads", {"8"}}, {"model.kv_heads", {"1"}}, {"model.ffn", {"123"}}, {"model.seq_len", {"65"}}, {"model.norm", {"rmsnorm"}},
       {"model.position", {"rope"}}, {"model.activation", {"swiglu"}}, {"model.bias", {"false"}}, {"model.tied_embeddings", {"false"}},

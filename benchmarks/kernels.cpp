@@ -1,0 +1,195 @@
+// Each kernel against the ceilings of the core it runs on: bytes that must move against memory bandwidth (triad), operations
+// against the speed of a large matrix product. `roof` is the time that the slower of the two allows over the time it took.
+//
+//   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv        (default 1024 768 3072 50257 12: GPT-2 124M)
+//   bench_kernels --attention 1024 2048 4096 8192 > attention.csv           (head dimension 64, 4 heads; peak memory)
+
+#include "bench.hpp"
+
+#include <p3d/kernels/attention.hpp>
+#include <p3d/kernels/cross_entropy.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/embedding.hpp>
+#include <p3d/kernels/norm.hpp>
+#include <p3d/kernels/rope.hpp>
+#include <p3d/kernels/update.hpp>
+#include <p3d/linalg/gemm.hpp>
+
+#include <cstring>
+#include <memory>
+
+namespace {
+
+using namespace p3d;
+using device::Owned1;
+using device::Owned2;
+using device::View1;
+using device::View2;
+using F = float;
+
+/// Numbers of ordinary size, different everywhere.
+template <class View>
+void fill(View const& v) {
+  auto const host = Kokkos::create_mirror_view(v);
+  std::uint32_t x = 1;
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    x = x * 1664525u + 1013904223u;
+    host.data()[i] = static_cast<F>(x >> 8) / static_cast<F>(1 << 23) - 1.0f;
+  }
+  Kokkos::deep_copy(v, host);
+}
+Owned2<F> matrix(std::int64_t rows, std::int64_t cols) {
+  Owned2<F> m("p3d::bench::matrix", rows, cols);
+  fill(m);
+  return m;
+}
+Owned1<F> vector(std::int64_t n) {
+  Owned1<F> v("p3d::bench::vector", n);
+  fill(v);
+  return v;
+}
+
+struct Row {
+  std::string name;
+  double numbers;  ///< read or written, once each
+  double flops;
+  bench::Case timing;
+};
+
+struct Ceilings {
+  bench::Triad triad;
+  Owned2<F> a = matrix(1024, 1024), b = matrix(1024, 1024), c = matrix(1024, 1024);
+  bench::Case memory{[this] { triad(); }};
+  bench::Case product{[this] {
+    linalg::gemm<F>(device::ExecSpace(), linalg::Op::none, linalg::Op::none, 1.0f, a, b, 0.0f, c);
+    Kokkos::fence();
+  }};
+  double bandwidth() const { return bench::Triad::bytes() / memory.best(); }
+  double speed() const { return 2.0 * 1024 * 1024 * 1024 / product.best(); }
+};
+
+void report(std::vector<Row>& rows, int rounds) {
+  Ceilings roof;
+  std::vector<bench::Case*> cases{&roof.memory, &roof.product};
+  for (auto& r : rows) cases.push_back(&r.timing);
+  bench::time_in_turn(cases, rounds);
+  fmt::print("# triad {:.2f} GB/s, product of 1024^3 {:.2f} GFLOP/s\n", roof.bandwidth() * 1e-9, roof.speed() * 1e-9);
+  fmt::print("kernel,milliseconds,GB/s,of_triad,GFLOP/s,of_product,roof\n");
+  for (auto const& r : rows) {
+    double const t = r.timing.best(), bytes = r.numbers * sizeof(F);
+    fmt::print("{},{:.4f},{:.2f},{:.3f},{:.2f},{:.3f},{:.3f}\n", r.name, t * 1e3, bytes / t * 1e-9, bytes / t / roof.bandwidth(),
+               r.flops / t * 1e-9, r.flops / t / roof.speed(), std::max(bytes / roof.bandwidth(), r.flops / roof.speed()) / t);
+  }
+}
+
+void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v, std::int64_t heads) {
+  device::ExecSpace const e;
+  std::vector<Row> rows;
+  auto const add = [&](std::string const& name, double numbers, double flops, std::function<void()> work) {
+    rows.push_back({name, numbers, flops, {[work, e] {
+                      work();
+                      device::fence(e, "p3d::bench::kernel");
+                    }}});
+  };
+  auto const N = static_cast<double>(n), H = static_cast<double>(h), FF = static_cast<double>(f), V = static_cast<double>(v);
+  auto const x = matrix(n, h), y = matrix(n, h), d = matrix(n, h);
+  auto const wide = matrix(n, 2 * f), act = matrix(n, f), dact = matrix(n, f), dwide = matrix(n, 2 * f);
+  auto const weight = vector(h), bias = vector(h), dweight = vector(h), dbias = vector(h), mean = vector(n), rstd = vector(n);
+  auto const long_bias = vector(f), long_dbias = vector(f);
+  auto const up = device::columns(View2<F>(wide), 0, f), dup = device::columns(View2<F>(dwide), 0, f);
+  add("layernorm_forward", 2 * N * H, 0, [=] { kernels::layernorm_forward<F>(e, x, weight, bias, 1e-5, y, mean, rstd); });
+  add("layernorm_backward", 4 * N * H, 0, [=] {
+    kernels::layernorm_backward<F>(e, d, x, weight, mean, rstd, kernels::Store::add, y, dweight, dbias);
+  });
+  add("rmsnorm_forward", 2 * N * H, 0, [=] { kernels::rmsnorm_forward<F>(e, x, weight, 1e-5, y, rstd); });
+  add("rmsnorm_backward", 4 * N * H, 0,
+      [=] { kernels::rmsnorm_backward<F>(e, d, x, weight, rstd, kernels::Store::add, y, dweight); });
+  add("add_bias", 2 * N * FF, 0, [=] { kernels::add_bias<F>(e, act, long_bias); });
+  add("bias_backward", N * FF, 0, [=] { kernels::bias_backward<F>(e, act, long_dbias); });
+  add("gelu_forward", 2 * N * FF, 0, [=] { kernels::gelu_forward<F>(e, up, act); });
+  add("gelu_backward", 3 * N * FF, 0, [=] { kernels::gelu_backward<F>(e, up, dact, dup); });
+  add("swiglu_forward", 3 * N * FF, 0, [=] { kernels::swiglu_forward<F>(e, wide, act); });
+  add("swiglu_backward", 5 * N * FF, 0, [=] { kernels::swiglu_backward<F>(e, wide, dact, dwide); });
+  add("residual_forward", 3 * N * H, 0, [=] { kernels::residual_forward<F>(e, {0, 1, n}, x, y, bias, {}, y); });
+  auto const logits = matrix(n, v);
+  Owned1<int> const targets("p3d::bench::targets", n);
+  auto const top = vector(n), lse = vector(n);
+  auto const sums = matrix(2, n);
+  add("logits_max", N * V, 0, [=] { kernels::logits_max<F>(e, logits, v, top); });
+  add("logits_sums", N * V, 0, [=] { kernels::logits_sums<F>(e, logits, v, 0, targets, top, sums); });
+  add("cross_entropy_backward", 2 * N * V, 0,
+      [=] { kernels::cross_entropy_backward<F>(e, targets, lse, v, 0, 1e-3f, logits); });
+  auto const table = matrix(v, h);
+  add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<F>(e, targets, table, 0, x); });
+  add("embedding_backward", 3 * N * H, 0, [=] { kernels::embedding_backward<F>(e, targets, x, 0, table); });
+  auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h);
+  add("rope", 4 * N * H, 0,
+      [=] { kernels::rope<F>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv); });
+  kernels::AttentionShape const shape{{0, 1, n}, heads, heads, h / heads, 0, heads, 0.125};
+  auto const space = vector(kernels::attention_workspace(shape)), attention_lse = vector(n * heads);
+  double const causal = 4.0 * N * (N + 1) / 2 * H;
+  add("attention_forward", 4 * N * H, causal, [=] { kernels::attention_forward<F>(e, shape, {}, qkv, x, attention_lse, space); });
+  add("attention_backward", 8 * N * H, 2.5 * causal,
+      [=] { kernels::attention_backward<F>(e, shape, {}, qkv, x, attention_lse, d, dqkv, space); });
+  std::int64_t const params = std::int64_t{1} << 24;
+  auto const P = static_cast<double>(params);
+  auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);
+  Kokkos::deep_copy(s, 0.5f);  // second moments are not negative
+  kernels::AdamW const step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
+  add("adamw", 7 * P, 0, [=] { kernels::adamw<F>(e, step, p, g, m, s); });
+  add("sum_squares", P, 0, [=] { kernels::sum_squares<F>(e, g); });
+  add("fill", P, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
+  report(rows, 9);
+}
+
+/// Peak resident memory of this process in MiB.
+double peak_memory() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;
+  return 0.0;
+}
+
+/// Sequence lengths must ascend: the peak only grows.
+void attention(std::vector<std::int64_t> const& lengths) {
+  constexpr std::int64_t heads = 4, dim = 64, h = heads * dim;
+  device::ExecSpace const e;
+  Ceilings roof;
+  fmt::print("tokens,forward_ms,forward_of_product,backward_ms,backward_of_product,peak_MiB\n");
+  for (auto n : lengths) {
+    auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h), out = matrix(n, h), d = matrix(n, h);
+    kernels::AttentionShape const shape{{0, 1, n}, heads, heads, dim, 0, heads, 0.125};
+    auto const space = vector(kernels::attention_workspace(shape)), lse = vector(n * heads);
+    bench::Case forward{[&] {
+      kernels::attention_forward<F>(e, shape, {}, qkv, out, lse, space);
+      device::fence(e, "p3d::bench::attention");
+    }};
+    bench::Case backward{[&] {
+      kernels::attention_backward<F>(e, shape, {}, qkv, out, lse, d, dqkv, space);
+      device::fence(e, "p3d::bench::attention");
+    }};
+    bench::time_in_turn({&roof.product, &forward, &backward}, 9);
+    double const flops = 2.0 * static_cast<double>(n) * static_cast<double>(n + 1) * h;  // two products of the causal half
+    fmt::print("{},{:.3f},{:.3f},{:.3f},{:.3f},{:.1f}\n", n, forward.best() * 1e3, flops / forward.best() / roof.speed(),
+               backward.best() * 1e3, 2.5 * flops / backward.best() / roof.speed(), peak_memory());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Setup setup(argc, argv);
+  bool const only_attention = argc > 1 && std::strcmp(argv[1], "--attention") == 0;
+  std::vector<std::int64_t> sizes;
+  for (int i = only_attention ? 2 : 1; i < argc; ++i) sizes.push_back(std::stoll(argv[i]));
+  bench::print_stamp(setup.world, only_attention ? "p3d attention" : "p3d kernels");
+  if (only_attention) {
+    attention(sizes.empty() ? std::vector<std::int64_t>{1024, 2048, 4096, 8192} : sizes);
+  } else {
+    sizes.resize(5);
+    std::int64_t const gpt2[] = {1024, 768, 3072, 50257, 12};
+    for (std::size_t i = 0; i < 5; ++i)
+      if (sizes[i] == 0) sizes[i] = gpt2[i];
+    all_kernels(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]);
+  }
+}
