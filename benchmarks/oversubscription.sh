@@ -25,5 +25,5 @@ for turn in 1 2 3; do
   echo "turn $turn: 16 ranks ${many[-1]} ms, 4 ranks ${few[-1]} ms a step"
 done
 median() { printf '%s\n' "$@" | sort -g | sed -n 2p; }
-awk -v a="$(median "${many[@]}")" -v b="$(median "${few[@]}")" -v cores="$(nproc)" \
+awk -v a="$(median "${many[@]}")" -v b="$(median "${few[@]}")" -v cores="$(getconf _NPROCESSORS_ONLN)" \
   'BEGIN {printf "on %d cores: 16 ranks %.1f ms, 4 ranks %.1f ms, ratio %.2f (at most 2)\n", cores, a, b, a / b}'

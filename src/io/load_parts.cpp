@@ -9,8 +9,10 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <optional>
 
 namespace p3d::io {
 
@@ -29,45 +31,118 @@ void convert(std::vector<char> const& from, std::int64_t count, std::vector<char
 
 class Loader {
 public:
-  Loader(Checkpoint const& checkpoint, Element element, std::int64_t buffer_bytes)
-      : checkpoint_(checkpoint), element_(element), buffer_bytes_(buffer_bytes), sums_(checkpoint.arrays.size(), 0) {}
+  Loader(Checkpoint const& checkpoint, Element element, std::int64_t buffer_bytes, LoadBy way)
+      : checkpoint_(checkpoint), element_(element), buffer_bytes_(buffer_bytes), way_(way), sums_(checkpoint.arrays.size(), 0) {}
 
-  /// Rows of a part from the file into the buffer; their checksum is added where this rank counts.
-  void read(CheckpointPart const& part, CheckpointArray const& array, Rows rows) {
+  /// Rows of a part from the file into own_; their checksum is added where `counts`.
+  void read(CheckpointPart const& part, CheckpointArray const& array, Rows rows, bool counts) {
     auto const bytes = size_of(checkpoint_.header.element);
-    if (!file_) file_.emplace(checkpoint_.path, PosixFile::Mode::read);
+    open();
     bool const cut = part.cols < part.global_cols && part.cols * static_cast<std::int64_t>(bytes) < small_run;
     if (cut) read_whole_rows(part, array, rows);
     for_runs(part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
-      auto* to = buffer_.data() + static_cast<std::size_t>(place) * bytes;
+      auto* to = own_.data() + static_cast<std::size_t>(place) * bytes;
       if (!cut) file_->read(array.offset + index * static_cast<std::int64_t>(bytes), to, static_cast<std::size_t>(count) * bytes);
-      if (part.writes) {
+      if (counts && part.writes) {
         sums_[static_cast<std::size_t>(&array - checkpoint_.arrays.data())] += checksum(to, count, static_cast<std::uint64_t>(index), bytes);
       }
     });
   }
 
-  void load(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
+  /// Asks the system to read this rank's share while other things happen.
+  void announce(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     auto const* array = checkpoint_.find(part.array);
-    auto const bytes = size_of(checkpoint_.header.element);
-    int const replicas = part.replicas->size();
-    for (int r = 0; r < replicas; ++r) {
-      auto const mine = share(part, bytes, r, replicas);
-      auto const step = rows_in(part, bytes, buffer_bytes_);
-      for (auto row = mine.begin; row < mine.end; row += step) {
-        Rows const slice{row, std::min(row + step, mine.end)};
-        auto const count = (slice.end - slice.begin) * part.cols;
-        buffer_.resize(std::max(buffer_.size(), static_cast<std::size_t>(count) * bytes));
-        if (part.replicas->rank() == r && !failure) failure = attempt([&] { read(part, *array, slice); });
-        part.replicas->broadcast(buffer_.data(), count * static_cast<std::int64_t>(bytes), comm::Type::byte, r).wait();
-        hand_over(part, slice, count);
-      }
-    }
+    auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
+    auto const mine = share(part, static_cast<std::size_t>(bytes), part.replicas->rank(), part.replicas->size());
+    if (mine.begin >= mine.end || part.cols == 0 || failure) return;
+    failure = attempt([&] {
+      open();
+      auto const first = (part.row_begin + mine.begin) * part.global_cols + part.col_begin;
+      auto const last = (part.row_begin + mine.end - 1) * part.global_cols + part.col_begin + part.cols;
+      file_->read_ahead(array->offset + first * bytes, (last - first) * bytes);
+    });
+  }
+
+  void load(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
+    if (on_one_node(*part.replicas)) load_by_each(part, failure);
+    else load_by_rounds(part, failure);
   }
 
   std::vector<std::uint64_t>& sums() { return sums_; }
 
 private:
+  /// Each rank reads the whole part, its own share first: the disk is asked once and the others find it in the node's memory. A
+  /// broadcast between ranks of one node costs two copies more (4 ranks, 1.5 GB: 2.7 s instead of 0.8 s).
+  void load_by_each(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
+    auto const* array = checkpoint_.find(part.array);
+    auto const bytes = size_of(checkpoint_.header.element);
+    int const replicas = part.replicas->size(), here = part.replicas->rank();
+    auto const step = rows_in(part, bytes, buffer_bytes_);
+    for (int i = 0; i < replicas && !failure; ++i) {
+      auto const all = share(part, bytes, (here + i) % replicas, replicas);
+      for (auto row = all.begin; row < all.end && !failure; row += step) {
+        Rows const rows{row, std::min(row + step, all.end)};
+        auto const count = (rows.end - rows.begin) * part.cols;
+        fit(own_, count * static_cast<std::int64_t>(bytes));
+        failure = attempt([&] { read(part, *array, rows, i == 0); });
+        hand_over(part, rows, count, own_);
+      }
+    }
+  }
+
+  /// Rounds: all replicas read a piece of their shares at the same time, then each gives its piece to the others.
+  void load_by_rounds(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
+    auto const* array = checkpoint_.find(part.array);
+    auto const bytes = size_of(checkpoint_.header.element);
+    int const replicas = part.replicas->size(), here = part.replicas->rank();
+    auto const step = rows_in(part, bytes, buffer_bytes_ / 2);
+    auto const piece = [&](int r, std::int64_t round) {
+      auto const rows = share(part, bytes, r, replicas);
+      auto const begin = std::min(rows.begin + round * step, rows.end);
+      return Rows{begin, std::min(begin + step, rows.end)};
+    };
+    bool more = true;
+    for (std::int64_t round = 0; more; ++round) {
+      more = false;
+      auto const own = piece(here, round);
+      fit(own_, (own.end - own.begin) * part.cols * static_cast<std::int64_t>(bytes));
+      if (own.begin < own.end && !failure) failure = attempt([&] { read(part, *array, own, true); });
+      for (int r = 0; r < replicas; ++r) {
+        auto const slice = piece(r, round);
+        auto const count = (slice.end - slice.begin) * part.cols;
+        if (count <= 0) continue;
+        more = true;
+        auto& buffer = r == here ? own_ : others_;
+        fit(buffer, count * static_cast<std::int64_t>(bytes));
+        part.replicas->broadcast(buffer.data(), count * static_cast<std::int64_t>(bytes), comm::Type::byte, r).wait();
+        hand_over(part, slice, count, buffer);
+      }
+    }
+  }
+
+  /// Collective over `group` when it is asked for the first time.
+  bool on_one_node(comm::Communicator& group) {
+    if (way_ != LoadBy::place) return way_ == LoadBy::each;
+    auto const known = on_one_node_.find(&group);
+    if (known != on_one_node_.end()) return known->second;
+    char name[MPI_MAX_PROCESSOR_NAME] = {};
+    int length = 0;
+    MPI_Get_processor_name(name, &length);
+    ByteHash hash;
+    hash.add(name, static_cast<std::size_t>(length));
+    auto const host = static_cast<std::int64_t>(hash.value() >> 2);
+    std::int64_t extremes[2] = {host, -host};
+    group.all_reduce(extremes, 2, comm::Type::int64, comm::Reduction::max).wait();
+    return on_one_node_[&group] = extremes[0] == -extremes[1];
+  }
+
+  void open() {
+    if (!file_) file_.emplace(checkpoint_.path, PosixFile::Mode::read);
+  }
+  static void fit(std::vector<char>& buffer, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<std::size_t>(bytes));
+  }
+
   void read_whole_rows(CheckpointPart const& part, CheckpointArray const& array, Rows rows) {
     auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
     auto const row_bytes = part.global_cols * bytes;
@@ -77,27 +152,29 @@ private:
       auto const n = std::min(step, rows.end - row);
       file_->read(array.offset + (part.row_begin + row) * row_bytes, wide_.data(), static_cast<std::size_t>(n * row_bytes));
       for (std::int64_t i = 0; i < n; ++i) {
-        std::memcpy(buffer_.data() + (row - rows.begin + i) * part.cols * bytes, wide_.data() + i * row_bytes + part.col_begin * bytes,
+        std::memcpy(own_.data() + (row - rows.begin + i) * part.cols * bytes, wide_.data() + i * row_bytes + part.col_begin * bytes,
                     static_cast<std::size_t>(part.cols * bytes));
       }
     }
   }
 
-  void hand_over(CheckpointPart const& part, Rows slice, std::int64_t count) {
+  void hand_over(CheckpointPart const& part, Rows slice, std::int64_t count, std::vector<char> const& buffer) {
     auto const stored = checkpoint_.header.element;
     if (stored != element_) {
-      if (stored == Element::float32) convert<float, double>(buffer_, count, converted_);
-      else convert<double, float>(buffer_, count, converted_);
+      if (stored == Element::float32) convert<float, double>(buffer, count, converted_);
+      else convert<double, float>(buffer, count, converted_);
     }
-    part.copy_in(slice.begin * part.cols, count, stored == element_ ? buffer_.data() : converted_.data());
+    part.copy_in(slice.begin * part.cols, count, stored == element_ ? buffer.data() : converted_.data());
   }
 
   Checkpoint const& checkpoint_;
   Element element_;
   std::int64_t buffer_bytes_;
+  LoadBy way_;
   std::vector<std::uint64_t> sums_;
   std::optional<PosixFile> file_;
-  std::vector<char> buffer_, wide_, converted_;
+  std::vector<char> own_, others_, wide_, converted_;
+  std::map<comm::Communicator const*, bool> on_one_node_;
 };
 
 void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& parts) {
@@ -115,12 +192,13 @@ void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& part
 }  // namespace
 
 void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element element,
-                std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes) {
+                std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes, LoadBy way) {
   if (auto wrong = first_error(world, attempt([&] { require_shapes(checkpoint, parts); }))) {
     throw base::Error(*wrong, base::ExitCode::bad_input);
   }
-  Loader loader(checkpoint, element, buffer_bytes);
+  Loader loader(checkpoint, element, buffer_bytes, way);
   std::optional<base::ErrorText> failure;
+  for (auto const& part : parts) loader.announce(part, failure);
   for (auto const& part : parts) loader.load(part, failure);
   if (auto wrong = first_error(world, failure)) throw base::Error(*wrong);
 

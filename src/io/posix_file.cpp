@@ -8,7 +8,11 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 #include <unistd.h>
 
 namespace p3d::io {
@@ -77,7 +81,43 @@ void PosixFile::flush() const {
   }
 }
 
+void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const { ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED); }
+
 void PosixFile::forget_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
+
+bool PosixFile::is_local() const {
+#ifdef __linux__
+  struct statfs info;
+  if (::fstatfs(fd_, &info) != 0) return false;
+  constexpr unsigned long ext4 = 0xef53, xfs = 0x58465342, btrfs = 0x9123683e;
+  auto const type = static_cast<unsigned long>(info.f_type);
+  return type == ext4 || type == xfs || type == btrfs;
+#else
+  return false;
+#endif
+}
+
+WritersTurn::WritersTurn(PosixFile const& file) {
+  if (file.is_local()) fd_ = ::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+WritersTurn::~WritersTurn() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void WritersTurn::begin() {
+  if (fd_ < 0) return;
+  while (::flock(fd_, LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    ::close(fd_);  // only speed is lost
+    fd_ = -1;
+    return;
+  }
+}
+
+void WritersTurn::end() {
+  if (fd_ >= 0) ::flock(fd_, LOCK_UN);
+}
 
 void flush_folder(std::string const& folder) {
   int const fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

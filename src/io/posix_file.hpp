@@ -24,15 +24,35 @@ public:
   /// Takes disk space for the file's whole size now, so that no later write into it can lack it. Does nothing where the file
   /// system cannot do that.
   void reserve() const;
+  /// Asks the system to have these bytes in memory soon.
+  void read_ahead(std::int64_t offset, std::int64_t bytes) const;
   /// On disk when it returns.
   void flush() const;
   /// Asks the system to forget its copy of what is on disk, so that the next read comes from there.
   void forget_cache() const;
   std::string const& path() const { return path_; }
+  /// On a file system of this node alone.
+  bool is_local() const;
 
 private:
   std::string path_;
   int fd_ = -1;
+};
+
+/// One process of a node at a time writes to a file of a local file system: these keep a lock for each file, and processes that
+/// fight for it are 3 to 4 times slower than one (ext4: 4 writers 1.1 to 1.4 s for 1.5 GB, taking turns 0.3 to 0.4 s). Has no
+/// effect on the file systems of clusters, which want many writers.
+class WritersTurn {
+public:
+  explicit WritersTurn(PosixFile const& file);
+  ~WritersTurn();
+  WritersTurn(WritersTurn const&) = delete;
+  WritersTurn& operator=(WritersTurn const&) = delete;
+  void begin();
+  void end();
+
+private:
+  int fd_ = -1;  ///< of something that all processes of this node, and no others, can lock
 };
 
 /// Makes a rename in this folder last.

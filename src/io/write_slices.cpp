@@ -54,15 +54,18 @@ std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::ve
 void write_copy(Job& job, std::vector<char> const& copy) {
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.part_path, PosixFile::Mode::write);
+  WritersTurn turn(file);
   for (auto& slice : job.slices) {
     slice.checksum = 0;
     for_pieces(slice, bytes, 4 << 20, [&](Rows rows) {  // pieces that stay in cache between sum and write
       auto const* data = copy.data() + static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
       slice.checksum += sum_of(slice.part, rows, data, bytes);
+      turn.begin();
       for_runs(slice.part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
         file.write(job.skeleton.offsets[slice.array] + index * static_cast<std::int64_t>(bytes),
                    data + static_cast<std::size_t>(place) * bytes, static_cast<std::size_t>(count) * bytes);
       });
+      turn.end();  // an exception's way out closes the lock
     });
   }
   file.flush();

@@ -4,6 +4,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 
 #include <fmt/format.h>
@@ -87,11 +88,16 @@ void restore(Trainer<T>& trainer, std::string const& path) {
                       base::ExitCode::bad_input);
   }
   bool const all = c.checkpoint.load == Load::all;
+  base::Stopwatch watch;
   io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
                  trainer.checkpoint_parts(all && has_moments(c)), c.checkpoint.buffer_mb << 20);
   if (all) trainer.set_steps_done(file.header.step);
-  base::log_root(all ? fmt::format("Resumed from {}: step {}, {} tokens", path, file.header.step, file.header.tokens)
-                     : fmt::format("Weights loaded from {} (its step {}); this run starts at step 0", path, file.header.step));
+  std::int64_t elements = 0;
+  for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
+  auto const read = fmt::format("{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
+                                base::human_seconds(watch.seconds()));
+  base::log_root(all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, file.header.tokens, read)
+                     : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step, read));
   if (!differences.noted.empty()) base::log_root("  changed since that checkpoint:" + list(differences.noted));
 }
 

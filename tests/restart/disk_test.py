@@ -37,8 +37,10 @@ class FullDisk(unittest.TestCase):
         (self.folder / "disk").mkdir()
         restarts.write_inputs(self.folder)
         words = [*restarts.program.MPIEXEC, "4", restarts.program.PROGRAM, "input.toml", *restarts.keys("4tp-pp", "run"),
-                 "run.precision=fp64", "checkpoint.every=2", "checkpoint.dir=disk", "run.steps=10", *more]
-        subprocess.run([*NAMESPACE, "sh", "-c", SCRIPT, "sh", *map(str, words)], cwd=self.folder, check=True, timeout=120)
+                 "run.precision=fp64", "checkpoint.every=2", f"checkpoint.dir={self.folder}/disk", "run.steps=10", *more]
+        run = subprocess.Popen([*NAMESPACE, "sh", "-c", SCRIPT, "sh", *map(str, words)], cwd=self.folder, start_new_session=True)
+        self.addCleanup(lambda: subprocess.run(["pkill", "-KILL", "-f", str(self.folder)], stderr=subprocess.DEVNULL))
+        self.assertEqual(run.wait(restarts.program.PATIENCE), 0)
         return [(self.folder / name).read_text() for name in ("out", "err", "code", "names", "verified")]
 
     def check(self, asynchronous):

@@ -115,11 +115,15 @@ struct CheckpointPart {
   std::function<void(std::int64_t first, std::int64_t count, void const* host)> copy_in;
 };
 
-/// Reads the parts of all ranks, each element of the file once for each group of replicas, and compares the checksums of the
-/// arrays that are named. Uses one buffer of about `buffer_bytes` (at least one row) and, for elements of another type, a
-/// second one. Throws base::Error on every rank, naming file and array, when a checksum differs: what was copied in is then
-/// not to be used. Collective; replicas list their parts in the same order.
+/// How replicas share the reading. place: `each` where they are all on one node, `rounds` elsewhere. each: every rank reads all
+/// that it needs, and what another has read lies in the node's memory already. rounds: each element is read once and broadcast.
+enum class LoadBy { place, each, rounds };
+
+/// Reads the parts of all ranks and compares the checksums of the arrays that are named. Uses buffers of about `buffer_bytes`
+/// together (at least a row each) and, for elements of another type, one more. Throws base::Error on every rank, naming file
+/// and array, when a checksum differs: what was copied in is then not to be used. Collective; replicas list their parts in the
+/// same order.
 void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element element,
-                std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes);
+                std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes, LoadBy way = LoadBy::place);
 
 }  // namespace p3d::io

@@ -63,10 +63,12 @@ void expect_read(std::string const& path, int ranks, std::int64_t buffer) {
   auto sub = world().split(world().rank() < ranks ? 0 : -1, world().rank(), "sub");
   if (sub.valid()) {
     auto self = comm::Communicator::self();
-    SmallParts<T> small(sub, self, false), expected(sub, self, true);
     auto const file = io::read_checkpoint(sub, path);
-    io::load_parts(sub, file, sizeof(T) == 4 ? Element::float32 : Element::float64, small.parts, buffer);
-    for (std::size_t a = 0; a < small.memory.size(); ++a) EXPECT_EQ(small.memory[a], expected.memory[a]) << a;
+    for (auto way : {io::LoadBy::place, io::LoadBy::each, io::LoadBy::rounds}) {
+      SmallParts<T> small(sub, self, false), expected(sub, self, true);
+      io::load_parts(sub, file, sizeof(T) == 4 ? Element::float32 : Element::float64, small.parts, buffer, way);
+      for (std::size_t a = 0; a < small.memory.size(); ++a) EXPECT_EQ(small.memory[a], expected.memory[a]) << a;
+    }
   }
   world().barrier().wait();
 }
@@ -124,13 +126,15 @@ TEST(Checkpoint, AChangedNumberIsNamedOnEveryRank) {
     if (world().rank() == 0) damage();
     world().barrier().wait();
     auto self = comm::Communicator::self();
-    SmallParts<double> small(world(), self, false);
-    try {
-      io::load_parts(world(), io::read_checkpoint(world(), path), Element::float64, small.parts, 1 << 20);
-      ADD_FAILURE() << "loaded " << array.name;
-    } catch (base::Error const& e) {
-      EXPECT_NE(e.text().expected.find(array.name), std::string::npos) << e.what();
-      EXPECT_NE(e.text().where.find(path), std::string::npos) << e.what();
+    for (auto way : {io::LoadBy::each, io::LoadBy::rounds}) {
+      SmallParts<double> small(world(), self, false);
+      try {
+        io::load_parts(world(), io::read_checkpoint(world(), path), Element::float64, small.parts, 1 << 20, way);
+        ADD_FAILURE() << "loaded " << array.name;
+      } catch (base::Error const& e) {
+        EXPECT_NE(e.text().expected.find(array.name), std::string::npos) << e.what();
+        EXPECT_NE(e.text().where.find(path), std::string::npos) << e.what();
+      }
     }
     world().barrier().wait();
     if (world().rank() == 0) damage();  // the same bit back
