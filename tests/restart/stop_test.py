@@ -1,0 +1,73 @@
+"""What stops a run (signals, run.time_limit, the end of a Slurm job): a checkpoint, exit code 75, and going on from there gives
+the losses of a run that was never stopped."""
+import os
+import pathlib
+import signal
+import tempfile
+import time
+import unittest
+
+import restarts
+from restarts import program
+
+LAYOUT = "2tp"
+KEYS = ("run.precision=fp64", "optimizer.lr_schedule=constant", "batch.global=2", "checkpoint.every=1000000")
+
+
+class Stops(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="p3d-stop-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        restarts.write_inputs(self.folder)
+
+    def start(self, *more):
+        run = program.Run(2, ["input.toml", *restarts.keys(LAYOUT, "run", *KEYS, "run.steps=1000000", *more)], self.folder)
+        self.addCleanup(run.kill)
+        return run
+
+    def check(self, case, run, within):
+        begin = time.monotonic()
+        run.finish()
+        print(f"\n  measured: {case}: exit code {run.code} after {time.monotonic() - begin:.2f} s", flush=True)
+        self.assertEqual(run.code, 75, run.out + run.err)
+        self.assertLess(time.monotonic() - run.started, within)
+        stopped = restarts.losses(self.folder, "run")
+        last = stopped[-1][0]
+        self.assertEqual([p.name for p in (self.folder / "run/checkpoints").iterdir()], [f"restart-{last:08d}.h5"])
+        self.assertRegex(run.out, rf"(?s)Checkpoint of step {last}: .*exit code 75")
+
+        restarts.train(self.folder, LAYOUT, "run", *KEYS, f"run.steps={last + 3}")
+        restarts.train(self.folder, LAYOUT, "straight", *KEYS, f"run.steps={last + 3}", "checkpoint.every=0")
+        straight = restarts.losses(self.folder, "straight")
+        self.assertEqual(stopped, straight[:last])
+        self.assertEqual([row for row in restarts.losses(self.folder, "run") if row[0] > last], straight[last:])
+
+    def signalled(self, number, ranks):
+        run = self.start()
+        run.wait_until(lambda: (self.folder / "run/metrics.csv").exists() and len(restarts.losses(self.folder, "run")) > 5, "step 5")
+        run.find_ranks()
+        for rank in ranks:
+            os.kill(run.ranks[rank], number)
+        return run
+
+    def test_sigusr1_to_all_ranks(self):
+        self.check("SIGUSR1 to both ranks", self.signalled(signal.SIGUSR1, (0, 1)), program.PATIENCE)
+
+    def test_sigterm_to_one_rank(self):
+        self.check("SIGTERM to rank 1 of 2", self.signalled(signal.SIGTERM, (1,)), program.PATIENCE)
+
+    def test_time_limit(self):
+        self.check("run.time_limit of 3 s", self.start("run.time_limit=3s"), 5.0 + program.PATIENCE / 4)
+
+    def test_end_of_a_slurm_job(self):
+        os.environ["SLURM_JOB_END_TIME"] = str(int(time.time()) + 4)
+        try:
+            run = self.start()
+        finally:
+            del os.environ["SLURM_JOB_END_TIME"]
+        self.check("SLURM_JOB_END_TIME in 4 s", run, 5.0 + program.PATIENCE / 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
