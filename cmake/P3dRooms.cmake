@@ -15,6 +15,19 @@ if(P3D_NATIVE_ARCH)
   target_compile_options(p3d_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang>:-march=native>)
 endif()
 
+if("${Kokkos_DEVICES}" MATCHES "CUDA")
+  # {fmt} makes only half of its functions constexpr where it meets nvcc, which then cannot compile it as C++20.
+  target_compile_definitions(p3d_options INTERFACE FMT_USE_CONSTEXPR=1)
+endif()
+
+# p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices need not
+# understand their third parties.
+function(p3d_host_only target)
+  if(CMAKE_CXX_COMPILER MATCHES "nvcc_wrapper")
+    target_compile_options(${target} PRIVATE --host-only)
+  endif()
+endfunction()
+
 set_property(GLOBAL PROPERTY P3D_ROOMS "")
 set_property(GLOBAL PROPERTY P3D_THIRD_PARTIES "")
 
@@ -27,6 +40,17 @@ function(p3d_add_room room)
   add_library(p3d_${room}_objects OBJECT ${ARG_SOURCES})
   target_include_directories(p3d_${room}_objects PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(p3d_${room}_objects PRIVATE p3d_${room}_usage)
+  set(kokkos FALSE)
+  foreach(used IN LISTS ARG_LINK ARG_USES)
+    get_property(with_kokkos GLOBAL PROPERTY P3D_KOKKOS_IN_${used})
+    if(with_kokkos OR used STREQUAL "p3d_kokkos")
+      set(kokkos TRUE)
+    endif()
+  endforeach()
+  set_property(GLOBAL PROPERTY P3D_KOKKOS_IN_${room} ${kokkos})
+  if(NOT kokkos)
+    p3d_host_only(p3d_${room}_objects)
+  endif()
   add_library(p3d_${room} STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:p3d_${room}_objects>)
   target_link_libraries(p3d_${room} PUBLIC p3d_${room}_usage)
   foreach(used IN LISTS ARG_USES)

@@ -9,7 +9,7 @@
 #include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/io/checkpoint.hpp>
-#include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 #include <p3d/runtime/trainer.hpp>
 
 #include <CLI/CLI.hpp>

@@ -3,7 +3,7 @@
 #include <p3d/base/version.hpp>
 #include <p3d/comm/gpu.hpp>
 #include <p3d/io/hdf5_version.hpp>
-#include <p3d/linalg/host_blas.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 
 #include <fmt/format.h>
 

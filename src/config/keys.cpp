@@ -4,6 +4,8 @@
 #include "config/presets.hpp"
 #include "config/section.hpp"
 
+#include <p3d/base/schedule_names.hpp>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -107,8 +109,7 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   return {};
 }
 
-/// The generators of room schedule, as the build found them (P3D_GENERATORS, which CMake defines, is P3D_GENERATOR(x) for
-/// each), and what is not a generator.
+/// The generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x) for each), and what is not a generator.
 std::vector<std::string> schedule_names() {
 #define P3D_GENERATOR(x) #x,
   return {P3D_GENERATORS "round_robin", "file", "auto"};

@@ -32,7 +32,7 @@ struct Forward {
     T* const top = scratch.take(tile);  // running maximum and sum of each row
     T* const sum = scratch.take(tile);
     tile_rows(team, queries, [&](int i) {
-      top[i] = -std::numeric_limits<T>::infinity();
+      top[i] = -infinity<T>;
       sum[i] = T(0);
     });
     set_zero(team, queries, dim, y);

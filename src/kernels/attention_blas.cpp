@@ -4,6 +4,7 @@
 
 #include "attention_problem.hpp"
 
+#include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/host_blas.hpp>
 
 #include <algorithm>
@@ -19,8 +20,8 @@ using linalg::Op;
 /// Queries and keys of a score tile. Large ones give the BLAS long runs and pack keys and values less often; two of them must
 /// stay in a core's second-level cache.
 constexpr int edge = 256;
-/// Queries of a strip on the diagonal.
-constexpr int strip_rows = 64;
+/// Queries of a strip on the diagonal. (Where kernels run on a device, nothing here is used.)
+[[maybe_unused]] constexpr int strip_rows = 64;
 
 /// Scratch for `tiles` score tiles and `vectors` numbers per query of a tile, in bytes, as scratch_of wants it.
 template <class T>
@@ -40,12 +41,12 @@ void for_strips(std::int64_t query0, int queries, Body const& body) {
 }
 
 /// How many of `keys` from key0 on a query sees.
-int visible(std::int64_t query, std::int64_t key0, int keys) {
+[[maybe_unused]] int visible(std::int64_t query, std::int64_t key0, int keys) {
   return static_cast<int>(std::min<std::int64_t>(keys, query - key0 + 1));
 }
 
 /// Queries of the tile that starts at query0.
-int queries_in(std::int64_t query0, std::int64_t seq_len) {
+[[maybe_unused]] int queries_in(std::int64_t query0, std::int64_t seq_len) {
   return static_cast<int>(std::min<std::int64_t>(edge, seq_len - query0));
 }
 

@@ -10,7 +10,7 @@ template <class T>
 void logits_max(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, View1<T> row_max) {
   for_rows("p3d::kernels::logits_max", exec, logits.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
     T const* const x = logits.data() + r * logits.stride(0);
-    T const m = max_of<T>(team, valid_cols, -std::numeric_limits<T>::infinity(), [=](std::int64_t i) { return x[i]; });
+    T const m = max_of<T>(team, valid_cols, -infinity<T>, [=](std::int64_t i) { return x[i]; });
     once(team, [&] { row_max(r) = m; });
   });
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 // Vectorise this loop: its iterations are independent (but for the named sums).
@@ -25,6 +26,10 @@ namespace p3d::kernels {
 /// Whether kernels run on the host's cores: one thread then walks along a row. Otherwise neighbouring threads take
 /// neighbouring columns.
 inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
+
+/// A constant, because std::numeric_limits has functions, and those are the host's.
+template <class T>
+inline constexpr T infinity = std::numeric_limits<T>::infinity();
 
 /// Sums along one row (hundreds to thousands of elements, in several lanes) and arithmetic on elements.
 template <class T>

@@ -1,7 +1,7 @@
 // The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions, for the
 // number of threads and its version, are looked up by name in the running program.
 
-#include <p3d/linalg/host_blas.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 
 #include <p3d/base/error.hpp>
 

@@ -7,7 +7,7 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 #include <p3d/runtime/ceiling.hpp>
 #include <p3d/runtime/checkpoint.hpp>
 #include <p3d/runtime/progress.hpp>

@@ -1,4 +1,5 @@
 #include <p3d/base/error.hpp>
+#include <p3d/base/schedule_names.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/schedule/registry.hpp>
 
@@ -6,7 +7,7 @@
 
 namespace p3d::schedule {
 
-// P3D_GENERATORS is P3D_GENERATOR(x) for every file generators/x.cpp; CMake defines it.
+// P3D_GENERATORS is P3D_GENERATOR(x) for every file generators/x.cpp.
 #define P3D_GENERATOR(x) extern Generator const generator_##x;
 P3D_GENERATORS
 #undef P3D_GENERATOR

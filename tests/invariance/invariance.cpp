@@ -13,7 +13,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 #include <p3d/runtime/trainer.hpp>
 
 #include <fmt/format.h>

@@ -22,7 +22,7 @@ struct Dropout {
   base::RandomKey key{};
   std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout
   double scale = 1.0;           ///< 1 / (1 - rate)
-  bool active() const { return threshold != 0; }
+  KOKKOS_FUNCTION bool active() const { return threshold != 0; }
 };
 /// rate in [0, 1).
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);

@@ -2,6 +2,7 @@
 // Matrix products: the BLAS on the host, elsewhere Kokkos-Kernels (which calls the vendor's library).
 
 #include <p3d/device/view.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 
 namespace p3d::linalg {
 
@@ -15,9 +16,5 @@ enum class Op : char { none = 'N', transpose = 'T' };
 /// (NaN in C does not matter). Explicitly instantiated for float and double. An empty k scales C by beta.
 template <class T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
-
-/// Threads the BLAS may use on this rank (one in flat MPI, the OpenMP team in the OpenMP build). Returns what is in force,
-/// or 0 when the BLAS at hand cannot be told.
-int set_blas_threads(int threads);
 
 }  // namespace p3d::linalg

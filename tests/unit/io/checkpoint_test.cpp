@@ -33,7 +33,6 @@ public:
   }
   ~Together() { world().barrier().wait(); }
   std::string operator/(std::string const& name) const { return path_ + "/" + name; }
-  std::string const& path() const { return path_; }
 
 private:
   std::optional<TempDir> folder_;

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/random.hpp>
+#include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
 
 #include <gtest/gtest.h>
