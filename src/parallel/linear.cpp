@@ -8,6 +8,18 @@ namespace p3d::parallel {
 
 using linalg::Op;
 
+namespace {
+
+/// Sums shorter than this are not cut: below it the time is latency, and each part pays that again.
+constexpr std::int64_t overlap_bytes = 1 << 20;
+
+template <class View>
+auto rows(View const& x, std::int64_t begin, std::int64_t end) {
+  return View(x.data() + begin * static_cast<std::int64_t>(x.extent(1)), end - begin, x.extent(1));
+}
+
+}  // namespace
+
 template <class T>
 void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View1<T const> bias, View2<T> y) {
   linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), x, w, T(0), y);
@@ -22,8 +34,17 @@ comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy
 
 template <class T>
 void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y) {
-  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), x, w, T(0), y);
-  collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(y));
+  auto const tokens = static_cast<std::int64_t>(y.extent(0));
+  bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(T)) >= overlap_bytes;
+  auto const half = cut ? tokens / 2 : tokens;
+  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), rows(x, 0, half), w, T(0), rows(y, 0, half));
+  auto first = collectives::start_all_reduce<T>(tp.exec, *tp.comm, device::flat(rows(y, 0, half)));
+  if (half < tokens) {  // the sum of the first half travels while the second is computed
+    linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), rows(x, half, tokens), w, T(0), rows(y, half, tokens));
+    if (first.active()) first.test();
+    collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(rows(y, half, tokens)));
+  }
+  first.wait();
 }
 
 template <class T>

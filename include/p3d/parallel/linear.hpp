@@ -32,7 +32,8 @@ void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> 
 template <class T>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it.
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. From 1 MiB on in
+/// two halves of the tokens, so that the sum of the first overlaps the product of the second.
 template <class T>
 void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y);
 

@@ -112,6 +112,14 @@ TEST_F(Parallel, RowLinear) {
   expect_block(dx, product(Form::nn, dy, w), 0, rank * in_each, "dx ");
 }
 
+TEST_F(Parallel, RowLinearInTwoHalvesOfAnOddNumberOfTokens) {
+  std::int64_t const many = 1025, in_each = 2, in = in_each * size, out = 130;  // 1.07 MB: more than what is sent in one piece
+  auto const x = block("x", 0, many, 0, in), w = block("w", 0, out, 0, in);
+  auto const y = zeros(many, out);
+  parallel::row_linear_forward<double>(tp, block("x", 0, many, rank * in_each, in_each), block("w", 0, out, rank * in_each, in_each), y);
+  expect_block(y, product(Form::nt, x, w), 0, 0, "y ");
+}
+
 TEST_F(Parallel, VocabLossHasTheClosedFormOfOneRank) {
   // A vocabulary that the ranks do not divide (except 1): the last shard is padded, some shards may even be empty.
   std::int64_t const vocab = 3 * size + (size > 1 ? 1 : 0);
