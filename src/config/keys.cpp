@@ -124,6 +124,8 @@ void add_pipeline(std::vector<Key>& table) {
             "stages (chunks) per pipeline rank, for interleaved_1f1b and looped_bfs; 0: the schedule's own number");
   s.integer("microbatch_group_size", &Pipeline::microbatch_group_size, {0, limits::axis},
             "of interleaved_1f1b: microbatches that go through a chunk before the next chunk's turn; 0: parallel.pp");
+  s.integer("lookahead", &Pipeline::lookahead, {0, limits::axis},
+            "compute actions that a microbatch's memory is taken early, so that its message travels during them; 0: least memory");
   s.add("file", "string", "with schedule = \"file\": text or CSV of the schedule, relative to the input file", nullptr,
         [](toml::node const& node, std::string const& folder, Config& config) {
           std::string path;

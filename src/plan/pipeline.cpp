@@ -21,6 +21,10 @@ schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
   return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
 }
 
+schedule::Program complete(config::Config const& c, schedule::Program compute) {
+  return schedule::complete(std::move(compute), 1, c.pipeline.lookahead);
+}
+
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
   throw base::Error({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
                     base::ExitCode::bad_input);
@@ -33,7 +37,7 @@ schedule::Program read_program(config::Config const& c) {
   if (!file) refuse("a schedule file", path + " cannot be read", "pipeline.file", "correct the path, or make it readable");
   schedule::Program program;
   try {
-    program = schedule::parse_schedule_file(text);
+    program = schedule::parse_schedule_file(text, c.pipeline.lookahead);
   } catch (base::Error const& e) {
     refuse(e.text().expected, e.text().found, fmt::format("pipeline.file = {}: {}", path, e.text().where), e.text().fix);
   }
@@ -79,7 +83,8 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
     if (!least->refused.empty()) refuse("a schedule for this input", least->refused, "pipeline.schedule", "choose one by name to see why it cannot be had");
     refuse(fmt::format("a schedule within {} per rank", base::human_bytes(limit)),
            fmt::format("the smallest, {}, needs {}", label(*least), base::human_bytes(least->rank_bytes)), "pipeline.max_memory",
-           "raise pipeline.max_memory, parallel.pp or parallel.tp, or lower batch.micro");
+           fmt::format("raise pipeline.max_memory, parallel.pp or parallel.tp, or lower batch.micro{}",
+                       c.pipeline.lookahead > 0 ? " or pipeline.lookahead" : ""));
   }
   auto const line = [](Candidate const& x) {
     return fmt::format("{} ({:.4g} s, bubble {:.1f} %{})", label(x), x.result.step_time, 100 * x.result.bubble(),
@@ -95,7 +100,7 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  auto program = schedule::complete(schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
+  auto program = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
   auto stages = layout::make_stage_map(c, program.stage_rank);
   return {best->schedule, std::move(program), std::move(stages), std::move(reason)};
 }
@@ -113,7 +118,7 @@ std::vector<Candidate> compare_schedules(config::Config const& c, std::function<
       try {
         auto shape = shape_of(c, chunks);
         if (!g->any_group_size) shape.microbatch_group_size = 0;
-        auto const program = schedule::complete(schedule::generate(g->name, shape));
+        auto const program = complete(c, schedule::generate(g->name, shape));
         auto const stages = layout::make_stage_map(c, program.stage_rank);
         candidate.result = simulate(program, costs(stages), execution, record);
         candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
@@ -133,7 +138,7 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
     if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
     auto program = c.pipeline.schedule == "file"
                        ? read_program(c)
-                       : schedule::complete(schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
+                       : complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
     schedule::require_valid(program, execution);
     auto stages = layout::make_stage_map(c, program.stage_rank);
     return {c.pipeline.schedule, std::move(program), std::move(stages), ""};

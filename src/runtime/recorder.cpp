@@ -8,7 +8,7 @@ namespace p3d::runtime {
 
 namespace {
 /// What an action does before and between its waits is only looking whether it must wait.
-constexpr double too_short = 2e-6;
+constexpr double too_short = 2e-5;
 }  // namespace
 
 Recorder::Recorder(std::size_t steps_kept) : steps_kept_(steps_kept) { P3D_REQUIRE(steps_kept > 0, "a recorder keeps a step"); }

@@ -84,7 +84,7 @@ Program parse_csv(std::string_view text) {
   return program;
 }
 
-Program parse_schedule_file(std::string_view text) {
+Program parse_schedule_file(std::string_view text, int slot_lookahead) {
   std::size_t at = 0;  // past blanks and comments
   while (at < text.size()) {
     at = std::min(text.find_first_not_of(" \t\r\n", at), text.size());
@@ -100,7 +100,7 @@ Program parse_schedule_file(std::string_view text) {
       reductions = reductions || a.op == Op::reduce_gradients || a.op == Op::optimizer_step;
     }
   require_in_range(program);
-  if (!messages && !slots && !reductions) return complete(std::move(program));
+  if (!messages && !slots && !reductions) return complete(std::move(program), 1, slot_lookahead);
   if (!slots) assign_slots(program);
   if (program.num_slots.empty()) {  // slots are given, their numbers are not
     program.num_slots.assign(static_cast<std::size_t>(program.num_stages), 0);

@@ -63,6 +63,14 @@ Earliest earliest_receives(Program const& program) {
   return earliest;
 }
 
+/// True when this action of a rank makes a gradient that is then sent from this slot: whoever takes the slot at once would wait
+/// for the whole message.
+bool sends_from(Program const& program, int rank, int index, int stage, int slot) {
+  if (index < 0) return false;
+  Action const& a = program.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(index)];
+  return makes_input_gradient(a.op) && a.stage == stage && a.slot == slot;
+}
+
 }  // namespace
 
 void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
@@ -106,8 +114,8 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
       auto const wanted = [&] {
         return std::min(use_f[at] - receives_ahead, expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
       };
-      int const early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead)
-                                 : std::max(earliest.activation[at], wanted());
+      int early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead) : std::max(earliest.activation[at], wanted());
+      if (!gradient && early < use_f[at] - receives_ahead && sends_from(program, rank, early - 1, stage, slot[at])) ++early;
       int& previous = posted[static_cast<std::size_t>(channel)];
       previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
       receives[static_cast<std::size_t>(rank)].push_back(

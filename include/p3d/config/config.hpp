@@ -88,6 +88,7 @@ struct Pipeline {
   std::string schedule = "1f1b";      ///< the name of a generator of room schedule, or "file", or "auto"
   int virtual_stages = 0;             ///< stages per pipeline rank; 0: the schedule's own number
   int microbatch_group_size = 0;      ///< of interleaved_1f1b; 0: parallel.pp
+  int lookahead = 1;                  ///< compute actions that a slot is taken early, for its message to come meanwhile
   std::string file;                   ///< of schedule "file": its path. Relative to the input file's folder
   double max_memory = 0.0;            ///< of schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;

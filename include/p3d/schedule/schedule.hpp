@@ -94,7 +94,7 @@ Program parse_csv(std::string_view text);
 
 /// A schedule that a person wrote, in either form. Of compute actions alone a complete program is made; in one with messages,
 /// only slots and reductions are added where there are none. Not validated. Throws base::Error.
-Program parse_schedule_file(std::string_view text);
+Program parse_schedule_file(std::string_view text, int slot_lookahead = 0);
 
 /// The program as a table, one row per rank, one column per step, compute actions only, as if every action took one step
 /// and messages none; ">1F3<" marks a cell (a message there gets a cell of its own). At most `max_ranks` rows and

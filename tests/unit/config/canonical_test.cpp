@@ -28,7 +28,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"parallel.dp", {"3"}}, {"parallel.tp", {"2"}}, {"parallel.pp", {"2"}}, {"parallel.order", {"dp-pp-tp"}},
       {"batch.micro", {"2"}}, {"batch.global", {"7"}}, {"batch.microbatches", {"7"}},
       {"pipeline.schedule", {"gpipe"}}, {"pipeline.virtual_stages", {"1"}}, {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},
-      {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}}, {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}}, {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
+      {"pipeline.lookahead", {"0"}}, {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}}, {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}}, {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
       {"data.format", {"text"}}, {"data.path", {"[\"/a b\", '/c\"d']"}}, {"data.tokenizer", {}}, {"data.split", {"0.25"}},
       {"optimizer.type", {"sgd"}}, {"optimizer.lr", {"3e-4"}}, {"optimizer.min_lr", {"0"}}, {"optimizer.lr_schedule", {"linear"}},
       {"optimizer.warmup_steps", {"7"}}, {"optimizer.beta1", {"0.8"}}, {"optimizer.beta2", {"0.999"}}, {"optimizer.eps", {"1e-9"}},
