@@ -38,9 +38,10 @@ void gelu_backward(ExecSpace const& exec, View2<T const> x, View2<T const> dy, V
                               for (int i = 0; i < n; ++i) {
                                 T const v = in[i];
                                 T const u = gelu_argument(v);
-                                T const s = sigmoid(u);
+                                T const e = exp_of(-u);
+                                T const s = T(1) / (T(1) + e);  // and 1 - s = e s, without cancellation
                                 T const slope = a * (T(1) + T(3) * b * v * v);
-                                out[i] = g[i] * (s + v * s * sigmoid(-u) * slope);
+                                out[i] = g[i] * (s + v * (s * e * s) * slope);
                               }
                             });
 }
@@ -71,8 +72,9 @@ void swiglu_backward(ExecSpace const& exec, View2<T const> gate_up, View2<T cons
                               P3D_SIMD
                               for (int i = 0; i < n; ++i) {
                                 T const v = gate[i], u = up[i], d = g[i];
-                                T const s = sigmoid(v);
-                                dgate[i] = d * u * s * (T(1) + v * sigmoid(-v));
+                                T const e = exp_of(-v);
+                                T const s = T(1) / (T(1) + e);
+                                dgate[i] = d * u * s * (T(1) + v * (e * s));
                                 dup[i] = d * v * s;
                               }
                             });

@@ -5,14 +5,13 @@
 namespace p3d::kernels {
 
 template <class T>
-void add_bias(ExecSpace const& exec, View2<T> y, View1<T const> bias) {
-  if (bias.extent(0) == 0) return;
-  for_chunks<element_width>("p3d::kernels::add_bias", exec, y.extent(0), y.extent(1),
+void fill_with_bias(ExecSpace const& exec, View2<T> y, View1<T const> bias) {
+  for_chunks<element_width>("p3d::kernels::fill_with_bias", exec, y.extent(0), y.extent(1),
                             KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
                               T* const out = &y(r, c);
                               T const* const b = &bias(c);
                               P3D_SIMD
-                              for (int i = 0; i < n; ++i) out[i] += b[i];
+                              for (int i = 0; i < n; ++i) out[i] = b[i];
                             });
 }
 
@@ -33,7 +32,7 @@ void bias_backward(ExecSpace const& exec, View2<T const> dy, View1<T> dbias) {
 }
 
 #define P3D_INSTANTIATE(T)                                                \
-  template void add_bias<T>(ExecSpace const&, View2<T>, View1<T const>);  \
+  template void fill_with_bias<T>(ExecSpace const&, View2<T>, View1<T const>); \
   template void bias_backward<T>(ExecSpace const&, View2<T const>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

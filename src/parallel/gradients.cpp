@@ -64,14 +64,15 @@ void GradientReducer<T>::finish() {
 }
 
 template <class T>
-double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients, int tp_rank,
-                         bool is_first_stage) {
+double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
+                         layout::PerAxis here, int dp_size, bool is_first_stage) {
   double sum = 0.0;
   for (auto const& item : params.items()) {
-    if (item.spec->split_axes().empty() && tp_rank != 0) continue;
+    if (item.spec->split_axes().empty() && here.tp != 0) continue;
     if (item.spec->tied && !is_first_stage) continue;
-    auto const part =
-        Kokkos::subview(gradients, Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size()));
+    std::int64_t const begin = item.offset + item.size() * here.dp / dp_size;
+    std::int64_t const end = item.offset + item.size() * (here.dp + 1) / dp_size;
+    auto const part = Kokkos::subview(gradients, Kokkos::pair<std::int64_t, std::int64_t>(begin, end));
     sum += kernels::sum_squares<T>(exec, View1<T const>(part));
   }
   return sum;
@@ -79,7 +80,8 @@ double local_sum_squares(ExecSpace const& exec, layout::StageParams const& param
 
 #define P3D_INSTANTIATE(T)          \
   template class GradientReducer<T>; \
-  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>, int, bool);
+  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>,          \
+                                       layout::PerAxis, int, bool);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

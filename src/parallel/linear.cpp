@@ -22,8 +22,9 @@ auto rows(View const& x, std::int64_t begin, std::int64_t end) {
 
 template <class T>
 void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View1<T const> bias, View2<T> y) {
-  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), x, w, T(0), y);
-  kernels::add_bias<T>(tp.exec, y, bias);
+  bool const has_bias = bias.extent(0) != 0;
+  if (has_bias) kernels::fill_with_bias<T>(tp.exec, y, bias);
+  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), x, w, has_bias ? T(1) : T(0), y);
 }
 
 template <class T>

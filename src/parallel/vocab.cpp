@@ -16,10 +16,13 @@ void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<
 template <class T>
 double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T const> logits, View1<int const> targets,
                           LossBuffers<T> const& b) {
-  kernels::logits_max<T>(tp.exec, logits, shard.valid_rows, b.row_max);
-  collectives::all_reduce<T>(tp.exec, *tp.comm, b.row_max, comm::Reduction::max);
-  kernels::logits_sums<T>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.row_max, b.sums);
-  collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(b.sums));
+  // lse holds the shard's own maximum until the last line.
+  kernels::logits_parts<T>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.lse, b.row_max, b.sums);
+  if (tp.size() > 1) {
+    collectives::all_reduce<T>(tp.exec, *tp.comm, b.row_max, comm::Reduction::max);
+    kernels::refer_sums<T>(tp.exec, b.lse, b.row_max, b.sums);
+    collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(b.sums));
+  }
   return kernels::cross_entropy_loss<T>(tp.exec, targets, b.row_max, b.sums, b.lse);
 }
 

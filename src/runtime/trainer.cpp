@@ -146,10 +146,8 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   finish_tie();
   double squares = 0.0;
   for (auto& [number, unit] : units) {
-    if (here.dp == 0) {
-      squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here.tp,
-                                                unit->stage.is_first());
-    }
+    squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here, config.parallel.dp,
+                                              unit->stage.is_first());
   }
   // Every rank of a tp group saw the whole group's loss.
   std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_signal() != 0 ? 1.0 : 0.0, result.votes};

@@ -7,14 +7,16 @@
 
 namespace p3d::kernels {
 
-/// row_max[r] = max over valid columns (-infinity where there is none).
-template <class T>
-void logits_max(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, View1<T> row_max);
-/// sums [2, rows]: row 0 = sum of exp(logit - row_max), row 1 = logit of the target where it lies in
+/// One pass over the shard, with a running maximum (Milakov, Gimelshein, arXiv 1805.02867). local_max[r] = max over the valid
+/// columns (-infinity where there is none), and the same in row_max[r], which may then be reduced over the shards.
+/// sums [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the target where it lies in
 /// [vocab_begin, vocab_begin + valid_cols), else 0.
 template <class T>
-void logits_sums(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
-                 View1<int const> targets, View1<T const> row_max, View2<T> sums);
+void logits_parts(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
+                  View1<int const> targets, View1<T> local_max, View1<T> row_max, View2<T> sums);
+/// sums(0, r) *= exp(local_max[r] - row_max[r]): what every shard does before the sums are added over the shards.
+template <class T>
+void refer_sums(ExecSpace const& exec, View1<T const> local_max, View1<T const> row_max, View2<T> sums);
 /// lse[r] = row_max[r] + log(sums(0, r)); returns the sum over counted rows of lse[r] - sums(1, r), in double.
 template <class T>
 double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<T const> row_max, View2<T const> sums,

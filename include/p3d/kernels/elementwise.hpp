@@ -5,9 +5,9 @@
 
 namespace p3d::kernels {
 
-/// y[r, c] += bias[c]. Empty bias: nothing.
+/// y[r, c] = bias[c], for a matrix product to add to: a BLAS clears what it does not add to, so the bias costs no pass.
 template <class T>
-void add_bias(ExecSpace const& exec, View2<T> y, View1<T const> bias);
+void fill_with_bias(ExecSpace const& exec, View2<T> y, View1<T const> bias);
 /// dbias[c] += sum over rows of dy[r, c]. Empty dbias: nothing.
 template <class T>
 void bias_backward(ExecSpace const& exec, View2<T const> dy, View1<T> dbias);

@@ -48,9 +48,10 @@ private:
 };
 
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
-/// (tp x pp). Parameters replicated over tp count on tp rank 0; the last stage's copy of tied embeddings does not count.
+/// (dp x tp x pp). Reduced gradients are the same on all copies, so each of the `dp_size` copies takes its part of every
+/// parameter. Parameters replicated over tp count on tp rank 0; the last stage's copy of tied embeddings does not count.
 template <class T>
-double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients, int tp_rank,
-                         bool is_first_stage);
+double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
+                         layout::PerAxis here, int dp_size, bool is_first_stage);
 
 }  // namespace p3d::parallel
