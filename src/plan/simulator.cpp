@@ -174,7 +174,8 @@ private:
   }
 
   bool compute(int rank, Action const& a, Slot const& slot, double time) {
-    StageCost const& cost = costs_.stages[at(a.stage)];
+    StageCost const& cost = costs_.microbatches.empty() ? costs_.stages[at(a.stage)]
+                                                        : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
     if (a.op == Op::forward && input_is_remote(program_, a.stage) &&
         !arrived(rank, activation_out_[at(a.stage - 1)], slot.activation_in, time))
       return false;
@@ -277,6 +278,8 @@ Simulation simulate(Program const& program, PipelineCosts const& costs, schedule
   P3D_REQUIRE(costs.stages.size() == at(program.num_stages), "every stage has its costs");
   P3D_REQUIRE(program.num_slots.size() == at(program.num_stages), "a program that is simulated is complete");
   P3D_REQUIRE(costs.slot_bytes.empty() || costs.slot_bytes.size() == costs.stages.size(), "every stage has its bytes, or none");
+  P3D_REQUIRE(costs.microbatches.empty() || costs.microbatches.size() == costs.stages.size() * at(program.num_microbatches),
+              "every microbatch of every stage has its costs, or none");
   P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(), "every stage has its reduction, or none");
   return Run(program, costs, execution, record).run();
 }

@@ -72,6 +72,20 @@ StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
   return t;
 }
 
+/// The makespan of a step when every action takes the time that it took.
+double replayed_makespan(Program const& program, plan::PipelineCosts costs, PipelineRecord const& pipeline, std::size_t step) {
+  auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
+  costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
+  for (auto const& steps : pipeline.ranks)
+    for (RecordedEvent const& e : steps[step].events) {
+      if (e.waits || !schedule::is_compute(e.action.op)) continue;
+      auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches + static_cast<std::size_t>(e.action.microbatch)];
+      auto& part = e.action.op == Op::forward ? cost.forward : e.action.op == Op::backward ? cost.backward : e.action.op == Op::backward_input ? cost.input : cost.weight;
+      part += e.end - e.begin;
+    }
+  return plan::simulate(program, costs, execution).makespan;
+}
+
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
 schedule::Timeline empty_timeline(Program const& program) {
@@ -140,6 +154,10 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;
   out.simulated = plan::simulate(program, out.costs, execution, true);
+  double replayed = 0.0;
+  for (auto const& pipeline : pipelines)
+    for (std::size_t s = begin; s < recorded; ++s) replayed += replayed_makespan(program, out.costs, pipeline, s);
+  out.replayed_bubble = 1.0 - busy / (replayed * program.num_ranks);
 
   auto const middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
   std::nth_element(lengths.begin(), middle, lengths.end());
@@ -161,9 +179,11 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
                                base::counted(program.num_microbatches, "microbatch"), first.ranks.front()[middle->second].number,
                                pipelines.size() > 1 ? fmt::format(" of the first of {} pipelines", pipelines.size()) : "");
   measured.rank_notes = notes(measured, span);
-  measured.caption.push_back(fmt::format("first to last action {}; bubble (time in which ranks do not compute) {}; over {}: {}", seconds_text(span),
-                                         percent(1.0 - typical.busy / (span * program.num_ranks)), base::counted(out.steps, "step"),
-                                         percent(out.measured_bubble)));
+  measured.caption.push_back(fmt::format("first to last action {}; bubble (time in which ranks do not compute) {}", seconds_text(span),
+                                         percent(1.0 - typical.busy / (span * program.num_ranks))));
+  measured.caption.push_back(fmt::format("over {}: bubble {} = {} of the schedule {:+.1f} of uneven times {:+.1f} of messages and waking up",
+                                         base::counted(out.steps, "step"), percent(out.measured_bubble), percent(out.simulated.bubble()),
+                                         100 * (out.replayed_bubble - out.simulated.bubble()), 100 * (out.measured_bubble - out.replayed_bubble)));
   auto simulated = out.simulated.timeline;
   simulated.title = "the same step simulated with the measured mean costs";
   simulated.rank_notes = notes(simulated, out.simulated.makespan);
@@ -183,11 +203,13 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
 std::string summary(TraceReport const& r, Program const& program) {
   double const predicted = r.simulated.bubble();
   double const difference = 100.0 * (r.measured_bubble - predicted);
-  return fmt::format("Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference {:+.1f} points{}; "
+  return fmt::format("Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference {:+.1f} points{}\n"
+                     "  the schedule loses {}, uneven times of an action {:+.1f} (simulated with each action's own time: {}), messages and waking up {:+.1f}; "
                      "makespan {} predicted, {} measured",
                      base::counted(program.num_microbatches, "microbatch"), base::counted(program.num_ranks, "pipeline rank"), base::counted(r.steps, "step"),
                      percent(predicted), percent(r.measured_bubble), difference,
                      predicted > 0 ? fmt::format(" ({:+.1f} % of the prediction)", difference / predicted) : "",
+                     percent(predicted), 100 * (r.replayed_bubble - predicted), percent(r.replayed_bubble), 100 * (r.measured_bubble - r.replayed_bubble),
                      seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan));
 }
 

@@ -20,6 +20,7 @@ struct PipelineRecord {
 struct TraceReport {
   plan::PipelineCosts costs;     ///< means over microbatches, steps and pipelines
   plan::Simulation simulated;    ///< with these costs
+  double replayed_bubble = 0.0;  ///< simulated again, each step with each action's own time: what uneven times add
   double measured_bubble = 0.0;  ///< 1 - compute / (ranks x time from the first to the last compute action), over all steps and pipelines
   double measured_makespan = 0.0;  ///< of a step, the mean
   int steps = 0;                 ///< that count: all but the first of a run, which also warms up
@@ -33,7 +34,7 @@ struct TraceReport {
 TraceReport report(std::string const& schedule, schedule::Program const& program, std::vector<PipelineRecord> const& pipelines,
                    double transfer, double message_bytes, std::int64_t warm_up);
 
-/// "pipeline bubble: 21.4 % predicted, 22.0 % measured, ..." for the end of a run.
+/// "Pipeline bubble ...: predicted 21.4 % (...), measured 22.0 %, difference +0.6 points ..." for the end of a run.
 std::string summary(TraceReport const& report, schedule::Program const& program);
 
 }  // namespace p3d::runtime

@@ -28,6 +28,8 @@ struct PipelineCosts {
   std::vector<double> slot_bytes{};  ///< by stage: activations of one slot; empty: not known
   std::vector<double> reduce{};      ///< by stage: the reduction of its gradients over dp; empty: 0
   double step = 0;                 ///< the optimizer's update of a rank
+  /// In place of `stages`, where microbatches differ: that of microbatch m on stage s at s * num_microbatches + m. Empty: none.
+  std::vector<StageCost> microbatches{};
 
   /// The same cost for every stage, nothing else.
   static PipelineCosts uniform(int num_stages, StageCost cost = {}) {
