@@ -157,6 +157,17 @@ TEST(ClosedForms, v_min_and_v_half_keep_to_their_memory) {
   }
 }
 
+// arXiv 2211.05322 section 4: the time of 1F1B when messages are free, with 2(p - s) - 1 microbatches on stage s in place of p - s.
+TEST(ClosedForms, eager_1f1b) {
+  for (int p = 1; p <= most_ranks; ++p)
+    for (int m = 1; m <= most_microbatches; ++m) {
+      Program const program = generate("eager_1f1b", {p, m});
+      for (Costs const costs : {Costs{1, 1, 1}, {2, 1, 0.5}})
+        ASSERT_EQ(run_free(program, costs).makespan, (m + p - 1) * (costs.forward + costs.input + costs.weight)) << p << " ranks, " << m << " microbatches";
+      for (int s = 0; s < p; ++s) ASSERT_EQ(p3d::test::peak_live(program, s), std::min(2 * (p - s) - 1, m));
+    }
+}
+
 TEST(ClosedForms, one_rank_never_waits) {
   for (Generator const* g : generators())
     for (int m = g->smallest_microbatches(1); m <= 8; ++m)

@@ -88,6 +88,20 @@ TEST(Overlap, hides_messages) {
   EXPECT_GT(gain["dualpipe_v"], 0);
 }
 
+// What the eager variant is for (arXiv 2211.05322): with messages of half a forward the steady state runs at the speed of the compute,
+// (f + b) for each microbatch; 1f1b pays for the way there and back.
+TEST(Overlap, eager_1f1b_hides_what_1f1b_cannot) {
+  int const p = 4;
+  auto const time = [&](char const* name, int m) {
+    auto const program = complete(generate(name, {p, m}), 1, 1);
+    auto costs = p3d::plan::PipelineCosts::uniform(p);
+    costs.latency = 0.5;
+    return p3d::plan::simulate(program, costs, as_executed).makespan;
+  };
+  EXPECT_DOUBLE_EQ(time("eager_1f1b", 40) - time("eager_1f1b", 20), 20 * 3.0);
+  EXPECT_GT(time("1f1b", 40) - time("1f1b", 20), 20 * 3.2);
+}
+
 // A rank waits for a send when it takes the slot again. It computes something before that, so that the message has time.
 TEST(Overlap, no_slot_is_taken_right_after_a_send_from_it) {
   for (Generator const* g : generators())
