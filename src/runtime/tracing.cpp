@@ -1,6 +1,7 @@
 #include <p3d/runtime/tracing.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/io/text_file.hpp>
 #include <p3d/plan/pipeline.hpp>
 
@@ -138,7 +139,12 @@ std::string Tracing<T>::finish() {
   auto all = gather(world, steps);
   if (world.rank() != 0) return {};
 
-  auto const made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes, state_->warm_up);
+  auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes, state_->warm_up);
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto const memory = predict_memory(c, plan, r);  // what the arena holds, exactly
+    made.drawn.front().rank_notes[static_cast<std::size_t>(r)] += ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
+  }
+  made.drawn.front().caption.emplace_back("at the right: share of the time in which a rank does not compute, and its memory for activations");
   auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
   io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));
   io::write_text_atomically(path("trace.svg"), schedule::to_svg(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));

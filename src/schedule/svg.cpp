@@ -126,10 +126,13 @@ private:
 
   /// Which categories and how many chunks there are.
   void legend(std::vector<Timeline> const& timelines) {
-    bool seen[6]{};
+    bool seen[6]{}, messages = false;
     for (TimelineRows const& t : sorted_)
       for (auto const& row : t.rows)
-        for (TimelineEvent const& e : row) seen[static_cast<int>(category_of(e))] = true;
+        for (TimelineEvent const& e : row) {
+          seen[static_cast<int>(category_of(e))] = true;
+          messages = messages || (is_message(e.action.op) && !e.waits);
+        }
     seen[static_cast<int>(Category::wait)] = true;
     double x = left;
     y_ += 12;
@@ -137,7 +140,7 @@ private:
       if (!seen[static_cast<int>(look.category)]) continue;
       box(x, y_, 26, 16, look.category, true);
       std::string name = category_name(look.category);
-      if (look.category == Category::other) name = "reduction, update";
+      if (look.category == Category::other) name = messages ? "message, reduction, update" : "reduction, update";
       if (look.category == Category::wait) name = "wait (lost time)";
       text(x + 31, y_ + 12.5, name);
       x += 50 + 6.4 * static_cast<double>(name.size());

@@ -50,6 +50,9 @@ double bubble_share(Timeline const& timeline) {
 
 namespace {
 
+/// What a rank needs from one action to the next is no wait.
+constexpr double shortest_gap = 5e-6;
+
 /// Writes the events of one pipeline as those of process `pid`, times from `origin` on.
 class ChromeProcess {
 public:
@@ -61,11 +64,11 @@ public:
       name("thread_name", rank, fmt::format("rank {}", rank));
       double clock = sorted.begin;
       for (TimelineEvent const& e : sorted.rows[rank]) {
-        if (e.start > clock) block(rank, "wait", "wait", clock, e.start, "");
+        if (e.start > clock + shortest_gap) block(rank, "wait", "wait", clock, e.start, "");
         block(rank, label(e), category_name(category_of(e)), e.start, e.end, arguments(e));
         clock = std::max(clock, e.end);
       }
-      if (clock < sorted.end) block(rank, "wait", "wait", clock, sorted.end, "");
+      if (clock + shortest_gap < sorted.end) block(rank, "wait", "wait", clock, sorted.end, "");
     }
   }
 
