@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The pipeline's bubble, measured beside predicted, and the step times of schedules as ratios in one run.
 
-    benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--launcher mpiexec] [--keep FOLDER]
+    benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--micro 2]
+                                  [--launcher mpiexec] [--keep FOLDER]
 
 Trains a GPT whose step is nearly all matrix products on 4 ranks (pp = 4, one core each) under each schedule in turn, so that what else
 the machine does meets all of them alike. Every run records its actions (run.trace); its own summary gives the measured bubble and that of
@@ -42,8 +43,6 @@ tied_embeddings = false
 dp = 1
 tp = 1
 pp = 4
-[batch]
-micro = 2
 [data]
 format = "synthetic"
 """
@@ -54,7 +53,7 @@ def run(options, folder, schedule, turn):
     warms up and does not count."""
     out = folder / f"{schedule}-{turn}"
     done = subprocess.run([*options.launcher.split(), "-n", "4", options.program, folder / "input.toml", f"pipeline.schedule={schedule}", f"run.steps={options.steps}",
-                           f"batch.microbatches={options.microbatches}", f"run.output_dir={out}"],
+                           f"batch.micro={options.micro}", f"batch.microbatches={options.microbatches}", f"run.output_dir={out}"],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     found = SUMMARY.search(done.stdout)
     if done.returncode != 0 or not found:
@@ -71,6 +70,7 @@ def main():
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--micro", type=int, default=2, help="sequences in a microbatch: more make every action longer, and what other programs do matter less")
     parser.add_argument("--keep", help="keep the runs' folders (traces, pictures) here")
     options = parser.parse_args()
     temporary = tempfile.TemporaryDirectory()

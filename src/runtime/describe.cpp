@@ -5,6 +5,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -68,6 +69,13 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
+  std::size_t actions = 0;
+  for (auto const& list : plan.training.ranks) actions += list.size();
+  constexpr std::size_t quick = 5'000'000;
+  if (c.parallel.pp > 1 && actions < quick) {
+    auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), execution);
+    text += fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n", actions, 100.0 * simulated.bubble());
+  }
   return text;
 }
 
