@@ -32,18 +32,19 @@ StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_ran
   P3D_REQUIRE(num_ranks_ >= 1, "there is at least one pipeline rank");
   P3D_REQUIRE(!layers_.empty(), "there is at least one stage");
   P3D_REQUIRE(stage_rank_.size() == layers_.size(), "every stage has its rank");
-  for (int n : layers_) P3D_REQUIRE(n >= 0, "no stage has a negative number of layers");
+  begin_.push_back(0);
+  for (int n : layers_) {
+    P3D_REQUIRE(n >= 0, "no stage has a negative number of layers");
+    begin_.push_back(begin_.back() + n);
+  }
   for (int r : stage_rank_) P3D_REQUIRE(r >= 0 && r < num_ranks_, "every stage lives on a rank that exists");
   for (int r = 0; r < num_ranks_; ++r) P3D_REQUIRE(!stages_of(r).empty(), "every pipeline rank holds a stage");
 }
 
-int StageMap::num_layers() const { return std::accumulate(layers_.begin(), layers_.end(), 0); }
-
 Range StageMap::layers(int stage) const {
   P3D_REQUIRE(stage >= 0 && stage < num_stages(), "the stage exists");
-  auto const first = layers_.begin();
-  std::int64_t const begin = std::accumulate(first, first + stage, std::int64_t{0});
-  return {begin, begin + layers_[static_cast<std::size_t>(stage)]};
+  auto const at = static_cast<std::size_t>(stage);
+  return {begin_[at], begin_[at + 1]};
 }
 
 std::vector<int> StageMap::stages_of(int pipeline_rank) const {

@@ -57,7 +57,7 @@ std::vector<Recorder::Step> unpack(std::vector<char> const& bytes) {
     auto& step = steps.emplace_back();
     step.number = head[0];
     step.events.resize(static_cast<std::size_t>(head[1]));
-    std::memcpy(static_cast<void*>(step.events.data()), from, step.events.size() * sizeof(RecordedEvent));
+    if (!step.events.empty()) std::memcpy(static_cast<void*>(step.events.data()), from, step.events.size() * sizeof(RecordedEvent));
     from += step.events.size() * sizeof(RecordedEvent);
   }
   return steps;

@@ -20,7 +20,7 @@ public:
   /// Stage s lives on pipeline rank stage_rank[s]; every rank holds at least one stage.
   StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks);
   int num_stages() const { return static_cast<int>(layers_.size()); }
-  int num_layers() const;
+  int num_layers() const { return static_cast<int>(begin_.back()); }
   /// Layers [begin, end) of a stage.
   Range layers(int stage) const;
   int num_layers(int stage) const { return layers_[static_cast<std::size_t>(stage)]; }
@@ -34,6 +34,7 @@ public:
 
 private:
   std::vector<int> layers_;
+  std::vector<std::int64_t> begin_;  ///< first layer of each stage, and the end of the last
   std::vector<int> stage_rank_;
   int num_ranks_;
 };

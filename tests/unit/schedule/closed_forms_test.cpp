@@ -157,7 +157,7 @@ TEST(ClosedForms, v_min_and_v_half_keep_to_their_memory) {
   }
 }
 
-// arXiv 2211.05322 section 4: the time of 1F1B when messages are free, with 2(p - s) - 1 microbatches on stage s in place of p - s.
+// arXiv 2211.05322 (eager-1F1B): the time of 1F1B when messages are free, with 2(p - s) - 1 microbatches on stage s in place of p - s.
 TEST(ClosedForms, eager_1f1b) {
   for (int p = 1; p <= most_ranks; ++p)
     for (int m = 1; m <= most_microbatches; ++m) {
