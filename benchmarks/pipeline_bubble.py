@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The pipeline's bubble, measured beside predicted, and the step times of schedules as ratios in one run.
 
-    benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--micro 2]
+    benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--micro 4]
                                   [--launcher mpiexec] [--keep FOLDER]
 
 Trains a GPT whose step is nearly all matrix products on 4 ranks (pp = 4, one core each) under each schedule in turn, so that what else
@@ -29,6 +29,7 @@ MODEL = """
 name = "bubble"
 eval_batches = 0
 trace = true
+ceiling = false
 [model]
 preset = "gpt2-tiny"
 vocab_size = 256
@@ -70,7 +71,7 @@ def main():
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--micro", type=int, default=2, help="sequences in a microbatch: more make every action longer, and what other programs do matter less")
+    parser.add_argument("--micro", type=int, default=4, help="sequences in a microbatch: more make every action longer, and what other programs do matter less")
     parser.add_argument("--keep", help="keep the runs' folders (traces, pictures) here")
     options = parser.parse_args()
     temporary = tempfile.TemporaryDirectory()

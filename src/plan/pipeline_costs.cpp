@@ -45,6 +45,8 @@ std::string to_csv(PipelineCosts const& costs) {
     text += fmt::format("{},{},{},{}", s, c.forward, c.input, c.weight);
     text += whole ? fmt::format(",{}\n", c.whole()) : "\n";
   }
+  if (costs.send > 0) text += fmt::format("send,{}\n", costs.send);
+  if (costs.receive > 0) text += fmt::format("receive,{}\n", costs.receive);
   if (costs.latency > 0) text += fmt::format("latency,{}\n", costs.latency);
   if (std::isfinite(costs.bandwidth)) text += fmt::format("bandwidth,{}\n", costs.bandwidth);
   if (costs.message_bytes > 0) text += fmt::format("message_bytes,{}\n", costs.message_bytes);
@@ -83,7 +85,9 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0) || !std::isfinite(value)) refuse("a number that is not negative", words[i]);
       return value;
     };
-    if (words.size() == 2 && words[0] == "latency") costs.latency = number(1);
+    if (words.size() == 2 && words[0] == "send") costs.send = number(1);
+    else if (words.size() == 2 && words[0] == "receive") costs.receive = number(1);
+    else if (words.size() == 2 && words[0] == "latency") costs.latency = number(1);
     else if (words.size() == 2 && words[0] == "bandwidth") costs.bandwidth = number(1);
     else if (words.size() == 2 && words[0] == "message_bytes") costs.message_bytes = number(1);
     else if (words.size() == 4 || words.size() == 5) {
@@ -91,7 +95,7 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       if (stage >= num_stages || stage != std::floor(stage)) refuse(fmt::format("a stage below {}", num_stages), words[0]);
       costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3), words.size() == 5 ? number(4) : -1};
     } else {
-      refuse("stage,forward,input,weight[,backward], or latency, bandwidth or message_bytes and a number", row);
+      refuse("stage,forward,input,weight[,backward], or send, receive, latency, bandwidth or message_bytes and a number", row);
     }
   }
   for (std::size_t s = 0; s < costs.stages.size(); ++s)

@@ -151,6 +151,7 @@ private:
     int const channel = (gradient ? gradient_out_ : activation_out_)[at(sender)];
     Channel const& c = channels_[at(channel)];
     if (is_recv(a.op)) {
+      own_time(rank, a, costs_.receive, time);
       (gradient ? slot.gradient_in : slot.activation_in) = c.received;
       post(channel, false, time);
     } else {
@@ -159,6 +160,7 @@ private:
       if (!started) {
         if (!send_complete(rank, channel, c.sent - std::max(1, execution_.sends_in_flight), time)) return false;
         number = c.sent;
+        own_time(rank, a, costs_.send, time);
         post(channel, true, time);
         result_.ranks[at(rank)].bytes_sent += costs_.message_bytes;
       }
@@ -171,6 +173,13 @@ private:
     }
     clock_[at(rank)] = time;
     return true;
+  }
+
+  /// What a rank spends on a message itself.
+  void own_time(int rank, Action const& a, double cost, double& time) {
+    if (cost > 0) record(rank, a, time, time + cost);
+    time += cost;
+    result_.ranks[at(rank)].other += cost;
   }
 
   bool compute(int rank, Action const& a, Slot const& slot, double time) {

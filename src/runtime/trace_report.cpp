@@ -34,6 +34,14 @@ public:
     return sum == sums_.end() ? 0.0 : sum->second / count->second;
   }
 
+  /// The mean over all actions of these kinds; 0 without any.
+  double of_all(bool (*kind)(Op)) const {
+    double sum = 0.0, count = 0.0;
+    for (auto const& [key, seconds] : sums_) sum += kind(key.first) ? seconds : 0.0;
+    for (auto const& [key, number] : counts_) count += kind(key.first) ? number : 0.0;
+    return count > 0.0 ? sum / count : 0.0;
+  }
+
 private:
   using Key = std::pair<Op, int>;
   static Key key(Action const& a) { return {a.op, a.stage}; }
@@ -150,6 +158,8 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
     out.costs.stages.push_back(stage_cost(means, s));
     out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
   }
+  out.costs.send = means.of_all(schedule::is_send);
+  out.costs.receive = means.of_all(schedule::is_recv);
   out.costs.step = *std::max_element(update.begin(), update.end());
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;

@@ -56,7 +56,7 @@ class Trace(AppTest):
         for words in (">1f1b, 2 ranks, 4 microbatches: measured, step ", ">the same step simulated", ">wait (lost time)<"):
             self.assertIn(words, self.svg)
         costs = self.results / "costs.csv"
-        self.assertEqual(costs.read_text().count("\n"), 5, costs.read_text())
+        self.assertEqual(costs.read_text().count("\n"), 7, costs.read_text())
         simulated = subprocess.run([program.PROGRAM, "schedule", "simulate", "input.toml", "--ranks", "4", "parallel.dp=1", "parallel.tp=2",
                                     "parallel.pp=2", "--costs", costs], cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
         # The summary's prediction is what the command makes of the table.
@@ -70,7 +70,7 @@ class Trace(AppTest):
     def test_nothing_without_it(self):
         run = self.run_to_end(2, "parallel.pp=2", "run.steps=1")
         self.assertEqual(run.code, 0)
-        self.assertNotIn("bubble", run.out)
+        self.assertNotIn("Pipeline bubble", run.out)
         self.assertEqual(sorted(p.name for p in self.results.iterdir()), ["metrics.csv", "resolved.toml"])
 
 

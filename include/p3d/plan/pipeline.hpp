@@ -30,7 +30,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an undivided
 /// backward does not take as long as its parts); then, where they are not free,
-/// "latency,<seconds>", "bandwidth,<bytes per second>" and "message_bytes,<bytes>". parse_costs() throws base::Error with the line.
+/// "send,<seconds>", "receive,<seconds>", "latency,<seconds>", "bandwidth,<bytes per second>" and "message_bytes,<bytes>". parse_costs() throws base::Error with the line.
 std::string to_csv(PipelineCosts const& costs);
 PipelineCosts parse_costs(std::string_view text, int num_stages);
 

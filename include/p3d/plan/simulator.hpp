@@ -27,6 +27,7 @@ struct PipelineCosts {
   double bandwidth = std::numeric_limits<double>::infinity();  ///< bytes per second between two ranks, each direction and kind
   std::vector<double> slot_bytes{};  ///< by stage: activations of one slot; empty: not known
   std::vector<double> reduce{};      ///< by stage: the reduction of its gradients over dp; empty: 0
+  double send = 0, receive = 0;    ///< the rank's own time to start a send, to post a receive
   double step = 0;                 ///< the optimizer's update of a rank
   /// In place of `stages`, where microbatches differ: that of microbatch m on stage s at s * num_microbatches + m. Empty: none.
   std::vector<StageCost> microbatches{};
@@ -39,7 +40,7 @@ struct PipelineCosts {
 
 struct RankResult {
   double busy = 0;         ///< F, B, I and W
-  double other = 0;        ///< REDUCE and STEP
+  double other = 0;        ///< REDUCE, STEP and starting messages
   double begin = 0;        ///< of its first compute action
   double end = 0;          ///< of its last compute action
   int peak_live = 0;       ///< microbatches between F and the end of their backward, over all of its stages, at the most
@@ -67,7 +68,7 @@ struct Simulation {
 };
 
 /// Runs a complete, valid program. A message is on its way from when it is sent (and, with rendezvous, asked for) and the one
-/// before it on its channel has arrived; it takes latency + message_bytes / bandwidth and no time of the ranks. Throws
+/// before it on its channel has arrived; it takes latency + message_bytes / bandwidth, and of the ranks' time only `send` and `receive`. Throws
 /// base::Error when the program cannot run to its end (validate() says why). Time linear in the number of actions; memory 8
 /// bytes for each message beside the program.
 Simulation simulate(schedule::Program const& program, PipelineCosts const& costs, schedule::Execution execution = {},

@@ -177,9 +177,13 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
   plan::PipelineCosts costs;
   costs.stages = {{1e-3, 2e-3, 0.1}, {0.3, 1.0 / 3, 0}};
   costs.latency = 5e-6;
+  costs.send = 3e-6;
+  costs.receive = 2e-6;
   auto const back = plan::parse_costs(plan::to_csv(costs), 2);
   EXPECT_EQ(back.stages, costs.stages);
   EXPECT_EQ(back.latency, costs.latency);
+  EXPECT_EQ(back.send, costs.send);
+  EXPECT_EQ(back.receive, costs.receive);
   for (auto const& [text, words] : std::vector<std::pair<std::string, std::string>>{
            {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"}, {"0,1,1,1\n2,1,1,1\n", "line 2"}, {"0,1,x,1\n", "\"x\""},
            {"0,1,-1,1\n", "not negative"}, {"0,1\n", "stage,forward"}}) {

@@ -89,6 +89,14 @@ TEST(Simulator, a_message_by_hand) {
   EXPECT_EQ(result.peak_bytes(), 100);
   EXPECT_DOUBLE_EQ(schedule::bubble_share(result.timeline), result.bubble());
   ASSERT_EQ(result.timeline.events.size(), 4u + 4u);  // F, B, REDUCE and STEP on both ranks
+  // Starting a message takes the rank's own time too: F 0 to 2, its send until 3, there at 8, F until 10, B until 13, send until 14, ...
+  costs.send = 1;
+  costs.receive = 0.5;
+  auto const slower = simulate(program_of("1f1b", 2, 1), costs, {}, true);
+  EXPECT_EQ(slower.makespan, 14 + 5 + 3);
+  EXPECT_EQ(slower.busy(), 10);
+  EXPECT_EQ(slower.ranks[0].other, 1 + 0.5 + 4 + 0.5);
+  EXPECT_EQ(slower.timeline.events.size(), 8u + 4u);
 }
 
 // Messages of one channel follow each other; those of the two directions do not wait for each other.

@@ -36,6 +36,8 @@ plan::PipelineCosts uneven_costs(schedule::Program const& program) {
   for (int s = 0; s < program.num_stages; ++s)
     costs.stages[static_cast<std::size_t>(s)] = {1.0 + 0.125 * s, 1.25 + 0.0625 * s, 0.75 - 0.03125 * s};
   costs.latency = 0.25;
+  costs.send = 0.03125;
+  costs.receive = 0.015625;
   costs.reduce.assign(costs.stages.size(), 0.5);
   costs.step = 2.0;
   return costs;
@@ -62,6 +64,8 @@ TEST(TraceReport, gives_back_the_costs_of_every_schedule) {
       EXPECT_NEAR(found.costs.reduce[s], costs.reduce[s], 1e-9);
     }
     EXPECT_NEAR(found.costs.step, costs.step, 1e-9);
+    EXPECT_NEAR(found.costs.send, costs.send, 1e-9);
+    EXPECT_NEAR(found.costs.receive, costs.receive, 1e-9);
     EXPECT_NEAR(found.simulated.bubble(), simulated.bubble(), 1e-9) << g->name;
     EXPECT_NEAR(found.replayed_bubble, simulated.bubble(), 1e-9) << g->name;
     EXPECT_NEAR(found.measured_bubble, simulated.bubble(), 1e-9) << g->name;
