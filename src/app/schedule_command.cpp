@@ -38,7 +38,7 @@ constexpr char const* footer =
     "  p3d schedule compare input.toml --unit --svg all.svg\n"
     "\n"
     "Costs: a formula of the model over --flops, --bandwidth and --latency; or --costs, a table of measured seconds\n"
-    "(stage,forward,input,weight); or --unit, 1 for every part of a rank's layers and messages for nothing.";
+    "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers and messages for nothing.";
 
 void write(std::string const& path, std::string const& content) {
   if (path.empty()) return;
