@@ -31,7 +31,7 @@ Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> ino
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   Buffer const buffer(exec, inout.data(), n, Buffer::Use::both, "all_reduce");
-  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op));
+  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.memory()));
 }
 
 template <class T>

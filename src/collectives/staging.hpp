@@ -37,6 +37,9 @@ public:
   /// What MPI is given.
   T* data() const { return host_ ? host_->view.data() : view_.data(); }
 
+  /// Whether the host reads and writes there too.
+  comm::Memory memory() const { return host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device; }
+
   /// Gives the copy to the request: kept until completion, then brought back if MPI wrote to it.
   Request attach(Request request) const {
     if (!host_) return request;

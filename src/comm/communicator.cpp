@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "all_reducer.hpp"
 #include "internal.hpp"
 
 namespace p3d::comm {
@@ -43,6 +44,10 @@ CommRecord::CommRecord(MPI_Comm handle, std::string given_name, bool is_owned)
 }
 
 CommRecord::~CommRecord() {
+  if (all_reducer && std::uncaught_exceptions() > exceptions) {  // peers may still use what it holds
+    static auto& given_up = *new std::vector<std::unique_ptr<AllReducer>>;
+    given_up.push_back(std::move(all_reducer));
+  }
   if (owned && mpi_runs() && std::uncaught_exceptions() <= exceptions) MPI_Comm_free(&mpi);
 }
 
@@ -99,6 +104,25 @@ Communicator Communicator::split(int color, int key, std::string name) const {
   MPI_Comm part = MPI_COMM_NULL;
   detail::check(MPI_Comm_split(state_->mpi, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split", name);
   return adopt(part, std::move(name));
+}
+
+void Communicator::prepare(AllReduceSettings const& settings) {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  state_->all_reducer.reset();
+  if (size() == 1 || settings.algorithm == AllReduce::mpi) return;
+  auto made = std::make_unique<detail::AllReducer>(*this, settings);
+  state_->all_reducer = std::move(made);
+  if (settings.algorithm == AllReduce::automatic && !settings.fixed_order) state_->all_reducer->measure(*this);
+}
+
+AllReduce Communicator::all_reduce_algorithm(std::int64_t bytes) const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->all_reducer ? state_->all_reducer->choice(bytes) : AllReduce::mpi;
+}
+
+std::string Communicator::describe_all_reduce() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->all_reducer ? state_->all_reducer->describe() : to_string(AllReduce::mpi);
 }
 
 Communicator::Accounting Communicator::accounting() const {

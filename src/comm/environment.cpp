@@ -18,6 +18,7 @@
 #include <cstdlib>
 
 #include "internal.hpp"
+#include "node_memory.hpp"
 #include "watchdog.hpp"
 
 namespace p3d::comm {
@@ -88,6 +89,7 @@ Environment::~Environment() {
     base::error_here(e.what());
     abort_all(static_cast<int>(base::ExitCode::run_failed));
   }
+  detail::close_node_memory();
   detail::close_watchdog();
   MPI_Finalize();
 }

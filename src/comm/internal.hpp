@@ -10,7 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine.hpp"
+
 namespace p3d::comm::detail {
+
+class AllReducer;
 
 /// Throws base::Error naming the call, the rank, the communicator and MPI's own text unless `code` is MPI_SUCCESS.
 void check(int code, char const* call, std::string const& communicator);
@@ -32,6 +36,7 @@ struct CommRecord {
   std::int64_t collectives = 0;                              ///< started so far: the same number on every rank
   std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by (peer, direction)
   Communicator::Accounting accounting;
+  std::unique_ptr<AllReducer> all_reducer;  ///< null: MPI reduces
   int exceptions = std::uncaught_exceptions();
 };
 
@@ -42,6 +47,8 @@ struct Pending {
   int peer = -1;               ///< in the communicator; -1 for collectives
   std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
   MPI_Datatype type = MPI_BYTE;
+  Engine* engine = nullptr;    ///< carries out `work`; null: MPI carries out `parts`
+  Work work;
   std::vector<MPI_Request> parts;
   std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
   std::vector<std::function<void()>> hooks;
@@ -49,7 +56,8 @@ struct Pending {
   int exceptions = std::uncaught_exceptions();
 };
 
-/// One MPI_Test for the parts that are still open. Throws when MPI reports an error or a message has the wrong length.
+/// Moves all engines on, and asks whether the operation is over: one MPI_Test for each part that is still open. Throws when MPI
+/// reports an error or a message has the wrong length.
 bool test(Pending& pending);
 /// THE wait. See wait.hpp.
 void wait(Pending& pending);

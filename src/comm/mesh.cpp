@@ -116,6 +116,28 @@ Communicator& Mesh::along(std::initializer_list<char const*> axes) {
   return along(std::vector<std::string>(axes.begin(), axes.end()));
 }
 
+void Mesh::prepare(AllReduceSettings const& settings) {
+  int num_ranks = 0;
+  detail::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size", "world");
+  bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring && settings.algorithm != AllReduce::tree;
+  if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) open_node_memory();
+  // The same order on all ranks.
+  cart_.prepare(settings);
+  for (auto& group : subsets_) group.prepare(settings);
+  for (auto& group : ends_) {
+    if (group.valid()) group.prepare(settings);
+  }
+}
+
+std::string Mesh::describe_all_reduce() const {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    auto const& group = axes_.size() == 1 ? cart_ : subsets_[std::size_t{1} << i];
+    if (group.size() > 1) parts.push_back(axes_[i].name + " " + group.describe_all_reduce());
+  }
+  return base::join(parts, "; ");
+}
+
 Communicator& Mesh::ends(std::string const& axis) { return ends_[index_of(axes_, axis)]; }
 
 }  // namespace p3d::comm

@@ -5,36 +5,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "all_reducer.hpp"
 #include "internal.hpp"
+#include "mpi_types.hpp"
 #include "parts.hpp"
 
 namespace p3d::comm {
+
+using detail::mpi_op;
+using detail::mpi_type;
 
 namespace {
 
 constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
 std::int64_t asked_limit = 0;  // by a test
-
-MPI_Datatype mpi_type(Type type) {
-  switch (type) {
-    case Type::int32: return MPI_INT32_T;
-    case Type::int64: return MPI_INT64_T;
-    case Type::uint64: return MPI_UINT64_T;
-    case Type::float32: return MPI_FLOAT;
-    case Type::float64: return MPI_DOUBLE;
-    case Type::byte: return MPI_BYTE;
-  }
-  return MPI_DATATYPE_NULL;
-}
-
-MPI_Op mpi_op(Reduction op) {
-  switch (op) {
-    case Reduction::sum: return MPI_SUM;
-    case Reduction::max: return MPI_MAX;
-    case Reduction::min: return MPI_MIN;
-  }
-  return MPI_OP_NULL;
-}
 
 std::byte* at(void* base, std::int64_t element, Type type) {
   return static_cast<std::byte*>(base) + element * static_cast<std::int64_t>(size_of(type));
@@ -103,10 +87,20 @@ void start(detail::Pending& pending, char const* name, Call&& call) {
 }
 }  // namespace
 
-Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Reduction op) {
+Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Reduction op, Memory memory) {
   require_summable(type);
   if (size() == 1 || count == 0) return {};
   auto request = begin("all_reduce", count, type, -1, false);
+  if (state_->all_reducer && memory == Memory::host) {
+    auto const algorithm = state_->all_reducer->choice(count * static_cast<std::int64_t>(size_of(type)));
+    if (auto* const engine = state_->all_reducer->engine(algorithm)) {
+      auto& pending = *request.state_;
+      pending.engine = engine;
+      pending.work = {.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
+      engine->start(pending.work);
+      return request;
+    }
+  }
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
       return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op),

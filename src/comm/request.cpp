@@ -12,6 +12,8 @@ namespace p3d::comm {
 namespace detail {
 
 bool test(Pending& pending) {
+  advance_engines();
+  if (pending.engine != nullptr) return pending.work.done;
   bool all = true;
   for (std::size_t i = 0; i < pending.parts.size(); ++i) {
     if (pending.parts[i] == MPI_REQUEST_NULL) continue;
@@ -59,7 +61,8 @@ Request::~Request() {
   if (!state_) return;
   if (std::uncaught_exceptions() > state_->exceptions || !detail::mpi_runs()) {
     // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never freed.
-    bool open = false;
+    bool open = state_->engine != nullptr && !state_->work.done;
+    if (open) state_->engine->stop();
     for (auto& part : state_->parts) {
       if (part == MPI_REQUEST_NULL) continue;
       open = true;

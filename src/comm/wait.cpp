@@ -3,10 +3,10 @@
 #include <p3d/base/error.hpp>
 
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 
+#include "bell.hpp"
 #include "internal.hpp"
 #include "watchdog.hpp"
 
@@ -17,10 +17,6 @@ WaitPolicy the_policy;
 
 constexpr double seconds_between_answers = 0.01;
 
-void sleep_us(int microseconds) {
-  timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
-  nanosleep(&pause, nullptr);  // a signal ends it early, which is welcome
-}
 }  // namespace
 
 void set_wait_policy(WaitPolicy policy) {
@@ -63,15 +59,21 @@ void wait(Pending& pending) {
   };
   double next_answer = seconds_between_answers;
   if (!finished()) {
-    while (!test(pending)) {
+    for (;;) {
+      arm_bell();  // whoever has news from here on wakes us
+      if (test(pending)) break;
       double const waited = here.seconds();
-      if (waited > policy.timeout_s) timed_out();
+      if (waited > policy.timeout_s) {
+        disarm_bell();
+        timed_out();
+      }
       if (waited >= next_answer) {
         answer_questions();
         next_answer = waited + seconds_between_answers;
       }
-      sleep_us(std::clamp(static_cast<int>(waited * (1e6 / 16.0)), policy.sleep_min_us, policy.sleep_max_us));
+      sleep_on_bell(std::clamp(static_cast<int>(waited * (1e6 / 16.0)), policy.sleep_min_us, policy.sleep_max_us));
     }
+    disarm_bell();
   }
   pending.comm->accounting.wait_seconds += here.seconds();
 }

@@ -24,6 +24,7 @@ void add_run(std::vector<Key>& table) {
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
   s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
            "precision of weights and arithmetic; fp64 is for verification");
+  s.flag("deterministic", &Run::deterministic, "the same bits from every repetition; sums over ranks in a fixed order");
   s.flag("trace", &Run::trace, "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
   s.flag("ceiling", &Run::ceiling,
          "measure the model's matrix products at the start (a second or so) and end with the MFU against them");
@@ -203,6 +204,9 @@ void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true}, "gradients are reduced over dp in buckets of at least this many MiB");
+  s.choice("allreduce", &Comm::allreduce,
+           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical, AllReduce::shared},
+           "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
 }

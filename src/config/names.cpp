@@ -81,6 +81,18 @@ char const* to_string(GpuAware v) {
   return "?";
 }
 
+char const* to_string(AllReduce v) {
+  switch (v) {
+    case AllReduce::automatic: return "auto";
+    case AllReduce::mpi: return "mpi";
+    case AllReduce::ring: return "ring";
+    case AllReduce::tree: return "tree";
+    case AllReduce::hierarchical: return "hierarchical";
+    case AllReduce::shared: return "shared";
+  }
+  return "?";
+}
+
 char const* to_string(Load v) {
   switch (v) {
     case Load::all: return "all";

@@ -82,11 +82,20 @@ void check_batch(Check const& c) {
   }
 }
 
+void check_all_reduce(Check const& c) {
+  if (!c.known({"comm.allreduce", "run.deterministic"})) return;
+  if (c.config.comm.allreduce != AllReduce::mpi || !c.config.run.deterministic) return;
+  c.fault({"comm.allreduce", "run.deterministic"}, "an all-reduce with a fixed order of summation, as run.deterministic asks",
+          "allreduce \"mpi\": the order is the library's affair",
+          "set run.deterministic to false, or comm.allreduce to \"auto\" or any other value");
+}
+
 }  // namespace
 
 void check_parallel(Check const& check) {
   check_mesh(check);
   check_batch(check);
+  check_all_reduce(check);
 }
 
 }  // namespace p3d::config

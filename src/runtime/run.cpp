@@ -56,6 +56,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (root) files.emplace(c, first_step);
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + describe(c, trainer.plan()));
+  if (world.size() > 1) base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
   base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
                              trainer.sampler().num_train_windows(), c.model.seq_len, trainer.sampler().num_eval_windows()));
 
@@ -137,8 +138,8 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   comm::set_wait_policy(policy);
   if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
   report_placement(linalg::set_blas_threads(device::host_threads()), world);
-  if (auto const line = choose_message_path(c.comm.gpu_aware); !line.empty()) base::log_root(line);
   try {
+    if (auto const line = choose_message_path(c.comm); !line.empty()) base::log_root(line);
     return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
   } catch (base::Error const& e) {
     // Thrown alike on every rank: one message is enough, and no rank needs to be killed.

@@ -32,6 +32,21 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
   return names;
 }
 
+comm::AllReduceSettings all_reduce_settings(config::Config const& c) {
+  auto const algorithm = [&] {
+    switch (c.comm.allreduce) {
+      case config::AllReduce::automatic: break;
+      case config::AllReduce::mpi: return comm::AllReduce::mpi;
+      case config::AllReduce::ring: return comm::AllReduce::ring;
+      case config::AllReduce::tree: return comm::AllReduce::tree;
+      case config::AllReduce::hierarchical: return comm::AllReduce::hierarchical;
+      case config::AllReduce::shared: return comm::AllReduce::shared;
+    }
+    return comm::AllReduce::automatic;
+  }();
+  return {algorithm, c.run.deterministic};
+}
+
 std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto const m = predict_memory(c, plan, pipeline_rank);
   return static_cast<std::size_t>(m.activations + m.workspace);
@@ -61,6 +76,7 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       arena(arena_bytes(c, plan, here.pp), "p3d::runtime::activations"),
       workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
   require_same_input();
+  mesh.prepare(all_reduce_settings(c));
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
@@ -74,6 +90,7 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
   if (c.model.tied_embeddings && first != last) {
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
+    if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
 }

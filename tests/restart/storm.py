@@ -58,9 +58,10 @@ def storm(folder, ranks, kills):
     for kill in range(kills):
         inside, before = draw.random() < 0.5, len(written(folder))
         run = start(folder, ranks, "run")
-        # Every third start is left until it has trained; the others may end anywhere, within their own start too.
+        # Every third start, and the last, is left until it has trained; the others may end anywhere, within their own start too.
+        waits = kill % 3 == 0 or kill == kills - 1
         deadline = time.monotonic() + restarts.program.PATIENCE
-        while kill % 3 == 0 and run.poll() is None and time.monotonic() < deadline and len(written(folder)) < before + 3:
+        while waits and run.poll() is None and time.monotonic() < deadline and len(written(folder)) < before + 3:
             time.sleep(0.02)
         time.sleep(draw.uniform(0.05, 0.7))
         if inside:  # a file that is being written, then a moment later

@@ -16,17 +16,20 @@
 #include <cstdint>
 #include <exception>
 #include <sstream>
+#include <string>
 
 namespace p3d::test {
 
 /// Prints failures, each with one write.
 class RankPrinter : public ::testing::EmptyTestEventListener {
+  // Kept, because GoogleTest holds the lock of current_test_info() while it reports a failure.
+  std::string test_;
+  void OnTestStart(::testing::TestInfo const& info) override { test_ = std::string(info.test_suite_name()) + '.' + info.name() + ": "; }
+  void OnTestEnd(::testing::TestInfo const&) override { test_.clear(); }
   void OnTestPartResult(::testing::TestPartResult const& result) override {
     if (!result.failed()) return;
     std::ostringstream text;
-    auto const* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    if (info != nullptr) text << info->test_suite_name() << '.' << info->name() << ": ";
-    text << (result.file_name() != nullptr ? result.file_name() : "?") << ':' << result.line_number() << '\n' << result.message();
+    text << test_ << (result.file_name() != nullptr ? result.file_name() : "?") << ':' << result.line_number() << '\n' << result.message();
     base::error_here(text.str());
   }
 };

@@ -1,6 +1,8 @@
 #pragma once
 // MPI in RAII: environment, communicator, request. No Kokkos: buffers are raw host (or GPU-aware) pointers with counts.
 
+#include <p3d/comm/all_reduce.hpp>
+
 #include <mpi.h>
 
 #include <cstddef>
@@ -42,6 +44,8 @@ NodeShare node_share();
 enum class Type { int32, int64, uint64, float32, float64, byte };
 std::size_t size_of(Type type);
 enum class Reduction { sum, max, min };
+/// Where a buffer lies: memory that the host reads and writes, or memory that only MPI does.
+enum class Memory { host, device };
 
 class Communicator;
 
@@ -99,10 +103,19 @@ public:
   /// Takes ownership of an existing handle (for MPI_Cart_sub).
   static Communicator adopt(MPI_Comm comm, std::string name);
 
+  /// Sets how the all-reduces that follow are carried out (all_reduce.hpp). Collective, with no all-reduce under way. shared,
+  /// hierarchical and auto need open_node_memory(); without it, auto does without, the others throw base::Error.
+  void prepare(AllReduceSettings const& settings);
+  /// The algorithm that an all-reduce of so many bytes of host memory takes.
+  AllReduce all_reduce_algorithm(std::int64_t bytes) const;
+  /// "shared", or "mpi, ring from 64.00 KiB".
+  std::string describe_all_reduce() const;
+
   /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on all
   /// ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to out.
   /// A received message with another number of elements is an error.
-  Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op);
+  /// An all-reduce goes the way that prepare() set, by MPI otherwise; of device memory always by MPI.
+  Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op, Memory memory = Memory::host);
   /// in: size() blocks of count_each elements; out: the reduction of block rank().
   Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);
   /// out: the blocks of all ranks in order of rank; `in` may be its own place in `out`.

@@ -32,6 +32,11 @@ public:
   /// the order of their rank in world. Named in alphabetical order: "dp+tp"; all axes together are world().
   Communicator& along(std::vector<std::string> const& axes);
   Communicator& along(std::initializer_list<char const*> axes);  ///< along({"dp", "tp"})
+  /// Sets how the all-reduces of all these groups are carried out. Collective; over all ranks of the program it opens the
+  /// memory that ranks of a node share.
+  void prepare(AllReduceSettings const& settings);
+  /// On this rank, by group: "dp shared, tp shared".
+  std::string describe_all_reduce() const;
   /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the axis has one rank.
   Communicator& ends(std::string const& axis);
 

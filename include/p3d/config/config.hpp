@@ -16,6 +16,7 @@ enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };
+enum class AllReduce { automatic, mpi, ring, tree, hierarchical, shared };
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -33,6 +34,7 @@ struct Run {
   std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
   Precision precision = Precision::fp32;
+  bool deterministic = true;            ///< the same bits from every repetition: sums in an order that depends on the layout alone
   bool trace = false;                   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
   bool ceiling = true;                  ///< measure the speed of the model's matrix products at the start
   Duration time_limit;                  ///< wall time of this start of the program; zero: Slurm's end time, if known
@@ -124,6 +126,7 @@ struct Optimizer {
 struct Comm {
   double timeout_s = 600.0;           ///< a wait longer than this ends the run with a report
   double bucket_mb = 25.0;            ///< gradients are reduced over dp in buckets of at least this many MiB
+  AllReduce allreduce = AllReduce::automatic;  ///< how sums over ranks are made
   GpuAware gpu_aware = GpuAware::automatic;  ///< MPI is given GPU memory; off: copies in pinned host memory
   bool operator==(Comm const&) const = default;
 };
@@ -182,6 +185,7 @@ char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);      ///< "auto", "on", "off"
+char const* to_string(AllReduce);     ///< "auto", "mpi", ...
 char const* to_string(Load);
 char const* to_string(OnError);       ///< "stop", "continue"
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".

@@ -1,4 +1,4 @@
-// A program that must fail: comm_failure CASE. The last rank misbehaves; comm.timeout_s is 2 s.
+// A program that must fail: comm_failure CASE[:ALGORITHM of all-reduces]. The last rank misbehaves; comm.timeout_s is 2 s.
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <stdexcept>
@@ -16,11 +17,22 @@ using namespace p3d;
 
 namespace {
 
-void run(std::string const& name) {
+void prepare(comm::Communicator& tp, std::string const& algorithm) {
+  if (algorithm.empty()) return;
+  comm::open_node_memory();
+  if (algorithm == "hierarchical") comm::set_ranks_per_node(2);
+  for (auto const a : {comm::AllReduce::shared, comm::AllReduce::ring, comm::AllReduce::hierarchical}) {
+    if (algorithm == comm::to_string(a)) tp.prepare({a, true});
+  }
+  if (tp.describe_all_reduce() != algorithm) throw std::runtime_error("no such algorithm: " + algorithm);
+}
+
+void run(std::string const& name, std::string const& algorithm) {
   auto policy = comm::wait_policy();
   policy.timeout_s = 2.0;
   comm::set_wait_policy(policy);
   auto tp = comm::Communicator(MPI_COMM_WORLD, "tp");
+  prepare(tp, algorithm);
   int const last = tp.size() - 1;
   bool const bad = tp.rank() == last;
   std::fputs(fmt::format("pid {}\n", static_cast<long>(getpid())).c_str(), stdout);
@@ -52,7 +64,10 @@ void run(std::string const& name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string const name = argc > 1 ? argv[1] : "";
+  std::string const argument = argc > 1 ? argv[1] : "";
+  auto const colon = std::min(argument.find(':'), argument.size());
+  auto const name = argument.substr(0, colon);
+  auto const algorithm = colon < argument.size() ? argument.substr(colon + 1) : std::string();
   try {
     comm::Environment environment(argc, argv);
     if (name == "unwound") {  // nobody catches inside: the environment must end the others
@@ -63,7 +78,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     try {
-      run(name);
+      run(name, algorithm);
     } catch (std::exception const& e) {
       base::error_here(e.what());
       comm::abort_all(static_cast<int>(base::ExitCode::run_failed));

@@ -20,7 +20,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
   static std::map<std::string, std::vector<std::string>> const map{
       {"run.name", {"other"}}, {"run.seed", {"9223372036854775807"}}, {"run.steps", {"101"}}, {"run.output_dir", {"/x/y"}},
       {"run.log_every", {"11"}}, {"run.eval_every", {"3"}}, {"run.eval_batches", {"0"}}, {"run.precision", {"fp64"}},
-      {"run.ceiling", {"false"}},
+      {"run.ceiling", {"false"}}, {"run.deterministic", {"false"}},
       {"model.preset", {"gpt2-tiny"}}, {"model.vocab_size", {"50257"}}, {"model.hidden", {"72"}}, {"model.layers", {"5"}},
       {"model.heads", {"8"}}, {"model.kv_heads", {"1"}}, {"model.ffn", {"123"}}, {"model.seq_len", {"65"}}, {"model.norm", {"rmsnorm"}},
       {"model.position", {"rope"}}, {"model.activation", {"swiglu"}}, {"model.bias", {"false"}}, {"model.tied_embeddings", {"false"}},
@@ -33,7 +33,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"optimizer.type", {"sgd"}}, {"optimizer.lr", {"3e-4"}}, {"optimizer.min_lr", {"0"}}, {"optimizer.lr_schedule", {"linear"}},
       {"optimizer.warmup_steps", {"7"}}, {"optimizer.beta1", {"0.8"}}, {"optimizer.beta2", {"0.999"}}, {"optimizer.eps", {"1e-9"}},
       {"optimizer.weight_decay", {"0"}}, {"optimizer.grad_clip", {"0.30000000000000004"}}, {"comm.timeout_s", {"1e22"}},
-      {"comm.bucket_mb", {"0.001"}}, {"comm.gpu_aware", {"off"}}, {"sample.tokens", {"7"}}, {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
+      {"comm.bucket_mb", {"0.001"}}, {"comm.gpu_aware", {"off"}}, {"comm.allreduce", {"tree"}}, {"sample.tokens", {"7"}}, {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
       {"sample.temperature", {"0"}}, {"run.trace", {"true"}}, {"run.time_limit", {"90s"}}, {"checkpoint.dir", {"/x/z"}}, {"checkpoint.every", {"\"30min\""}},
       {"checkpoint.keep", {"0"}}, {"checkpoint.resume", {"none"}}, {"checkpoint.load", {"weights", std::string("checkpoint.resume=") + P3D_SOURCE_DIR + "/LICENSE"}},
       {"checkpoint.async", {"false"}}, {"checkpoint.buffer_mb", {"7"}}, {"checkpoint.on_error", {"continue"}}};

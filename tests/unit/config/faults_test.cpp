@@ -63,6 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Choice, OneKey, testing::Values(
     Case{"[model]\nnorm = \"batchnormalization\"\n", "model.norm", "t.toml:2:8", "layernorm | rmsnorm", "\"batchnormalization\"", "use one of: layernorm, rmsnorm"},
     Case{"[model]\npreset = \"gpt2-tny\"\n", "model.preset", "t.toml:2:10", "gpt2-tiny | ", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"},
     Case{"[pipeline]\nschedule = \"1f1\"\n", "pipeline.schedule", "t.toml:2:12", "| gpipe | ", "\"1f1\"", "did you mean \"1f1b\"?"},
+    Case{"[comm]\nallreduce = \"shred\"\n", "comm.allreduce", "t.toml:2:13", "auto | mpi | ring | tree | hierarchical | shared", "\"shred\"", "did you mean \"shared\"?"},
     Case{"[run]\nprecision = 64\n", "run.precision", "t.toml:2:13", "fp64 | fp32", "the integer 64", "use one of: fp64, fp32"},
     Case{"[pipeline]\nlayers_per_stage = \"evn\"\n", "pipeline.layers_per_stage", "t.toml:2:20", "\"even\" | \"cost\"", "\"evn\"", "did you mean \"even\"?"},
     Case{"[parallel]\norder = \"tp-pp\"\n", "parallel.order", "t.toml:2:9",

@@ -51,6 +51,10 @@ INSTANTIATE_TEST_SUITE_P(Stages, Rule, testing::Values(
          {"t.toml:6:20"}, "2 entries that sum to 8", {"[2, 2, 2, 2]", "parallel.pp to 2"}},
     Case{"[pipeline]\nlayers_per_stage = [1]\n", 0, "pipeline.layers_per_stage", {"t.toml:2:20"}, "1 entry that sums to 1", {"[2]"}}));
 
+INSTANTIATE_TEST_SUITE_P(Sums, Rule, testing::Values(
+    Case{"[comm]\nallreduce = \"mpi\"\n", 0, "comm.allreduce", {"t.toml:2:13", "(run.deterministic = true by default)"},
+         "the order is the library's affair", {"run.deterministic to false", "\"auto\""}}));
+
 INSTANTIATE_TEST_SUITE_P(Mesh, Rule, testing::Values(
     Case{"[parallel]\ndp = 2\ntp = 2\npp = 2\n", 4, "parallel.dp", {"t.toml:2:6", "t.toml:3:6", "t.toml:4:6"},
          "dp 2 x tp 2 x pp 2 = 8 ranks, but the run has 4", {"srun -n 8", "mpiexec -n 8", "parallel.dp to 1"}},
@@ -85,6 +89,7 @@ TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
 
 TEST(Rules, WhatIsJustAllowed) {
   good("[data]\npath = \"LICENSE\"\n[model]\nvocab_size = 256\n");
+  good("[run]\ndeterministic = false\n[comm]\nallreduce = \"mpi\"\n");
   good("[model]\nvocab_size = 1\n");                                    // synthetic tokens need no bytes
   good("[run]\nsteps = 5\n[optimizer]\nwarmup_steps = 6\nlr = 0\n");  // the first steps of a longer run
   good("[model]\nlayers = 4\n[parallel]\npp = 4\n");

@@ -1,0 +1,157 @@
+// Times every all-reduce of room comm against MPI's: a CSV row for each size and algorithm, below a stamp of what was measured.
+//
+//   mpiexec -n 4 bench_allreduce [--turns N] [--sizes BYTES,BYTES,...] [ALGORITHM...] > allreduce.csv
+//
+// For each size the algorithms take turns; in a turn one of them runs as often as fills about 10 ms (at least once) and its time
+// is that of the slowest rank. Given are the median time over the turns and the median over the turns of the ratio to MPI:
+// speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in the same turn) / time.
+
+#include "bench.hpp"
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+using namespace p3d;
+
+namespace {
+
+struct Options {
+  int turns = 7;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::string> algorithms;
+};
+
+[[noreturn]] void usage() {
+  std::fputs("usage: allreduce [--turns N] [--sizes BYTES,...] [mpi-blocking mpi ring tree hierarchical shared auto auto-measured]\n", stderr);
+  comm::abort_all(2);
+}
+
+Options read(int argc, char** argv) {
+  Options out;
+  for (int i = 1; i < argc; ++i) {
+    std::string const word = argv[i];
+    if (word == "--turns" && i + 1 < argc) {
+      out.turns = std::atoi(argv[++i]);
+    } else if (word == "--sizes" && i + 1 < argc) {
+      for (char* at = argv[++i]; *at != '\0';) {
+        out.sizes.push_back(std::strtoll(at, &at, 10));
+        if (*at == ',') ++at;
+        else if (*at != '\0') usage();
+      }
+    } else if (word.starts_with("-")) {
+      usage();
+    } else {
+      out.algorithms.push_back(word);
+    }
+  }
+  if (out.turns < 1 || std::any_of(out.sizes.begin(), out.sizes.end(), [](auto n) { return n < 4; })) usage();
+  if (out.sizes.empty()) {
+    for (std::int64_t n = 8; n <= std::int64_t{64} << 20; n *= n < 1 << 20 ? 4 : 2) out.sizes.push_back(n);
+  }
+  if (out.algorithms.empty()) out.algorithms = {"ring", "tree", "hierarchical", "shared", "auto", "auto-measured"};
+  return out;
+}
+
+class Contest {
+public:
+  Contest(comm::Communicator& world, std::vector<std::string> const& algorithms) : world_(world) {
+    names_ = {"mpi-blocking", "mpi"};
+    for (auto const& name : algorithms) {
+      if (std::find(names_.begin(), names_.end(), name) == names_.end()) names_.push_back(name);
+    }
+    for (auto const& name : names_) communicators_.push_back(make(name));
+  }
+
+  /// Seconds by name and turn.
+  std::vector<std::vector<double>> run(std::int64_t bytes, int turns) {
+    std::vector<float> buffer(static_cast<std::size_t>(bytes / 4), 0.0F);
+    std::vector<int> repeats;
+    for (std::size_t a = 0; a < names_.size(); ++a) {
+      time(a, buffer, 1);
+      repeats.push_back(std::clamp(static_cast<int>(0.01 / time(a, buffer, 3)), 1, 2000));
+    }
+    std::vector<std::vector<double>> seconds(names_.size());
+    for (int turn = 0; turn < turns; ++turn) {
+      for (std::size_t i = 0; i < names_.size(); ++i) {
+        std::size_t const a = (i + static_cast<std::size_t>(turn)) % names_.size();
+        seconds[a].push_back(time(a, buffer, repeats[a]));
+      }
+    }
+    return seconds;
+  }
+
+  std::vector<std::string> const& names() const { return names_; }
+  std::string algorithm(std::size_t a, std::int64_t bytes) const { return comm::to_string(communicators_[a].all_reduce_algorithm(bytes)); }
+  std::string describe(std::size_t a) const { return communicators_[a].describe_all_reduce(); }
+
+private:
+  comm::Communicator make(std::string const& name) {
+    auto made = world_.split(0, world_.rank(), name);
+    if (name == "mpi" || name == "mpi-blocking") return made;
+    for (auto const algorithm : {comm::AllReduce::ring, comm::AllReduce::tree, comm::AllReduce::hierarchical, comm::AllReduce::shared,
+                                 comm::AllReduce::automatic}) {
+      if (name == comm::to_string(algorithm)) made.prepare({algorithm, true});
+    }
+    if (name == "auto-measured") made.prepare({comm::AllReduce::automatic, false});
+    if (name != "auto-measured" && made.describe_all_reduce() == "mpi") usage();
+    return made;
+  }
+
+  /// Seconds for one all-reduce on the slowest rank.
+  double time(std::size_t a, std::vector<float>& buffer, int repeats) {
+    auto& communicator = communicators_[a];
+    auto const count = static_cast<std::int64_t>(buffer.size());
+    bool const blocking = names_[a] == "mpi-blocking";
+    world_.barrier().wait();
+    base::Stopwatch watch;
+    for (int i = 0; i < repeats; ++i) {
+      if (blocking) {
+        MPI_Allreduce(MPI_IN_PLACE, buffer.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM, communicator.mpi());
+      } else {
+        communicator.all_reduce(buffer.data(), count, comm::Type::float32, comm::Reduction::sum).wait();
+      }
+    }
+    double seconds = watch.seconds() / repeats;
+    world_.all_reduce(&seconds, 1, comm::Type::float64, comm::Reduction::max).wait();
+    return seconds;
+  }
+
+  comm::Communicator& world_;
+  std::vector<std::string> names_;
+  std::vector<comm::Communicator> communicators_;
+};
+
+void print(std::string const& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Setup setup(argc, argv);
+  auto const options = read(argc, argv);
+  auto& world = setup.world;
+  comm::open_node_memory();
+  Contest contest(world, options.algorithms);
+  bool const root = world.rank() == 0;
+  bench::print_stamp(world, fmt::format("all-reduce of float32 against MPI's, {} turns", options.turns));
+  if (root) {
+    for (std::size_t a = 0; a < contest.names().size(); ++a) {
+      if (contest.names()[a].starts_with("auto")) print(fmt::format("# {}: {}\n", contest.names()[a], contest.describe(a)));
+    }
+    print("ranks,bytes,algorithm,carried_out_by,microseconds,gigabytes_per_s,speed_to_mpi\n");
+  }
+  for (auto const bytes : options.sizes) {
+    auto const seconds = contest.run(bytes, options.turns);
+    for (std::size_t a = 0; root && a < seconds.size(); ++a) {
+      std::vector<double> ratios;
+      for (std::size_t t = 0; t < seconds[a].size(); ++t) ratios.push_back(std::min(seconds[0][t], seconds[1][t]) / seconds[a][t]);
+      double const s = bench::median(seconds[a]);
+      print(fmt::format("{},{},{},{},{:.2f},{:.3f},{:.2f}\n", world.size(), bytes, contest.names()[a], contest.algorithm(a, bytes), s * 1e6,
+                        static_cast<double>(bytes) / s * 1e-9, bench::median(ratios)));
+    }
+  }
+  return 0;
+}

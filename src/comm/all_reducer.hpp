@@ -1,0 +1,62 @@
+#pragma once
+// What a prepared communicator has: its engines, and which of them takes a buffer of a given length.
+
+#include <p3d/comm/all_reduce.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+#include "internal.hpp"
+#include "shared_engine.hpp"
+
+namespace p3d::comm::detail {
+
+class AllReducer {
+public:
+  /// Collective over the communicator. Throws where `settings` ask for what is not to be had here, on all ranks.
+  AllReducer(Communicator& comm, AllReduceSettings const& settings);
+  ~AllReducer();
+  AllReducer(AllReducer const&) = delete;
+  AllReducer& operator=(AllReducer const&) = delete;
+
+  /// Fills the table with the quickest; collective, through `comm`, which uses this.
+  void measure(Communicator& comm);
+
+  AllReduce choice(std::int64_t bytes) const;
+  /// Null: MPI.
+  Engine* engine(AllReduce algorithm) const;
+  std::string describe() const;
+  /// Rings the bell of a rank of the communicator, if it is on this node.
+  void wake(int rank) const;
+
+private:
+  struct Region;
+  /// From `bytes` on, up to the next row.
+  struct Row {
+    std::int64_t bytes;
+    AllReduce algorithm;
+  };
+
+  void find_places(Communicator& comm);
+  bool find_regions(Communicator& comm);
+  SharedSizes sizes() const;
+  void make_shared(Communicator& comm, bool fixed_order);
+  void make_messages(Communicator& comm);
+  void choose_by_rule();
+
+  int rank_ = 0;
+  int size_ = 1;
+  int num_nodes_ = 1;
+  int most_on_a_node_ = 1;
+  int lanes_ = 1;            ///< ranks of the smallest node
+  std::vector<int> team_;    ///< the ranks on this node
+  std::vector<int> numbers_; ///< by rank: its number on this node, -1 on others
+  Communicator messages_, lane_;
+  std::unique_ptr<Region> region_;
+  std::unique_ptr<Engine> shared_, ring_, tree_;  ///< leave before the region does
+  std::vector<Row> table_;   ///< ascending; the first row begins at 0
+};
+
+}  // namespace p3d::comm::detail

@@ -1,0 +1,80 @@
+#include "bell.hpp"
+
+#include <time.h>
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <atomic>
+#include <cstdint>
+
+namespace p3d::comm::detail {
+
+namespace {
+
+using Bell = std::atomic<std::uint32_t>;
+static_assert(Bell::is_always_lock_free && sizeof(Bell) == 4);
+enum State : std::uint32_t { awake = 0, asleep = 1 };
+
+std::vector<Bell*> bells;
+Bell* own = nullptr;
+
+}  // namespace
+
+void open_bells(std::vector<std::byte*> const& memory_by_rank, int own_rank) {
+#if defined(__linux__)
+  for (auto* memory : memory_by_rank) bells.push_back(reinterpret_cast<Bell*>(memory));
+  own = bells[static_cast<std::size_t>(own_rank)];
+#else
+  static_cast<void>(memory_by_rank), static_cast<void>(own_rank);
+#endif
+}
+
+void close_bells() {
+  bells.clear();
+  own = nullptr;
+}
+
+bool have_bells() { return own != nullptr; }
+
+// News before bell here, bell before news in arm_bell(): with a full fence between the two on both sides, either the sleeper
+// sees the news or the bringer sees the sleeper.
+void ring_bells(std::vector<int> const& node_ranks) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int const rank : node_ranks) ring_bell(rank);
+}
+
+void ring_bell(int node_rank) {
+#if defined(__linux__)
+  auto* const bell = bells[static_cast<std::size_t>(node_rank)];
+  if (bell->load(std::memory_order_relaxed) != asleep) return;
+  if (bell->exchange(awake) == asleep) syscall(SYS_futex, bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+#else
+  static_cast<void>(node_rank);
+#endif
+}
+
+void arm_bell() {
+  if (own == nullptr) return;
+  own->store(asleep, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void sleep_on_bell(int microseconds) {
+  timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
+#if defined(__linux__)
+  if (own != nullptr) {
+    syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr, 0);  // a signal ends it early
+    return;
+  }
+#endif
+  nanosleep(&pause, nullptr);
+}
+
+void disarm_bell() {
+  if (own != nullptr) own->store(awake, std::memory_order_relaxed);
+}
+
+}  // namespace p3d::comm::detail

@@ -1,0 +1,40 @@
+#include "engine.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <algorithm>
+#include <vector>
+
+namespace p3d::comm::detail {
+
+namespace {
+std::vector<Engine*> busy;
+}  // namespace
+
+Engine::~Engine() { std::erase(busy, this); }
+
+void Engine::start(Work& work) {
+  P3D_REQUIRE(!stopped_, "nothing follows on a communicator whose all-reduce was given up");
+  enqueue(work);
+  advance();
+  if (!idle() && std::find(busy.begin(), busy.end(), this) == busy.end()) busy.push_back(this);
+}
+
+void Engine::stop() {
+  stopped_ = true;
+  std::erase(busy, this);
+}
+
+bool advance_engines() {
+  if (busy.empty()) return false;
+  bool moved = false;
+  bool any_idle = false;
+  for (std::size_t i = 0; i < busy.size(); ++i) {
+    moved = busy[i]->advance() || moved;
+    any_idle = any_idle || busy[i]->idle();
+  }
+  if (any_idle) std::erase_if(busy, [](Engine const* engine) { return engine->idle(); });
+  return moved;
+}
+
+}  // namespace p3d::comm::detail

@@ -1,0 +1,29 @@
+#pragma once
+// Our element types and reductions in MPI's words.
+
+#include <p3d/comm/communicator.hpp>
+
+namespace p3d::comm::detail {
+
+inline MPI_Datatype mpi_type(Type type) {
+  switch (type) {
+    case Type::int32: return MPI_INT32_T;
+    case Type::int64: return MPI_INT64_T;
+    case Type::uint64: return MPI_UINT64_T;
+    case Type::float32: return MPI_FLOAT;
+    case Type::float64: return MPI_DOUBLE;
+    case Type::byte: return MPI_BYTE;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+inline MPI_Op mpi_op(Reduction op) {
+  switch (op) {
+    case Reduction::sum: return MPI_SUM;
+    case Reduction::max: return MPI_MAX;
+    case Reduction::min: return MPI_MIN;
+  }
+  return MPI_OP_NULL;
+}
+
+}  // namespace p3d::comm::detail

@@ -1,0 +1,188 @@
+#include "node_memory.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/comm/all_reduce.hpp>
+
+#include <mpi.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "bell.hpp"
+#include "internal.hpp"
+
+namespace p3d::comm {
+
+namespace detail {
+namespace {
+
+// Address space; pages appear where a region is allocated.
+constexpr std::size_t bytes_per_rank = std::size_t{32} << 20;
+constexpr std::size_t page = 4096;
+
+struct Free {
+  std::size_t begin, end;
+};
+struct Retired {
+  std::size_t begin, end;
+  std::atomic<std::uint32_t> const* users;
+  std::uint32_t expected;
+};
+struct NodeMemory {
+  bool tried = false;
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Win window = MPI_WIN_NULL;
+  Place place;
+  std::vector<std::byte*> parts;  ///< by rank on the node
+  std::string fault = "it was not opened";
+  std::vector<Free> free;
+  std::vector<Retired> retired;
+};
+NodeMemory the_memory;
+int ranks_per_node = 0;  // by a test
+
+/// Pages that are there before anybody writes: a full /dev/shm is an answer then, not a bus error. Zeroes them.
+bool make_present(std::byte* begin, std::size_t bytes) {
+#if defined(MADV_POPULATE_WRITE)
+  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) {
+    std::memset(begin, 0, bytes);
+    return true;
+  }
+  if (errno != EINVAL) return false;  // an older kernel does not know the advice
+#endif
+  struct statvfs files {};
+  if (statvfs("/dev/shm", &files) == 0 && files.f_bavail * files.f_frsize < 2 * bytes) return false;
+  std::memset(begin, 0, bytes);
+  return true;
+}
+
+void reclaim() {
+  std::erase_if(the_memory.retired, [](Retired const& region) {
+    if (region.users->load(std::memory_order_acquire) < region.expected) return false;
+    the_memory.free.push_back({region.begin, region.end});
+    return true;
+  });
+  auto& free = the_memory.free;
+  std::sort(free.begin(), free.end(), [](Free const& a, Free const& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < free.size();) {
+    if (free[i - 1].end == free[i].begin) {
+      free[i - 1].end = free[i].end;
+      free.erase(free.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+/// The window's parts by rank; empty with `fault` set when there is no window.
+void open_window(NodeMemory& memory) {
+  int size = 1;
+  MPI_Comm_size(memory.comm, &size);
+  void* own = nullptr;
+  int const code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes_per_rank), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
+  std::int32_t good = code == MPI_SUCCESS ? 1 : 0;
+  check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
+  if (good == 0) {
+    memory.fault = "MPI_Win_allocate_shared fails here: is /dev/shm missing, full or very small?";
+    return;
+  }
+  // Plain loads and stores with C++ atomics, inside one epoch that lasts as long as the window.
+  check(MPI_Win_lock_all(MPI_MODE_NOCHECK, memory.window), "MPI_Win_lock_all", "node");
+  for (int rank = 0; rank < size; ++rank) {
+    MPI_Aint bytes = 0;
+    int unit = 1;
+    void* part = nullptr;
+    check(MPI_Win_shared_query(memory.window, rank, &bytes, &unit, &part), "MPI_Win_shared_query", "node");
+    memory.parts.push_back(static_cast<std::byte*>(part));
+  }
+}
+
+}  // namespace
+
+void close_node_memory() {
+  auto& memory = the_memory;
+  close_bells();
+  if (memory.window != MPI_WIN_NULL) {
+    MPI_Win_unlock_all(memory.window);
+    MPI_Win_free(&memory.window);
+  }
+  if (memory.comm != MPI_COMM_NULL) MPI_Comm_free(&memory.comm);
+  memory = {};
+}
+
+bool node_memory_is_open() { return !the_memory.parts.empty(); }
+std::string const& node_memory_fault() { return the_memory.fault; }
+
+Place place_on_node() {
+  Place place = the_memory.place;
+  if (ranks_per_node > 0) place.node += (place.rank / ranks_per_node) << 32;
+  return place;
+}
+
+std::byte* node_memory_of(std::int64_t node_rank) { return the_memory.parts[static_cast<std::size_t>(node_rank)]; }
+std::byte* own_node_memory() { return node_memory_of(the_memory.place.rank); }
+
+std::int64_t allocate_region(std::size_t bytes) {
+  if (!node_memory_is_open()) return 0;
+  reclaim();
+  bytes = (bytes + page - 1) / page * page;
+  for (auto& piece : the_memory.free) {
+    if (piece.end - piece.begin < bytes) continue;
+    auto const begin = piece.begin;
+    if (!make_present(own_node_memory() + begin, bytes)) return 0;
+    piece.begin += bytes;
+    return static_cast<std::int64_t>(begin);
+  }
+  return 0;
+}
+
+void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users, std::uint32_t expected) {
+  auto const begin = static_cast<std::size_t>(offset);
+  the_memory.retired.push_back({begin, begin + (bytes + page - 1) / page * page, users, expected});
+}
+
+}  // namespace detail
+
+void open_node_memory() {
+  using namespace detail;
+  auto& memory = the_memory;
+  if (memory.tried) return;
+  memory.tried = true;
+  memory.fault.clear();
+  int world_rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
+  watched_barrier(MPI_COMM_WORLD, "world", "open node memory");
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &memory.comm), "MPI_Comm_split_type", "world");
+  MPI_Comm_set_errhandler(memory.comm, MPI_ERRORS_RETURN);
+  int rank = 0;
+  MPI_Comm_rank(memory.comm, &rank);
+  std::int64_t first = world_rank;
+  check(MPI_Bcast(&first, 1, MPI_INT64_T, 0, memory.comm), "MPI_Bcast", "node");
+  memory.place = {first, rank};
+  open_window(memory);
+  std::int32_t good = 0;
+  if (!memory.parts.empty()) {
+    auto* const own = memory.parts[static_cast<std::size_t>(rank)];
+    auto const skip = (page - reinterpret_cast<std::uintptr_t>(own) % page) % page;
+    if (skip == 0 && make_present(own, page)) good = 1;
+    memory.free.push_back({page, bytes_per_rank});
+  }
+  // Nobody rings before every bell is there; and all or none have one.
+  check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
+  if (good == 0) {
+    memory.parts.clear();
+    if (memory.fault.empty()) memory.fault = "no memory is left in /dev/shm";
+    return;
+  }
+  open_bells(memory.parts, rank);
+}
+
+void set_ranks_per_node(int ranks) {
+  P3D_REQUIRE(ranks >= 0, "a number of ranks is not negative");
+  detail::ranks_per_node = ranks;
+}
+
+}  // namespace p3d::comm

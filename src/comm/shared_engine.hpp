@@ -1,0 +1,92 @@
+#pragma once
+// All-reduce through memory that the ranks of a node share; between nodes, each part through another engine.
+//
+// A buffer goes in segments, numbered through over the life of the communicator; segment k uses slot k mod num_slots of every
+// rank's region, so several are in flight. Of each segment a rank
+//   posts     what the others have to sum from its buffer into its slot,
+//   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot and its buffer,
+//   collects  the other parts, when all have reduced.
+// Short buffers go in one sweep: post all, then every rank sums everything itself (the same order, so the same bits). A slot
+// is posted to again when all ranks have collected what was in it.
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace p3d::comm::detail {
+
+/// Sizes in bytes, chosen by benchmarks/allreduce.
+struct SharedSizes {
+  std::size_t slot = std::size_t{128} << 10;    ///< most of a segment
+  std::size_t direct = std::size_t{8} << 10;    ///< buffers up to this go in one sweep
+};
+
+class SharedEngine final : public Engine {
+public:
+  static constexpr int num_slots = 4;
+
+  /// The ranks of a communicator that are on this node.
+  struct Team {
+    int me = 0;                        ///< this rank's number in the team
+    std::vector<std::byte*> regions;   ///< by number; zeroed before anybody starts
+    std::vector<int> bells;            ///< node ranks of the others
+    int lanes = 1;                     ///< so many of the team, the first ones, reduce a part of each segment
+    bool several_nodes = false;
+  };
+  static std::size_t region_bytes(SharedSizes const& sizes);
+  /// How many others have left a region for good.
+  static std::atomic<std::uint32_t> const* users(std::byte* region);
+
+  /// `between`: sums this rank's part over the nodes; null where the team is the whole communicator or this rank has no part.
+  SharedEngine(Team team, SharedSizes sizes, std::unique_ptr<Engine> between);
+  /// Says in all regions that this rank has left them.
+  ~SharedEngine() override;
+
+  bool advance() override;
+  void enqueue(Work& work) override;
+  bool idle() const override { return works_.empty(); }
+
+private:
+  struct Counters;
+  struct Head;
+  struct Segment {
+    Work* work = nullptr;
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+    bool direct = false;
+    Work travels;  ///< this rank's part on its way between the nodes
+  };
+  struct Range {
+    std::int64_t begin, count;
+  };
+
+  bool post();
+  bool reduce();
+  bool settle();
+  bool collect();
+  void reduce_direct(Segment& segment, int slot);
+  void reduce_part(Segment& segment, int slot);
+
+  Counters& counters(int member) const;
+  Head& head(int member, int slot) const;
+  std::byte* data(int member, int slot) const;
+  /// What a member with a part reduces of a segment, relative to its beginning.
+  Range part(Segment const& segment, int member) const;
+  bool all_released(std::uint64_t number);
+
+  Team team_;
+  SharedSizes sizes_;
+  std::unique_ptr<Engine> between_;
+  std::vector<Work*> works_;          ///< unfinished, oldest first
+  std::size_t posting_ = 0;           ///< the first of them that is not posted wholly
+  Segment segments_[num_slots];
+  // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to collected_.
+  std::uint64_t posted_ = 0, reduced_ = 0, settled_ = 0, collected_ = 0;
+  int seen_posts_ = 0, seen_reductions_ = 0;  ///< members known to have posted, reduced the oldest segment that waits for it
+  std::vector<std::uint64_t> released_;       ///< by member: segments that it is known to have collected
+  std::vector<std::byte const*> inputs_;
+};
+
+}  // namespace p3d::comm::detail
