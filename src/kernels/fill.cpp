@@ -18,11 +18,12 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
                  std::int64_t global_cols, std::int64_t valid_rows, View2<T> x) {
   for_chunks<element_width>("p3d::kernels::fill_normal", exec, x.extent(0), x.extent(1),
                             KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+                              T* const out = &x(r, c);
+                              T const scale = r < valid_rows ? static_cast<T>(1) : static_cast<T>(0);
+                              auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
+                              P3D_SIMD
                               for (int i = 0; i < n; ++i) {
-                                auto const element = (row_begin + r) * global_cols + col_begin + c + i;
-                                x(r, c + i) = r < valid_rows ? static_cast<T>(std * base::random_normal(
-                                                                   key, 0, static_cast<std::uint64_t>(element)))
-                                                             : T(0);
+                                out[i] = scale * static_cast<T>(std * base::random_normal(key, 0, first + static_cast<std::uint64_t>(i)));
                               }
                             });
 }

@@ -131,6 +131,26 @@ TEST(Random, NormalHasTheMomentsOfTheNormalDistribution) {
   EXPECT_NEAR(beyond_two / double(n), 0.0455003, s * 0.21);
 }
 
+TEST(Random, LogAndCosAreThoseOfTheLibrary) {
+  RandomKey const key = random_key(5, "functions");
+  double log_error = 0, cos_error = 0;
+  auto const check = [&](double u) {
+    double const l = std::log(u);
+    log_error = std::max(log_error, l == 0.0 ? std::fabs(log_of(u)) : std::fabs(log_of(u) / l - 1.0));
+    cos_error = std::max(cos_error, std::fabs(cos_of_turns(u) - std::cos(2 * std::acos(-1.0) * u)));
+  };
+  for (int i = 0; i < 30000; ++i) {
+    auto const r = random_block(key, 0, static_cast<std::uint64_t>(i));
+    double const u = uniform_from(r.w[0], r.w[1]);
+    check(u);
+    check(std::ldexp(u, -(i % 53)));           // small
+    check(1.0 - std::ldexp(u, -(i % 53) - 1));  // near 1
+  }
+  for (double u : {std::ldexp(1.0, -54), 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, std::sqrt(0.5), std::nextafter(1.0, 0.0), 1.0}) check(u);
+  EXPECT_LT(log_error, 5e-16);
+  EXPECT_LT(cos_error, 1.5e-15);  // of which the library's argument, rounded to 2 pi u, is 9e-16
+}
+
 TEST(Random, NormalOfOneBlockByHand) {
   RandomKey const key = random_key(3, "one");
   auto const r = random_block(key, 9, 11);

@@ -57,9 +57,9 @@ TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {
   expect_close(host(all), expected, 1e-15);
   kernels::fill_normal<double>(ExecSpace(), key, 0.02, 3, 70, cols, global_rows - 3, block);
   Vec part;
-  for (std::int64_t r = 3; r < 6; ++r)
-    part.insert(part.end(), expected.begin() + r * cols + 70, expected.begin() + (r + 1) * cols);
-  expect_close(host(block), part, 1e-15);
+  auto const whole = host(all);
+  for (std::int64_t r = 3; r < 6; ++r) part.insert(part.end(), whole.begin() + r * cols + 70, whole.begin() + (r + 1) * cols);
+  expect_same(host(block), part);  // to the last bit, however the block is cut
 }
 
 }  // namespace
