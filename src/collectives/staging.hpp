@@ -15,7 +15,7 @@
 
 namespace p3d::collectives::detail {
 
-inline constexpr bool host_reaches_views = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
+using device::host_reaches_views;
 
 /// The buffer of one operation on `n` contiguous elements at `data`, after the caller's kernels on `exec` are done.
 template <class T>

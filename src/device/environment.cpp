@@ -1,6 +1,7 @@
 #include <p3d/device/environment.hpp>
 
 #include <p3d/device/compat.hpp>
+#include <p3d/device/guard.hpp>
 
 #include <Kokkos_Core.hpp>
 
@@ -48,6 +49,7 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
   // so p3d leaves that to the launcher. OpenMP has read its variables before main: this only keeps the advice quiet.
   setenv("OMP_PROC_BIND", "false", 0);
   Kokkos::initialize(count, args.data());
+  guard_memory();
 }
 
 Environment::~Environment() { Kokkos::finalize(); }

@@ -1,6 +1,7 @@
 #include <p3d/model/stage.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
 
@@ -226,7 +227,7 @@ std::vector<double> Stage<T>::logits(int slot, std::int64_t row) const {
   auto const& s = slots_[at(slot)];
   P3D_REQUIRE(last_, "only the last stage has logits");
   auto const line = View1<T>(s.logits.data() + row * s.logits.stride(0), vocab_.valid_rows);
-  auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), line);
+  auto const host = device::host_copy(line);
   std::vector<double> out(static_cast<std::size_t>(vocab_.valid_rows));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(host(i));
   return out;

@@ -3,6 +3,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/optim/lr_schedule.hpp>
 #include <p3d/runtime/signals.hpp>
@@ -325,7 +326,7 @@ std::vector<double> Trainer<T>::State::gather(std::string const& name, bool grad
     if (spec.split_axes().empty() && here.tp != 0) continue;
     auto const& item = unit->params.layout().find(name);
     auto const m = unit->params.matrix(name);
-    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), gradient ? m.grad : m.value);
+    auto const host = device::host_copy(gradient ? m.grad : m.value);
     for (std::int64_t i = 0; i < item.valid_rows; ++i) {
       for (std::int64_t j = 0; j < item.cols; ++j) {
         full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] = static_cast<double>(host(i, j));

@@ -4,11 +4,15 @@
 #define P3D_TEST_NO_MAIN
 #include "mpi_main.hpp"
 
+#include <p3d/device/guard.hpp>
+
 #include <Kokkos_Core.hpp>
 
 #include <memory>
 
 int main(int argc, char** argv) {
   return p3d::test::mpi_main(argc, argv,
-                             [](int& count, char** values) { return std::make_unique<Kokkos::ScopeGuard>(count, values); });
+                             [](int& count, char** values) { auto kokkos = std::make_unique<Kokkos::ScopeGuard>(count, values);
+                               p3d::device::guard_memory();
+                               return kokkos; });
 }

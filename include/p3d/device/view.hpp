@@ -7,12 +7,22 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace p3d::device {
 
 using ExecSpace = Kokkos::DefaultExecutionSpace;
 using MemSpace = ExecSpace::memory_space;
 using HostSpace = Kokkos::HostSpace;
+
+/// Whether host code must not touch Views although it could: see guard.hpp.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool memory_is_guarded = std::is_same_v<MemSpace, HostSpace>;
+#else
+inline constexpr bool memory_is_guarded = false;
+#endif
+/// Whether host code, and an MPI library that knows no GPU, may read and write Views.
+inline constexpr bool host_reaches_views = Kokkos::SpaceAccessibility<HostSpace, MemSpace>::accessible && !memory_is_guarded;
 
 /// [n] and [rows, cols], unmanaged. View1<T> converts to View1<T const>; name T explicitly when calling a template.
 template <class T>

@@ -1,6 +1,7 @@
 // A stage's backward in one piece and in two: same gradients, also when other microbatches pass between the two parts.
 
 #include <p3d/config/parse.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/model/stage.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
@@ -75,12 +76,12 @@ public:
 
 private:
   static std::vector<double> on_host(device::View1<double> v) {
-    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), v);
+    auto const host = device::host_copy(v);
     return {host.data(), host.data() + host.extent(0)};
   }
   static void fill(char const* what, int microbatch, View2<double> v) {
     auto const key = base::random_key(static_cast<std::uint64_t>(microbatch), what);
-    auto const host = Kokkos::create_mirror_view(v);
+    auto const host = device::host_mirror(v);
     for (std::size_t i = 0; i < v.extent(0); ++i) {
       for (std::size_t j = 0; j < v.extent(1); ++j) host(i, j) = base::random_normal(key, 0, i * v.extent(1) + j);
     }

@@ -2,6 +2,7 @@
 
 #include <p3d/base/random.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/parallel/linear.hpp>
@@ -30,7 +31,7 @@ double element(char const* name, std::int64_t i, std::int64_t j) {
 /// Rows [r0, r0 + rows) and columns [c0, c0 + cols) of a test matrix.
 Matrix block(char const* name, std::int64_t r0, std::int64_t rows, std::int64_t c0, std::int64_t cols) {
   Matrix m("p3d::test::block", static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
-  auto const host = Kokkos::create_mirror_view(m);
+  auto const host = device::host_mirror(m);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < cols; ++j) host(i, j) = element(name, r0 + i, c0 + j);
   }
@@ -45,13 +46,13 @@ Matrix zeros(std::int64_t rows, std::int64_t cols) {
 /// c = a b^T or a b or a^T b, by loops on the host.
 enum class Form { nt, nn, tn };
 Matrix product(Form form, Matrix const& a, Matrix const& b) {
-  auto const ha = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), a);
-  auto const hb = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), b);
+  auto const ha = device::host_copy(a);
+  auto const hb = device::host_copy(b);
   auto const m = form == Form::tn ? ha.extent(1) : ha.extent(0);
   auto const k = form == Form::tn ? ha.extent(0) : ha.extent(1);
   auto const n = form == Form::nt ? hb.extent(0) : hb.extent(1);
   Matrix c("p3d::test::product", m, n);
-  auto const hc = Kokkos::create_mirror_view(c);
+  auto const hc = device::host_mirror(c);
   for (std::size_t i = 0; i < m; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       double sum = 0.0;
@@ -64,8 +65,8 @@ Matrix product(Form form, Matrix const& a, Matrix const& b) {
 }
 
 void expect_block(Matrix const& part, Matrix const& whole, std::int64_t r0, std::int64_t c0, char const* what) {
-  auto const p = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), part);
-  auto const w = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), whole);
+  auto const p = device::host_copy(part);
+  auto const w = device::host_copy(whole);
   for (std::size_t i = 0; i < p.extent(0); ++i) {
     for (std::size_t j = 0; j < p.extent(1); ++j) {
       ASSERT_NEAR(p(i, j), w(i + static_cast<std::size_t>(r0), j + static_cast<std::size_t>(c0)), 1e-12) << what << i << ',' << j;
@@ -128,7 +129,7 @@ TEST_F(Parallel, VocabLossHasTheClosedFormOfOneRank) {
                              std::clamp<std::int64_t>(vocab - shard_range.begin, 0, shard_range.size())};
   auto const logits = block("logits", 0, tokens, shard.begin, shard.rows);
   device::Owned1<int> targets("p3d::test::targets", tokens);
-  auto const host_targets = Kokkos::create_mirror_view(targets);
+  auto const host_targets = device::host_mirror(targets);
   for (std::int64_t r = 0; r < tokens; ++r) host_targets(r) = static_cast<int>((r * 5 + 2) % vocab);
   host_targets(1) = -1;  // does not count
   Kokkos::deep_copy(targets, host_targets);
@@ -147,7 +148,7 @@ TEST_F(Parallel, VocabLossHasTheClosedFormOfOneRank) {
   EXPECT_NEAR(loss, expected, 1e-12);
 
   parallel::vocab_loss_backward<double>(tp, shard, targets, lse, 0.5, logits);
-  auto const d = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), logits);
+  auto const d = device::host_copy(logits);
   for (std::int64_t r = 0; r < tokens; ++r) {
     for (std::int64_t c = 0; c < shard.rows; ++c) {
       double gradient = 0.0;
@@ -178,7 +179,7 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
   layout::StageParams const params(table, stages, 0, {static_cast<int>(size), 1, 1}, {static_cast<int>(rank), 0, 0});
   for (std::size_t bucket : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 30}) {
     device::Owned1<double> grads("p3d::test::grads", static_cast<std::size_t>(params.flat_size()));
-    auto const host = Kokkos::create_mirror(grads);  // a copy of its own on every backend
+    auto const host = device::new_host_view(grads);  // a copy of its own on every backend
     for (std::int64_t i = 0; i < params.flat_size(); ++i) host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
     Kokkos::deep_copy(grads, host);
     parallel::GradientReducer<double> reducer(tp.exec, params, grads,
@@ -195,7 +196,7 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
       for (std::size_t i = params.items().size(); i-- > 0;) reducer.ready(i, i + 1);
       reducer.finish();
       EXPECT_THROW(reducer.ready(0, 1), base::Error) << "ready twice";
-      auto const result = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), grads);
+      auto const result = device::host_copy(grads);
       double const factor = static_cast<double>(size * (size + 1)) / 2.0;
       for (auto const& item : params.items()) {
         for (std::int64_t i = item.offset; i < item.offset + item.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/compat.hpp>
+#include <p3d/device/view.hpp>
 #include <p3d/runtime/trainer.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
@@ -26,22 +27,24 @@ struct Events {
 };
 Events seen;
 
-/// Counts while it lives.
+/// Counts while it lives, and calls what was there before (device::guard_memory, in some builds).
 struct Counting {
+  static inline Kokkos::Tools::Experimental::EventSet before;
   Counting() {
     seen = {};
-    hooks::set_allocate_data_callback([](Kokkos::Tools::SpaceHandle, char const* label, void const*, std::uint64_t) {
+    before = hooks::get_callbacks();
+    hooks::set_allocate_data_callback([](Kokkos::Tools::SpaceHandle space, char const* label, void const* data, std::uint64_t bytes) {
       ++seen.allocations[label];
+      if (before.allocate_data != nullptr) before.allocate_data(space, label, data, bytes);
     });
-    hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle, char const*, void const*, Kokkos::Tools::SpaceHandle,
-                                           char const*, void const*, std::uint64_t bytes) { ++seen.copies[bytes]; });
+    hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle to, char const* to_label, void const* to_data, Kokkos::Tools::SpaceHandle from,
+                                           char const* from_label, void const* from_data, std::uint64_t bytes) {
+      ++seen.copies[bytes];
+      if (before.begin_deep_copy != nullptr) before.begin_deep_copy(to, to_label, to_data, from, from_label, from_data, bytes);
+    });
     hooks::set_begin_fence_callback([](char const* label, std::uint32_t, std::uint64_t*) { ++seen.fences[label]; });
   }
-  ~Counting() {
-    hooks::set_allocate_data_callback(nullptr);
-    hooks::set_begin_deep_copy_callback(nullptr);
-    hooks::set_begin_fence_callback(nullptr);
-  }
+  ~Counting() { hooks::set_callbacks(before); }
 };
 
 /// Fences of p3d, each with its reason, and Kokkos' own inside the calls that we know.
@@ -93,7 +96,10 @@ TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
   int const ends = l.pp == 1 ? 2 : (trainer.mesh().coordinate("pp") == 0 || trainer.mesh().coordinate("pp") == l.pp - 1 ? 1 : 0);
   std::map<std::uint64_t, int> expected;
   if (ends > 0) expected[micro * seq_len * sizeof(int)] = steps * microbatches * ends;
-  EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
+  // (Where MPI cannot read and write Views, its messages are copied too.)
+  if (p3d::device::host_reaches_views || l.ranks == 1) {
+    EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
+  }
   for (auto const& [label, count] : seen.fences)
     if (!known_fence(label)) ADD_FAILURE() << count << " fence(s) '" << label << "' without a reason";
 }

@@ -2,6 +2,7 @@
 // Data on the host as vectors of double, copies to and from the device, and central finite differences.
 
 #include <p3d/base/random.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/device/view.hpp>
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ inline Vec random_values(std::string_view name, std::int64_t n, double std = 1.0
 template <class T>
 Owned1<T> vector_of(Vec const& v) {
   Owned1<T> d("p3d::test::vector", v.size());
-  auto const h = Kokkos::create_mirror_view(d);
+  auto const h = device::host_mirror(d);
   for (std::size_t i = 0; i < v.size(); ++i) h(i) = static_cast<T>(v[i]);
   Kokkos::deep_copy(d, h);
   return d;
@@ -43,7 +44,7 @@ template <class T>
 Owned2<T> matrix_of(std::int64_t rows, std::int64_t cols, Vec const& v) {
   Owned2<T> d("p3d::test::matrix", rows, cols);
   EXPECT_EQ(d.size(), v.size());
-  auto const h = Kokkos::create_mirror_view(d);
+  auto const h = device::host_mirror(d);
   for (std::size_t i = 0; i < v.size(); ++i) h.data()[i] = static_cast<T>(v[i]);
   Kokkos::deep_copy(d, h);
   return d;
@@ -54,7 +55,7 @@ inline Owned1<int> ints_of(std::vector<int> const& v) { return vector_of<int>(Ve
 template <class View>
 Vec host(View const& d) {
   Kokkos::fence();
-  auto const h = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), d);
+  auto const h = device::host_copy(d);
   return Vec(h.data(), h.data() + h.size());
 }
 

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/random.hpp>
+#include <p3d/device/guard.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
 
@@ -29,14 +30,14 @@ struct Matrix {
   Matrix(std::string_view name, std::int64_t rows_, std::int64_t cols_, std::int64_t left, std::int64_t right)
       : rows(rows_), cols(cols_), wide("p3d::test::matrix", rows_, left + cols_ + right),
         view(p3d::device::columns(View2<T>(wide), left, left + cols_)) {
-    auto const host = Kokkos::create_mirror_view(wide);
+    auto const host = p3d::device::host_mirror(wide);
     auto const key = p3d::base::random_key(3, name);
     for (std::size_t i = 0; i < host.size(); ++i) host.data()[i] = static_cast<T>(p3d::base::random_normal(key, 0, i));
     Kokkos::deep_copy(wide, host);
   }
   /// All of the wide matrix.
   std::vector<T> all() const {
-    auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), wide);
+    auto const host = p3d::device::host_copy(wide);
     return {host.data(), host.data() + host.size()};
   }
 };
