@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument("--compile", action="store_true", help="peers: torch.compile too (PyTorch 2 or later)")
     parser.add_argument("--python", default="/usr/bin/python3", help="peers: the Python that has PyTorch (default: %(default)s)")
     parser.add_argument("--prefix", default="", help="words before every command, for example 'taskset -c 0'")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     args.out = pathlib.Path(args.out)
     args.out.mkdir(parents=True, exist_ok=True)
     wants_all_cores = args.what in ("scaling", "hybrid", "peers")

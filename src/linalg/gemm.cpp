@@ -5,6 +5,8 @@
 
 #include <KokkosBlas3_gemm.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 namespace p3d::linalg {
@@ -26,6 +28,47 @@ void scale(ExecSpace const& exec, T beta, View2<T> c) {
       });
 }
 
+/// One thread's slice of a product on the host: whole rows or whole columns of C, so no sum is cut.
+template <class T>
+struct Slice {
+  Op op_a, op_b;
+  std::int64_t m, n, k;
+  T alpha;
+  T const* a;
+  std::int64_t lda;
+  T const* b;
+  std::int64_t ldb;
+  T beta;
+  T* c;
+  std::int64_t ldc;
+  std::int64_t width = 0;  ///< of a slice
+  bool by_rows = false;
+
+  void operator()(int i) const {
+    std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
+    if (count <= 0) return;
+    if (by_rows) {
+      host_gemm<T>(op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta, c + begin * ldc, ldc);
+    } else {
+      host_gemm<T>(op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta, c + begin, ldc);
+    }
+  }
+};
+
+/// The threads are Kokkos': a BLAS with threads of its own would have them compete with Kokkos' ones, which wait by spinning.
+template <class T>
+void sliced(ExecSpace const& exec, Slice<T> slice) {
+  constexpr double worth_a_thread = 1e6;  // FLOPs: some ten microseconds
+  double const flops = 2.0 * static_cast<double>(slice.m) * static_cast<double>(slice.n) * static_cast<double>(slice.k);
+  int const threads = static_cast<int>(std::clamp(flops / worth_a_thread, 1.0, static_cast<double>(exec.concurrency())));
+  SingleThreadedBlas const alone;
+  slice.by_rows = slice.m > slice.n;
+  std::int64_t const size = slice.by_rows ? slice.m : slice.n, step = size >= 64 * threads ? 16 : 1;
+  slice.width = (size + step * threads - 1) / (step * threads) * step;
+  if (threads == 1) return slice(0);
+  Kokkos::parallel_for("p3d::linalg::gemm", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, threads), slice);
+}
+
 }  // namespace
 
 template <class T>
@@ -45,8 +88,8 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   if constexpr (on_host) {
     Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
-    host_gemm<T>(op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k), alpha,
-                 a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c));
+    sliced<T>(exec, {op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k), alpha,
+                     a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c)});
     Kokkos::Profiling::popRegion();
   } else if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
     KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c);

@@ -66,14 +66,21 @@ void GradientReducer<T>::finish() {
 template <class T>
 double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
                          layout::PerAxis here, int dp_size, bool is_first_stage) {
+  // Neighbours that count are one range: the padding between them is zero.
+  auto const& items = params.items();
+  auto const counts = [&](layout::LocalParam const& item) {
+    return !(item.spec->split_axes().empty() && here.tp != 0) && !(item.spec->tied && !is_first_stage);
+  };
   double sum = 0.0;
-  for (auto const& item : params.items()) {
-    if (item.spec->split_axes().empty() && here.tp != 0) continue;
-    if (item.spec->tied && !is_first_stage) continue;
-    std::int64_t const begin = item.offset + item.size() * here.dp / dp_size;
-    std::int64_t const end = item.offset + item.size() * (here.dp + 1) / dp_size;
-    auto const part = Kokkos::subview(gradients, Kokkos::pair<std::int64_t, std::int64_t>(begin, end));
-    sum += kernels::sum_squares<T>(exec, View1<T const>(part));
+  for (std::size_t i = 0; i < items.size();) {
+    std::size_t j = i;
+    while (j < items.size() && counts(items[j])) ++j;
+    if (j > i) {
+      std::int64_t const first = items[i].offset, size = items[j - 1].offset + items[j - 1].size() - first;
+      auto const range = Kokkos::pair<std::int64_t, std::int64_t>(first + size * here.dp / dp_size, first + size * (here.dp + 1) / dp_size);
+      sum += kernels::sum_squares<T>(exec, View1<T const>(Kokkos::subview(gradients, range)));
+    }
+    i = j + 1;
   }
   return sum;
 }

@@ -79,7 +79,7 @@ void check_all(T alpha, T beta) {
     for (Op op_b : {Op::none, Op::transpose})
       for (std::int64_t margin : {0, 3})
         for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{
-                 {1, 1, 1}, {1, 7, 5}, {7, 1, 5}, {5, 7, 1}, {33, 17, 65}, {64, 48, 32}, {4, 3, 0}, {0, 3, 4}, {3, 0, 4}})
+                 {1, 1, 1}, {1, 7, 5}, {7, 1, 5}, {5, 7, 1}, {33, 17, 65}, {64, 48, 32}, {131, 190, 70}, {257, 90, 67}, {4, 3, 0}, {0, 3, 4}, {3, 0, 4}})
           check<T>(op_a, op_b, m, n, k, alpha, beta, margin);
 }
 
