@@ -141,7 +141,7 @@ void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v,
   auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);
   Kokkos::deep_copy(s, 0.5f);  // second moments are not negative
   kernels::AdamW const step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
-  add("adamw", 7 * P, 16 * P, [=] { kernels::adamw<F>(e, step, p, g, m, s); });
+  add("adamw", 8 * P, 16 * P, [=] { kernels::adamw<F>(e, step, p, g, m, s); });
   add("sum_squares", P, 2 * P, [=] { kernels::sum_squares<F>(e, g); });
   add("fill", P, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
   report(rows, 9);

@@ -18,7 +18,7 @@ Optimizer<T>::Optimizer(config::Optimizer const& options, layout::StageParams co
 
 template <class T>
 void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<T> values,
-                         View1<T const> grads) {
+                         View1<T> grads, bool keep_gradients) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -27,6 +27,7 @@ void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, do
   a.correction1 = 1.0 - std::pow(options_.beta1, static_cast<double>(step));
   a.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(step));
   a.grad_scale = grad_scale;
+  a.clear_gradient = !keep_gradients;
   auto const& items = params_->items();
   // Neighbouring parameters with the same decay form one range: padding between them is zero and stays zero.
   for (std::size_t i = 0; i < items.size();) {
@@ -36,13 +37,13 @@ void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, do
     auto const range = Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[j - 1].offset + items[j - 1].size());
     a.decay = decays ? options_.weight_decay : 0.0;
     View1<T> const p = Kokkos::subview(values, range);
-    View1<T const> const g = Kokkos::subview(grads, range);
+    View1<T> const g = Kokkos::subview(grads, range);
     if (options_.type == config::OptimizerType::adamw) {
       View1<T> const m = Kokkos::subview(m_, range);
       View1<T> const v = Kokkos::subview(v_, range);
       kernels::adamw<T>(exec, a, p, g, m, v);
     } else {
-      kernels::sgd<T>(exec, lr, a.decay, grad_scale, p, g);
+      kernels::sgd<T>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g);
     }
     i = j;
   }

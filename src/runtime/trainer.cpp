@@ -178,8 +178,9 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
   double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   for (auto& [number, unit] : units) {
-    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads());
+    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads(), keep_gradients);
   }
+  gradients_are_zero = !keep_gradients;
 }
 
 template <class T>
@@ -258,7 +259,7 @@ StepResult Trainer<T>::step(double vote) {
   result.votes = vote;
   result.lr = optim::learning_rate(s.config.optimizer, s.steps_done, s.config.run.steps);
   for (auto& [number, unit] : s.units) {
-    unit->params.zero_grads(s.exec);
+    if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
   }
   s.executor->run(s.plan.training, result.step, true, 1.0 / static_cast<double>(s.tokens_per_step()),
@@ -304,7 +305,7 @@ std::size_t Trainer<T>::activation_capacity() const { return state_->arena.capac
 template <class T>
 PhaseTimes Trainer<T>::times() const {
   auto t = state_->executor->times();
-  // What is left of the time inside step() is loading, zeroing and the executor itself.
+  // What is left of the time inside step() is loading and the executor itself.
   t[Phase::other] += std::max(0.0, state_->elapsed - t.total());
   return t;
 }
@@ -315,7 +316,12 @@ void Trainer<T>::record_into(Recorder* recorder) { state_->executor->record_into
 template <class T>
 std::vector<double> Trainer<T>::gather_value(std::string const& name) { return state_->gather(name, false); }
 template <class T>
-std::vector<double> Trainer<T>::gather_gradient(std::string const& name) { return state_->gather(name, true); }
+void Trainer<T>::keep_gradients(bool keep) { state_->keep_gradients = keep; }
+template <class T>
+std::vector<double> Trainer<T>::gather_gradient(std::string const& name) {
+  P3D_REQUIRE(!state_->gradients_are_zero, "the gradients of the last step were kept");
+  return state_->gather(name, true);
+}
 
 template <class T>
 std::vector<double> Trainer<T>::State::gather(std::string const& name, bool gradient) {

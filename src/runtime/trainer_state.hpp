@@ -42,6 +42,8 @@ struct Trainer<T>::State {
   std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
   std::optional<Executor<T>> executor;
   std::int64_t steps_done = 0;
+  bool keep_gradients = false;      ///< after the update
+  bool gradients_are_zero = true;   ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;  ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
 

@@ -76,6 +76,8 @@ public:
   /// the trainer.
   std::vector<io::CheckpointPart> checkpoint_parts(bool moments);
 
+  /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
+  void keep_gradients(bool keep);
   /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
   std::vector<double> gather_value(std::string const& name);
   std::vector<double> gather_gradient(std::string const& name);

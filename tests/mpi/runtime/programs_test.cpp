@@ -147,6 +147,7 @@ struct Outcome {
 Outcome train(runtime::Trainer<double>& trainer) {
   Outcome o;
   for (int s = 0; s < steps; ++s) {
+    trainer.keep_gradients(s == 0);
     o.losses.push_back(trainer.step().loss);
     if (s > 0) continue;
     for (auto const& spec : trainer.plan().table.specs()) {

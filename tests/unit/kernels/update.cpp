@@ -27,8 +27,11 @@ void check_adamw(double tolerance) {
       long double const mh = m[i] / (1 - std::pow(beta1, t)), vh = v[i] / (1 - std::pow(beta2, t));
       p[i] -= lr * (mh / (std::sqrt(vh) + eps) + decay * p[i]);
     }
-    kernels::AdamW const step{lr, beta1, beta2, eps, decay, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), grad_scale};
-    kernels::adamw<T>(ExecSpace(), step, dp, vector_of<T>(g), dm, dv);
+    bool const clear = t % 2 == 0;
+    kernels::AdamW const step{lr, beta1, beta2, eps, decay, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), grad_scale, clear};
+    auto const dg = vector_of<T>(g);
+    kernels::adamw<T>(ExecSpace(), step, dp, dg, dm, dv);
+    EXPECT_EQ(host(dg), clear ? Vec(n, 0.0) : host(vector_of<T>(g)));
   }
   expect_close(host(dp), Vec(p.begin(), p.end()), tolerance, "p");
   expect_close(host(dm), Vec(m.begin(), m.end()), tolerance, "m");
@@ -46,8 +49,12 @@ TEST(Sgd, MatchesTheFormula) {
   for (std::int64_t i = 0; i < n; ++i) expected[i] = p[i] - 0.1 * (0.5 * g[i] + 0.01 * p[i]);
   auto const d = vector_of<double>(p);
   auto const f = vector_of<float>(p);
-  kernels::sgd<double>(ExecSpace(), 0.1, 0.01, 0.5, d, vector_of<double>(g));
-  kernels::sgd<float>(ExecSpace(), 0.1, 0.01, 0.5, f, vector_of<float>(g));
+  auto const gd = vector_of<double>(g);
+  auto const gf = vector_of<float>(g);
+  kernels::sgd<double>(ExecSpace(), {0.1, 0.01, 0.5, true}, d, gd);
+  kernels::sgd<float>(ExecSpace(), {0.1, 0.01, 0.5, false}, f, gf);
+  EXPECT_EQ(host(gd), Vec(n, 0.0));
+  EXPECT_EQ(host(gf), host(vector_of<float>(g)));
   expect_close(host(d), expected, 1e-15);
   expect_close(host(f), expected, 2e-7);
 }
