@@ -89,7 +89,7 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
     std::vector<int> layers;
     for (auto const& element : *list) {
       std::int64_t value = 0;
-      if (auto mismatch = read_integer(element, {1, limits::layers}, value)) {
+      if (auto mismatch = read_integer(element, {0, limits::layers}, value)) {
         mismatch->found += " in the list";
         return mismatch;
       }
@@ -140,8 +140,8 @@ void add_pipeline(std::vector<Key>& table) {
         });
   s.number("max_memory", &Pipeline::max_memory, {},
            "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
-  s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 1",
-        "how layers are dealt to stages; a list has one entry per stage", nullptr, read_layers_per_stage,
+  s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",
+        "how layers are dealt to stages: cost counts the head and may leave the ends without layers; a list has one entry per stage", nullptr, read_layers_per_stage,
         [](Config const& config) {
           auto const& p = config.pipeline;
           if (p.layer_split != LayerSplit::list) return toml_string(to_string(p.layer_split));

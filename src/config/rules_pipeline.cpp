@@ -20,14 +20,16 @@ void check_stages(Check const& c) {
   auto const layers = c.config.model.layers;
   std::int64_t const pp = c.config.parallel.pp;
   bool const pp_known = c.known({"parallel.pp"}), chunks_known = c.known({"pipeline.virtual_stages"});
-  std::int64_t const chunks = chunks_known ? std::max(p.virtual_stages, 1) : 1, least = pp * chunks;
-  if (pp_known && layers < least) {
+  std::int64_t const chunks = chunks_known ? std::max(p.virtual_stages, 1) : 1, stages = pp * chunks;
+  // The first and the last stage have the embedding and the head to do: "cost" and lists may leave them without layers.
+  auto const least = p.layer_split == LayerSplit::even ? stages : std::max<std::int64_t>(stages - 2, 1);
+  if (pp_known && c.known({"pipeline.layers_per_stage"}) && layers < least) {
     if (chunks == 1) {
       c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage", fmt::format("layers {}, pp {}", layers, pp),
               fmt::format("set parallel.pp to {} or less, or model.layers to {} or more", layers, pp));
     } else {
       c.fault({"pipeline.virtual_stages", "parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
-              fmt::format("layers {}, pp {} x virtual_stages {} = {}", layers, pp, chunks, least),
+              fmt::format("layers {}, pp {} x virtual_stages {} = {}", layers, pp, chunks, stages),
               fmt::format("lower pipeline.virtual_stages or parallel.pp, or set model.layers to {} or more", least));
     }
     return;
@@ -37,14 +39,20 @@ void check_stages(Check const& c) {
   auto const sum = std::accumulate(list.begin(), list.end(), std::int64_t{0});
   auto const entries = static_cast<std::int64_t>(list.size());
   bool const exact = chunks_known && p.virtual_stages > 0;
-  if (sum == layers && (!pp_known || (exact ? entries == least : entries % pp == 0))) return;
-  auto const stages = pp_known ? least : entries;
+  for (std::size_t s = 1; s + 1 < list.size(); ++s) {
+    if (list[s] > 0) continue;
+    c.fault({"pipeline.layers_per_stage"}, "at least one layer for each stage but the first and the last", fmt::format("0 layers for stage {}", s),
+            "give it a layer, or use \"cost\"");
+    return;
+  }
+  if (sum == layers && (!pp_known || (exact ? entries == stages : entries % pp == 0))) return;
+  auto const wanted = pp_known ? stages : entries;
   std::string fix = "use \"even\" or \"cost\"";
-  if (stages <= 32 && layers >= stages) fix += fmt::format(", or [{}]", fmt::join(even_parts(layers, stages), ", "));
+  if (wanted <= 32 && layers >= wanted) fix += fmt::format(", or [{}]", fmt::join(even_parts(layers, wanted), ", "));
   if (sum != layers) fix += fmt::format(", or set model.layers to {}", sum);
   if (pp_known && !exact && entries != pp) fix += fmt::format(", or parallel.pp to {}", entries);
   c.fault({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
-          fmt::format("{} entries, one per stage, that sum to the {} layers", stages, layers),
+          fmt::format("{} entries, one per stage, that sum to the {} layers", wanted, layers),
           fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum), fix);
 }
 

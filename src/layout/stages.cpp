@@ -63,18 +63,32 @@ std::vector<int> even_layers(int layers, int stages) {
   return out;
 }
 
-std::vector<int> balanced_layers(int layers, int stages, double layer_cost, double first_cost, double last_cost) {
-  P3D_REQUIRE(stages >= 1 && layers >= stages, "there is a layer for every stage");
-  // Every stage gets one layer; each further layer goes where the stage is cheapest after it (the earliest of equals).
-  // Stage costs are a constant plus a multiple of one layer, so this greedy choice is the exact minimum of the maximum.
-  std::vector<int> out(static_cast<std::size_t>(stages), 1);
-  std::vector<double> cost(static_cast<std::size_t>(stages), layer_cost);
-  cost.front() += first_cost;
-  cost.back() += last_cost;
-  for (int given = stages; given < layers; ++given) {
-    auto const cheapest = std::min_element(cost.begin(), cost.end());
-    *cheapest += layer_cost;
-    ++out[static_cast<std::size_t>(cheapest - cost.begin())];
+int least_layers(int stage, int stages) { return stages > 1 && (stage == 0 || stage == stages - 1) ? 0 : 1; }
+
+std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank, double layer_cost, double first_cost,
+                                 double last_cost) {
+  auto const stages = stage_rank.size();
+  P3D_REQUIRE(stages >= 1, "there is a stage");
+  std::vector<int> out(stages);
+  for (std::size_t s = 0; s < stages; ++s) out[s] = least_layers(static_cast<int>(s), static_cast<int>(stages));
+  int given = std::accumulate(out.begin(), out.end(), 0);
+  P3D_REQUIRE(layers >= given, "there is a layer for every stage that needs one");
+  std::vector<double> cost(stages), total(static_cast<std::size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1);
+  auto const rank_of = [&](std::size_t s) { return static_cast<std::size_t>(stage_rank[s]); };
+  for (std::size_t s = 0; s < stages; ++s) {
+    cost[s] = out[s] * layer_cost + (s == 0 ? first_cost : 0.0) + (s + 1 == stages ? last_cost : 0.0);
+    total[rank_of(s)] += cost[s];
+  }
+  // Each further layer goes where the rank, then the stage, is cheapest after it (the earliest of equals). Costs are a
+  // constant plus a multiple of one layer, so this greedy choice is the exact minimum of the maximum.
+  for (; given < layers; ++given) {
+    std::size_t best = 0;
+    for (std::size_t s = 1; s < stages; ++s) {
+      if (std::pair(total[rank_of(s)], cost[s]) < std::pair(total[rank_of(best)], cost[best])) best = s;
+    }
+    ++out[best];
+    cost[best] += layer_cost;
+    total[rank_of(best)] += layer_cost;
   }
   return out;
 }
@@ -82,7 +96,7 @@ std::vector<int> balanced_layers(int layers, int stages, double layer_cost, doub
 namespace {
 
 /// Layers by stage, as pipeline.layers_per_stage asks.
-std::vector<int> deal_layers(config::Config const& config, int stages) {
+std::vector<int> deal_layers(config::Config const& config, std::vector<int> const& stage_rank) {
   auto const& m = config.model;
   auto const layers = static_cast<int>(m.layers);
   switch (config.pipeline.layer_split) {
@@ -101,28 +115,35 @@ std::vector<int> deal_layers(config::Config const& config, int stages) {
       double const attention = width * static_cast<double>(m.seq_len);
       double const mlp = h * static_cast<double>(m.ffn) * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
       double const head = h * static_cast<double>(m.vocab_size);
-      return balanced_layers(layers, stages, projections + attention + mlp, 0.0, head);
+      return balanced_layers(layers, stage_rank, projections + attention + mlp, 0.0, head);
     }
   }
-  return even_layers(layers, stages);
+  return even_layers(layers, static_cast<int>(stage_rank.size()));
 }
 
 }  // namespace
 
 StageMap make_stage_map(config::Config const& config) {
-  return StageMap(deal_layers(config, config.parallel.pp), config.parallel.pp);
+  auto const one_each = in_turn(static_cast<std::size_t>(config.parallel.pp), config.parallel.pp);
+  return StageMap(deal_layers(config, one_each), config.parallel.pp);
 }
 
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
-  auto layers = deal_layers(config, static_cast<int>(stage_rank.size()));
-  if (layers.size() != stage_rank.size() || *std::min_element(layers.begin(), layers.end()) < 1) {
-    throw base::Error({.expected = fmt::format("at least one layer for each of the {} stages of the schedule", stage_rank.size()),
-                       .found = layers.size() != stage_rank.size()
-                                    ? fmt::format("pipeline.layers_per_stage has {} entries", layers.size())
-                                    : fmt::format("{} layers", config.model.layers),
-                       .where = layers.size() != stage_rank.size() ? "pipeline.layers_per_stage" : "model.layers",
+  auto const stages = static_cast<int>(stage_rank.size());
+  auto const refuse = [&](std::string found, char const* where) {
+    throw base::Error({.expected = fmt::format("at least one layer for each of the {} stages of the schedule{}", stages,
+                                               stages > 2 ? ", the first and the last excepted with \"cost\" or a list" : ""),
+                       .found = std::move(found),
+                       .where = where,
                        .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"},
                       base::ExitCode::bad_input);
+  };
+  bool const even = config.pipeline.layer_split == config::LayerSplit::even;
+  if (config.model.layers < (even ? stages : std::max(1, stages - 2))) refuse(fmt::format("{} layers", config.model.layers), "model.layers");
+  auto layers = deal_layers(config, stage_rank);
+  if (layers.size() != stage_rank.size()) refuse(fmt::format("pipeline.layers_per_stage has {} entries", layers.size()), "pipeline.layers_per_stage");
+  for (int s = 0; s < stages; ++s) {
+    if (layers[static_cast<std::size_t>(s)] < least_layers(s, stages)) refuse(fmt::format("none for stage {}", s), "pipeline.layers_per_stage");
   }
   return StageMap(std::move(layers), stage_rank, config.parallel.pp);
 }

@@ -42,9 +42,14 @@ private:
 /// n layers on p stages as evenly as possible, the larger ones first: 30 on 4 -> 8, 8, 7, 7.
 std::vector<int> even_layers(int layers, int stages);
 
-/// Contiguous division that minimises the largest stage cost when a layer costs `layer_cost`, the embedding
-/// `first_cost` (on the first stage) and the head `last_cost` (on the last). Every stage gets at least one layer.
-std::vector<int> balanced_layers(int layers, int stages, double layer_cost, double first_cost, double last_cost);
+/// Layers needed by a stage: one, but none where the embedding or the head gives it something to do.
+int least_layers(int stage, int stages);
+
+/// Contiguous division that minimises the largest cost of a pipeline rank when a layer costs `layer_cost`, the embedding
+/// `first_cost` (on the first stage) and the head `last_cost` (on the last), stage s being on rank stage_rank[s]; each rank
+/// deals its layers so that its costliest stage is as cheap as can be. Every stage gets at least least_layers.
+std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank, double layer_cost, double first_cost,
+                                 double last_cost);
 
 /// The stage map of a checked configuration (pipeline.layers_per_stage: "even", "cost", or a list).
 StageMap make_stage_map(config::Config const& config);

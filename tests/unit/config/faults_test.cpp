@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Type, OneKey, testing::Values(
     Case{"[data]\nformat = \"synthetic\"\npath = [\"a\",\n  3]\n", "data.path", "t.toml:4:3", "list of strings", "the integer 3", "double quotes"},
     Case{"[pipeline]\nlayers_per_stage = 2\n", "pipeline.layers_per_stage", "t.toml:2:20", "\"even\" | \"cost\" | list", "the integer 2", "[3, 3, 2]"},
     Case{"[pipeline]\nlayers_per_stage = [1, \"1\"]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list", "the string \"1\" in the list", "write 1"},
-    Case{"[pipeline]\nlayers_per_stage = [1, 0]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list", "0 in the list", "set it to 1 or more"},
+    Case{"[pipeline]\nlayers_per_stage = [1, -1]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list", "-1 in the list", "set it to 0 or more"},
     Case{"[pipeline]\nlayers_per_stage = []\n", "pipeline.layers_per_stage", "t.toml:2:20", "list", "an empty list", "stages"}));
 
 INSTANTIATE_TEST_SUITE_P(Choice, OneKey, testing::Values(

@@ -49,6 +49,8 @@ INSTANTIATE_TEST_SUITE_P(Stages, Rule, testing::Values(
          {"t.toml:6:20", "t.toml:2:10", "t.toml:4:6"}, "4 entries that sum to 32", {"[8, 8, 7, 7]", "model.layers to 32"}},
     Case{"[model]\nlayers = 8\n[parallel]\npp = 4\n[pipeline]\nlayers_per_stage = [4, 4]\n", 0, "pipeline.layers_per_stage",
          {"t.toml:6:20"}, "2 entries that sum to 8", {"[2, 2, 2, 2]", "parallel.pp to 2"}},
+    Case{"[model]\nlayers = 4\n[parallel]\npp = 4\n[pipeline]\nlayers_per_stage = [2, 0, 2, 0]\n", 0, "pipeline.layers_per_stage",
+         {"t.toml:6:20"}, "0 layers for stage 1", {"cost"}},
     Case{"[pipeline]\nlayers_per_stage = [1]\n", 0, "pipeline.layers_per_stage", {"t.toml:2:20"}, "1 entry that sums to 1", {"[2]"}}));
 
 INSTANTIATE_TEST_SUITE_P(Sums, Rule, testing::Values(

@@ -28,48 +28,56 @@ TEST(EvenLayers, SumsAndDiffersByAtMostOne) {
   }
 }
 
-double worst(std::vector<int> const& v, double layer, double first, double last) {
-  double out = 0.0;
+// Of the ranks.
+double worst(std::vector<int> const& v, std::vector<int> const& rank, double layer, double first, double last) {
+  std::vector<double> cost(v.size());
   for (std::size_t s = 0; s < v.size(); ++s) {
-    out = std::max(out, v[s] * layer + (s == 0 ? first : 0.0) + (s + 1 == v.size() ? last : 0.0));
+    cost[static_cast<std::size_t>(rank[s])] += v[s] * layer + (s == 0 ? first : 0.0) + (s + 1 == v.size() ? last : 0.0);
   }
-  return out;
+  return *std::max_element(cost.begin(), cost.end());
 }
 
-// Every composition of `layers` into `stages` positive parts.
-void each_composition(int layers, int stages, std::vector<int>& v, std::function<void()> const& visit) {
-  if (stages == 1) {
-    v.push_back(layers);
-    visit();
-    v.pop_back();
-    return;
-  }
-  for (int n = 1; n <= layers - stages + 1; ++n) {
+// Every division of `layers` among `stages` that gives each at least what it needs.
+void each_division(int layers, int stages, std::vector<int>& v, std::function<void()> const& visit) {
+  auto const s = static_cast<int>(v.size());
+  for (int n = least_layers(s, stages); n <= layers; ++n) {
     v.push_back(n);
-    each_composition(layers - n, stages - 1, v, visit);
+    if (s + 1 < stages) {
+      each_division(layers - n, stages, v, visit);
+    } else if (n == layers) {
+      visit();
+    }
     v.pop_back();
   }
 }
 
 TEST(BalancedLayers, IsTheBestOfAllDivisions) {
+  std::vector<std::vector<int>> const placements{{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0, 1, 0, 1}, {0, 1, 2, 2, 1, 0}};
   for (int layers = 1; layers <= 9; ++layers) {
-    for (int stages = 1; stages <= std::min(layers, 5); ++stages) {
+    for (auto const& ranks : placements) {
+      auto const stages = static_cast<int>(ranks.size());
+      if (layers < stages - 2) continue;
       for (double first : {0.0, 0.5, 2.0}) {
         for (double last : {0.0, 0.3, 1.0, 3.7, 30.0}) {
-          auto const found = balanced_layers(layers, stages, 1.0, first, last);
+          auto const found = balanced_layers(layers, ranks, 1.0, first, last);
           ASSERT_EQ(std::accumulate(found.begin(), found.end(), 0), layers);
-          ASSERT_GE(*std::min_element(found.begin(), found.end()), 1);
+          for (int s = 0; s < stages; ++s) ASSERT_GE(found[static_cast<std::size_t>(s)], least_layers(s, stages));
           double best = std::numeric_limits<double>::infinity();
           std::vector<int> v;
-          each_composition(layers, stages, v, [&] { best = std::min(best, worst(v, 1.0, first, last)); });
-          EXPECT_DOUBLE_EQ(worst(found, 1.0, first, last), best) << layers << " on " << stages;
+          each_division(layers, stages, v, [&] { best = std::min(best, worst(v, ranks, 1.0, first, last)); });
+          EXPECT_DOUBLE_EQ(worst(found, ranks, 1.0, first, last), best) << layers << " on " << stages;
         }
       }
     }
   }
 }
 
-TEST(BalancedLayers, WithoutExtraCostsIsEven) { EXPECT_EQ(balanced_layers(30, 4, 2.5, 0.0, 0.0), even_layers(30, 4)); }
+TEST(BalancedLayers, WithoutExtraCostsIsEven) { EXPECT_EQ(balanced_layers(30, {0, 1, 2, 3}, 2.5, 0.0, 0.0), even_layers(30, 4)); }
+
+TEST(BalancedLayers, CountsAllStagesOfARank) {
+  // GPT-2 124M in the form of a V: the head weighs 5.4 layers and is on rank 0.
+  EXPECT_EQ(balanced_layers(12, {0, 1, 2, 3, 3, 2, 1, 0}, 1.0, 0.0, 5.4), (std::vector<int>{0, 2, 2, 2, 2, 2, 2, 0}));
+}
 
 TEST(StageMap, RangesFollowEachOther) {
   StageMap const map({3, 0, 2, 4}, 4);
