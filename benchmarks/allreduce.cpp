@@ -8,7 +8,9 @@
 
 #include "bench.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,7 +49,8 @@ Options read(int argc, char** argv) {
   }
   if (out.turns < 1 || std::any_of(out.sizes.begin(), out.sizes.end(), [](auto n) { return n < 4; })) usage();
   if (out.sizes.empty()) {
-    for (std::int64_t n = 8; n <= std::int64_t{64} << 20; n *= n < 1 << 20 ? 4 : 2) out.sizes.push_back(n);
+    for (std::int64_t n = 8; n < std::int64_t{1} << 20; n *= 4) out.sizes.push_back(n);
+    for (std::int64_t n = std::int64_t{1} << 20; n <= std::int64_t{64} << 20; n *= 2) out.sizes.push_back(n);
   }
   if (out.algorithms.empty()) out.algorithms = {"ring", "tree", "hierarchical", "shared", "auto", "auto-measured"};
   return out;
@@ -65,7 +68,10 @@ public:
 
   /// Seconds by name and turn.
   std::vector<std::vector<double>> run(std::int64_t bytes, int turns) {
-    std::vector<float> buffer(static_cast<std::size_t>(bytes / 4), 0.0F);
+    // Where a run has its gradients, and the same for all contestants.
+    comm::SharedBuffer const shared(static_cast<std::size_t>(bytes));
+    std::vector<float> own(shared.data() == nullptr ? static_cast<std::size_t>(bytes / 4) : 0);
+    std::span<float> const buffer(shared.data() == nullptr ? own.data() : static_cast<float*>(shared.data()), static_cast<std::size_t>(bytes / 4));
     std::vector<int> repeats;
     for (std::size_t a = 0; a < names_.size(); ++a) {
       time(a, buffer, 1);
@@ -99,7 +105,7 @@ private:
   }
 
   /// Seconds for one all-reduce on the slowest rank.
-  double time(std::size_t a, std::vector<float>& buffer, int repeats) {
+  double time(std::size_t a, std::span<float> buffer, int repeats) {
     auto& communicator = communicators_[a];
     auto const count = static_cast<std::int64_t>(buffer.size());
     bool const blocking = names_[a] == "mpi-blocking";
@@ -133,7 +139,7 @@ int main(int argc, char** argv) {
   bench::Setup setup(argc, argv);
   auto const options = read(argc, argv);
   auto& world = setup.world;
-  comm::open_node_memory();
+  comm::open_node_memory(2 * static_cast<std::size_t>(*std::max_element(options.sizes.begin(), options.sizes.end())));
   Contest contest(world, options.algorithms);
   bool const root = world.rank() == 0;
   bench::print_stamp(world, fmt::format("all-reduce of float32 against MPI's, {} turns", options.turns));

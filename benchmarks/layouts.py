@@ -14,15 +14,14 @@ def keys(values):
     return [f"{key}={value}" for key, value in values.items()]
 
 
-def layout(dp, tp, pp, batch, schedule=""):
-    """One microbatch a step and copy, but for pipelines at least 8 of them."""
+def layout(dp, tp, pp, batch):
+    """One microbatch a step and copy, but for pipelines as many as there are sequences, and the schedule that p3d picks."""
     per_copy = batch // dp
-    microbatches = min(per_copy, 2 * pp if pp >= 4 else 8) if pp > 1 else 1
+    microbatches = per_copy if pp > 1 else 1
     out = {"parallel.dp": dp, "parallel.tp": tp, "parallel.pp": pp, "batch.global": batch, "batch.micro": per_copy // microbatches}
     if pp > 1:
         out["pipeline.layers_per_stage"] = "cost"
-        if schedule:
-            out["pipeline.schedule"] = schedule
+        out["pipeline.schedule"] = "auto"
     return out
 
 

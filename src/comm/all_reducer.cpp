@@ -128,6 +128,8 @@ void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
   SharedEngine::Team team;
   team.regions = region_->regions;
   team.lanes = lanes_;
+  team.own_bytes = own_node_memory_bytes();
+  for (int const r : team_) team.memories.push_back(node_memory_of(numbers_[static_cast<std::size_t>(r)]));
   team.several_nodes = several;
   for (std::size_t i = 0; i < team_.size(); ++i) {
     if (team_[i] == rank_) {

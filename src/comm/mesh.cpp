@@ -116,11 +116,11 @@ Communicator& Mesh::along(std::initializer_list<char const*> axes) {
   return along(std::vector<std::string>(axes.begin(), axes.end()));
 }
 
-void Mesh::prepare(AllReduceSettings const& settings) {
+void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) {
   int num_ranks = 0;
   detail::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size", "world");
   bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring && settings.algorithm != AllReduce::tree;
-  if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) open_node_memory();
+  if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) open_node_memory(buffer_bytes);
   // The same order on all ranks.
   cart_.prepare(settings);
   for (auto& group : subsets_) group.prepare(settings);

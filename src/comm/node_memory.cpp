@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "bell.hpp"
 #include "internal.hpp"
@@ -20,8 +21,10 @@ namespace detail {
 namespace {
 
 // Address space; pages appear where a region is allocated.
-constexpr std::size_t bytes_per_rank = std::size_t{32} << 20;
+constexpr std::size_t bytes_for_regions = std::size_t{64} << 20;
 constexpr std::size_t page = 4096;
+
+std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
 struct Free {
   std::size_t begin, end;
@@ -37,6 +40,7 @@ struct NodeMemory {
   MPI_Win window = MPI_WIN_NULL;
   Place place;
   std::vector<std::byte*> parts;  ///< by rank on the node
+  std::size_t bytes = 0;          ///< of this rank's part
   std::string fault = "it was not opened";
   std::vector<Free> free;
   std::vector<Retired> retired;
@@ -51,7 +55,10 @@ bool make_present(std::byte* begin, std::size_t bytes) {
     std::memset(begin, 0, bytes);
     return true;
   }
-  if (errno != EINVAL) return false;  // an older kernel does not know the advice
+  if (errno != EINVAL) {
+    madvise(begin, bytes, MADV_REMOVE);  // what appeared before there was no more
+    return false;
+  }  // an older kernel does not know the advice
 #endif
   struct statvfs files {};
   if (statvfs("/dev/shm", &files) == 0 && files.f_bavail * files.f_frsize < 2 * bytes) return false;
@@ -78,11 +85,12 @@ void reclaim() {
 }
 
 /// The window's parts by rank; empty with `fault` set when there is no window.
-void open_window(NodeMemory& memory) {
+void open_window(NodeMemory& memory, std::size_t buffer_bytes) {
   int size = 1;
   MPI_Comm_size(memory.comm, &size);
   void* own = nullptr;
-  int const code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes_per_rank), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
+  memory.bytes = bytes_for_regions + buffer_bytes;
+  int const code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(memory.bytes), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
   std::int32_t good = code == MPI_SUCCESS ? 1 : 0;
   check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
   if (good == 0) {
@@ -123,12 +131,13 @@ Place place_on_node() {
 }
 
 std::byte* node_memory_of(std::int64_t node_rank) { return the_memory.parts[static_cast<std::size_t>(node_rank)]; }
+std::size_t own_node_memory_bytes() { return the_memory.bytes; }
 std::byte* own_node_memory() { return node_memory_of(the_memory.place.rank); }
 
 std::int64_t allocate_region(std::size_t bytes) {
   if (!node_memory_is_open()) return 0;
   reclaim();
-  bytes = (bytes + page - 1) / page * page;
+  bytes = whole_pages(bytes);
   for (auto& piece : the_memory.free) {
     if (piece.end - piece.begin < bytes) continue;
     auto const begin = piece.begin;
@@ -139,14 +148,40 @@ std::int64_t allocate_region(std::size_t bytes) {
   return 0;
 }
 
+void free_region(std::int64_t offset, std::size_t bytes) {
+  auto const begin = static_cast<std::size_t>(offset);
+  the_memory.free.push_back({begin, begin + whole_pages(bytes)});
+}
+
 void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users, std::uint32_t expected) {
   auto const begin = static_cast<std::size_t>(offset);
-  the_memory.retired.push_back({begin, begin + (bytes + page - 1) / page * page, users, expected});
+  the_memory.retired.push_back({begin, begin + whole_pages(bytes), users, expected});
 }
 
 }  // namespace detail
 
-void open_node_memory() {
+SharedBuffer::SharedBuffer(std::size_t bytes) : bytes_(bytes) {
+  // Half of what is left at most: other programs need room there too.
+  struct statvfs files {};
+  if (bytes == 0 || statvfs("/dev/shm", &files) != 0 || files.f_bavail * files.f_frsize / 2 < bytes) return;
+  offset_ = detail::allocate_region(bytes);
+}
+
+SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept : offset_(std::exchange(other.offset_, 0)), bytes_(other.bytes_) {}
+
+SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
+  std::swap(offset_, other.offset_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+SharedBuffer::~SharedBuffer() {
+  if (offset_ != 0 && detail::node_memory_is_open()) detail::free_region(offset_, bytes_);
+}
+
+void* SharedBuffer::data() const { return offset_ == 0 ? nullptr : detail::own_node_memory() + offset_; }
+
+void open_node_memory(std::size_t buffer_bytes) {
   using namespace detail;
   auto& memory = the_memory;
   if (memory.tried) return;
@@ -162,13 +197,13 @@ void open_node_memory() {
   std::int64_t first = world_rank;
   check(MPI_Bcast(&first, 1, MPI_INT64_T, 0, memory.comm), "MPI_Bcast", "node");
   memory.place = {first, rank};
-  open_window(memory);
+  open_window(memory, whole_pages(buffer_bytes));
   std::int32_t good = 0;
   if (!memory.parts.empty()) {
     auto* const own = memory.parts[static_cast<std::size_t>(rank)];
     auto const skip = (page - reinterpret_cast<std::uintptr_t>(own) % page) % page;
     if (skip == 0 && make_present(own, page)) good = 1;
-    memory.free.push_back({page, bytes_per_rank});
+    memory.free.push_back({page, memory.bytes});
   }
   // Nobody rings before every bell is there; and all or none have one.
   check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");

@@ -27,9 +27,12 @@ Place place_on_node();
 /// The part of the window that belongs to a rank of this node.
 std::byte* node_memory_of(std::int64_t node_rank);
 std::byte* own_node_memory();
+std::size_t own_node_memory_bytes();
 
 /// `bytes` of this rank's part, as an offset into it, present and zeroed; 0 when there is no room. Local.
 std::int64_t allocate_region(std::size_t bytes);
+/// Gives back what nobody reads any more. Local.
+void free_region(std::int64_t offset, std::size_t bytes);
 /// Gives a region back. It is used again only once `*users` counts `expected`: when all peers have left it.
 void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users, std::uint32_t expected);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "bell.hpp"
@@ -29,7 +30,8 @@ struct SharedEngine::Counters {
 struct SharedEngine::Head {
   alignas(apart) std::atomic<std::uint64_t> posted;  ///< number of the segment in the slot, plus one
   std::uint64_t collected;                           ///< what the owner had collected then
-  std::byte inlined[line - 16];
+  std::uint64_t place;                               ///< in the owner's memory, of the segment; 0: it is in the slot
+  std::byte inlined[line - 24];
 };
 
 namespace {
@@ -65,6 +67,11 @@ std::byte* SharedEngine::data(int member, int slot) const {
          static_cast<std::size_t>(slot) * sizes_.slot;
 }
 
+std::byte* SharedEngine::elements(int member, int slot) const {
+  auto const place = head(member, slot).place;
+  return place == 0 ? data(member, slot) : team_.memories[static_cast<std::size_t>(member)] + place;
+}
+
 SharedEngine::Range SharedEngine::part(Segment const& segment, int member) const {
   if (member >= team_.lanes) return {0, 0};
   auto const in_line = static_cast<std::int64_t>(line / size_of(segment.work->type));
@@ -81,7 +88,7 @@ bool SharedEngine::advance() {
   for (int pass = 0; pass < passes_per_advance; ++pass) {
     // What others wait for first: the parts, then the inputs.
     bool const news = reduce() | settle() | post();
-    bool const any = collect() || news;
+    bool const any = collect() | finish() | news;
     if (any) ring_bells(team_.bells);
     if (!any) break;
     moved = true;
@@ -99,7 +106,7 @@ bool SharedEngine::all_released(std::uint64_t number) {
 }
 
 bool SharedEngine::post() {
-  if (posting_ == works_.size() || posted_ == collected_ + num_slots) return false;
+  if (posting_ == works_.size() || posted_ == finished_ + num_slots) return false;
   if (posted_ >= num_slots && !all_released(posted_ + 1 - num_slots)) return false;
   int const slot = static_cast<int>(posted_ % num_slots);
   auto& segment = segments_[slot];
@@ -116,7 +123,13 @@ bool SharedEngine::post() {
 
   auto& own = head(team_.me, slot);
   auto const bytes = static_cast<std::size_t>(segment.count * size);
-  if (segment.direct) {
+  auto* const begin = work.at(segment.begin);
+  auto* const memory = team_.memories[static_cast<std::size_t>(team_.me)];
+  segment.in_place = !segment.direct && std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + team_.own_bytes);
+  own.place = segment.in_place ? static_cast<std::uint64_t>(begin - memory) : 0;
+  if (segment.in_place) {
+    // nothing to copy
+  } else if (segment.direct) {
     std::memcpy(bytes <= sizeof(own.inlined) ? own.inlined : data(team_.me, slot), work.at(segment.begin), bytes);
   } else {
     // All but this rank's own part, which nobody else needs.
@@ -164,11 +177,11 @@ void SharedEngine::reduce_part(Segment& segment, int slot) {
   segment.travels = {};
   if (mine.count == 0) return;
   std::int64_t const offset = mine.begin * static_cast<std::int64_t>(size_of(work.type));
-  for (std::size_t m = 0; m < inputs_.size(); ++m) inputs_[m] = data(static_cast<int>(m), slot) + offset;
+  for (std::size_t m = 0; m < inputs_.size(); ++m) inputs_[m] = elements(static_cast<int>(m), slot) + offset;
   auto* const own = work.at(segment.begin + mine.begin);
   inputs_[static_cast<std::size_t>(team_.me)] = own;
-  auto* const result = data(team_.me, slot) + offset;
-  combine(work.type, work.op, result, between_ ? nullptr : own, inputs_.data(), static_cast<int>(inputs_.size()), mine.count);
+  auto* const result = elements(team_.me, slot) + offset;
+  combine(work.type, work.op, result, between_ || segment.in_place ? nullptr : own, inputs_.data(), static_cast<int>(inputs_.size()), mine.count);
   if (between_) {
     segment.travels = {.data = result, .count = mine.count, .type = work.type, .op = work.op};
     between_->enqueue(segment.travels);
@@ -200,19 +213,29 @@ bool SharedEngine::collect() {
     auto const size = static_cast<std::int64_t>(size_of(work.type));
     for (int lane = 0; lane < team_.lanes; ++lane) {
       int const member = (team_.me + lane) % team_.lanes;  // not all from the same one at once
-      if (member == team_.me && !between_) continue;       // it is there already
+      if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
       auto const range = part(segment, member);
-      std::memcpy(work.at(segment.begin + range.begin), data(member, slot) + range.begin * size, static_cast<std::size_t>(range.count * size));
+      std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size, static_cast<std::size_t>(range.count * size));
     }
   }
   counters(team_.me).collected.store(++collected_, std::memory_order_release);
-  work.finished += segment.count;
-  if (work.finished == work.count) {
+  return true;
+}
+
+bool SharedEngine::finish() {
+  bool moved = false;
+  for (; finished_ < collected_; ++finished_) {
+    auto const& segment = segments_[finished_ % num_slots];
+    if (segment.in_place && !all_released(finished_ + 1)) break;
+    auto& work = *segment.work;
+    work.finished += segment.count;
+    moved = true;
+    if (work.finished < work.count) continue;
     work.done = true;
     works_.erase(works_.begin());
     --posting_;
   }
-  return true;
+  return moved;
 }
 
 }  // namespace p3d::comm::detail

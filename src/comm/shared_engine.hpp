@@ -3,11 +3,12 @@
 //
 // A buffer goes in segments, numbered through over the life of the communicator; segment k uses slot k mod num_slots of every
 // rank's region, so several are in flight. Of each segment a rank
-//   posts     what the others have to sum from its buffer into its slot,
+//   posts     what the others have to sum from its buffer into its slot, or where it lies: a buffer in the node's memory
+//             (allocate_shared) is read where it is,
 //   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot and its buffer,
 //   collects  the other parts, when all have reduced.
 // Short buffers go in one sweep: post all, then every rank sums everything itself (the same order, so the same bits). A slot
-// is posted to again when all ranks have collected what was in it.
+// is posted to again, and a buffer that was read in its place is given back, when all ranks have collected what was in it.
 
 #include <atomic>
 #include <memory>
@@ -19,7 +20,7 @@ namespace p3d::comm::detail {
 
 /// Sizes in bytes, chosen by benchmarks/allreduce.
 struct SharedSizes {
-  std::size_t slot = std::size_t{128} << 10;    ///< most of a segment
+  std::size_t slot = std::size_t{512} << 10;    ///< most of a segment
   std::size_t direct = std::size_t{8} << 10;    ///< buffers up to this go in one sweep
 };
 
@@ -31,6 +32,8 @@ public:
   struct Team {
     int me = 0;                        ///< this rank's number in the team
     std::vector<std::byte*> regions;   ///< by number; zeroed before anybody starts
+    std::vector<std::byte*> memories;  ///< by number: all that a member shares
+    std::size_t own_bytes = 0;         ///< of this rank's memory
     std::vector<int> bells;            ///< node ranks of the others
     int lanes = 1;                     ///< so many of the team, the first ones, reduce a part of each segment
     bool several_nodes = false;
@@ -56,6 +59,7 @@ private:
     std::int64_t begin = 0;
     std::int64_t count = 0;
     bool direct = false;
+    bool in_place = false;  ///< the others read it in this rank's buffer
     Work travels;  ///< this rank's part on its way between the nodes
   };
   struct Range {
@@ -66,12 +70,15 @@ private:
   bool reduce();
   bool settle();
   bool collect();
+  bool finish();
   void reduce_direct(Segment& segment, int slot);
   void reduce_part(Segment& segment, int slot);
 
   Counters& counters(int member) const;
   Head& head(int member, int slot) const;
   std::byte* data(int member, int slot) const;
+  /// Where a member's elements of a segment are that it has posted, or reduced.
+  std::byte* elements(int member, int slot) const;
   /// What a member with a part reduces of a segment, relative to its beginning.
   Range part(Segment const& segment, int member) const;
   bool all_released(std::uint64_t number);
@@ -82,8 +89,9 @@ private:
   std::vector<Work*> works_;          ///< unfinished, oldest first
   std::size_t posting_ = 0;           ///< the first of them that is not posted wholly
   Segment segments_[num_slots];
-  // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to collected_.
-  std::uint64_t posted_ = 0, reduced_ = 0, settled_ = 0, collected_ = 0;
+  // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to collected_,
+  // read by nobody up to finished_.
+  std::uint64_t posted_ = 0, reduced_ = 0, settled_ = 0, collected_ = 0, finished_ = 0;
   int seen_posts_ = 0, seen_reductions_ = 0;  ///< members known to have posted, reduced the oldest segment that waits for it
   std::vector<std::uint64_t> released_;       ///< by member: segments that it is known to have collected
   std::vector<std::byte const*> inputs_;

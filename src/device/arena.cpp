@@ -31,8 +31,11 @@ std::size_t misalignment(void const* p) {
 
 }  // namespace
 
-Arena::Arena(std::size_t bytes, std::string const& label)
-    : label_(label), storage_(allocate(padded(bytes), label)), capacity_(padded(bytes)) {}
+Arena::Arena(std::size_t bytes, std::string const& label, void* memory)
+    : label_(label),
+      storage_(memory == nullptr ? allocate(padded(bytes), label)
+                                 : Kokkos::View<std::byte*, MemSpace>(static_cast<std::byte*>(memory), padded(bytes) + alignment)),
+      capacity_(padded(bytes)) {}
 
 void* Arena::take_bytes(std::size_t bytes) {
   std::size_t const left = capacity_ - used_;

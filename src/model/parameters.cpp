@@ -9,10 +9,11 @@
 namespace p3d::model {
 
 template <class T>
-Parameters<T>::Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed)
+Parameters<T>::Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed, T* gradients)
     : params_(std::move(params)),
       values_("p3d::model::values", static_cast<std::size_t>(params_.flat_size())),
-      grads_("p3d::model::grads", static_cast<std::size_t>(params_.flat_size())) {
+      grads_(gradients == nullptr ? device::Owned1<T>("p3d::model::grads", static_cast<std::size_t>(params_.flat_size()))
+                                  : device::Owned1<T>(gradients, static_cast<std::size_t>(params_.flat_size()))) {
   for (auto const& item : params_.items()) {
     auto const& spec = *item.spec;
     if (spec.init == layout::Init::zeros) continue;

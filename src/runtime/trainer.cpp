@@ -53,13 +53,27 @@ std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeli
   return static_cast<std::size_t>(m.activations + m.workspace);
 }
 
+/// What ranks of a node shall be able to read of each other; only memory that the host reaches.
+template <class T>
+std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
+  bool const reduced = c.parallel.dp > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
+  if (!device::host_reaches_views || !reduced) return 0;
+  return static_cast<std::size_t>(layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) * sizeof(T);
+}
+
+std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  return device::host_reaches_views && c.parallel.tp > 1 ? arena_bytes(c, plan, pipeline_rank) + device::Arena::alignment : 0;
+}
+
 }  // namespace
 
 template <class T>
 StageUnit<T>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
                         parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
                         std::function<comm::Communicator&(layout::AxisSet)> const& communicator)
-    : params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed),
+    : gradients_memory(shared_gradient_bytes<T>(c, plan, number, coordinates)),
+      params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed,
+             static_cast<T*>(gradients_memory.data())),
       stage(c, plan.stages, number, params, tp, arena, workspace, num_slots(plan, number)),
       reducer(tp.exec, params.layout(), params.grads(), communicator,
               static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
@@ -74,10 +88,9 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       source(data::make_token_source(c)),
       sampler(*source, c),
       tp{exec, &mesh.along("tp")},
-      arena(arena_bytes(c, plan, here.pp), "p3d::runtime::activations"),
+      activations_memory(prepare_reductions()),
+      arena(arena_bytes(c, plan, here.pp), "p3d::runtime::activations", activations_memory.data()),
       workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
-  require_same_input();
-  mesh.prepare(all_reduce_settings(c));
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
@@ -99,6 +112,17 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
 template <class T>
 comm::Communicator& Trainer<T>::State::along(layout::AxisSet axes) {
   return mesh.along(axis_names(axes));
+}
+
+template <class T>
+comm::SharedBuffer Trainer<T>::State::prepare_reductions() {
+  require_same_input();
+  constexpr std::size_t page = 4096;  // each buffer takes whole ones
+  std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
+  std::size_t bytes = activations + page;
+  for (int s : plan.stages.stages_of(here.pp)) bytes += shared_gradient_bytes<T>(config, plan, s, here) + page;
+  mesh.prepare(all_reduce_settings(config), bytes);
+  return comm::SharedBuffer(activations);
 }
 
 template <class T>

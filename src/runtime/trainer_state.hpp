@@ -15,6 +15,7 @@ namespace p3d::runtime {
 /// Everything one stage needs on this rank.
 template <class T>
 struct StageUnit {
+  comm::SharedBuffer gradients_memory;  ///< none where nobody else reads them
   model::Parameters<T> params;
   model::Stage<T> stage;
   parallel::GradientReducer<T> reducer;
@@ -35,6 +36,7 @@ struct Trainer<T>::State {
   data::Sampler sampler;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
+  comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
   device::Arena arena;
   model::Workspace<T> workspace;
   comm::Communicator tie_group;  ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
@@ -51,6 +53,8 @@ struct Trainer<T>::State {
 
   comm::Communicator& along(layout::AxisSet axes);
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
+  /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
+  comm::SharedBuffer prepare_reductions();
   /// Throws unless every rank has the same input and the same data.
   void require_same_input();
   Hooks training_hooks(StepResult& result);

@@ -5,14 +5,16 @@
 //   ring          reduce-scatter, then all-gather, round the ring of ranks (Patarasuk and Yuan, JPDC 69 (2009) 117). Each rank
 //                 sends 2 (p-1)/p of the buffer: least traffic, 2 (p-1) steps.
 //   tree          up and down a binomial tree: 2 log2(p) steps, for short buffers between nodes.
-//   shared        ranks of one node: each copies its buffer in segments into memory that all can read, sums its own part of
-//                 each segment straight out of the others' memory, and copies the other parts out. Over ranks of several
+//   shared        ranks of one node: each copies its buffer in segments into memory that all can read (unless it is a
+//                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory, and
+//                 copies the other parts out. Over ranks of several
 //                 nodes it is hierarchical.
 //   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by messages.
 //
 // All but mpi add in an order that depends on the ranks, the length and the segments alone, never on time: the same buffers
 // give the same bits on every rank and in every repetition. Buffers must be memory that the host can read.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -29,8 +31,26 @@ struct AllReduceSettings {
 };
 
 /// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until then, and
-/// where the machine has none, communicators can only do without. A Mesh over all ranks calls it.
-void open_node_memory();
+/// where the machine has none, communicators can only do without. A Mesh over all ranks calls it. `buffer_bytes`: what this
+/// rank will want for SharedBuffers (address space only; memory is taken where a buffer is made).
+void open_node_memory(std::size_t buffer_bytes = 0);
+
+/// Zeroed memory of this rank that the others of its node can read: an all-reduce by shared memory reads buffers inside it
+/// where they are, which spares it a copy. Local. Must live as long as operations on it.
+class SharedBuffer {
+public:
+  SharedBuffer() = default;
+  /// Has no data where there is no node memory, no room left in it, or little left in /dev/shm.
+  explicit SharedBuffer(std::size_t bytes);
+  SharedBuffer(SharedBuffer&& other) noexcept;
+  SharedBuffer& operator=(SharedBuffer&& other) noexcept;
+  ~SharedBuffer();
+  void* data() const;
+
+private:
+  std::int64_t offset_ = 0;
+  std::size_t bytes_ = 0;
+};
 
 /// For tests: counts every `ranks` neighbouring ranks of a node as a node of their own, so that what several nodes need runs
 /// on one. The same on all ranks; takes effect for communicators prepared afterwards; 0 restores the truth.

@@ -34,7 +34,7 @@ public:
   Communicator& along(std::initializer_list<char const*> axes);  ///< along({"dp", "tp"})
   /// Sets how the all-reduces of all these groups are carried out. Collective; over all ranks of the program it opens the
   /// memory that ranks of a node share.
-  void prepare(AllReduceSettings const& settings);
+  void prepare(AllReduceSettings const& settings, std::size_t buffer_bytes = 0);
   /// On this rank, by group: "dp shared, tp shared".
   std::string describe_all_reduce() const;
   /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the axis has one rank.

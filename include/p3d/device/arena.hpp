@@ -13,7 +13,8 @@ namespace p3d::device {
 class Arena {
 public:
   static constexpr std::size_t alignment = 64;
-  Arena(std::size_t bytes, std::string const& label);
+  /// `memory`, where given, is room for padded(bytes) + alignment that outlives the arena; else the arena allocates.
+  Arena(std::size_t bytes, std::string const& label, void* memory = nullptr);
 
   /// Throws base::Error with the label, what was asked for and what is left.
   template <class T>

@@ -25,12 +25,12 @@ struct Vector {
   View1<T> grad;
 };
 
-/// Owns the flat buffers.
+/// Owns the flat buffers, but for gradients in memory that is given.
 template <class T>
 class Parameters {
 public:
-  /// Draws the initial values: key "init.<name>" and the global element number, so every layout starts from one model.
-  Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed);
+  /// `gradients`: flat_size() zeros that outlive this; null: it allocates them. Draws the initial values: key "init.<name>" and the global element number, so every layout starts from one model.
+  Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed, T* gradients = nullptr);
 
   layout::StageParams const& layout() const { return params_; }
   View1<T> values() const { return values_; }

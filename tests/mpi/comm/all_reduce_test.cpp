@@ -28,6 +28,8 @@ std::string name(Way const& w) {
   return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) + (w.fixed_order ? "" : "_any_order");
 }
 
+constexpr std::size_t room_for_buffers = std::size_t{8} << 20;
+
 class AllReduces : public ::testing::TestWithParam<Way> {
 protected:
   AllReduces() : world(communicator(GetParam())) { set_ranks_per_node(GetParam().ranks_per_node); }
@@ -42,7 +44,7 @@ protected:
   static Communicator& communicator(Way const& way) {
     auto& comm = communicators()[name(way)];
     if (!comm.valid()) {
-      open_node_memory();
+      open_node_memory(room_for_buffers);
       set_ranks_per_node(way.ranks_per_node);
       comm = Communicator::world();
       comm.prepare({way.algorithm, way.fixed_order});
@@ -145,6 +147,48 @@ TEST_P(AllReduces, GiveTheSameBitsEverywhereAndAlways) {
   }
 }
 
+// On some ranks the buffer lies where the others read it; it is written anew at once, so a reader that comes late shows.
+TEST_P(AllReduces, OfSharedBuffers) {
+  constexpr std::int64_t longest = 700001;
+  for (int const divisor : {1, 2, 3}) {
+    SharedBuffer const shared(me % divisor == 0 ? longest * sizeof(float) : 0);
+    if (p > 1) {
+      EXPECT_EQ(shared.data() != nullptr, me % divisor == 0);
+    }
+    std::vector<float> own(shared.data() == nullptr ? longest : 0);
+    auto* const values = shared.data() == nullptr ? own.data() : static_cast<float*>(shared.data());
+    for (std::int64_t const count : {std::int64_t{3}, std::int64_t{5000}, std::int64_t{300007}, longest}) {
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        for (std::int64_t i = 0; i < count; ++i) values[i] = element<float>(me, i + repeat);
+        world.all_reduce(values, count, Type::float32, Reduction::sum).wait();
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < count; ++i) wrong += values[i] != expected<float>(p, i + repeat, Reduction::sum) ? 1 : 0;
+        std::fill_n(values, count, -1.0F);
+        EXPECT_EQ(wrong, 0) << "of " << count << " elements, repeat " << repeat << ", every " << divisor << "th rank shares";
+      }
+    }
+  }
+}
+
+TEST(SharedBuffers, MoveAndComeBack) {
+  if (Communicator::world().size() == 1) GTEST_SKIP() << "one rank needs no memory";
+  open_node_memory(room_for_buffers);
+  void* place = nullptr;
+  {
+    SharedBuffer a(100000);
+    place = a.data();
+    ASSERT_NE(place, nullptr);
+    SharedBuffer b(std::move(a));
+    EXPECT_EQ(a.data(), nullptr);
+    EXPECT_EQ(b.data(), place);
+    static_cast<char*>(place)[99999] = 1;
+    EXPECT_EQ(SharedBuffer(std::size_t{1} << 40).data(), nullptr) << "more than there is";
+  }
+  SharedBuffer const again(100000);
+  ASSERT_EQ(again.data(), place);
+  EXPECT_EQ(static_cast<char*>(place)[99999], 0);
+}
+
 TEST_P(AllReduces, SeveralAtOnce) {
   auto second = world.split(0, me, "second");
   second.prepare({GetParam().algorithm, GetParam().fixed_order});
@@ -196,7 +240,7 @@ TEST_P(AllReduces, RunHooksAndCountLikeAnyOperation) {
 }
 
 TEST(AllReduceMemory, IsUsedAgain) {
-  open_node_memory();
+  open_node_memory(room_for_buffers);
   auto world = Communicator::world();
   for (int i = 0; i < 80; ++i) {  // more than fits at once
     auto part = Communicator(world.mpi(), "part");
@@ -206,7 +250,7 @@ TEST(AllReduceMemory, IsUsedAgain) {
 }
 
 TEST(AllReduceMemory, WhenItEndsTheErrorSaysSo) {
-  open_node_memory();
+  open_node_memory(room_for_buffers);
   auto world = Communicator::world();
   if (world.size() == 1) GTEST_SKIP() << "one rank needs no memory";
   std::vector<Communicator> parts;
@@ -228,7 +272,7 @@ TEST(AllReduceMemory, WhenItEndsTheErrorSaysSo) {
 }
 
 TEST(AllReduceOrder, IsThatOfTheRanks) {
-  open_node_memory();
+  open_node_memory(room_for_buffers);
   auto world = Communicator::world();
   int const p = world.size();
   for (std::size_t const count : {std::size_t{9}, std::size_t{70001}}) {
@@ -257,7 +301,7 @@ TEST(AllReduceOrder, IsThatOfTheRanks) {
 }
 
 TEST(AllReduceChoice, GoesByPlace) {
-  open_node_memory();
+  open_node_memory(room_for_buffers);
   auto world = Communicator::world();
   EXPECT_EQ(world.describe_all_reduce(), "mpi");
   bool const alone = world.size() == 1;
