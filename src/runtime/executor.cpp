@@ -6,6 +6,8 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/schedule/query.hpp>
 
+#include <algorithm>
+
 namespace p3d::runtime {
 
 using schedule::Action;
@@ -88,11 +90,13 @@ void Executor<T>::execute_recorded(Action const& action, Detail const& detail, R
 
 template <class T>
 void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
+  if (!deferred_.empty()) {
+    post_deferred(run);
+    bool const needed = std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
+    if (needed || action.op == Op::reduce_gradients || action.op == Op::optimizer_step) flush_deferred(run);
+  }
   switch (action.op) {
-    case Op::recv_activation:
-      take_slot(action, run);
-      receive(action, run);
-      break;
+    case Op::recv_activation: receive_activation(action, run); break;
     case Op::recv_gradient: receive(action, run); break;
     case Op::forward: forward(action, detail, run); break;
     case Op::backward:
@@ -119,6 +123,41 @@ void Executor<T>::take_slot(Action const& action, Run const& run) {
   auto& m = messages(action);
   timed_wait(m.send_activation, Op::send_activation, action, run);
   timed_wait(m.send_gradient, Op::send_gradient, action, run);
+}
+
+template <class T>
+bool Executor<T>::slot_is_free(Action const& action) {
+  auto& m = messages(action);
+  return m.send_activation.test() && m.send_gradient.test();
+}
+
+template <class T>
+void Executor<T>::receive_activation(Action const& action, Run const& run) {
+  if (tensor_->size() == 1 && (!deferred_.empty() || !slot_is_free(action))) {
+    deferred_.push_back(action);
+    return;
+  }
+  take_slot(action, run);
+  receive(action, run);
+}
+
+template <class T>
+void Executor<T>::post_deferred(Run const& run) {
+  while (!deferred_.empty() && slot_is_free(deferred_.front())) {
+    receive(deferred_.front(), run);
+    deferred_.pop_front();
+  }
+}
+
+template <class T>
+void Executor<T>::flush_deferred(Run const& run) {
+  flushes_ = true;
+  for (Action const& action : deferred_) {
+    take_slot(action, run);
+    receive(action, run);
+  }
+  flushes_ = false;
+  deferred_.clear();
 }
 
 template <class T>
@@ -213,6 +252,10 @@ void Executor<T>::timed(Phase phase, Work&& work) {
 template <class T>
 void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, Run const& run) {
   if (!request.active()) return;
+  if (!deferred_.empty() && !flushes_) {
+    if (request.test()) return;
+    flush_deferred(run);
+  }
   double const begin = run.recorder ? Recorder::now() : 0.0;
   base::Stopwatch watch;
   request.wait();

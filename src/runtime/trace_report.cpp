@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 
 namespace p3d::runtime {
 
@@ -94,6 +95,30 @@ double replayed_makespan(Program const& program, plan::PipelineCosts costs, Pipe
   return plan::simulate(program, costs, execution).makespan;
 }
 
+/// Messages that were there before they were waited for, and the seconds that taking them in took all the same: MPI copies
+/// them then, in the time of the rank.
+struct Intake {
+  double seconds = 0.0, messages = 0.0;
+};
+
+void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfer, Intake& intake) {
+  std::map<std::tuple<Op, int, int>, double> sent;  // by the receive that it is for: (op, stage, microbatch) -> end of the send
+  for (auto const& steps : pipeline.ranks)
+    for (RecordedEvent const& e : steps[step].events) {
+      if (e.waits || !schedule::is_send(e.action.op)) continue;
+      bool const forward = e.action.op == Op::send_activation;
+      sent[{forward ? Op::recv_activation : Op::recv_gradient, e.action.stage + (forward ? 1 : -1), e.action.microbatch}] = e.end;
+    }
+  for (auto const& steps : pipeline.ranks)
+    for (RecordedEvent const& e : steps[step].events) {
+      if (!e.waits || !schedule::is_recv(e.action.op)) continue;
+      auto const send = sent.find({e.action.op, e.action.stage, e.action.microbatch});
+      if (send == sent.end() || e.begin < send->second + transfer) continue;
+      intake.seconds += e.end - e.begin;
+      intake.messages += 1.0;
+    }
+}
+
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
 schedule::Timeline empty_timeline(Program const& program) {
@@ -136,11 +161,13 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
 
   Means means(program, repeats);
   double busy = 0.0, spans = 0.0;
+  Intake intake;
   std::vector<double> update(static_cast<std::size_t>(program.num_ranks), 0.0);
   std::vector<std::pair<double, std::size_t>> lengths;
   for (auto const& pipeline : pipelines)
     for (std::size_t s = begin; s < recorded; ++s) {
       auto const times = step_times(pipeline, s);
+      add_intake(pipeline, s, transfer, intake);
       busy += times.busy;
       spans += times.end - times.begin;
       if (&pipeline == &first) lengths.emplace_back(times.end - times.begin, s);
@@ -159,7 +186,7 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
     out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
   }
   out.costs.send = means.of_all(schedule::is_send);
-  out.costs.receive = means.of_all(schedule::is_recv);
+  out.costs.receive = means.of_all(schedule::is_recv) + (intake.messages > 0.0 ? intake.seconds / intake.messages : 0.0);
   out.costs.step = *std::max_element(update.begin(), update.end());
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;

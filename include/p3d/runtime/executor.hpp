@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -68,6 +69,14 @@ private:
   void execute(schedule::Action const& action, Detail const& detail, Run& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, Run& run);
   void take_slot(schedule::Action const& action, Run const& run);
+  /// Whether nothing travels from the slot of `action` any more.
+  bool slot_is_free(schedule::Action const& action);
+  /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can compute. It is
+  /// posted when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
+  /// for nothing in another order than the program says. Not with tensor parallelism, where ranks wait inside actions.
+  void receive_activation(schedule::Action const& action, Run const& run);
+  void post_deferred(Run const& run);
+  void flush_deferred(Run const& run);
   void forward(schedule::Action const& action, Detail const& detail, Run& run);
   void backward(schedule::Action const& action, Detail const& detail, Run& run);
   void receive(schedule::Action const& action, Run const& run);
@@ -87,6 +96,8 @@ private:
   device::ExecSpace exec_;
   std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
+  std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
+  bool flushes_ = false;
   PhaseTimes times_;
   Recorder* recorder_ = nullptr;
 };
