@@ -35,10 +35,10 @@ eval_batches = 0
 preset = "gpt2-124m"
 seq_len = 16
 [parallel]
-dp = 4
+tp = 4
 [batch]
 micro = 1
-global = 4
+global = 1
 [data]
 format = "synthetic"
 split = 0.0
@@ -101,8 +101,9 @@ def plain_read(path, block):
 
 
 def warm_memory():
-    """Touches most of the free memory once and gives it back: on a virtual machine the first touch of a page costs more than writing it
-    to disk, and whoever comes first would pay for all."""
+    """Touches most of the free memory and gives it back: on a virtual machine that returns free pages to its host the first touch of a
+    page costs more than writing it to disk. Before each run of p3d; the plain process comes after one, so it finds memory that
+    was in use a moment ago too."""
     free = int(re.search(r"MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024
     if os.fork() == 0:
         memory = mmap.mmap(-1, int(0.8 * free))
@@ -112,7 +113,6 @@ def warm_memory():
     os.wait()
 
 
-warm_memory()
 rows = []
 with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name:
     folder = pathlib.Path(name)
@@ -122,6 +122,7 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
         for mode in ("true", "false"):
             shutil.rmtree(folder / "run", ignore_errors=True)
             os.sync()
+            warm_memory()
             out = train(folder, f"checkpoint.async={mode}", "run.steps=2")
             write = re.search(r"Checkpoint of step 2: .* in (\S+ \S+), training held for", out)[1]
             path = folder / "run/checkpoints/rate-00000002.h5"
@@ -132,6 +133,7 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
                 row["write_together_s"] = seconds(write)
             row.setdefault("plain_write_s", plain_write(folder / "plain", block, -(-size // len(block))) * size / (-(-size // len(block)) * len(block)))
         drop(path)
+        warm_memory()
         out = train(folder, "run.steps=2")
         row["read_s"] = seconds(re.search(r"Resumed from .*\(\S+ \S+ in (\S+ \S+)\)", out)[1])
         row["plain_read_s"] = plain_read(folder / "plain", block)
@@ -145,6 +147,7 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
             writer.writerows(rows)
     # While training goes on: the first of two checkpoints, because the run waits for the last one at its end.
     shutil.rmtree(folder / "run", ignore_errors=True)
+    warm_memory()
     out = train(folder, "checkpoint.every=10", "run.steps=20")
     held_write, held = (seconds(text) for text in re.search(r"Checkpoint of step 10: .* in (\S+ \S+), training held for (\S+ \S+):", out).groups())
     memory = {}
