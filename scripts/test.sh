@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Builds p3d and runs all its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
-#   openmp    Kokkos with OpenMP, built from the distribution's source package
+#   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change (lint, Slurm,
+#             the schedules on 6 and 8 ranks)
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
 #
 # usage: scripts/test.sh [--only release|openmp|debug]... [-j jobs]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,7s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; }
 legs=()
 while (( $# > 0 )); do
   case $1 in
