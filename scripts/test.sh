@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds p3d and runs all its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
-#   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change (lint, Slurm,
-#             the schedules on 6 and 8 ranks)
+#   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change: lint, Slurm,
+#             messages, schedules, plans, disks
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
 #
 # usage: scripts/test.sh [--only release|openmp|debug]... [-j jobs]
