@@ -30,7 +30,7 @@ struct Options {
   std::string costs, text, csv, svg, trace;
 };
 
-constexpr char const* footer =
+constexpr char const* schedule_footer =
     "Examples:\n"
     "  p3d schedule show inputs/quickstart.toml pipeline.schedule=zb_v parallel.pp=2 --svg zb_v.svg\n"
     "  p3d schedule check input.toml pipeline.schedule=file pipeline.file=mine.csv\n"
@@ -194,7 +194,7 @@ private:
 int schedule_command(int argc, char** argv) {
   CLI::App app{"The pipeline's schedule, without running it."};
   app.name("p3d schedule");
-  app.footer(footer);
+  app.footer(schedule_footer);
   app.require_subcommand(1);
   Options o;
   int (Command::*action)() = nullptr;

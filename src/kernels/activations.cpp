@@ -87,5 +87,6 @@ void swiglu_backward(ExecSpace const& exec, View2<T const> gate_up, View2<T cons
   template void swiglu_backward<T>(ExecSpace const&, View2<T const>, View2<T const>, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -289,5 +289,6 @@ void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Drop
                                       View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

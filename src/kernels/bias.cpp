@@ -36,5 +36,6 @@ void bias_backward(ExecSpace const& exec, View2<T const> dy, View1<T> dbias) {
   template void bias_backward<T>(ExecSpace const&, View2<T const>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

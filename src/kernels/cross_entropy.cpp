@@ -83,5 +83,6 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
                                           std::int64_t, T, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -74,5 +74,6 @@ void position_backward(ExecSpace const& exec, Rows rows, View2<T const> dout, st
   template void position_backward<T>(ExecSpace const&, Rows, View2<T const>, std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

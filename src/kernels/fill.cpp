@@ -34,5 +34,6 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
                                std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

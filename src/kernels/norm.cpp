@@ -133,5 +133,6 @@ void rmsnorm_backward(ExecSpace const& exec, View2<T const> dy, View2<T const> x
                                     Store, View2<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -38,5 +38,6 @@ std::int64_t count_not_finite(ExecSpace const& exec, View1<T const> x) {
   template std::int64_t count_not_finite<T>(ExecSpace const&, View1<T const>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

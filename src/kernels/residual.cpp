@@ -81,5 +81,6 @@ void dropout_in_place(ExecSpace const& exec, Rows rows, Dropout const& dropout, 
   template void dropout_in_place<T>(ExecSpace const&, Rows, Dropout const&, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

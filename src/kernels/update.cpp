@@ -50,5 +50,6 @@ void sgd(ExecSpace const& exec, Sgd const& step, View1<T> p, View1<T> g) {
   template void sgd<T>(ExecSpace const&, Sgd const&, View1<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -15,8 +15,6 @@ namespace p3d::runtime {
 
 namespace {
 
-using linalg::Op;
-
 constexpr double quick_flops = 2.5e9;        ///< of one product of quick_ceiling
 constexpr std::int64_t least_tokens = 128;   ///< fewer would change the speed, not only the time
 constexpr std::int64_t least_columns = 1024;
@@ -52,9 +50,9 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
     auto const n = fit(s.tokens, flops(s.tokens, l.out), most_flops, least_tokens);
     auto const out = l.is_head ? fit(l.out, flops(n, l.out), most_flops, least_columns) : l.out;
     double const work = l.times * flops(s.tokens, l.out);
-    list.push_back({l.name + " forward", Op::none, Op::transpose, n, out, l.in, false, work});
-    list.push_back({l.name + " input gradient", Op::none, Op::none, n, l.in, out, false, work});
-    list.push_back({l.name + " weight gradient", Op::transpose, Op::none, out, l.in, n, true, work});
+    list.push_back({l.name + " forward", linalg::Op::none, linalg::Op::transpose, n, out, l.in, false, work});
+    list.push_back({l.name + " input gradient", linalg::Op::none, linalg::Op::none, n, l.in, out, false, work});
+    list.push_back({l.name + " weight gradient", linalg::Op::transpose, linalg::Op::none, out, l.in, n, true, work});
   }
   return list;
 }
@@ -77,8 +75,8 @@ CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator&
 
 template <class T>
 void CeilingMeter<T>::run(Product const& p) const {
-  device::View2<T const> const a(a_.data(), p.op_a == Op::none ? p.m : p.k, p.op_a == Op::none ? p.k : p.m);
-  device::View2<T const> const b(b_.data(), p.op_b == Op::none ? p.k : p.n, p.op_b == Op::none ? p.n : p.k);
+  device::View2<T const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k, p.op_a == linalg::Op::none ? p.k : p.m);
+  device::View2<T const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n, p.op_b == linalg::Op::none ? p.n : p.k);
   device::ExecSpace const exec;
   linalg::gemm<T>(exec, p.op_a, p.op_b, T(1), a, b, p.adds ? T(1) : T(0), device::View2<T>(c_.data(), p.m, p.n));
   device::fence(exec, "p3d::runtime::ceiling");

@@ -15,9 +15,9 @@ namespace {
 
 /// Steps of the actions that are shown, every action one step long. Made for faulty programs too: actions that name what
 /// does not exist wait for nothing, and where nothing can run the lowest rank goes on regardless.
-class Timeline {
+class StepTable {
 public:
-  Timeline(Program const& program, int marked_rank, int marked_index)
+  StepTable(Program const& program, int marked_rank, int marked_index)
       : program_(program), marked_rank_(marked_rank), marked_index_(marked_index) {
     auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
     forward_.assign(cells, unknown);
@@ -104,7 +104,7 @@ struct Window {
 }  // namespace
 
 std::string to_table(Program const& program, int marked_rank, int marked_index, int max_ranks, int max_steps) {
-  Timeline const timeline(program, marked_rank, marked_index);
+  StepTable const timeline(program, marked_rank, marked_index);
   int const num_ranks = static_cast<int>(program.ranks.size());
   int mark_step = 0;
   bool const mark = marked_rank >= 0 && marked_rank < num_ranks && marked_index >= 0 &&

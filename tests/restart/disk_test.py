@@ -36,7 +36,7 @@ class FullDisk(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
         (self.folder / "disk").mkdir()
         restarts.write_inputs(self.folder)
-        words = [*restarts.program.MPIEXEC, "4", restarts.program.PROGRAM, "input.toml", *restarts.keys("4tp-pp", "run"),
+        words = [*restarts.program.MPIEXEC, "2", restarts.program.PROGRAM, "input.toml", *restarts.keys("2tp", "run"),
                  "run.precision=fp64", "checkpoint.every=2", f"checkpoint.dir={self.folder}/disk", "run.steps=10", *more]
         run = subprocess.Popen([*NAMESPACE, "sh", "-c", SCRIPT, "sh", *map(str, words)], cwd=self.folder, start_new_session=True)
         self.addCleanup(lambda: subprocess.run(["pkill", "-KILL", "-f", str(self.folder)], stderr=subprocess.DEVNULL))

@@ -10,13 +10,13 @@ namespace {
 
 std::string file(std::string const& name) { return std::string(P3D_SOURCE_DIR) + "/inputs/" + name; }
 
-struct Case {
+struct InputCase {
   char const* name;
   int num_ranks;
   std::vector<std::string> overrides;
 };
 
-class Example : public testing::TestWithParam<Case> {};
+class Example : public testing::TestWithParam<InputCase> {};
 
 TEST_P(Example, IsRightAndReproducesItself) {
   auto const& c = GetParam();
@@ -34,10 +34,10 @@ TEST_P(Example, IsRightAndReproducesItself) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Inputs, Example, testing::Values(
-    Case{"quickstart.toml", 8, {}}, Case{"quickstart.toml", 4, {"parallel.dp=1", "parallel.tp=1", "parallel.pp=4"}},
-    Case{"gpt2-tiny.toml", 1, {}}, Case{"gpt2-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}}, Case{"gpt2-tiny.toml", 8, {}},
-    Case{"gpt2-tiny.toml", 7, {"parallel.pp=7"}}, Case{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
-    Case{"llama-tiny.toml", 5, {"parallel.pp=5"}}, Case{"gpt2-124m.toml", 4, {}}, Case{"llama3-8b.toml", 64, {}}));
+    InputCase{"quickstart.toml", 8, {}}, InputCase{"quickstart.toml", 4, {"parallel.dp=1", "parallel.tp=1", "parallel.pp=4"}},
+    InputCase{"gpt2-tiny.toml", 1, {}}, InputCase{"gpt2-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}}, InputCase{"gpt2-tiny.toml", 8, {}},
+    InputCase{"gpt2-tiny.toml", 7, {"parallel.pp=7"}}, InputCase{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
+    InputCase{"llama-tiny.toml", 5, {"parallel.pp=5"}}, InputCase{"gpt2-124m.toml", 4, {}}, InputCase{"llama3-8b.toml", 64, {}}));
 
 TEST(Inputs, EachFileIsTestedHere) {
   std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml", "llama-tiny.toml", "llama3-8b.toml", "quickstart.toml"};

@@ -44,14 +44,14 @@ TEST(Override, OverridesAlone) {
   EXPECT_EQ(result.config->parallel.tp, 2);
 }
 
-struct Case {
+struct OverrideCase {
   char const* text;
   char const* key;
   char const* found;
   char const* fix;
 };
 
-class BadOverride : public testing::TestWithParam<Case> {};
+class BadOverride : public testing::TestWithParam<OverrideCase> {};
 
 TEST_P(BadOverride, GivesOneFault) {
   auto const& c = GetParam();
@@ -63,25 +63,25 @@ TEST_P(BadOverride, GivesOneFault) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BadOverride, testing::Values(
-    Case{"other.toml", "other.toml", "other.toml", "one input file"},
-    Case{"run.steps", "run.steps", "run.steps", "run.steps=VALUE"},
-    Case{"run.stps=3", "run.stps", "run.stps", "did you mean run.steps?"},
-    Case{"runn.steps=3", "runn.steps", "runn.steps", "did you mean run.steps?"},
-    Case{"steps=3", "steps", "steps", "did you mean run.steps?"},
-    Case{"modl.hiden=3", "modl.hiden", "modl.hiden", "did you mean model.hidden?"},
-    Case{"qqq.zz=3", "qqq.zz", "qqq.zz", "--help-input"},
-    Case{"=3", "", "", "--help-input"},
-    Case{"run.steps=ten", "run.steps", "the string \"ten\"", "write an integer"},
-    Case{"run.steps=", "run.steps", "an empty string", "write an integer"},
-    Case{"run.steps=010", "run.steps", "the string \"010\"", "write 10"},
-    Case{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
-    Case{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
-    Case{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
-    Case{"run.name=5", "run.name", "the integer 5", "single quotes"},
-    Case{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
-    Case{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
-    Case{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
-    Case{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
+    OverrideCase{"other.toml", "other.toml", "other.toml", "one input file"},
+    OverrideCase{"run.steps", "run.steps", "run.steps", "run.steps=VALUE"},
+    OverrideCase{"run.stps=3", "run.stps", "run.stps", "did you mean run.steps?"},
+    OverrideCase{"runn.steps=3", "runn.steps", "runn.steps", "did you mean run.steps?"},
+    OverrideCase{"steps=3", "steps", "steps", "did you mean run.steps?"},
+    OverrideCase{"modl.hiden=3", "modl.hiden", "modl.hiden", "did you mean model.hidden?"},
+    OverrideCase{"qqq.zz=3", "qqq.zz", "qqq.zz", "--help-input"},
+    OverrideCase{"=3", "", "", "--help-input"},
+    OverrideCase{"run.steps=ten", "run.steps", "the string \"ten\"", "write an integer"},
+    OverrideCase{"run.steps=", "run.steps", "an empty string", "write an integer"},
+    OverrideCase{"run.steps=010", "run.steps", "the string \"010\"", "write 10"},
+    OverrideCase{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
+    OverrideCase{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
+    OverrideCase{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
+    OverrideCase{"run.name=5", "run.name", "the integer 5", "single quotes"},
+    OverrideCase{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
+    OverrideCase{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
+    OverrideCase{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
+    OverrideCase{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
 
 TEST(Override, ALineBreakSmugglesNothingIn) {
   EXPECT_EQ(only_fault(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");

@@ -7,7 +7,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace activations_test {
 
 constexpr std::int64_t rows = 3, cols = 131;  // more than one chunk of columns
 
@@ -88,4 +88,4 @@ TEST(Swiglu, BackwardMatchesFiniteDifferences) {
   expect_close(swiglu_backward<float>(swiglu_x, dy), g, 1e-6);
 }
 
-}  // namespace
+}  // namespace activations_test

@@ -3,7 +3,7 @@
 
 #include "attention_case.hpp"
 
-namespace {
+namespace attention_test {
 
 class Attention : public ::testing::TestWithParam<Case> {
 protected:
@@ -106,4 +106,4 @@ TEST(AttentionShape, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(forward<double>(Case{1, 4, 3, 2, 8, 0.0}, random_values("qkv", 4 * 56)), p3d::base::Error);
 }
 
-}  // namespace
+}  // namespace attention_test

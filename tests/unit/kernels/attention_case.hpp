@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace {
+namespace attention_test {
 
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
@@ -139,4 +139,4 @@ inline Vec columns_of(Vec const& m, std::int64_t width, std::vector<std::pair<st
   return out;
 }
 
-}  // namespace
+}  // namespace attention_test

@@ -4,12 +4,12 @@
 
 #include <kernels/attention_problem.hpp>
 
-namespace {
+namespace attention_test {
 
 class PortableAttention : public ::testing::TestWithParam<Case> {};
 
 template <class T>
-void check(Case const& c, double tolerance) {
+void check_portable(Case const& c, double tolerance) {
   auto const qkv_values = random_values("qkv", c.rows() * c.width()), dout_values = random_values("dout", c.rows() * c.out_width());
   auto const expected = plain(c, qkv_values);
   auto const qkv = matrix_of<T>(c.rows(), c.width(), qkv_values), dout = matrix_of<T>(c.rows(), c.out_width(), dout_values);
@@ -25,8 +25,8 @@ void check(Case const& c, double tolerance) {
 }
 
 TEST_P(PortableAttention, MatchesTheMatricesWrittenOut) {
-  check<double>(GetParam(), 1e-13);
-  check<float>(GetParam(), 4e-6);
+  check_portable<double>(GetParam(), 1e-13);
+  check_portable<float>(GetParam(), 4e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PortableAttention,
@@ -35,4 +35,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PortableAttention,
                                            Case{1, 131, 4, 2, 20, 0.2}),
                          [](auto const& info) { return info.param.name(); });
 
-}  // namespace
+}  // namespace attention_test

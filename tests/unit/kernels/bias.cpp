@@ -7,7 +7,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace bias_test {
 
 template <class T>
 void check(std::int64_t rows, std::int64_t cols) {
@@ -44,4 +44,4 @@ TEST(Bias, LongColumnsKeepSinglePrecision) {
   EXPECT_EQ(host(db)[0], 16777216.0 + 4096.0);
 }
 
-}  // namespace
+}  // namespace bias_test

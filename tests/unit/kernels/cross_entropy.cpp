@@ -7,7 +7,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace cross_entropy_test {
 
 constexpr std::int64_t rows = 6, vocabulary = 205, padded = 208;
 std::vector<int> const targets = {0, 204, -1, 17, 100, 131};  // first, last, uncounted
@@ -148,4 +148,4 @@ TEST(CrossEntropyLarge, LogitsFarAboveTheRangeOfExp) {
   EXPECT_NEAR(f.loss, plain(logits, 1.0).loss, 5e-3);  // 2000 in float has a spacing of 1.2e-4
 }
 
-}  // namespace
+}  // namespace cross_entropy_test

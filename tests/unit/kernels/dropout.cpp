@@ -9,7 +9,7 @@ using namespace p3d::test;
 namespace kernels = p3d::kernels;
 using kernels::Rows;
 
-namespace {
+namespace dropout_test {
 
 constexpr std::int64_t samples = 4, seq = 6, hidden = 133, rows = samples * seq;  // hidden is not a multiple of 4
 kernels::Dropout const drop = kernels::make_dropout(0.3, 11, "site");
@@ -109,4 +109,4 @@ TEST(Dropout, TheSplitOfSamplesDoesNotChangeTheMask) {
   EXPECT_NE(backward<double>(drop, dy, Rows{8, 4, seq}), whole) << "another sample must have another mask";
 }
 
-}  // namespace
+}  // namespace dropout_test

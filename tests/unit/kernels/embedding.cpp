@@ -7,7 +7,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace embedding_test {
 
 constexpr std::int64_t vocabulary = 11, hidden = 37, samples = 2, seq = 5, rows = samples * seq;
 std::vector<int> const tokens = {3, 3, 0, 10, 7, 3, 10, 10, 1, 3};  // 3 and 10 come several times
@@ -80,4 +80,4 @@ TEST(Position, AddsAndSums) {
   check_positions<float>(5e-7);
 }
 
-}  // namespace
+}  // namespace embedding_test

@@ -7,7 +7,7 @@
 using namespace p3d::test;
 using p3d::kernels::Store;
 
-namespace {
+namespace norm_test {
 
 struct Case {
   std::int64_t rows, hidden;
@@ -122,4 +122,4 @@ TEST(NormLong, AMeanFarFromZeroCostsNoAccuracy) {
   expect_close(forward<float>(c, x, w, {}).y, plain(c, x, w, {}).y, 2e-5);
 }
 
-}  // namespace
+}  // namespace norm_test

@@ -9,7 +9,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace reductions_test {
 
 TEST(SumSquares, MatchesALongDoubleSum) {
   for (std::int64_t n : {0, 1, 31, 4096, 4097, 100003}) {
@@ -62,4 +62,4 @@ TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {
   expect_same(host(block), part);  // to the last bit, however the block is cut
 }
 
-}  // namespace
+}  // namespace reductions_test

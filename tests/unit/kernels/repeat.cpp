@@ -11,7 +11,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace repeat_test {
 
 constexpr std::int64_t rows = 96, hidden = 200;
 
@@ -99,4 +99,4 @@ TEST(Repeat, CrossEntropy) {
       "loss");
 }
 
-}  // namespace
+}  // namespace repeat_test

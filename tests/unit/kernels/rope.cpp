@@ -11,7 +11,7 @@ using namespace p3d::test;
 namespace kernels = p3d::kernels;
 using kernels::Rotation;
 
-namespace {
+namespace rope_test {
 
 constexpr std::int64_t samples = 2, seq = 7, heads = 3, dim = 10, width = 34;  // 4 columns behind the heads stay
 kernels::Rows const rows{5, samples, seq};
@@ -69,4 +69,4 @@ TEST(Rope, OddHeadsAreRefused) {
   EXPECT_THROW(kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d), p3d::base::Error);
 }
 
-}  // namespace
+}  // namespace rope_test

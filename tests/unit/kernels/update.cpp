@@ -7,7 +7,7 @@
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
 
-namespace {
+namespace update_test {
 
 constexpr std::int64_t n = 2500;  // more than two chunks
 
@@ -59,4 +59,4 @@ TEST(Sgd, MatchesTheFormula) {
   expect_close(host(f), expected, 2e-7);
 }
 
-}  // namespace
+}  // namespace update_test
