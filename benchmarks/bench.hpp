@@ -5,6 +5,7 @@
 #include <p3d/base/version.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/device/memory.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/runtime/input.hpp>
@@ -120,7 +121,10 @@ inline void print_stamp(comm::Communicator& world, std::string const& title) {
 class Triad {
 public:
   static constexpr std::int64_t elements = 16 << 20;
-  Triad() : a_("p3d::bench::a", elements), b_("p3d::bench::b", elements), c_("p3d::bench::c", elements) {
+  Triad()
+      : a_(device::large_array<float>("p3d::bench::a", elements)),
+        b_(device::large_array<float>("p3d::bench::b", elements)),
+        c_(device::large_array<float>("p3d::bench::c", elements)) {
     Kokkos::deep_copy(b_, 1.0f);
     Kokkos::deep_copy(c_, 2.0f);
   }

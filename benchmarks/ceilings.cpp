@@ -7,6 +7,7 @@
 
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/mesh.hpp>
+#include <p3d/device/memory.hpp>
 #include <p3d/runtime/ceiling.hpp>
 #include <p3d/runtime/input.hpp>
 
@@ -36,8 +37,9 @@ void bench_products(config::Config const& c, comm::Communicator& world) {
   constexpr bool host = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
   std::vector<double> ours, raw;
   for (auto const& p : meter.products()) {
-    device::Owned1<float> const a("p3d::bench::A", host ? p.m * p.k : 0), b("p3d::bench::B", host ? p.k * p.n : 0),
-        z("p3d::bench::C", host ? p.m * p.n : 0);
+    auto const a = device::large_array<float>("p3d::bench::A", host ? p.m * p.k : 0);
+    auto const b = device::large_array<float>("p3d::bench::B", host ? p.k * p.n : 0);
+    auto const z = device::large_array<float>("p3d::bench::C", host ? p.m * p.n : 0);
     Kokkos::deep_copy(a, 0.5f);
     Kokkos::deep_copy(b, 0.25f);
     bench::Case through_p3d{[&] { meter.run(p); }}, alone{[&] { raw_product(p, a.data(), b.data(), z.data()); }};

@@ -9,6 +9,7 @@
 
 #include "bench.hpp"
 
+#include <p3d/device/memory.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
@@ -42,12 +43,13 @@ void fill(View const& v) {
   Kokkos::deep_copy(v, host);
 }
 Owned2<F> matrix(std::int64_t rows, std::int64_t cols) {
-  Owned2<F> m("p3d::bench::matrix", rows, cols);
+  Owned2<F> m(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::bench::matrix"), rows, cols);
+  p3d::device::prefer_large_pages(m.data(), m.span() * sizeof(F));
   fill(m);
   return m;
 }
 Owned1<F> vector(std::int64_t n) {
-  Owned1<F> v("p3d::bench::vector", n);
+  auto const v = p3d::device::large_array<F>("p3d::bench::vector", n);
   fill(v);
   return v;
 }

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/device/memory.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -14,8 +15,10 @@ namespace {
 /// One alignment more than asked for, so that the first piece can start on a multiple of it whatever Kokkos returns.
 Kokkos::View<std::byte*, MemSpace> allocate(std::size_t bytes, std::string const& label) {
   try {
-    return Kokkos::View<std::byte*, MemSpace>(
+    Kokkos::View<std::byte*, MemSpace> const out(
         Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::device::arena::" + label), bytes + Arena::alignment);
+    prefer_large_pages(out.data(), out.size());
+    return out;
   } catch (std::exception const& reason) {
     throw base::Error({.expected = "memory for arena '" + label + "': " + base::human_bytes(static_cast<double>(bytes)),
                        .found = "the allocation failed in " + std::string(MemSpace::name()) + " memory: " + reason.what(),

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/random.hpp>
+#include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
 #include <utility>
@@ -11,8 +12,8 @@ namespace p3d::model {
 template <class T>
 Parameters<T>::Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed, T* gradients)
     : params_(std::move(params)),
-      values_("p3d::model::values", static_cast<std::size_t>(params_.flat_size())),
-      grads_(gradients == nullptr ? device::Owned1<T>("p3d::model::grads", static_cast<std::size_t>(params_.flat_size()))
+      values_(device::large_array<T>("p3d::model::values", params_.flat_size())),
+      grads_(gradients == nullptr ? device::large_array<T>("p3d::model::grads", params_.flat_size())
                                   : device::Owned1<T>(gradients, static_cast<std::size_t>(params_.flat_size()))) {
   for (auto const& item : params_.items()) {
     auto const& spec = *item.spec;

@@ -1,5 +1,6 @@
 #include <p3d/optim/optimizer.hpp>
 
+#include <p3d/device/memory.hpp>
 #include <p3d/kernels/update.hpp>
 
 #include <cmath>
@@ -10,9 +11,9 @@ template <class T>
 Optimizer<T>::Optimizer(config::Optimizer const& options, layout::StageParams const& params)
     : options_(options), params_(&params) {
   if (options_.type == config::OptimizerType::adamw) {
-    auto const n = static_cast<std::size_t>(params.flat_size());
-    m_ = device::Owned1<T>("p3d::optim::first_moment", n);
-    v_ = device::Owned1<T>("p3d::optim::second_moment", n);
+    auto const n = params.flat_size();
+    m_ = device::large_array<T>("p3d::optim::first_moment", n);
+    v_ = device::large_array<T>("p3d::optim::second_moment", n);
   }
 }
 

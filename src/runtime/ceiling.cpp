@@ -1,6 +1,7 @@
 #include <p3d/runtime/ceiling.hpp>
 
 #include <p3d/base/timer.hpp>
+#include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/layout/axes.hpp>
 #include <p3d/model/block.hpp>
@@ -66,9 +67,9 @@ CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator&
     b = std::max(b, p.k * p.n);
     c = std::max(c, p.m * p.n);
   }
-  a_ = device::Owned1<T>("p3d::runtime::ceiling_a", static_cast<std::size_t>(a));
-  b_ = device::Owned1<T>("p3d::runtime::ceiling_b", static_cast<std::size_t>(b));
-  c_ = device::Owned1<T>("p3d::runtime::ceiling_c", static_cast<std::size_t>(c));
+  a_ = device::large_array<T>("p3d::runtime::ceiling_a", a);
+  b_ = device::large_array<T>("p3d::runtime::ceiling_b", b);
+  c_ = device::large_array<T>("p3d::runtime::ceiling_c", c);
   kernels::fill<T>({}, a_, T(0.5));
   kernels::fill<T>({}, b_, T(0.25));
 }

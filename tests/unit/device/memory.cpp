@@ -1,0 +1,60 @@
+// Large arrays are zeros of the length asked for, and Linux was asked for huge pages under them, nowhere else.
+
+#include <p3d/device/memory.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace device = p3d::device;
+
+/// Not in a TEST's body: a compiler for devices wants its lambdas in functions that are not private.
+std::int64_t count_zeros(device::View1<float const> array) {
+  std::int64_t sum = 0;
+  Kokkos::parallel_reduce(
+      "p3d::test::zeros", Kokkos::RangePolicy<device::ExecSpace>(0, static_cast<std::int64_t>(array.extent(0))),
+      KOKKOS_LAMBDA(std::int64_t i, std::int64_t& s) { s += array(i) == 0.0f ? 1 : 0; }, sum);
+  return sum;
+}
+
+namespace {
+
+/// Whether the mapping around `address` has the flag "hg" (MADV_HUGEPAGE) in /proc/self/smaps.
+bool wants_huge_pages(void const* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    std::istringstream words(line);
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') {
+      auto const place = reinterpret_cast<std::uintptr_t>(address);
+      here = begin <= place && place < end;
+    } else if (here && line.rfind("VmFlags:", 0) == 0) {
+      return line.find(" hg") != std::string::npos;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST(Memory, LargeArraysAreZeros) {
+  for (std::int64_t n : {std::int64_t{0}, std::int64_t{5}, std::int64_t{(8 << 20) + 3}}) {
+    auto const array = device::large_array<float>("p3d::test::array", n);
+    ASSERT_EQ(array.extent(0), static_cast<std::size_t>(n));
+    EXPECT_EQ(count_zeros(array), n);
+  }
+}
+
+TEST(Memory, LinuxIsAskedForHugePages) {
+  if (!std::is_same_v<device::MemSpace, device::HostSpace>) GTEST_SKIP() << "memory of a device";
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) GTEST_SKIP() << "this system has no transparent huge pages";
+  auto const large = device::large_array<float>("p3d::test::large", 8 << 20);
+  EXPECT_TRUE(wants_huge_pages(large.data() + large.extent(0) / 2));
+  auto const small = device::large_array<float>("p3d::test::small", 1 << 16);
+  EXPECT_FALSE(wants_huge_pages(small.data()));
+}
