@@ -2,7 +2,7 @@
 # Builds p3d and runs all its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
 #   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change: lint, Slurm,
-#             messages, schedules, plans, disks
+#             messages, schedules, plans, checkpoint files (restart_pairs_t2 stays: bits must not depend on threads)
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
 #
 # usage: scripts/test.sh [--only release|openmp|debug]... [-j jobs]
