@@ -8,11 +8,14 @@ say() { printf '\n== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
 fail() { printf '\np3d: error: %s\n' "$*" >&2; exit 1; }
 
+# Processors we may use. (nproc alone would obey OMP_NUM_THREADS, which is meant for the programs.)
+processors() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
+
 # Compile jobs: one for each processor we may use, but no more than memory allows (a file that includes Kokkos takes up to
 # 1.2 GB to compile). P3D_JOBS overrides.
 jobs_for_this_machine() {
   local cores memory_mb limit by_memory
-  cores=$(nproc)
+  cores=$(processors)
   memory_mb=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo 2>/dev/null || true)
   memory_mb=${memory_mb:-4096}
   limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true)  # of a container

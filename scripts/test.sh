@@ -40,8 +40,8 @@ timed() {
 
 run_tests() {
   local leg=$1 log=build/$1/ctest.log begin=$SECONDS status=0
-  say "Test preset $leg (ctest, $(nproc) at a time)"
-  ctest --preset "$leg" -j "$(nproc)" 2>&1 | tee "$log" || status=$?
+  say "Test preset $leg (ctest, $(processors) at a time)"
+  ctest --preset "$leg" -j "$(processors)" 2>&1 | tee "$log" || status=$?
   (( status == 0 )) || failed+=("$leg")
   summary+=("$(printf '%-26s %4d s   %s' "$leg: test" $((SECONDS - begin)) "$(grep -E 'tests? passed' "$log" || echo 'no result')")")
 }

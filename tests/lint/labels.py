@@ -13,9 +13,14 @@ VIEW_ALLOC = re.compile(r"(create_mirror\w*\s*\(\s*)?\b(?:Kokkos::)?view_alloc\s
 NESTED = re.compile(r"(?:Kokkos::)?(?:TeamThread|ThreadVector|TeamVector)(?:M?D?)Range\b")
 FENCE = re.compile(r"(?:\.|->|Kokkos::|\bfence_)fence\s*\(")
 REGION = re.compile(r"\b(?:pushRegion|ScopedRegion(?:\s+\w+)?|kokkos_malloc(?:<[^>]*>)?|markEvent)\s*([({])")
-FORWARDER = re.compile(r"\b([a-z]\w*)\s*(\()")
+FORWARDER = re.compile(r"\b([a-z]\w*)\s*(?:<[\w:, ]*>)?\s*(\()")
 LABEL_PARAMETER = re.compile(r"(?:std::string(?:_view)?|char)\s*(?:const)?\s*[&*]?\s*label$|(?:const\s+)(?:std::string(?:_view)?|char)\s*[&*]?\s*label$")
 FENCE_WRAPPER = "include/p3d/device/compat.hpp"  # the one place that calls Kokkos' own fence
+
+
+def is_parameter(argument):
+    """True for the declaration of a parameter called `label`."""
+    return LABEL_PARAMETER.search(re.sub(r"\[\[\w+\]\]\s*", "", argument)) is not None
 
 
 def is_label(argument, room):
@@ -30,7 +35,7 @@ def forwarders(texts):
     for text in texts.values():
         for match in FORWARDER.finditer(text):
             for index, parameter in enumerate(source_tree.arguments(text, match.start(2))):
-                if LABEL_PARAMETER.search(re.sub(r"\[\[\w+\]\]\s*", "", parameter)):
+                if is_parameter(parameter):
                     found[match.group(1)] = index
     return found
 
@@ -54,7 +59,7 @@ def check(root):
         for match in ALLOCATION.finditer(text):
             given = source_tree.arguments(text, match.start(1))
             # A View made from a pointer or another View allocates nothing; one made from a string does.
-            if given and ('"' in given[0] or "std::string" in given[0]) and "view_alloc" not in given[0]:
+            if given and ('"' in given[0] or "std::string" in given[0]) and "view_alloc" not in given[0] and not is_parameter(given[0]):
                 if not is_label(given[0], room):
                     wrong(match.start(), "an allocation", given[0])
         for match in VIEW_ALLOC.finditer(text):
@@ -71,7 +76,7 @@ def check(root):
         for match in FORWARDER.finditer(text):
             index = handed_on.get(match.group(1))
             given = source_tree.arguments(text, match.start(2))
-            if index is None or index >= len(given) or LABEL_PARAMETER.search(re.sub(r"\[\[\w+\]\]\s*", "", given[index])):
+            if index is None or index >= len(given) or is_parameter(given[index]):
                 continue  # no forwarder, another overload, or the definition itself
             if not is_label(given[index], room):
                 wrong(match.start(), f"{match.group(1)}()", given[index])

@@ -36,6 +36,7 @@ PLANTS = [
     ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "here"); }\n', "fence() needs a label"),
     ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
     ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
+    ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
@@ -54,6 +55,7 @@ HARMLESS = [
      "void g() { Kokkos::parallel_for(Kokkos::TeamThreadRange(team, 3), body); }\n"
      "// Kokkos::parallel_for(10, body);\n"
      'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\nvoid h() { pass("p3d::kernels::h"); }\n'
+     'device::Owned1<int> new_array(std::string const& label);\nauto k = new_array("p3d::kernels::k");\n'
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
