@@ -48,7 +48,8 @@ CommRecord::~CommRecord() {
     static auto& given_up = *new std::vector<std::unique_ptr<AllReducer>>;
     given_up.push_back(std::move(all_reducer));
   }
-  if (owned && mpi_runs() && std::uncaught_exceptions() <= exceptions) MPI_Comm_free(&mpi);
+  // Freeing is collective: after an exception the peers may be elsewhere. One rank alone waits for nobody.
+  if (owned && mpi_runs() && (size == 1 || std::uncaught_exceptions() <= exceptions)) MPI_Comm_free(&mpi);
 }
 
 void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation) {
