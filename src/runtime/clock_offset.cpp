@@ -11,13 +11,13 @@ namespace p3d::runtime {
 namespace {
 
 constexpr int rounds = 16;
-constexpr int tag = 7;
+constexpr int clock_tag = 7;
 
 void send(comm::Communicator& comm, void const* data, std::size_t bytes, int peer) {
-  comm.send(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, tag).wait();
+  comm.send(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, clock_tag).wait();
 }
 void receive(comm::Communicator& comm, void* data, std::size_t bytes, int peer) {
-  comm.recv(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, tag).wait();
+  comm.recv(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, clock_tag).wait();
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace {
 
 /// Actions of all ranks and kept steps together: what the trace file holds, about 150 bytes for each.
 constexpr std::size_t most_actions = 200'000;
-constexpr int tag = 8;
+constexpr int trace_tag = 8;
 
 std::size_t steps_to_keep(RunPlan const& plan) {
   std::size_t actions = 0;
@@ -69,15 +69,15 @@ std::vector<std::vector<Recorder::Step>> gather(comm::Communicator& world, std::
   auto size = static_cast<std::int64_t>(bytes.size());
   std::vector<std::vector<Recorder::Step>> all;
   if (world.rank() != 0) {
-    world.send(&size, 1, comm::Type::int64, 0, tag).wait();
-    world.send(bytes.data(), size, comm::Type::byte, 0, tag).wait();
+    world.send(&size, 1, comm::Type::int64, 0, trace_tag).wait();
+    world.send(bytes.data(), size, comm::Type::byte, 0, trace_tag).wait();
     return all;
   }
   all.emplace_back(mine.begin(), mine.end());
   for (int rank = 1; rank < world.size(); ++rank) {
-    world.recv(&size, 1, comm::Type::int64, rank, tag).wait();
+    world.recv(&size, 1, comm::Type::int64, rank, trace_tag).wait();
     std::vector<char> theirs(static_cast<std::size_t>(size));
-    world.recv(theirs.data(), size, comm::Type::byte, rank, tag).wait();
+    world.recv(theirs.data(), size, comm::Type::byte, rank, trace_tag).wait();
     all.push_back(unpack(theirs));
   }
   return all;

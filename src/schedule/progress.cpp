@@ -15,8 +15,6 @@
 namespace p3d::schedule {
 namespace {
 
-constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
-
 /// One end of a message, as posted.
 struct Posted {
   int stage;

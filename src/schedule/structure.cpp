@@ -10,9 +10,6 @@
 namespace p3d::schedule {
 namespace {
 
-constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
-static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the actions of a (stage, microbatch)");
-
 class Structure {
 public:
   explicit Structure(Program const& program) : program_(program) {}

@@ -7,6 +7,10 @@
 
 namespace p3d::schedule {
 
+/// The place of an action in the set of those seen of a (stage, microbatch).
+constexpr unsigned bit(Op op) { return 1U << static_cast<unsigned>(op); }
+static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the actions of a (stage, microbatch)");
+
 constexpr std::size_t max_violations = 100;
 
 /// What can be seen without running: everything in range, every action there exactly once, on its rank.
