@@ -217,21 +217,14 @@ struct BackwardKeys {
   }
 };
 
-template <class Functor>
-void launch(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
-  if (teams == 0) return;
-  auto const policy = tile_policy(exec, teams, functor.bytes, functor.level);
-  Kokkos::parallel_for(label, policy, functor);
-}
-
 }  // namespace
 
 template <class T>
 void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                                  View2<T const> qkv, View2<T> out, View1<T> lse) {
   Problem<T> const p(shape, dropout, qkv);
-  launch("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
-         Forward<T>{p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(1, 2, 2)});
+  launch_tiles("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
+               Forward<T>{p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(1, 2, 2)});
 }
 
 template <class T>
@@ -251,10 +244,10 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
   Block<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
   Block<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
   auto const bytes = p.scratch_bytes(2, 3, 0);
-  launch("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
-         BackwardQueries<T>{p, dy, lse, delta, d, bytes});
-  launch("p3d::kernels::attention_backward_keys", exec, shape.rows.samples * shape.kv_heads * p.tiles,
-         BackwardKeys<T>{p, dy, lse, delta, d, bytes});
+  launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
+               BackwardQueries<T>{p, dy, lse, delta, d, bytes});
+  launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.rows.samples * shape.kv_heads * p.tiles,
+               BackwardKeys<T>{p, dy, lse, delta, d, bytes});
 }
 
 std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }

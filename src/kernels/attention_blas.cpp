@@ -186,14 +186,6 @@ struct BackwardHead {
   }
 };
 
-template <class Functor>
-void launch_tiles(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
-  if (teams == 0) return;
-  linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
-  auto const policy = tile_policy(exec, teams, functor.bytes, functor.level);
-  Kokkos::parallel_for(label, policy, functor);
-}
-
 }  // namespace
 
 template <class T>
@@ -202,6 +194,7 @@ void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
     std::int64_t const tiles = (shape.rows.seq_len + edge - 1) / edge;
     Block<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
+    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
                  ForwardTile<T>{Problem<T>(shape, dropout, qkv), tiles, y, lse, scratch_bytes<T>(dropout.active() ? 2 : 1, 2)});
   }
@@ -212,6 +205,7 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
                               View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv) {
   if constexpr (on_host) {
     auto const block = [](auto const& m) { return Block{m.data(), static_cast<std::int64_t>(m.stride(0))}; };
+    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,
                  BackwardHead<T>{Problem<T>(shape, dropout, qkv), block(out), block(dout), lse, block(dqkv),
                                  scratch_bytes<T>(dropout.active() ? 3 : 2, 1)});

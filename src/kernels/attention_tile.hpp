@@ -24,6 +24,14 @@ inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::si
   return policy;
 }
 
+/// Runs the functor, which says how many `bytes` of scratch memory a tile needs and takes their `level`.
+template <class Functor>
+void launch_tiles(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
+  if (teams == 0) return;
+  auto const policy = tile_policy(exec, teams, functor.bytes, functor.level);
+  Kokkos::parallel_for(label, policy, functor);
+}
+
 /// f(i) for the rows of a tile.
 template <class F>
 KOKKOS_INLINE_FUNCTION void tile_rows(TileTeam const& team, int n, F const& f) {
