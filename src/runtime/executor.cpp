@@ -7,6 +7,7 @@
 #include <p3d/schedule/query.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace p3d::runtime {
 
@@ -151,13 +152,11 @@ void Executor<T>::post_deferred(Run const& run) {
 
 template <class T>
 void Executor<T>::flush_deferred(Run const& run) {
-  flushes_ = true;
-  for (Action const& action : deferred_) {
+  auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
+  for (Action const& action : due) {
     take_slot(action, run);
     receive(action, run);
   }
-  flushes_ = false;
-  deferred_.clear();
 }
 
 template <class T>
@@ -252,7 +251,7 @@ void Executor<T>::timed(Phase phase, Work&& work) {
 template <class T>
 void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, Run const& run) {
   if (!request.active()) return;
-  if (!deferred_.empty() && !flushes_) {
+  if (!deferred_.empty()) {
     if (request.test()) return;
     flush_deferred(run);
   }

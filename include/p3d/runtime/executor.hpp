@@ -9,9 +9,9 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
-#include <deque>
 #include <map>
 #include <string>
 #include <utility>
@@ -97,7 +97,6 @@ private:
   std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
-  bool flushes_ = false;
   PhaseTimes times_;
   Recorder* recorder_ = nullptr;
 };
