@@ -45,10 +45,8 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
   for (auto& text : ours) args.push_back(text.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
-  // Kokkos advises every rank to bind its threads. Several unbound ranks on a node would then bind theirs to the same cores,
-  // so p3d leaves that to the launcher. OpenMP has read its variables before main: this only keeps the advice quiet.
-  setenv("OMP_PROC_BIND", "false", 0);
-  // From 4.0 on every rank warns of its own when ranks outnumber cores. Room runtime says that once, with what to do.
+  // Every rank would advise to bind its threads (several unbound ranks on a node would then bind theirs to the same cores: p3d
+  // leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room runtime says that once, with what to do.
   setenv("KOKKOS_DISABLE_WARNINGS", "true", 0);
   Kokkos::initialize(count, args.data());
   guard_memory();
