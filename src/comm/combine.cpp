@@ -1,7 +1,6 @@
 #include "combine.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 namespace p3d::comm::detail {
@@ -28,95 +27,103 @@ struct Min {
   T operator()(T a, T b) const { return b < a ? b : a; }
 };
 
-/// The loops: each reads and writes element i alone, so an input that is also an output does no harm.
 #if defined(__GNUC__) || defined(__clang__)
 #define P3D_COMM_SIMD _Pragma("omp simd")
 #else
 #define P3D_COMM_SIMD
 #endif
 
-template <class T, class Op>
-void combine_2(T* out, T* copy, T const* a, T const* b, std::int64_t count) {
+using Out = std::byte* const*;
+using In = std::byte const* const*;
+
+template <class T>
+T* as(std::byte* array) { return reinterpret_cast<T*>(array); }
+template <class T>
+T const* as(std::byte const* array) { return reinterpret_cast<T const*>(array); }
+
+// One pass over all arrays. Element i alone is read and written, so an input that is also an output does no harm.
+
+template <class T, class Op, int outputs>
+void combine_2(Out out, In in, std::int64_t count) {
   Op const op;
-  if (copy == nullptr) {
-    P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) out[i] = op(a[i], b[i]);
-  } else {
-    P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
-      T const value = op(a[i], b[i]);
-      out[i] = value;
-      copy[i] = value;
+  auto const *const a = as<T>(in[0]), *const b = as<T>(in[1]);
+  auto *const x = as<T>(out[0]), *const y = as<T>(out[outputs - 1]);
+  P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
+    T const value = op(a[i], b[i]);
+    x[i] = value;
+    if constexpr (outputs > 1) y[i] = value;
+  }
+}
+
+template <class T, class Op, int outputs>
+void combine_4(Out out, In in, std::int64_t count) {
+  static_assert(outputs == 1 || outputs == 2 || outputs == 4);
+  Op const op;
+  auto const *const a = as<T>(in[0]), *const b = as<T>(in[1]), *const c = as<T>(in[2]), *const d = as<T>(in[3]);
+  auto *const w = as<T>(out[0]), *const x = as<T>(out[outputs - 1]);
+  auto *const y = as<T>(out[outputs > 2 ? 1 : 0]), *const z = as<T>(out[outputs > 2 ? 2 : 0]);
+  P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
+    T const value = op(op(op(a[i], b[i]), c[i]), d[i]);
+    w[i] = value;
+    if constexpr (outputs > 1) x[i] = value;
+    if constexpr (outputs > 2) {
+      y[i] = value;
+      z[i] = value;
     }
   }
 }
 
+/// Any number of arrays, in blocks that stay in the first cache.
 template <class T, class Op>
-void combine_4(T* out, T* copy, T const* a, T const* b, T const* c, T const* d, std::int64_t count) {
-  Op const op;
-  if (copy == nullptr) {
-    P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) out[i] = op(op(op(a[i], b[i]), c[i]), d[i]);
-  } else {
-    P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
-      T const value = op(op(op(a[i], b[i]), c[i]), d[i]);
-      out[i] = value;
-      copy[i] = value;
-    }
-  }
-}
-
-/// Of many inputs, in blocks that stay in the first cache.
-template <class T, class Op>
-void combine_as(std::byte* out_bytes, std::byte* copy_bytes, std::byte const* const* in, int inputs, std::int64_t count) {
-  auto* const out = reinterpret_cast<T*>(out_bytes);
-  auto* const copy = reinterpret_cast<T*>(copy_bytes);
-  auto const input = [&](int k) { return reinterpret_cast<T const*>(in[k]); };
-  if (inputs == 1) {
-    if (input(0) != out) std::copy_n(input(0), count, out);
-    if (copy != nullptr) std::copy_n(out, count, copy);
-    return;
-  }
-  if (inputs == 2) return combine_2<T, Op>(out, copy, input(0), input(1), count);
-  if (inputs == 4) return combine_4<T, Op>(out, copy, input(0), input(1), input(2), input(3), count);
+void combine_blocks(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   constexpr std::int64_t block = 4096 / sizeof(T);
   T sum[block];
+  std::byte* const to[] = {reinterpret_cast<std::byte*>(sum)};
   for (std::int64_t begin = 0; begin < count; begin += block) {
     std::int64_t const n = std::min(block, count - begin);
-    auto const at = [&](int k) { return input(k) + begin; };
-    int k = 2;
-    if (inputs < 4) {
-      combine_2<T, Op>(sum, nullptr, at(0), at(1), n);
-    } else {
-      combine_4<T, Op>(sum, nullptr, at(0), at(1), at(2), at(3), n);
-      k = 4;
+    auto const at = [&](std::size_t k) { return in[k] + static_cast<std::size_t>(begin) * sizeof(T); };
+    std::copy_n(as<T>(at(0)), n, sum);
+    std::size_t k = 1;
+    for (; k + 2 < in.size(); k += 3) {
+      std::byte const* const from[] = {to[0], at(k), at(k + 1), at(k + 2)};
+      combine_4<T, Op, 1>(to, from, n);
     }
-    for (; k + 3 < inputs; k += 3) combine_4<T, Op>(sum, nullptr, sum, at(k), at(k + 1), at(k + 2), n);
-    for (; k + 1 < inputs; ++k) combine_2<T, Op>(sum, nullptr, sum, at(k), n);
-    if (k < inputs) {
-      combine_2<T, Op>(out + begin, copy == nullptr ? nullptr : copy + begin, sum, at(k), n);
-    } else {
-      std::copy_n(sum, n, out + begin);
-      if (copy != nullptr) std::copy_n(sum, n, copy + begin);
+    for (; k < in.size(); ++k) {
+      std::byte const* const from[] = {to[0], at(k)};
+      combine_2<T, Op, 1>(to, from, n);
     }
+    for (auto* const each : out) std::copy_n(sum, n, as<T>(each) + begin);
   }
+}
+
+template <class T, class Op>
+void combine_as(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
+  if (in.size() == 2 && out.size() == 1) return combine_2<T, Op, 1>(out.data(), in.data(), count);
+  if (in.size() == 2 && out.size() == 2) return combine_2<T, Op, 2>(out.data(), in.data(), count);
+  if (in.size() == 4 && out.size() == 1) return combine_4<T, Op, 1>(out.data(), in.data(), count);
+  if (in.size() == 4 && out.size() == 2) return combine_4<T, Op, 2>(out.data(), in.data(), count);
+  if (in.size() == 4 && out.size() == 4) return combine_4<T, Op, 4>(out.data(), in.data(), count);
+  combine_blocks<T, Op>(out, in, count);
 }
 
 template <class T>
-void combine_type(Reduction op, std::byte* out, std::byte* copy, std::byte const* const* in, int inputs, std::int64_t count) {
+void combine_type(Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   switch (op) {
-    case Reduction::sum: return combine_as<T, Sum>(out, copy, in, inputs, count);
-    case Reduction::max: return combine_as<T, Max>(out, copy, in, inputs, count);
-    case Reduction::min: return combine_as<T, Min>(out, copy, in, inputs, count);
+    case Reduction::sum: return combine_as<T, Sum>(out, in, count);
+    case Reduction::max: return combine_as<T, Max>(out, in, count);
+    case Reduction::min: return combine_as<T, Min>(out, in, count);
   }
 }
 
 }  // namespace
 
-void combine(Type type, Reduction op, std::byte* out, std::byte* copy, std::byte const* const* in, int inputs, std::int64_t count) {
+void combine(Type type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   switch (type) {
-    case Type::int32: return combine_type<std::int32_t>(op, out, copy, in, inputs, count);
-    case Type::int64: return combine_type<std::int64_t>(op, out, copy, in, inputs, count);
-    case Type::uint64: return combine_type<std::uint64_t>(op, out, copy, in, inputs, count);
-    case Type::float32: return combine_type<float>(op, out, copy, in, inputs, count);
-    case Type::float64: return combine_type<double>(op, out, copy, in, inputs, count);
+    case Type::int32: return combine_type<std::int32_t>(op, out, in, count);
+    case Type::int64: return combine_type<std::int64_t>(op, out, in, count);
+    case Type::uint64: return combine_type<std::uint64_t>(op, out, in, count);
+    case Type::float32: return combine_type<float>(op, out, in, count);
+    case Type::float64: return combine_type<double>(op, out, in, count);
     case Type::byte: return;  // refused where the operation starts
   }
 }

@@ -5,11 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace p3d::comm::detail {
 
-/// out[i] = ((in[0][i] op in[1][i]) op in[2][i]) op ..., always in this order. `out` may be one of the inputs. `copy`, unless
-/// null, gets the same result.
-void combine(Type type, Reduction op, std::byte* out, std::byte* copy, std::byte const* const* in, int inputs, std::int64_t count);
+/// out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) op ..., always in this order, for every output k. Each output may be one of
+/// the inputs.
+void combine(Type type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count);
 
 }  // namespace p3d::comm::detail

@@ -83,8 +83,9 @@ bool MessageEngine::move(Run& run) {
     auto const count = chunk_begin(run, step.receive_chunk + 1) - begin;
     if (step.adds && count > 0) {
       auto* const own = run.work->at(run.begin + begin);
+      std::byte* const out[] = {own};
       std::byte const* const in[] = {own, run.arrived.data()};
-      combine(run.work->type, run.work->op, own, nullptr, in, 2, count);
+      combine(run.work->type, run.work->op, out, in, count);
     }
   }
   auto& work = *std::exchange(run.work, nullptr);

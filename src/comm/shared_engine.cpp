@@ -47,6 +47,7 @@ std::atomic<std::uint32_t> const* SharedEngine::users(std::byte* region) { retur
 SharedEngine::SharedEngine(Team team, SharedSizes sizes, std::unique_ptr<Engine> between)
     : team_(std::move(team)), sizes_(sizes), between_(std::move(between)), released_(team_.regions.size()) {
   inputs_.resize(team_.regions.size());
+  outputs_.reserve(team_.regions.size() + 1);
 }
 
 SharedEngine::~SharedEngine() {
@@ -168,20 +169,34 @@ void SharedEngine::reduce_direct(Segment& segment, int slot) {
     int const member = static_cast<int>(m);
     inputs_[m] = inlined ? head(member, slot).inlined : data(member, slot);
   }
-  combine(work.type, work.op, work.at(segment.begin), nullptr, inputs_.data(), static_cast<int>(inputs_.size()), segment.count);
+  std::byte* const out[] = {work.at(segment.begin)};
+  combine(work.type, work.op, out, inputs_, segment.count);
 }
 
 void SharedEngine::reduce_part(Segment& segment, int slot) {
   auto& work = *segment.work;
   auto const mine = part(segment, team_.me);
   segment.travels = {};
+  segment.lent = false;
   if (mine.count == 0) return;
   std::int64_t const offset = mine.begin * static_cast<std::int64_t>(size_of(work.type));
-  for (std::size_t m = 0; m < inputs_.size(); ++m) inputs_[m] = elements(static_cast<int>(m), slot) + offset;
   auto* const own = work.at(segment.begin + mine.begin);
-  inputs_[static_cast<std::size_t>(team_.me)] = own;
   auto* const result = elements(team_.me, slot) + offset;
-  combine(work.type, work.op, result, between_ || segment.in_place ? nullptr : own, inputs_.data(), static_cast<int>(inputs_.size()), mine.count);
+  outputs_ = {result};
+  if (!team_.several_nodes && !segment.in_place) outputs_.push_back(own);
+  segment.lent = segment.in_place && team_.several_nodes;
+  for (std::size_t m = 0; m < inputs_.size(); ++m) {
+    int const member = static_cast<int>(m);
+    auto* const theirs = elements(member, slot) + offset;
+    inputs_[m] = member == team_.me ? own : theirs;
+    if (member == team_.me || team_.several_nodes) continue;
+    if (head(member, slot).place != 0) {
+      outputs_.push_back(theirs);
+    } else {
+      segment.lent = segment.in_place;
+    }
+  }
+  combine(work.type, work.op, outputs_, inputs_, mine.count);
   if (between_) {
     segment.travels = {.data = result, .count = mine.count, .type = work.type, .op = work.op};
     between_->enqueue(segment.travels);
@@ -203,30 +218,34 @@ bool SharedEngine::settle() {
 bool SharedEngine::collect() {
   if (collected_ == settled_) return false;
   int const slot = static_cast<int>(collected_ % num_slots);
-  auto& segment = segments_[slot];
-  auto& work = *segment.work;
+  auto const& segment = segments_[slot];
   if (!segment.direct) {
     for (; seen_reductions_ < team_.lanes; ++seen_reductions_) {
       if (counters(seen_reductions_).reduced.load(std::memory_order_acquire) <= collected_) return false;
     }
     seen_reductions_ = 0;
-    auto const size = static_cast<std::int64_t>(size_of(work.type));
-    for (int lane = 0; lane < team_.lanes; ++lane) {
-      int const member = (team_.me + lane) % team_.lanes;  // not all from the same one at once
-      if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
-      auto const range = part(segment, member);
-      std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size, static_cast<std::size_t>(range.count * size));
-    }
+    if (!segment.in_place || team_.several_nodes) fetch_parts(segment, slot);
   }
   counters(team_.me).collected.store(++collected_, std::memory_order_release);
   return true;
+}
+
+void SharedEngine::fetch_parts(Segment const& segment, int slot) {
+  auto& work = *segment.work;
+  auto const size = static_cast<std::int64_t>(size_of(work.type));
+  for (int lane = 0; lane < team_.lanes; ++lane) {
+    int const member = (team_.me + lane) % team_.lanes;  // not all from the same one at once
+    if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
+    auto const range = part(segment, member);
+    std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size, static_cast<std::size_t>(range.count * size));
+  }
 }
 
 bool SharedEngine::finish() {
   bool moved = false;
   for (; finished_ < collected_; ++finished_) {
     auto const& segment = segments_[finished_ % num_slots];
-    if (segment.in_place && !all_released(finished_ + 1)) break;
+    if (segment.lent && !all_released(finished_ + 1)) break;
     auto& work = *segment.work;
     work.finished += segment.count;
     moved = true;

@@ -5,8 +5,11 @@
 // rank's region, so several are in flight. Of each segment a rank
 //   posts     what the others have to sum from its buffer into its slot, or where it lies: a buffer in the node's memory
 //             (allocate_shared) is read where it is,
-//   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot and its buffer,
-//   collects  the other parts, when all have reduced.
+//   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot or buffer and straight
+//             into the others' buffers that are in the node's memory. Then each line of the cache goes to the one rank that sums
+//             it and later back; fetching the results instead moves it twice and takes its ownership twice,
+//   collects  the other parts, when all have reduced: out of their slots, if its own buffer is not in the node's memory.
+// Over several nodes all parts are collected, since they are final only after their travels.
 // Short buffers go in one sweep: post all, then every rank sums everything itself (the same order, so the same bits). A slot
 // is posted to again, and a buffer that was read in its place is given back, when all ranks have collected what was in it.
 
@@ -21,7 +24,7 @@ namespace p3d::comm::detail {
 /// Sizes in bytes, chosen by benchmarks/allreduce.
 struct SharedSizes {
   std::size_t slot = std::size_t{512} << 10;    ///< most of a segment
-  std::size_t direct = std::size_t{8} << 10;    ///< buffers up to this go in one sweep
+  std::size_t direct = std::size_t{4} << 10;    ///< buffers up to this go in one sweep
 };
 
 class SharedEngine final : public Engine {
@@ -60,6 +63,7 @@ private:
     std::int64_t count = 0;
     bool direct = false;
     bool in_place = false;  ///< the others read it in this rank's buffer
+    bool lent = false;      ///< and may read this rank's part of the result there
     Work travels;  ///< this rank's part on its way between the nodes
   };
   struct Range {
@@ -73,6 +77,7 @@ private:
   bool finish();
   void reduce_direct(Segment& segment, int slot);
   void reduce_part(Segment& segment, int slot);
+  void fetch_parts(Segment const& segment, int slot);
 
   Counters& counters(int member) const;
   Head& head(int member, int slot) const;
@@ -95,6 +100,7 @@ private:
   int seen_posts_ = 0, seen_reductions_ = 0;  ///< members known to have posted, reduced the oldest segment that waits for it
   std::vector<std::uint64_t> released_;       ///< by member: segments that it is known to have collected
   std::vector<std::byte const*> inputs_;
+  std::vector<std::byte*> outputs_;
 };
 
 }  // namespace p3d::comm::detail

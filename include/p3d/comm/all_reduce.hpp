@@ -6,8 +6,8 @@
 //                 sends 2 (p-1)/p of the buffer: least traffic, 2 (p-1) steps.
 //   tree          up and down a binomial tree: 2 log2(p) steps, for short buffers between nodes.
 //   shared        ranks of one node: each copies its buffer in segments into memory that all can read (unless it is a
-//                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory, and
-//                 copies the other parts out. Over ranks of several
+//                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory, writes
+//                 the sum into every SharedBuffer and copies the other parts out where its own is none. Over ranks of several
 //                 nodes it is hierarchical.
 //   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by messages.
 //
@@ -35,8 +35,8 @@ struct AllReduceSettings {
 /// rank will want for SharedBuffers (address space only; memory is taken where a buffer is made).
 void open_node_memory(std::size_t buffer_bytes = 0);
 
-/// Zeroed memory of this rank that the others of its node can read: an all-reduce by shared memory reads buffers inside it
-/// where they are, which spares it a copy. Local. Must live as long as operations on it.
+/// Zeroed memory of this rank that the others of its node can reach: an all-reduce by shared memory reads buffers inside it
+/// where they are and writes its results there, which spares two copies. Local. Must live as long as operations on it.
 class SharedBuffer {
 public:
   SharedBuffer() = default;
