@@ -15,6 +15,7 @@ struct Preset {
   Family family;
   std::int64_t hidden, layers, heads, kv_heads, ffn, seq_len, vocab_size;
   double rope_theta;
+  bool tied;  ///< embedding and output layer share their weights
 };
 
 /// Null when there is none.
