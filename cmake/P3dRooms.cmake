@@ -25,6 +25,8 @@ endif()
 function(p3d_host_only target)
   if(CMAKE_CXX_COMPILER MATCHES "nvcc_wrapper")
     target_compile_options(${target} PRIVATE --host-only)
+  elseif(CMAKE_CXX_COMPILER MATCHES "hipcc")
+    target_compile_options(${target} PRIVATE -x c++)
   endif()
 endfunction()
 

@@ -87,11 +87,13 @@ void SharedEngine::enqueue(Work& work) { works_.push_back(&work); }
 bool SharedEngine::advance() {
   bool moved = false;
   for (int pass = 0; pass < passes_per_advance; ++pass) {
+    bool any = false;
     // What others wait for first: the parts, then the inputs.
-    bool const news = reduce() | settle() | post();
-    bool const any = collect() | finish() | news;
-    if (any) ring_bells(team_.bells);
+    for (auto const stage : {&SharedEngine::reduce, &SharedEngine::settle, &SharedEngine::post, &SharedEngine::collect, &SharedEngine::finish}) {
+      if ((this->*stage)()) any = true;
+    }
     if (!any) break;
+    ring_bells(team_.bells);
     moved = true;
   }
   return moved;

@@ -204,7 +204,7 @@ template <class T>
 void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
                               View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv) {
   if constexpr (on_host) {
-    auto const block = [](auto const& m) { return Block{m.data(), static_cast<std::int64_t>(m.stride(0))}; };
+    auto const block = []<class V>(View2<V> const& m) { return Block<V>{m.data(), static_cast<std::int64_t>(m.stride(0))}; };
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,
                  BackwardHead<T>{Problem<T>(shape, dropout, qkv), block(out), block(dout), lse, block(dqkv),

@@ -9,8 +9,8 @@
 #include <limits>
 #include <type_traits>
 
-// Vectorise this loop: its iterations are independent (but for the named sums).
-#if defined(_OPENMP) || defined(__GNUC__)
+// Vectorise this loop: its iterations are independent (but for the named sums). Not for HIP, whose threads are the lanes.
+#if (defined(_OPENMP) || defined(__GNUC__)) && !defined(KOKKOS_ENABLE_HIP)
 #define P3D_KERNELS_PRAGMA(text) _Pragma(#text)
 #define P3D_SIMD P3D_KERNELS_PRAGMA(omp simd)
 #define P3D_SIMD_SUM(s) P3D_KERNELS_PRAGMA(omp simd reduction(+ : s))

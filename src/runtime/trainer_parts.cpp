@@ -47,7 +47,8 @@ std::vector<io::CheckpointPart> Trainer<T>::checkpoint_parts(bool moments) {
   P3D_REQUIRE(!moments || s.config.optimizer.type == config::OptimizerType::adamw, "the optimizer has moments");
   device::fence(s.exec, "p3d::runtime::checkpoint_parts");
   std::vector<io::CheckpointPart> out;
-  for (auto& [number, unit] : s.units) {
+  for (auto const& [number, owner] : s.units) {
+    auto* const unit = owner.get();  // Clang before 16 captures no structured binding
     for (auto const& item : unit->params.layout().items()) {
       auto& replicas = s.along(item.spec->split_axes().empty() ? layout::AxisSet{layout::Axis::dp, layout::Axis::tp}
                                                                : layout::AxisSet{layout::Axis::dp});

@@ -6,12 +6,27 @@
 //
 // Callable on host and device; there is no state.
 
-#include <Random123/philox.h>
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+
+#if defined(__HIPCC__)
+// Random123 marks its functions for CUDA's compiler alone. The standard headers it includes stay outside, and SSE, which is
+// for the host, away.
+#define R123_USE_SSE 0
+#include <Random123/features/compilerfeatures.h>
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#pragma clang force_cuda_host_device begin
+#include <Random123/philox.h>
+#pragma clang force_cuda_host_device end
+#else
+#include <Random123/philox.h>
+#endif
 
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define P3D_HOST_DEVICE __host__ __device__
@@ -67,16 +82,19 @@ P3D_HOST_DEVICE inline double uniform_from(std::uint32_t high, std::uint32_t low
 
 namespace detail {
 
-P3D_HOST_DEVICE inline std::uint64_t bits_of(double x) {
-  std::uint64_t bits;
-  std::memcpy(&bits, &x, 8);
-  return bits;
+template <class To, class From>
+P3D_HOST_DEVICE inline To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+#if defined(__HIPCC__)
+  __builtin_memcpy(&to, &from, sizeof(to));  // the library's is for the host alone
+#else
+  std::memcpy(&to, &from, sizeof(to));
+#endif
+  return to;
 }
-P3D_HOST_DEVICE inline double from_bits(std::uint64_t bits) {
-  double x;
-  std::memcpy(&x, &bits, 8);
-  return x;
-}
+P3D_HOST_DEVICE inline std::uint64_t bits_of(double x) { return bits_as<std::uint64_t>(x); }
+P3D_HOST_DEVICE inline double from_bits(std::uint64_t bits) { return bits_as<double>(bits); }
 
 inline constexpr double round_shift = 6755399441055744.0;                    // 1.5 2^52: adding it rounds to an integer in the low bits
 inline constexpr std::uint64_t round_shift_bits = 0x4338000000000000ULL;
