@@ -4,8 +4,8 @@
 //
 // For each size the algorithms take turns; in a turn one of them runs as often as fills about 10 ms (at least once) and its time
 // is that of the slowest rank. It includes that each rank writes its buffer before, as a backward pass does: an algorithm that
-// leaves the result in the caches of other cores pays for it. Given are the median time over the turns and the median over the turns of the ratio to MPI:
-// speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in the same turn) / time.
+// leaves the result in the caches of other cores pays for it. Given are the median time over the turns and the median over the
+// turns of the ratio to MPI: speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in the same turn) / time.
 
 #include "bench.hpp"
 

@@ -17,7 +17,6 @@ struct Trial {
 };
 // A few hundred operations together: well under 0.3 s for all communicators of a mesh where each rank has a core.
 constexpr Trial trials[] = {{64, 12}, {4 << 10, 8}, {64 << 10, 6}, {512 << 10, 3}, {4 << 20, 2}};
-constexpr int turns = 3;  ///< of which the first is for caches and connections alone
 constexpr double worth_it = 0.97;  ///< of MPI's time
 }  // namespace
 
@@ -29,22 +28,22 @@ void AllReducer::measure(Communicator& comm) {
   SharedBuffer const shared(static_cast<std::size_t>(most));
   std::vector<float> own(shared.data() == nullptr ? most / sizeof(float) : 0);
   auto* const buffer = shared.data() == nullptr ? own.data() : static_cast<float*>(shared.data());
+  auto const seconds = [&](std::int64_t count, int operations) {
+    base::Stopwatch watch;
+    for (int i = 0; i < operations; ++i) {
+      std::fill_n(buffer, count, 1.0F);
+      comm.all_reduce(buffer, count, Type::float32, Reduction::sum).wait();
+    }
+    return watch.seconds();
+  };
   std::vector<double> least;
   for (auto const& trial : trials) {
     auto const count = trial.bytes / static_cast<std::int64_t>(sizeof(float));
     for (auto const candidate : candidates) {
       table_ = {{0, candidate}};
-      double best = 0.0;
-      for (int turn = 0; turn < turns; ++turn) {
-        base::Stopwatch watch;
-        for (int i = 0; i < (turn == 0 ? 1 : trial.operations); ++i) {
-          std::fill_n(buffer, count, 1.0F);
-          comm.all_reduce(buffer, count, Type::float32, Reduction::sum).wait();
-        }
-        double const seconds = watch.seconds();
-        if (turn == 1 || (turn > 1 && seconds < best)) best = seconds;
-      }
-      least.push_back(best);
+      seconds(count, 1);  // for caches and connections
+      double const first = seconds(count, trial.operations);
+      least.push_back(std::min(first, seconds(count, trial.operations)));
     }
   }
   // All ranks must choose alike: the slowest rank's time counts.

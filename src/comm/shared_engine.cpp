@@ -73,6 +73,8 @@ std::byte* SharedEngine::elements(int member, int slot) const {
   return place == 0 ? data(member, slot) : team_.memories[static_cast<std::size_t>(member)] + place;
 }
 
+bool SharedEngine::collects(int member, int slot) const { return team_.several_nodes || head(member, slot).place == 0; }
+
 SharedEngine::Range SharedEngine::part(Segment const& segment, int member) const {
   if (member >= team_.lanes) return {0, 0};
   auto const in_line = static_cast<std::int64_t>(line / size_of(segment.work->type));
@@ -186,16 +188,15 @@ void SharedEngine::reduce_part(Segment& segment, int slot) {
   auto* const result = elements(team_.me, slot) + offset;
   outputs_ = {result};
   if (!team_.several_nodes && !segment.in_place) outputs_.push_back(own);
-  segment.lent = segment.in_place && team_.several_nodes;
   for (std::size_t m = 0; m < inputs_.size(); ++m) {
     int const member = static_cast<int>(m);
     auto* const theirs = elements(member, slot) + offset;
     inputs_[m] = member == team_.me ? own : theirs;
-    if (member == team_.me || team_.several_nodes) continue;
-    if (head(member, slot).place != 0) {
-      outputs_.push_back(theirs);
-    } else {
+    if (member == team_.me) continue;
+    if (collects(member, slot)) {
       segment.lent = segment.in_place;
+    } else {
+      outputs_.push_back(theirs);
     }
   }
   combine(work.type, work.op, outputs_, inputs_, mine.count);
@@ -226,7 +227,7 @@ bool SharedEngine::collect() {
       if (counters(seen_reductions_).reduced.load(std::memory_order_acquire) <= collected_) return false;
     }
     seen_reductions_ = 0;
-    if (!segment.in_place || team_.several_nodes) fetch_parts(segment, slot);
+    if (collects(team_.me, slot)) fetch_parts(segment, slot);
   }
   counters(team_.me).collected.store(++collected_, std::memory_order_release);
   return true;

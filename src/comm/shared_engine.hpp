@@ -84,6 +84,8 @@ private:
   std::byte* data(int member, int slot) const;
   /// Where a member's elements of a segment are that it has posted, or reduced.
   std::byte* elements(int member, int slot) const;
+  /// Whether a member fetches the results of the slot's segment; else those who reduce write them into its buffer.
+  bool collects(int member, int slot) const;
   /// What a member with a part reduces of a segment, relative to its beginning.
   Range part(Segment const& segment, int member) const;
   bool all_released(std::uint64_t number);
