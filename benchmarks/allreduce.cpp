@@ -1,11 +1,13 @@
-// Times every all-reduce of room comm against MPI's: a CSV row for each size and algorithm, below a stamp of what was measured.
+// Times every all-reduce of room comm against MPI's: a CSV row for each size and algorithm, below a stamp of what was
+// measured.
 //
 //   mpiexec -n 4 bench_allreduce [--turns N] [--sizes BYTES,BYTES,...] [ALGORITHM...] > allreduce.csv
 //
-// For each size the algorithms take turns; in a turn one of them runs as often as fills about 10 ms (at least once) and its time
-// is that of the slowest rank. It includes that each rank writes its buffer before, as a backward pass does: an algorithm that
-// leaves the result in the caches of other cores pays for it. Given are the median time over the turns and the median over the
-// turns of the ratio to MPI: speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in the same turn) / time.
+// For each size the algorithms take turns; in a turn one of them runs as often as fills about 10 ms (at least once) and
+// its time is that of the slowest rank. It includes that each rank writes its buffer before, as a backward pass does:
+// an algorithm that leaves the result in the caches of other cores pays for it. Given are the median time over the
+// turns and the median over the turns of the ratio to MPI: speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in
+// the same turn) / time.
 
 #include "bench.hpp"
 
@@ -26,7 +28,10 @@ struct Options {
 };
 
 [[noreturn]] void usage() {
-  std::fputs("usage: allreduce [--turns N] [--sizes BYTES,...] [mpi-blocking mpi ring tree hierarchical shared auto auto-measured]\n", stderr);
+  std::fputs(
+      "usage: allreduce [--turns N] [--sizes BYTES,...] [mpi-blocking mpi ring tree hierarchical shared auto "
+      "auto-measured]\n",
+      stderr);
   comm::abort_all(2);
 }
 
@@ -39,8 +44,10 @@ Options read(int argc, char** argv) {
     } else if (word == "--sizes" && i + 1 < argc) {
       for (char* at = argv[++i]; *at != '\0';) {
         out.sizes.push_back(std::strtoll(at, &at, 10));
-        if (*at == ',') ++at;
-        else if (*at != '\0') usage();
+        if (*at == ',')
+          ++at;
+        else if (*at != '\0')
+          usage();
       }
     } else if (word.starts_with("-")) {
       usage();
@@ -72,7 +79,8 @@ public:
     // Where a run has its gradients, and the same for all contestants.
     comm::SharedBuffer const shared(static_cast<std::size_t>(bytes));
     std::vector<float> own(shared.data() == nullptr ? static_cast<std::size_t>(bytes / 4) : 0);
-    std::span<float> const buffer(shared.data() == nullptr ? own.data() : static_cast<float*>(shared.data()), static_cast<std::size_t>(bytes / 4));
+    std::span<float> const buffer(shared.data() == nullptr ? own.data() : static_cast<float*>(shared.data()),
+                                  static_cast<std::size_t>(bytes / 4));
     std::vector<int> repeats;
     for (std::size_t a = 0; a < names_.size(); ++a) {
       time(a, buffer, 1);
@@ -89,15 +97,17 @@ public:
   }
 
   std::vector<std::string> const& names() const { return names_; }
-  std::string algorithm(std::size_t a, std::int64_t bytes) const { return comm::to_string(communicators_[a].all_reduce_algorithm(bytes)); }
+  std::string algorithm(std::size_t a, std::int64_t bytes) const {
+    return comm::to_string(communicators_[a].all_reduce_algorithm(bytes));
+  }
   std::string describe(std::size_t a) const { return communicators_[a].describe_all_reduce(); }
 
 private:
   comm::Communicator make(std::string const& name) {
     auto made = world_.split(0, world_.rank(), name);
     if (name == "mpi" || name == "mpi-blocking") return made;
-    for (auto const algorithm : {comm::AllReduce::ring, comm::AllReduce::tree, comm::AllReduce::hierarchical, comm::AllReduce::shared,
-                                 comm::AllReduce::automatic}) {
+    for (auto const algorithm : {comm::AllReduce::ring, comm::AllReduce::tree, comm::AllReduce::hierarchical,
+                                 comm::AllReduce::shared, comm::AllReduce::automatic}) {
       if (name == comm::to_string(algorithm)) made.prepare({algorithm, true});
     }
     if (name == "auto-measured") made.prepare({comm::AllReduce::automatic, false});
@@ -147,7 +157,8 @@ int main(int argc, char** argv) {
   bench::print_stamp(world, fmt::format("all-reduce of float32 against MPI's, {} turns", options.turns));
   if (root) {
     for (std::size_t a = 0; a < contest.names().size(); ++a) {
-      if (contest.names()[a].starts_with("auto")) print(fmt::format("# {}: {}\n", contest.names()[a], contest.describe(a)));
+      if (contest.names()[a].starts_with("auto"))
+        print(fmt::format("# {}: {}\n", contest.names()[a], contest.describe(a)));
     }
     print("ranks,bytes,algorithm,carried_out_by,microseconds,gigabytes_per_s,speed_to_mpi\n");
   }
@@ -155,10 +166,12 @@ int main(int argc, char** argv) {
     auto const seconds = contest.run(bytes, options.turns);
     for (std::size_t a = 0; root && a < seconds.size(); ++a) {
       std::vector<double> ratios;
-      for (std::size_t t = 0; t < seconds[a].size(); ++t) ratios.push_back(std::min(seconds[0][t], seconds[1][t]) / seconds[a][t]);
+      for (std::size_t t = 0; t < seconds[a].size(); ++t)
+        ratios.push_back(std::min(seconds[0][t], seconds[1][t]) / seconds[a][t]);
       double const s = bench::median(seconds[a]);
-      print(fmt::format("{},{},{},{},{:.2f},{:.3f},{:.2f}\n", world.size(), bytes, contest.names()[a], contest.algorithm(a, bytes), s * 1e6,
-                        static_cast<double>(bytes) / s * 1e-9, bench::median(ratios)));
+      print(fmt::format("{},{},{},{},{:.2f},{:.3f},{:.2f}\n", world.size(), bytes, contest.names()[a],
+                        contest.algorithm(a, bytes), s * 1e6, static_cast<double>(bytes) / s * 1e-9,
+                        bench::median(ratios)));
     }
   }
   return 0;

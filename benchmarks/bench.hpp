@@ -42,8 +42,8 @@ struct Case {
   double mid() const { return median(seconds); }
 };
 
-/// Times all cases in turn, `rounds` times: what disturbs the machine disturbs all of them, so their ratios hold. `together`
-/// is called before every sample (a barrier, so that ranks load the machine at the same time).
+/// Times all cases in turn, `rounds` times: what disturbs the machine disturbs all of them, so their ratios hold.
+/// `together` is called before every sample (a barrier, so that ranks load the machine at the same time).
 inline void time_in_turn(std::vector<Case*> const& cases, int rounds, std::function<void()> const& together = {}) {
   constexpr double sample = 0.02;  // seconds
   for (auto* c : cases) {
@@ -87,7 +87,8 @@ struct Setup {
   static int threads() { return std::max(1, comm::node_share().cores / comm::node_share().ranks); }
 };
 
-/// The input named by the first argument, the others override it; nothing (and a message) where it has faults. Collective.
+/// The input named by the first argument, the others override it; nothing (and a message) where it has faults.
+/// Collective.
 inline std::optional<config::Config> read_input(comm::Communicator& world, int argc, char** argv) {
   if (argc < 2) {
     if (world.rank() == 0) fmt::print(stderr, "expected the name of an input file; found no argument\n");
@@ -113,8 +114,8 @@ inline void print_stamp(comm::Communicator& world, std::string const& title) {
     fmt::print("# {}\n", text.substr(begin, end - begin));
     begin = end + 1;
   }
-  fmt::print("# BLAS: {}\n# {}\n# CPU: {}, {} cores, {} ranks of {} thread(s)\n", blas_name(), first_line, cpu_name(), node.cores,
-             world.size(), device::host_threads());
+  fmt::print("# BLAS: {}\n# {}\n# CPU: {}, {} cores, {} ranks of {} thread(s)\n", blas_name(), first_line, cpu_name(),
+             node.cores, world.size(), device::host_threads());
 }
 
 /// STREAM's triad a = b + s c on arrays far larger than the caches; counts 3 numbers per element, as STREAM does.
@@ -131,7 +132,8 @@ public:
   void operator()() const {
     auto const a = a_, b = b_, c = c_;
     Kokkos::parallel_for(
-        "p3d::bench::triad", Kokkos::RangePolicy<device::ExecSpace, Kokkos::IndexType<std::int64_t>>(0, elements / chunk),
+        "p3d::bench::triad",
+        Kokkos::RangePolicy<device::ExecSpace, Kokkos::IndexType<std::int64_t>>(0, elements / chunk),
         KOKKOS_LAMBDA(std::int64_t block) {
           float* const x = &a(block * chunk);
           float const* const y = &b(block * chunk);

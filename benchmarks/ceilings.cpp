@@ -1,5 +1,5 @@
-// What this machine can do at most: the model's matrix products (through p3d's linalg and through the BLAS alone), memory
-// bandwidth, and messages on each axis of the mesh. All ranks work at the same time; speeds are per rank.
+// What this machine can do at most: the model's matrix products (through p3d's linalg and through the BLAS alone),
+// memory bandwidth, and messages on each axis of the mesh. All ranks work at the same time; speeds are per rank.
 //
 //   mpiexec -n 4 bench_ceilings input.toml [key=value ...] > ceilings.csv
 
@@ -11,8 +11,8 @@
 #include <p3d/runtime/ceiling.hpp>
 #include <p3d/runtime/input.hpp>
 
-extern "C" void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*, int const*,
-                       float const*, int const*, float const*, float*, int const*);
+extern "C" void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*,
+                       int const*, float const*, int const*, float const*, float*, int const*);
 
 namespace {
 
@@ -53,7 +53,8 @@ void bench_products(config::Config const& c, comm::Communicator& world) {
                  p.flops() / ours.back() * 1e-9, p.flops() / raw.back() * 1e-9);
   }
   double seconds = 0.0;
-  for (std::size_t i = 0; i < ours.size(); ++i) seconds += meter.products()[i].work / meter.products()[i].flops() * ours[i];
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    seconds += meter.products()[i].work / meter.products()[i].flops() * ours[i];
   if (world.rank() == 0)
     fmt::print("gemm,all of a microbatch,weighted,{:.6e},{:.2f},{:.2f},GFLOP/s\n", seconds, meter.speed(ours) * 1e-9,
                meter.speed(raw) * 1e-9);
@@ -65,7 +66,8 @@ void bench_memory(comm::Communicator& world) {
   bench::time_in_turn({&c}, rounds, [&] { world.barrier().wait(); });
   double const mean = mean_over_ranks(world, c.best());
   if (world.rank() == 0)
-    fmt::print("memory,triad,{},{:.6e},{:.2f},,GB/s\n", bench::Triad::elements, mean, bench::Triad::bytes() / mean * 1e-9);
+    fmt::print("memory,triad,{},{:.6e},{:.2f},,GB/s\n", bench::Triad::elements, mean,
+               bench::Triad::bytes() / mean * 1e-9);
 }
 
 /// Calls of `work`, the same number on every rank; mean over the ranks of the best round, in seconds.
@@ -98,9 +100,8 @@ void bench_messages(config::Config const& c, comm::Communicator& world) {
         r.wait();
         s.wait();
       });
-      double const sum = timed_together(world, bytes, [&] {
-        collectives::all_reduce<float>(exec, group, device::flat(device::View2<float>(out)));
-      });
+      double const sum = timed_together(
+          world, bytes, [&] { collectives::all_reduce<float>(exec, group, device::flat(device::View2<float>(out))); });
       if (world.rank() != 0) continue;
       auto const size = static_cast<double>(bytes);
       fmt::print("message,{} neighbour,{},{:.6e},{:.3f},,GB/s\n", axis.name, bytes, exchange, size / exchange * 1e-9);

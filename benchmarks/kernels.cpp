@@ -1,11 +1,14 @@
-// Each kernel against the ceilings of the core it runs on: bytes that must move against memory bandwidth (triad), operations
-// against the speed of a large matrix product. `roof` is the time that the slower of the two allows over the time it took.
+// Each kernel against the ceilings of the core it runs on: bytes that must move against memory bandwidth (triad),
+// operations against the speed of a large matrix product. `roof` is the time that the slower of the two allows over the
+// time it took.
 //
-// Bytes: what must move between memory and the core if nothing is in cache. FLOPs: every addition, multiplication, division and
-// root counts one, an exponential 20. Small operands stay in cache, so some kernels stand above the roof of DRAM.
+// Bytes: what must move between memory and the core if nothing is in cache. FLOPs: every addition, multiplication,
+// division and root counts one, an exponential 20. Small operands stay in cache, so some kernels stand above the roof
+// of DRAM.
 //
-//   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv        (default 1024 768 3072 50257 12: GPT-2 124M)
-//   bench_kernels --attention 1024 2048 4096 8192 > attention.csv           (head dimension 64, 4 heads; peak memory)
+//   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv        (default 1024 768 3072 50257 12: GPT-2
+//   124M) bench_kernels --attention 1024 2048 4096 8192 > attention.csv           (head dimension 64, 4 heads; peak
+//   memory)
 
 #include "bench.hpp"
 
@@ -85,8 +88,10 @@ void report(std::vector<Row>& rows, int rounds) {
   fmt::print("kernel,milliseconds,GB/s,of_triad,GFLOP/s,of_product,roof,triad GB/s,product GFLOP/s\n");
   for (auto const& r : rows) {
     double const t = r.timing.best(), bytes = r.numbers * sizeof(F);
-    fmt::print("{},{:.4f},{:.2f},{:.3f},{:.2f},{:.3f},{:.3f},{:.2f},{:.2f}\n", r.name, t * 1e3, bytes / t * 1e-9, bytes / t / roof.bandwidth(),
-               r.flops / t * 1e-9, r.flops / t / roof.speed(), std::max(bytes / roof.bandwidth(), r.flops / roof.speed()) / t, roof.bandwidth() * 1e-9, roof.speed() * 1e-9);
+    fmt::print("{},{:.4f},{:.2f},{:.3f},{:.2f},{:.3f},{:.3f},{:.2f},{:.2f}\n", r.name, t * 1e3, bytes / t * 1e-9,
+               bytes / t / roof.bandwidth(), r.flops / t * 1e-9, r.flops / t / roof.speed(),
+               std::max(bytes / roof.bandwidth(), r.flops / roof.speed()) / t, roof.bandwidth() * 1e-9,
+               roof.speed() * 1e-9);
   }
 }
 
@@ -99,16 +104,18 @@ void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v,
                       device::fence(e, "p3d::bench::kernel");
                     }}});
   };
-  auto const N = static_cast<double>(n), H = static_cast<double>(h), FF = static_cast<double>(f), V = static_cast<double>(v);
+  auto const N = static_cast<double>(n), H = static_cast<double>(h), FF = static_cast<double>(f),
+             V = static_cast<double>(v);
   auto const x = matrix(n, h), y = matrix(n, h), d = matrix(n, h);
   auto const wide = matrix(n, 2 * f), act = matrix(n, f), dact = matrix(n, f), dwide = matrix(n, 2 * f);
-  auto const weight = vector(h), bias = vector(h), dweight = vector(h), dbias = vector(h), mean = vector(n), rstd = vector(n);
+  auto const weight = vector(h), bias = vector(h), dweight = vector(h), dbias = vector(h), mean = vector(n),
+             rstd = vector(n);
   auto const long_bias = vector(f), long_dbias = vector(f);
   auto const up = device::columns(View2<F>(wide), 0, f), dup = device::columns(View2<F>(dwide), 0, f);
-  add("layernorm_forward", 2 * N * H, 8 * N * H, [=] { kernels::layernorm_forward<F>(e, x, weight, bias, 1e-5, y, mean, rstd); });
-  add("layernorm_backward", 4 * N * H, 16 * N * H, [=] {
-    kernels::layernorm_backward<F>(e, d, x, weight, mean, rstd, kernels::Store::add, y, dweight, dbias);
-  });
+  add("layernorm_forward", 2 * N * H, 8 * N * H,
+      [=] { kernels::layernorm_forward<F>(e, x, weight, bias, 1e-5, y, mean, rstd); });
+  add("layernorm_backward", 4 * N * H, 16 * N * H,
+      [=] { kernels::layernorm_backward<F>(e, d, x, weight, mean, rstd, kernels::Store::add, y, dweight, dbias); });
   add("rmsnorm_forward", 2 * N * H, 4 * N * H, [=] { kernels::rmsnorm_forward<F>(e, x, weight, 1e-5, y, rstd); });
   add("rmsnorm_backward", 4 * N * H, 13 * N * H,
       [=] { kernels::rmsnorm_backward<F>(e, d, x, weight, rstd, kernels::Store::add, y, dweight); });
@@ -117,25 +124,29 @@ void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v,
   add("gelu_forward", 2 * N * FF, (exponential + 9) * N * FF, [=] { kernels::gelu_forward<F>(e, up, act); });
   add("gelu_backward", 3 * N * FF, (exponential + 19) * N * FF, [=] { kernels::gelu_backward<F>(e, up, dact, dup); });
   add("swiglu_forward", 3 * N * FF, (exponential + 4) * N * FF, [=] { kernels::swiglu_forward<F>(e, wide, act); });
-  add("swiglu_backward", 5 * N * FF, (exponential + 11) * N * FF, [=] { kernels::swiglu_backward<F>(e, wide, dact, dwide); });
+  add("swiglu_backward", 5 * N * FF, (exponential + 11) * N * FF,
+      [=] { kernels::swiglu_backward<F>(e, wide, dact, dwide); });
   add("residual_forward", 3 * N * H, 2 * N * H, [=] { kernels::residual_forward<F>(e, {0, 1, n}, x, y, bias, {}, y); });
   auto const logits = matrix(n, v);
   Owned1<int> const targets("p3d::bench::targets", n);
   auto const top = vector(n), lse = vector(n);
   auto const sums = matrix(2, n);
-  add("logits_parts", N * V, (exponential + 3) * N * V, [=] { kernels::logits_parts<F>(e, logits, v, 0, targets, lse, top, sums); });
+  add("logits_parts", N * V, (exponential + 3) * N * V,
+      [=] { kernels::logits_parts<F>(e, logits, v, 0, targets, lse, top, sums); });
   add("cross_entropy_backward", 2 * N * V, (exponential + 2) * N * V,
       [=] { kernels::cross_entropy_backward<F>(e, targets, lse, v, 0, 1e-3f, logits); });
   auto const table = matrix(v, h);
   add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<F>(e, targets, table, 0, x); });
   add("embedding_backward", 3 * N * H, N * H, [=] { kernels::embedding_backward<F>(e, targets, x, 0, table); });
   auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h);
-  add("rope", 4 * N * H, 6 * N * H,
-      [=] { kernels::rope<F>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv); });
+  add("rope", 4 * N * H, 6 * N * H, [=] {
+    kernels::rope<F>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv);
+  });
   kernels::AttentionShape const shape{{0, 1, n}, heads, heads, h / heads, 0, heads, 0.125};
   auto const space = vector(kernels::attention_workspace(shape)), attention_lse = vector(n * heads);
   double const causal = 4.0 * N * (N + 1) / 2 * H;
-  add("attention_forward", 4 * N * H, causal, [=] { kernels::attention_forward<F>(e, shape, {}, qkv, x, attention_lse, space); });
+  add("attention_forward", 4 * N * H, causal,
+      [=] { kernels::attention_forward<F>(e, shape, {}, qkv, x, attention_lse, space); });
   add("attention_backward", 8 * N * H, 2.5 * causal,
       [=] { kernels::attention_backward<F>(e, shape, {}, qkv, x, attention_lse, d, dqkv, space); });
   std::int64_t const params = std::int64_t{1} << 24;
@@ -176,9 +187,11 @@ void attention(std::vector<std::int64_t> const& lengths) {
       device::fence(e, "p3d::bench::attention");
     }};
     bench::time_in_turn({&roof.product, &forward, &backward}, 9);
-    double const flops = 2.0 * static_cast<double>(n) * static_cast<double>(n + 1) * h;  // two products of the causal half
-    fmt::print("{},{:.3f},{:.3f},{:.3f},{:.3f},{:.1f}\n", n, forward.best() * 1e3, flops / forward.best() / roof.speed(),
-               backward.best() * 1e3, 2.5 * flops / backward.best() / roof.speed(), peak_memory());
+    double const flops =
+        2.0 * static_cast<double>(n) * static_cast<double>(n + 1) * h;  // two products of the causal half
+    fmt::print("{},{:.3f},{:.3f},{:.3f},{:.3f},{:.1f}\n", n, forward.best() * 1e3,
+               flops / forward.best() / roof.speed(), backward.best() * 1e3,
+               2.5 * flops / backward.best() / roof.speed(), peak_memory());
   }
 }
 

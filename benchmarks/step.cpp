@@ -1,5 +1,5 @@
-// Whole training steps against the ceiling of their own matrix products, measured before and after each of them: what disturbs
-// the machine disturbs both, so the ratio (MFU) holds where the times do not.
+// Whole training steps against the ceiling of their own matrix products, measured before and after each of them: what
+// disturbs the machine disturbs both, so the ratio (MFU) holds where the times do not.
 //
 //   mpiexec -n 4 bench_step [--rounds 7] input.toml [key=value ...] > step.csv
 
@@ -27,7 +27,8 @@ Phases mean(Phases now, Phases const& before, comm::Communicator& world) {
   return now;
 }
 
-void print_row(std::string const& name, double ceiling, double seconds, double tokens, double mfu, Phases const& phases) {
+void print_row(std::string const& name, double ceiling, double seconds, double tokens, double mfu,
+               Phases const& phases) {
   fmt::print("{},{:.2f},{:.4f},{:.2f},{:.4f}", name, ceiling * 1e-9, seconds, tokens / seconds, mfu);
   for (double s : phases) fmt::print(",{:.4f}", s);
   fmt::print("\n");
@@ -40,10 +41,12 @@ void bench_steps(config::Config const& c, comm::Communicator& world, int rounds)
     fmt::print("# {} tokens a step, {} ranks, microbatches of {}; ceiling in GFLOP/s a rank, times in seconds\n",
                c.batch.global * c.model.seq_len, world.size(), c.batch.micro);
     fmt::print("round,ceiling,step,tokens_per_s,mfu");
-    for (std::size_t i = 0; i < runtime::num_phases; ++i) fmt::print(",{}", runtime::name(static_cast<runtime::Phase>(i)));
+    for (std::size_t i = 0; i < runtime::num_phases; ++i)
+      fmt::print(",{}", runtime::name(static_cast<runtime::Phase>(i)));
     fmt::print("\n");
   }
-  double const flops = plan::model_flops_per_step(c) / world.size(), tokens = static_cast<double>(c.batch.global * c.model.seq_len);
+  double const flops = plan::model_flops_per_step(c) / world.size(),
+               tokens = static_cast<double>(c.batch.global * c.model.seq_len);
   runtime::Trainer<float> trainer(c, world);
   runtime::CeilingMeter<float> meter(runtime::model_products(c), world);
   auto const ceiling = [&] { return meter.speed(meter.measure()); };

@@ -33,8 +33,8 @@ int list(std::string const& folder) {
   }
   say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", "run", "step", "bytes", "seal", "file"));
   for (auto const& f : files) {
-    say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", f.run_name, f.step, base::human_bytes(static_cast<double>(f.file_bytes)),
-                    f.valid ? "good" : "DAMAGED", f.path));
+    say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", f.run_name, f.step,
+                    base::human_bytes(static_cast<double>(f.file_bytes)), f.valid ? "good" : "DAMAGED", f.path));
     if (!f.valid) say("    " + f.fault);
   }
   return 0;
@@ -49,12 +49,14 @@ int show(std::string const& path, bool norms, bool input) {
   auto const& h = c.header;
   std::int64_t parameters = 0;
   for (auto const& row : c.table) parameters += row.rows * row.cols;
-  say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)), c.arrays.size()));
+  say(fmt::format("file          {} ({}, {} arrays)", path, base::human_bytes(static_cast<double>(c.file_bytes)),
+                  c.arrays.size()));
   say(fmt::format("written by    p3d {}", h.p3d_version));
-  say(fmt::format("step          {}\ntokens        {}\nnext sample   {}\nseed          {}\ndata hash     {:016x}", h.step, h.tokens, h.samples,
-                  h.seed, h.data_hash));
+  say(fmt::format("step          {}\ntokens        {}\nnext sample   {}\nseed          {}\ndata hash     {:016x}",
+                  h.step, h.tokens, h.samples, h.seed, h.data_hash));
   say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}\n", io::name(h.element), parameters,
-                  base::human_count(static_cast<double>(parameters)), c.arrays.size() > c.table.size() ? "first and second" : "none"));
+                  base::human_count(static_cast<double>(parameters)),
+                  c.arrays.size() > c.table.size() ? "first and second" : "none"));
   say(fmt::format("{:<48} {:>18} {:>6} {:>6}  {:<16}{}", "array", "shape", "layer", "decay", "checksum",
                   norms ? fmt::format(" {:>22} {:>13} {:>13}", "L2 norm", "smallest", "largest") : ""));
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
@@ -64,7 +66,8 @@ int show(std::string const& path, bool norms, bool input) {
                             row.decay ? "yes" : "no", a.checksum);
     if (norms) {
       auto const s = io::scan(c, a);
-      line += fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", s.norm, s.smallest, s.largest, s.good ? "" : "  DAMAGED");
+      line +=
+          fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", s.norm, s.smallest, s.largest, s.good ? "" : "  DAMAGED");
     }
     say(line);
   }
@@ -118,15 +121,18 @@ int diff(std::string const& path_a, std::string const& path_b) {
     }
     if (d.differing == 0) continue;
     ++different;
-    say(fmt::format("{}: {} differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, base::counted(d.differing, "element"), d.largest, d.row, d.col, d.a, d.b));
+    say(fmt::format("{}: {} differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, base::counted(d.differing, "element"),
+                    d.largest, d.row, d.col, d.a, d.b));
     if (where == "nowhere" || d.largest > largest) {
       largest = d.largest;
       where = fmt::format("{} [{}, {}]", d.name, d.row, d.col);
     }
   }
-  // The input may name other folders or another layout: that is shown with `show --input`, and is no difference of the state.
+  // The input may name other folders or another layout: that is shown with `show --input`, and is no difference of the
+  // state.
   if (a.header.input != b.header.input) say("note: the inputs differ (p3d checkpoint show --input FILE)");
-  say(fmt::format("{} compared: largest difference {:.3e} at {}", base::counted(static_cast<std::int64_t>(all.size()), "array"), largest, where));
+  say(fmt::format("{} compared: largest difference {:.3e} at {}",
+                  base::counted(static_cast<std::int64_t>(all.size()), "array"), largest, where));
   return different > 0 ? 1 : 0;
 }
 
@@ -162,12 +168,14 @@ int checkpoint_command(int argc, char** argv) {
   sh->add_option("file", path, "checkpoint")->required();
   sh->add_flag("--norms", norms, "read the arrays: L2 norm, smallest and largest element");
   sh->add_flag("--input", input, "print the input of the run (TOML) and nothing else");
-  auto* ve = app.add_subcommand("verify", "read everything and compare seal and checksums; exit code 1 when a file is damaged");
+  auto* ve = app.add_subcommand("verify",
+                                "read everything and compare seal and checksums; exit code 1 when a file is damaged");
   ve->add_option("files", paths, "checkpoints")->required();
   auto* di = app.add_subcommand("diff", "compare two checkpoints array by array; exit code 1 when they differ");
   di->add_option("a", path, "checkpoint")->required();
   di->add_option("b", other, "checkpoint")->required();
-  auto* pr = app.add_subcommand("prune", "verify the newest checkpoint of each run in a folder, then delete all but the newest N");
+  auto* pr = app.add_subcommand(
+      "prune", "verify the newest checkpoint of each run in a folder, then delete all but the newest N");
   pr->add_option("folder", path, "folder")->required();
   pr->add_option("--keep", keep, "how many stay")->required()->check(CLI::PositiveNumber);
   pr->add_option("--run", run_name, "only the checkpoints of this run");

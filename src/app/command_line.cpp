@@ -51,7 +51,8 @@ std::string wrapped(std::string const& text, std::size_t indent) {
 }
 
 std::string input_help() {
-  std::string text = "Keys of the input file. Each may also be set on the command line: p3d input.toml section.key=value\n";
+  std::string text =
+      "Keys of the input file. Each may also be set on the command line: p3d input.toml section.key=value\n";
   std::string section;
   for (auto const& key : config::key_help()) {
     auto const dot = key.key.find('.');
@@ -59,7 +60,8 @@ std::string input_help() {
       section = key.key.substr(0, dot);
       text += "\n[" + section + "]\n";
     }
-    text += fmt::format("  {:<18} default: {}\n", key.key.substr(dot + 1), key.default_text.empty() ? "none" : key.default_text);
+    text += fmt::format("  {:<18} default: {}\n", key.key.substr(dot + 1),
+                        key.default_text.empty() ? "none" : key.default_text);
     text += wrapped(key.help, 6) + wrapped(key.type, 6);
   }
   return text;
@@ -72,7 +74,11 @@ struct HelpFormat : CLI::Formatter {
 
 /// What is wrong with the command line itself.
 std::string refusal(std::string expected, std::string found, std::string fix) {
-  return base::format({.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)}) + "\n";
+  return base::format({.expected = std::move(expected),
+                       .found = std::move(found),
+                       .where = "command line",
+                       .fix = std::move(fix)}) +
+         "\n";
 }
 
 /// Options of Kokkos stay for Kokkos.
@@ -97,7 +103,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;
   bool version = false, keys = false;
   std::vector<std::string> words;
-  CLI::App app{"p3d " + base::version() + ": trains transformer language models with data, tensor and pipeline parallelism."};
+  CLI::App app{"p3d " + base::version() +
+               ": trains transformer language models with data, tensor and pipeline parallelism."};
   app.name("p3d");
   app.formatter(std::make_shared<HelpFormat>());
   app.footer(footer);
@@ -141,15 +148,19 @@ CommandLine parse_command_line(int argc, char** argv) {
       line.input = word;
     } else {
       return refuse(refusal("one input file, and overrides of the form section.key=value",
-                            fmt::format("two files: {} and {}", line.input, word), "start p3d once for each, or write the override with ="));
+                            fmt::format("two files: {} and {}", line.input, word),
+                            "start p3d once for each, or write the override with ="));
     }
   }
   if (words.empty()) {
-    return refuse(refusal("an input file", "none", "p3d input.toml starts a run; p3d --help says more; p3d --help-input lists the keys of the input"));
+    return refuse(
+        refusal("an input file", "none",
+                "p3d input.toml starts a run; p3d --help says more; p3d --help-input lists the keys of the input"));
   }
   if (line.ranks > 0 && !line.check) {
-    return refuse(refusal("--ranks only with --check", fmt::format("--ranks {}", line.ranks),
-                          fmt::format("add --check, or start a run on so many ranks: mpiexec -n {} p3d ...", line.ranks)));
+    return refuse(
+        refusal("--ranks only with --check", fmt::format("--ranks {}", line.ranks),
+                fmt::format("add --check, or start a run on so many ranks: mpiexec -n {} p3d ...", line.ranks)));
   }
   return line;
 }

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
   if (line.finished) return line.exit_code;
   try {
-    if (line.check) return check(line);  // 2. check only
+    if (line.check) return check(line);      // 2. check only
     p3d::comm::Environment mpi(argc, argv);  // 3. MPI, then Kokkos
     try {
       auto const node = p3d::comm::node_share();

@@ -38,13 +38,19 @@ constexpr char const* schedule_footer =
     "  p3d schedule compare input.toml --unit --svg all.svg\n"
     "\n"
     "Costs: a formula of the model over --flops, --bandwidth and --latency; or --costs, a table of measured seconds\n"
-    "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers and messages for nothing.";
+    "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers "
+    "and messages for nothing.";
 
 void write(std::string const& path, std::string const& content) {
   if (path.empty()) return;
   std::ofstream file(path, std::ios::binary);
   file << content << std::flush;
-  if (!file) throw base::Error({.expected = "a file to write", .found = path + " cannot be written", .where = "command line", .fix = "choose another path"}, base::ExitCode::bad_input);
+  if (!file)
+    throw base::Error({.expected = "a file to write",
+                       .found = path + " cannot be written",
+                       .where = "command line",
+                       .fix = "choose another path"},
+                      base::ExitCode::bad_input);
   std::cout << "written: " << path << '\n';
 }
 
@@ -75,9 +81,10 @@ public:
     watch = {};
     schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = runtime::execution.sends_in_flight});
     std::cout << header(plan)
-              << fmt::format("valid: {} actions run to their end with rendezvous sends ({:.3g} s), and with "
-                             "eager sends ({:.3g} s); made in {:.3g} s\n",
-                             actions, rendezvous, watch.seconds(), made);
+              << fmt::format(
+                     "valid: {} actions run to their end with rendezvous sends ({:.3g} s), and with "
+                     "eager sends ({:.3g} s); made in {:.3g} s\n",
+                     actions, rendezvous, watch.seconds(), made);
     return 0;
   }
 
@@ -85,7 +92,9 @@ public:
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), runtime::execution);
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
     auto const result = plan::simulate(plan.program, costs(plan.stages), runtime::execution, false);
-    std::cout << header(plan) << fmt::format("{:<6} {:>12} {:>12} {:>9} {:>6} {:>6} {:>12}\n", "rank", "busy", "waits", "bubble", "keeps", "slots", "sent");
+    std::cout << header(plan)
+              << fmt::format("{:<6} {:>12} {:>12} {:>9} {:>6} {:>6} {:>12}\n", "rank", "busy", "waits", "bubble",
+                             "keeps", "slots", "sent");
     auto const count = result.ranks.size();
     for (std::size_t r = 0; r < count; ++r) {
       if (count > 40 && r == 20) {
@@ -93,12 +102,14 @@ public:
         r = count - 4;
       }
       auto const& k = result.ranks[r];
-      std::cout << fmt::format("{:<6} {:>12} {:>12} {:>7.1f} % {:>6} {:>6} {:>12}\n", r, time(k.busy), time(result.makespan - k.busy),
-                               100 * (1 - k.busy / result.makespan), k.peak_live, k.slots, base::human_bytes(k.bytes_sent));
+      std::cout << fmt::format("{:<6} {:>12} {:>12} {:>7.1f} % {:>6} {:>6} {:>12}\n", r, time(k.busy),
+                               time(result.makespan - k.busy), 100 * (1 - k.busy / result.makespan), k.peak_live,
+                               k.slots, base::human_bytes(k.bytes_sent));
     }
     std::cout << summary(result) << '\n';
     if (auto const bytes = worst_rank(plan.stages, plan.program); bytes > 0)
-      std::cout << "the largest rank needs " << base::human_bytes(bytes) << " (weights, gradients, moments, activations, scratch)\n";
+      std::cout << "the largest rank needs " << base::human_bytes(bytes)
+                << " (weights, gradients, moments, activations, scratch)\n";
     write(options_.text, schedule::to_text(plan.program));
     write(options_.csv, schedule::to_csv(plan.program));
     if (!options_.svg.empty() || !options_.trace.empty()) pictures(plan);
@@ -106,10 +117,13 @@ public:
   }
 
   int compare() {
-    auto const all = plan::compare_schedules(config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), runtime::execution, !options_.svg.empty());
+    auto const all = plan::compare_schedules(
+        config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), runtime::execution,
+        !options_.svg.empty());
     std::cout << fmt::format("{} pipeline ranks, {} of {} sequences; by time\n", config_.parallel.pp,
                              base::counted(config_.batch.microbatches, "microbatch"), config_.batch.micro)
-              << fmt::format("{:<18} {:>6} {:>12} {:>8} {:>7} {:>12} {:>12}\n", "schedule", "stages", "step", "bubble", "keeps", "rank needs", "sent");
+              << fmt::format("{:<18} {:>6} {:>12} {:>8} {:>7} {:>12} {:>12}\n", "schedule", "stages", "step", "bubble",
+                             "keeps", "rank needs", "sent");
     std::vector<schedule::Timeline> pictures;
     for (auto const& c : all) {
       auto const stages = c.stages_per_rank * config_.parallel.pp;
@@ -117,20 +131,30 @@ public:
         std::cout << fmt::format("{:<18} {:>6} {}\n", c.schedule, stages, c.refused);
         continue;
       }
-      std::cout << fmt::format("{:<18} {:>6} {:>12} {:>6.1f} % {:>7.1f} {:>12} {:>12}\n", c.schedule, stages, time(c.result.step_time),
-                               100 * c.result.bubble(), keeps(c.result, c.stages_per_rank),
-                               c.rank_bytes > 0 ? base::human_bytes(c.rank_bytes) : std::string("-"), base::human_bytes(c.result.bytes_sent()));
-      pictures.push_back(labelled(c.result, c.stages_per_rank > 1 ? fmt::format("{}, {} stages per rank", c.schedule, c.stages_per_rank) : c.schedule, c.stages_per_rank));
+      std::cout << fmt::format("{:<18} {:>6} {:>12} {:>6.1f} % {:>7.1f} {:>12} {:>12}\n", c.schedule, stages,
+                               time(c.result.step_time), 100 * c.result.bubble(), keeps(c.result, c.stages_per_rank),
+                               c.rank_bytes > 0 ? base::human_bytes(c.rank_bytes) : std::string("-"),
+                               base::human_bytes(c.result.bytes_sent()));
+      pictures.push_back(labelled(
+          c.result,
+          c.stages_per_rank > 1 ? fmt::format("{}, {} stages per rank", c.schedule, c.stages_per_rank) : c.schedule,
+          c.stages_per_rank));
     }
-    std::cout << "bubble: share of the ranks' time that is lost; keeps: the most microbatches whose activations a rank holds, of all its layers\n";
+    std::cout << "bubble: share of the ranks' time that is lost; keeps: the most microbatches whose activations a rank "
+                 "holds, of all its layers\n";
     if (!options_.svg.empty())
-      write(options_.svg, schedule::to_svg(pictures, fmt::format("{} pipeline ranks, {}", config_.parallel.pp, base::counted(config_.batch.microbatches, "microbatch")), unit()));
+      write(options_.svg, schedule::to_svg(pictures,
+                                           fmt::format("{} pipeline ranks, {}", config_.parallel.pp,
+                                                       base::counted(config_.batch.microbatches, "microbatch")),
+                                           unit()));
     return 0;
   }
 
 private:
   plan::RankBytes rank_bytes() const {
-    return [this](layout::StageMap const& stages, schedule::Program const& program) { return runtime::rank_bytes(config_, stages, program); };
+    return [this](layout::StageMap const& stages, schedule::Program const& program) {
+      return runtime::rank_bytes(config_, stages, program);
+    };
   }
   double worst_rank(layout::StageMap const& stages, schedule::Program const& program) const {
     auto const bytes = runtime::rank_bytes(config_, stages, program);
@@ -146,7 +170,12 @@ private:
     if (options_.costs.empty()) return costs;
     std::ifstream file(options_.costs, std::ios::binary);
     std::string const text(std::istreambuf_iterator<char>(file), {});
-    if (!file) throw base::Error({.expected = "a table of costs", .found = options_.costs + " cannot be read", .where = "--costs", .fix = "correct the path"}, base::ExitCode::bad_input);
+    if (!file)
+      throw base::Error({.expected = "a table of costs",
+                         .found = options_.costs + " cannot be read",
+                         .where = "--costs",
+                         .fix = "correct the path"},
+                        base::ExitCode::bad_input);
     auto measured = plan::parse_costs(text, stages.num_stages());
     if (measured.message_bytes == 0) measured.message_bytes = costs.message_bytes;
     return measured;
@@ -157,22 +186,27 @@ private:
     if (options_.unit) return fmt::format("{:.4g}", seconds);
     return seconds >= 1 ? fmt::format("{:.4g} s", seconds) : fmt::format("{:.4g} ms", 1e3 * seconds);
   }
-  static double keeps(plan::Simulation const& result, int stages_per_rank) { return static_cast<double>(result.peak_live()) / stages_per_rank; }
+  static double keeps(plan::Simulation const& result, int stages_per_rank) {
+    return static_cast<double>(result.peak_live()) / stages_per_rank;
+  }
 
   std::string header(plan::PipelinePlan const& plan) const {
     return fmt::format("{}: {} on {}, {}\n", plan.schedule, base::counted(plan.program.num_stages, "stage"),
-                       base::counted(plan.program.num_ranks, "pipeline rank"), base::counted(plan.program.num_microbatches, "microbatch"));
+                       base::counted(plan.program.num_ranks, "pipeline rank"),
+                       base::counted(plan.program.num_microbatches, "microbatch"));
   }
   std::string summary(plan::Simulation const& r) const {
-    return fmt::format("step {}, bubble {:.1f} % ({:.1f} % from each rank's first action to its last), {} sent", time(r.step_time), 100 * r.bubble(),
-                       100 * r.span_bubble(), base::human_bytes(r.bytes_sent()));
+    return fmt::format("step {}, bubble {:.1f} % ({:.1f} % from each rank's first action to its last), {} sent",
+                       time(r.step_time), 100 * r.bubble(), 100 * r.span_bubble(), base::human_bytes(r.bytes_sent()));
   }
   schedule::Timeline labelled(plan::Simulation const& r, std::string const& title, int stages_per_rank) const {
     auto timeline = r.timeline;
     timeline.title = title;
     for (auto const& k : r.ranks)
-      timeline.rank_notes.push_back(fmt::format("waits {:.0f} %, keeps {:.3g}", 100 * (1 - k.busy / r.makespan), static_cast<double>(k.peak_live) / stages_per_rank));
-    timeline.caption.push_back(summary(r) + fmt::format("; keeps at most {:.3g} microbatches of activations on a rank", keeps(r, stages_per_rank)));
+      timeline.rank_notes.push_back(fmt::format("waits {:.0f} %, keeps {:.3g}", 100 * (1 - k.busy / r.makespan),
+                                                static_cast<double>(k.peak_live) / stages_per_rank));
+    timeline.caption.push_back(summary(r) + fmt::format("; keeps at most {:.3g} microbatches of activations on a rank",
+                                                        keeps(r, stages_per_rank)));
     return timeline;
   }
   void pictures(plan::PipelinePlan const& plan) {
@@ -180,7 +214,8 @@ private:
     auto timeline = labelled(result, header(plan), std::max(1, plan.program.num_stages / plan.program.num_ranks));
     timeline.title.pop_back();
     timeline.title += ": simulated";
-    timeline.caption.push_back("largest rank: " + base::human_bytes(worst_rank(plan.stages, plan.program)) + " with weights, gradients and moments");
+    timeline.caption.push_back("largest rank: " + base::human_bytes(worst_rank(plan.stages, plan.program)) +
+                               " with weights, gradients and moments");
     if (!options_.svg.empty()) write(options_.svg, schedule::to_svg(timeline, unit()));
     write(options_.trace, schedule::to_chrome_trace(timeline));
   }
@@ -200,13 +235,20 @@ int schedule_command(int argc, char** argv) {
   int (Command::*action)() = nullptr;
   auto const add = [&](char const* name, char const* help, int (Command::*run)(), bool files) {
     auto* sub = app.add_subcommand(name, help);
-    sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")->type_name("FILE [KEY=VALUE ...]");
+    sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")
+        ->type_name("FILE [KEY=VALUE ...]");
     sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(CLI::PositiveNumber);
     sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, messages nothing");
     sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight");
-    sub->add_option("--flops", o.rates.flops, "operations per second of a rank")->check(CLI::PositiveNumber)->capture_default_str();
-    sub->add_option("--bandwidth", o.rates.bandwidth, "bytes per second between two ranks")->check(CLI::PositiveNumber)->capture_default_str();
-    sub->add_option("--latency", o.rates.latency, "seconds of a message")->check(CLI::NonNegativeNumber)->capture_default_str();
+    sub->add_option("--flops", o.rates.flops, "operations per second of a rank")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    sub->add_option("--bandwidth", o.rates.bandwidth, "bytes per second between two ranks")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    sub->add_option("--latency", o.rates.latency, "seconds of a message")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
     sub->add_option("--svg", o.svg, "draw the timeline into this file");
     if (files) {
       sub->add_option("--text", o.text, "write the program as text (pipeline.file reads it)");
@@ -235,7 +277,8 @@ int schedule_command(int argc, char** argv) {
   if (!speaks) return 0;
   std::string input;
   std::vector<std::string> overrides;
-  for (auto const& word : o.words) (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
+  for (auto const& word : o.words)
+    (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
   auto result = config::parse_file(input, overrides, o.ranks);
   if (!result.config) {
     std::cerr << config::format(result.faults) << std::flush;

@@ -79,9 +79,12 @@ std::optional<int> parse(CLI::App& app, Line& line, int argc, char** argv) {
     return code == 0 ? 0 : wrong(err.str());
   }
   for (auto const& word : words) {
-    if (word.starts_with("parallel.")) line.layout.push_back(word);
-    else if (line.checkpoint.empty()) line.checkpoint = word;
-    else return wrong(fmt::format("expected: one checkpoint and keys of [parallel]\nfound:    {}", word));
+    if (word.starts_with("parallel."))
+      line.layout.push_back(word);
+    else if (line.checkpoint.empty())
+      line.checkpoint = word;
+    else
+      return wrong(fmt::format("expected: one checkpoint and keys of [parallel]\nfound:    {}", word));
   }
   if (line.checkpoint.empty()) return wrong("expected: a checkpoint\nfound:    none");
   return {};
@@ -96,12 +99,16 @@ std::optional<int> given(Overrides const& layout, char const* axis) {
   return {};
 }
 
-/// The input of the run that wrote the checkpoint, changed to what only reads: no optimizer state, the plainest schedule, the
-/// layout of the run where its ranks are there, else copies (or what the command line says). `changes` come last.
-std::optional<config::Config> make_config(io::CheckpointHeader const& header, Line const& line, int ranks, Overrides const& changes) {
-  Overrides plain{"data.format=synthetic", "data.path=[]", "data.split=0.0", "optimizer.type=sgd", "optimizer.warmup_steps=0",
-                  "run.eval_batches=0", "run.time_limit=\"\"", "checkpoint.every=0", "checkpoint.resume=none", "checkpoint.load=all",
-                  "pipeline.schedule=1f1b", "pipeline.virtual_stages=0", "pipeline.layers_per_stage=even", "sample.tokens=0"};
+/// The input of the run that wrote the checkpoint, changed to what only reads: no optimizer state, the plainest
+/// schedule, the layout of the run where its ranks are there, else copies (or what the command line says). `changes`
+/// come last.
+std::optional<config::Config> make_config(io::CheckpointHeader const& header, Line const& line, int ranks,
+                                          Overrides const& changes) {
+  Overrides plain{
+      "data.format=synthetic",          "data.path=[]",        "data.split=0.0",         "optimizer.type=sgd",
+      "optimizer.warmup_steps=0",       "run.eval_batches=0",  "run.time_limit=\"\"",    "checkpoint.every=0",
+      "checkpoint.resume=none",         "checkpoint.load=all", "pipeline.schedule=1f1b", "pipeline.virtual_stages=0",
+      "pipeline.layers_per_stage=even", "sample.tokens=0"};
   auto const report = [](config::ParseResult const& result) {
     base::error_once(config::format(result.faults));
     return std::nullopt;
@@ -133,8 +140,8 @@ std::optional<config::Config> make_config(io::CheckpointHeader const& header, Li
 template <class T, class Work>
 int with_model(config::Config const& c, io::Checkpoint const& file, comm::Communicator& world, Work const& work) {
   runtime::Trainer<T> trainer(c, world);
-  io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32, trainer.checkpoint_parts(false),
-                 c.checkpoint.buffer_mb << 20);
+  io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
+                 trainer.checkpoint_parts(false), c.checkpoint.buffer_mb << 20);
   return work(trainer, file.header);
 }
 
@@ -174,25 +181,31 @@ int generate_command(int argc, char** argv) {
   runtime::SampleOptions o;
   o.tokens = 200;
   o.temperature = 0.8;
-  CLI::App app{"Continues a text with the model of a checkpoint, one byte a token. The same text on every layout, up to rounding."};
+  CLI::App app{
+      "Continues a text with the model of a checkpoint, one byte a token. The same text on every layout, up to "
+      "rounding."};
   app.name("p3d generate");
   app.add_option("--prompt", o.prompt, "text to continue");
   app.add_option("--tokens", o.tokens, "tokens to add (200)")->check(CLI::NonNegativeNumber);
-  app.add_option("--temperature", o.temperature, "0: always the most likely token (0.8)")->check(CLI::NonNegativeNumber);
+  app.add_option("--temperature", o.temperature, "0: always the most likely token (0.8)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--top-k", o.top_k, "only the k most likely tokens; 0: all")->check(CLI::NonNegativeNumber);
-  app.add_option("--top-p", o.top_p, "only the most likely tokens that together reach this probability (1)")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--top-p", o.top_p, "only the most likely tokens that together reach this probability (1)")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--seed", o.seed, "another seed, another text (1)");
   if (auto const code = parse(app, line, argc, argv)) return *code;
-  return run(argc, argv, line, [](auto const&) { return Overrides{}; }, [&](auto& trainer, auto const&) {
-    auto const text = trainer.sample(o);
-    if (base::log_rank() == 0) {
-      std::fputs(o.prompt.c_str(), stdout);
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fputs("\n", stdout);
-      std::fflush(stdout);
-    }
-    return 0;
-  });
+  return run(
+      argc, argv, line, [](auto const&) { return Overrides{}; },
+      [&](auto& trainer, auto const&) {
+        auto const text = trainer.sample(o);
+        if (base::log_rank() == 0) {
+          std::fputs(o.prompt.c_str(), stdout);
+          std::fwrite(text.data(), 1, text.size(), stdout);
+          std::fputs("\n", stdout);
+          std::fflush(stdout);
+        }
+        return 0;
+      });
 }
 
 int eval_command(int argc, char** argv) {
@@ -200,13 +213,15 @@ int eval_command(int argc, char** argv) {
   std::vector<std::string> texts;
   CLI::App app{"Loss and perplexity of the model of a checkpoint, on text of your own or on what its run held out."};
   app.name("p3d eval");
-  app.add_option("--file", texts, "text file or folder, may be given again; without it the held-out part of the run's own data")
+  app.add_option("--file", texts,
+                 "text file or folder, may be given again; without it the held-out part of the run's own data")
       ->allow_extra_args(false);
   if (auto const code = parse(app, line, argc, argv)) return *code;
   Overrides changes;
   if (!texts.empty()) {
     std::string list;
-    for (auto const& text : texts) list += fmt::format("{}'''{}'''", list.empty() ? "" : ", ", std::filesystem::absolute(text).string());
+    for (auto const& text : texts)
+      list += fmt::format("{}'''{}'''", list.empty() ? "" : ", ", std::filesystem::absolute(text).string());
     changes = {"data.format=text", "data.path=[" + list + "]", "data.split=0.0"};
   }
   auto const with_data = [&](io::CheckpointHeader const& header) {
@@ -216,8 +231,9 @@ int eval_command(int argc, char** argv) {
     auto const& c = trainer.config();
     auto const split = data::split_tokens(trainer.source().size(), c.data.split);
     auto const score = trainer.score(texts.empty() ? split.held_out : split.training);
-    base::log_root(fmt::format("step {}: loss {:.10f} nats per token, perplexity {:.4f}; {} windows of {} tokens; {}", header.step,
-                               score.loss, std::exp(score.loss), score.windows, c.model.seq_len, trainer.source().describe()));
+    base::log_root(fmt::format("step {}: loss {:.10f} nats per token, perplexity {:.4f}; {} windows of {} tokens; {}",
+                               header.step, score.loss, std::exp(score.loss), score.windows, c.model.seq_len,
+                               trainer.source().describe()));
     return 0;
   });
 }

@@ -11,8 +11,8 @@ namespace p3d::app {
 
 std::string version_text() {
   auto const blas = linalg::blas_version();
-  return fmt::format("{}{}\nMPI             {}\nHDF5            {}\n", base::build_description(), blas.empty() ? "" : " (" + blas + ")",
-                     comm::library_version(), io::hdf5_version());
+  return fmt::format("{}{}\nMPI             {}\nHDF5            {}\n", base::build_description(),
+                     blas.empty() ? "" : " (" + blas + ")", comm::library_version(), io::hdf5_version());
 }
 
 }  // namespace p3d::app

@@ -20,8 +20,7 @@ std::string format(ErrorText const& text) {
   return out;
 }
 
-Error::Error(ErrorText text, ExitCode code)
-    : std::runtime_error(format(text)), text_(std::move(text)), code_(code) {}
+Error::Error(ErrorText text, ExitCode code) : std::runtime_error(format(text)), text_(std::move(text)), code_(code) {}
 
 void contract_violated(char const* condition, char const* file, int line, std::string_view message) {
   throw Error({.expected = fmt::format("{} ({})", message, condition),

@@ -10,7 +10,7 @@ namespace {
 // Where MPI reads and writes; the same for the whole process, set before the first message.
 bool stage_always = false;
 bool mpi_reaches_views = false;
-}
+}  // namespace
 
 void set_always_stage(bool on) { stage_always = on; }
 void set_gpu_aware(bool on) { mpi_reaches_views = on; }
@@ -77,11 +77,11 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
   return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag));
 }
 
-#define P3D_INSTANTIATE(T)                                                                        \
-  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);     \
-  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);              \
-  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);            \
-  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);      \
+#define P3D_INSTANTIATE(T)                                                                    \
+  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction); \
+  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);          \
+  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);        \
+  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);  \
   template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

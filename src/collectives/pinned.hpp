@@ -1,6 +1,6 @@
 #pragma once
-// Host memory for messages of views that MPI is not given: pinned where there is a GPU, and kept for the next message, because
-// pinning takes longer than most messages.
+// Host memory for messages of views that MPI is not given: pinned where there is a GPU, and kept for the next message,
+// because pinning takes longer than most messages.
 
 #include <cstddef>
 #include <memory>

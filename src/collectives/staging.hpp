@@ -1,6 +1,6 @@
 #pragma once
-// The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory or MPI can, in
-// a host copy that the request keeps alive otherwise.
+// The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory or MPI
+// can, in a host copy that the request keeps alive otherwise.
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
@@ -23,7 +23,8 @@ class Buffer {
 public:
   enum class Use { read, write, both };
 
-  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label) : exec_(exec), view_(data, n), use_(use) {
+  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label)
+      : exec_(exec), view_(data, n), use_(use) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     device::fence(exec, std::string("p3d::collectives::") + label);
     if (!stages()) return;

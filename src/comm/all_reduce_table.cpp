@@ -58,7 +58,10 @@ void AllReducer::measure(Communicator& comm) {
     auto const best = std::min_element(time, end);
     auto const chosen = *best < worth_it * *time ? candidates[static_cast<std::size_t>(best - time)] : AllReduce::mpi;
     // Half way, on the logarithmic scale, to the last trial.
-    auto const from = before == 0 ? 0 : static_cast<std::int64_t>(std::sqrt(static_cast<double>(before) * static_cast<double>(trial.bytes)));
+    auto const from =
+        before == 0
+            ? 0
+            : static_cast<std::int64_t>(std::sqrt(static_cast<double>(before) * static_cast<double>(trial.bytes)));
     if (table.empty() || table.back().algorithm != chosen) table.push_back({from, chosen});
     before = trial.bytes;
     time = end;

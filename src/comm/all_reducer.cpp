@@ -54,7 +54,8 @@ struct AllReducer::Region {
   ~Region() {
     if (!node_memory_is_open()) return;
     auto* const own = own_node_memory() + offset;
-    retire_region(offset, bytes, SharedEngine::users(own), regions.empty() ? 0 : static_cast<std::uint32_t>(regions.size() - 1));
+    retire_region(offset, bytes, SharedEngine::users(own),
+                  regions.empty() ? 0 : static_cast<std::uint32_t>(regions.size() - 1));
   }
 };
 
@@ -62,16 +63,21 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
   auto const algorithm = settings.algorithm;
   find_places(comm);
   bool const one_each = most_on_a_node_ == 1;  // nothing to share
-  bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical || (algorithm == AllReduce::automatic && !one_each);
+  bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical ||
+                      (algorithm == AllReduce::automatic && !one_each);
   if (shares && !find_regions(comm) && algorithm != AllReduce::automatic) {
-    throw base::Error({.expected = fmt::format("memory that the ranks of a node share, for the all-reduce '{}'", to_string(algorithm)),
-                       .found = node_memory_is_open() ? std::string("no room left in it, on some rank") : "none: " + node_memory_fault(),
+    throw base::Error({.expected = fmt::format("memory that the ranks of a node share, for the all-reduce '{}'",
+                                               to_string(algorithm)),
+                       .found = node_memory_is_open() ? std::string("no room left in it, on some rank")
+                                                      : "none: " + node_memory_fault(),
                        .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
-                       .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to \"ring\" or \"tree\""});
+                       .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
+                              "\"ring\" or \"tree\""});
   }
   if (region_) make_shared(comm, settings.fixed_order);
   bool const measures = algorithm == AllReduce::automatic && !settings.fixed_order;
-  if (algorithm == AllReduce::ring || algorithm == AllReduce::tree || measures || (algorithm == AllReduce::automatic && !shared_)) {
+  if (algorithm == AllReduce::ring || algorithm == AllReduce::tree || measures ||
+      (algorithm == AllReduce::automatic && !shared_)) {
     make_messages(comm);
   }
   if (algorithm == AllReduce::automatic) {
@@ -101,7 +107,8 @@ void AllReducer::find_places(Communicator& comm) {
   }
   team_ = nodes.at(here.node);
   numbers_.assign(static_cast<std::size_t>(size_), -1);
-  for (int const r : team_) numbers_[static_cast<std::size_t>(r)] = static_cast<int>(records[static_cast<std::size_t>(r)][1]);
+  for (int const r : team_)
+    numbers_[static_cast<std::size_t>(r)] = static_cast<int>(records[static_cast<std::size_t>(r)][1]);
 }
 
 /// A region for each rank; false, and none, when some rank has no room.
@@ -116,7 +123,8 @@ bool AllReducer::find_regions(Communicator& comm) {
     return false;
   }
   for (int const r : team_) {
-    region_->regions.push_back(node_memory_of(numbers_[static_cast<std::size_t>(r)]) + offsets[static_cast<std::size_t>(r)]);
+    region_->regions.push_back(node_memory_of(numbers_[static_cast<std::size_t>(r)]) +
+                               offsets[static_cast<std::size_t>(r)]);
   }
   return true;
 }
@@ -144,7 +152,8 @@ void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
     if (lane_.valid() && fixed_order) {
       // Two steps of half the buffer beat up and down with all of it, but many short ones do not.
       auto steps = num_nodes_ <= 4 ? ring_steps(lane_.rank(), num_nodes_) : tree_steps(lane_.rank(), num_nodes_);
-      between = std::make_unique<MessageEngine>(lane_.mpi(), lane_.name(), std::move(steps), sizes_of_many_nodes.slot, 0);
+      between =
+          std::make_unique<MessageEngine>(lane_.mpi(), lane_.name(), std::move(steps), sizes_of_many_nodes.slot, 0);
     } else if (lane_.valid()) {
       between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name());
     }
@@ -192,7 +201,8 @@ std::string AllReducer::describe() const {
   std::vector<std::string> parts;
   for (auto const& row : table_) {
     parts.push_back(row.bytes == 0 ? std::string(to_string(row.algorithm))
-                                   : fmt::format("{} from {}", to_string(row.algorithm), base::human_bytes(static_cast<double>(row.bytes))));
+                                   : fmt::format("{} from {}", to_string(row.algorithm),
+                                                 base::human_bytes(static_cast<double>(row.bytes))));
   }
   return base::join(parts, ", ");
 }

@@ -50,13 +50,13 @@ private:
   int size_ = 1;
   int num_nodes_ = 1;
   int most_on_a_node_ = 1;
-  int lanes_ = 1;            ///< ranks of the smallest node
-  std::vector<int> team_;    ///< the ranks on this node
-  std::vector<int> numbers_; ///< by rank: its number on this node, -1 on others
+  int lanes_ = 1;             ///< ranks of the smallest node
+  std::vector<int> team_;     ///< the ranks on this node
+  std::vector<int> numbers_;  ///< by rank: its number on this node, -1 on others
   Communicator messages_, lane_;
   std::unique_ptr<Region> region_;
   std::unique_ptr<Engine> shared_, ring_, tree_;  ///< leave before the region does
-  std::vector<Row> table_;   ///< ascending; the first row begins at 0
+  std::vector<Row> table_;                        ///< ascending; the first row begins at 0
 };
 
 }  // namespace p3d::comm::detail

@@ -39,8 +39,8 @@ void close_bells() {
 
 bool have_bells() { return own != nullptr; }
 
-// News before bell here, bell before news in arm_bell(): with a full fence between the two on both sides, either the sleeper
-// sees the news or the bringer sees the sleeper.
+// News before bell here, bell before news in arm_bell(): with a full fence between the two on both sides, either the
+// sleeper sees the news or the bringer sees the sleeper.
 void ring_bells(std::vector<int> const& node_ranks) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int const rank : node_ranks) ring_bell(rank);
@@ -66,7 +66,8 @@ void sleep_on_bell(int microseconds) {
   timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
 #if defined(__linux__)
   if (own != nullptr) {
-    syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr, 0);  // a signal ends it early
+    syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr,
+            0);  // a signal ends it early
     return;
   }
 #endif

@@ -1,6 +1,6 @@
 #pragma once
-// A bell for each rank of this node, in the memory they share: who waits sleeps on its own, who has news for others rings
-// theirs. Where there is none (no shared memory, no Linux), a sleep lasts its full time.
+// A bell for each rank of this node, in the memory they share: who waits sleeps on its own, who has news for others
+// rings theirs. Where there is none (no shared memory, no Linux), a sleep lasts its full time.
 
 #include <cstddef>
 #include <vector>
@@ -16,8 +16,8 @@ bool have_bells();
 void ring_bells(std::vector<int> const& node_ranks);
 void ring_bell(int node_rank);
 
-/// One sleep: arm the bell, look once more whether there is news (whoever brings it from now on rings), then sleep until
-/// rung, but not longer than `microseconds`; disarm in any case.
+/// One sleep: arm the bell, look once more whether there is news (whoever brings it from now on rings), then sleep
+/// until rung, but not longer than `microseconds`; disarm in any case.
 void arm_bell();
 void sleep_on_bell(int microseconds);
 void disarm_bell();

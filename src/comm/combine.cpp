@@ -20,11 +20,15 @@ struct Sum {
 };
 struct Max {
   template <class T>
-  T operator()(T a, T b) const { return a < b ? b : a; }
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
 };
 struct Min {
   template <class T>
-  T operator()(T a, T b) const { return b < a ? b : a; }
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
 };
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -37,9 +41,13 @@ using Out = std::byte* const*;
 using In = std::byte const* const*;
 
 template <class T>
-T* as(std::byte* array) { return reinterpret_cast<T*>(array); }
+T* as(std::byte* array) {
+  return reinterpret_cast<T*>(array);
+}
 template <class T>
-T const* as(std::byte const* array) { return reinterpret_cast<T const*>(array); }
+T const* as(std::byte const* array) {
+  return reinterpret_cast<T const*>(array);
+}
 
 // One pass over all arrays. Element i alone is read and written, so an input that is also an output does no harm.
 
@@ -107,7 +115,8 @@ void combine_as(std::span<std::byte* const> out, std::span<std::byte const* cons
 }
 
 template <class T>
-void combine_type(Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
+void combine_type(Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in,
+                  std::int64_t count) {
   switch (op) {
     case Reduction::sum: return combine_as<T, Sum>(out, in, count);
     case Reduction::max: return combine_as<T, Max>(out, in, count);
@@ -117,7 +126,8 @@ void combine_type(Reduction op, std::span<std::byte* const> out, std::span<std::
 
 }  // namespace
 
-void combine(Type type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
+void combine(Type type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in,
+             std::int64_t count) {
   switch (type) {
     case Type::int32: return combine_type<std::int32_t>(op, out, in, count);
     case Type::int64: return combine_type<std::int64_t>(op, out, in, count);

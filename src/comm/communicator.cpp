@@ -19,11 +19,11 @@ void check(int code, char const* call, std::string const& communicator) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
-  throw base::Error({.expected = fmt::format("{} to succeed", call),
-                     .found = fmt::format("MPI error {}: {}", code, std::string(text, length)),
-                     .where = fmt::format("rank {} of {}, communicator '{}'", base::log_rank(), base::log_num_ranks(),
-                                          communicator),
-                     .fix = "see MPI's text; when another rank failed first, its message is the one to read"});
+  throw base::Error(
+      {.expected = fmt::format("{} to succeed", call),
+       .found = fmt::format("MPI error {}: {}", code, std::string(text, length)),
+       .where = fmt::format("rank {} of {}, communicator '{}'", base::log_rank(), base::log_num_ranks(), communicator),
+       .fix = "see MPI's text; when another rank failed first, its message is the one to read"});
 }
 
 bool mpi_runs() {

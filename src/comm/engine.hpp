@@ -1,7 +1,7 @@
 #pragma once
-// An engine carries out p3d's own all-reduces of one communicator, first come first served, in small steps that never block.
-// Nothing runs in the background: whoever tests or waits for any operation of this process moves all engines on, as MPI
-// does with its own operations. So a rank that waits for one thing never holds up a peer that waits for another.
+// An engine carries out p3d's own all-reduces of one communicator, first come first served, in small steps that never
+// block. Nothing runs in the background: whoever tests or waits for any operation of this process moves all engines on,
+// as MPI does with its own operations. So a rank that waits for one thing never holds up a peer that waits for another.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -37,8 +37,8 @@ public:
   /// Takes `work` without a place among the engines that are moved on by all: for an engine inside another.
   virtual void enqueue(Work& work) = 0;
   virtual bool idle() const = 0;
-  /// Touches no buffer again. For a request that is given up while an exception unwinds: its peers will not get what they wait
-  /// for, and their watchdog says so.
+  /// Touches no buffer again. For a request that is given up while an exception unwinds: its peers will not get what
+  /// they wait for, and their watchdog says so.
   void stop();
 
 private:

@@ -64,10 +64,11 @@ Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_ex
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   base::set_log_rank(rank, size);
   if (provided < MPI_THREAD_FUNNELED) {
-    throw base::Error({.expected = "an MPI library that allows threads beside the one that calls MPI (MPI_THREAD_FUNNELED)",
-                       .found = "one that does not",
-                       .where = fmt::format("rank {}", rank),
-                       .fix = "use an MPI library built with thread support"});
+    throw base::Error(
+        {.expected = "an MPI library that allows threads beside the one that calls MPI (MPI_THREAD_FUNNELED)",
+         .found = "one that does not",
+         .where = fmt::format("rank {}", rank),
+         .fix = "use an MPI library built with thread support"});
   }
 #if defined(__linux__)
   prctl(PR_SET_TIMERSLACK, 1000UL);  // sleeps of 20 us last 20 us, not 70

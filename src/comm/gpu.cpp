@@ -1,5 +1,5 @@
-// Asks the MPI library at hand. MPICH, Open MPI and their descendants offer functions for that, but under different names
-// and in different headers, or in none: they are looked up by name in the running program.
+// Asks the MPI library at hand. MPICH, Open MPI and their descendants offer functions for that, but under different
+// names and in different headers, or in none: they are looked up by name in the running program.
 
 #include <p3d/comm/gpu.hpp>
 
@@ -31,7 +31,8 @@ Function* find(char const* name) {
 }  // namespace
 
 std::optional<bool> reaches_memory_of(std::string_view backend) {
-  auto const* const vendor = std::find_if(vendors.begin(), vendors.end(), [&](auto const& v) { return v.backend == backend; });
+  auto const* const vendor =
+      std::find_if(vendors.begin(), vendors.end(), [&](auto const& v) { return v.backend == backend; });
   if (vendor == vendors.end()) return true;
   std::optional<bool> answer;
   for (char const* const name : vendor->functions) {
@@ -56,7 +57,8 @@ std::string library_version() {
     if (c == '\t') c = ' ';
   }
   std::string tidy;
-  std::unique_copy(version.begin(), version.end(), std::back_inserter(tidy), [](char a, char b) { return a == ' ' && b == ' '; });
+  std::unique_copy(version.begin(), version.end(), std::back_inserter(tidy),
+                   [](char a, char b) { return a == ' ' && b == ' '; });
   return tidy;
 }
 

@@ -33,7 +33,7 @@ struct CommRecord {
   bool owned;
   int rank = 0;
   int size = 1;
-  std::int64_t collectives = 0;                              ///< started so far: the same number on every rank
+  std::int64_t collectives = 0;                             ///< started so far: the same number on every rank
   std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by (peer, direction)
   Communicator::Accounting accounting;
   std::unique_ptr<AllReducer> all_reducer;  ///< null: MPI reduces
@@ -44,10 +44,10 @@ struct CommRecord {
 struct Pending {
   std::shared_ptr<CommRecord> comm;
   char const* operation = "";
-  int peer = -1;               ///< in the communicator; -1 for collectives
+  int peer = -1;              ///< in the communicator; -1 for collectives
   std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
   MPI_Datatype type = MPI_BYTE;
-  Engine* engine = nullptr;    ///< carries out `work`; null: MPI carries out `parts`
+  Engine* engine = nullptr;  ///< carries out `work`; null: MPI carries out `parts`
   Work work;
   std::vector<MPI_Request> parts;
   std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
@@ -56,16 +56,16 @@ struct Pending {
   int exceptions = std::uncaught_exceptions();
 };
 
-/// Moves all engines on, and asks whether the operation is over: one MPI_Test for each part that is still open. Throws when MPI
-/// reports an error or a message has the wrong length.
+/// Moves all engines on, and asks whether the operation is over: one MPI_Test for each part that is still open. Throws
+/// when MPI reports an error or a message has the wrong length.
 bool test(Pending& pending);
 /// THE wait. See wait.hpp.
 void wait(Pending& pending);
 /// Runs the hooks and drops what was kept alive.
 void finish(Pending& pending);
 
-/// A barrier that the watchdog sees, before a call that is collective and blocking: when all ranks have arrived, the call
-/// itself cannot hang.
+/// A barrier that the watchdog sees, before a call that is collective and blocking: when all ranks have arrived, the
+/// call itself cannot hang.
 void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation);
 
 }  // namespace p3d::comm::detail

@@ -42,7 +42,8 @@ void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
   bool positive = true;
   std::vector<std::string> factors;
   for (std::size_t i = 0; i < axes.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) P3D_REQUIRE(axes[i].name != axes[j].name, "axes of a mesh have different names");
+    for (std::size_t j = 0; j < i; ++j)
+      P3D_REQUIRE(axes[i].name != axes[j].name, "axes of a mesh have different names");
     positive = positive && axes[i].size >= 1;
     // Saturates: a wrong product must not overflow into the right one.
     product = std::min<std::int64_t>(product * std::max(axes[i].size, 0), std::int64_t{1} << 31);
@@ -59,7 +60,8 @@ void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
 
 }  // namespace
 
-Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first) : axes_(std::move(axes_fastest_first)) {
+Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
+    : axes_(std::move(axes_fastest_first)) {
   check_axes(axes_, parent.size());
   std::size_t const n = axes_.size();
   int const ndims = static_cast<int>(n);
@@ -69,7 +71,8 @@ Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
   std::vector<int> dims(n), periods(n, 0), coordinates(n);
   for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = axes_[i].size;
   MPI_Comm handle = MPI_COMM_NULL;
-  detail::check(MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle), "MPI_Cart_create", parent.name());
+  detail::check(MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle), "MPI_Cart_create",
+                parent.name());
   cart_ = Communicator::adopt(handle, "world");
   detail::check(MPI_Cart_coords(handle, cart_.rank(), ndims, coordinates.data()), "MPI_Cart_coords", "world");
   coordinates_.assign(coordinates.rbegin(), coordinates.rend());
@@ -119,7 +122,8 @@ Communicator& Mesh::along(std::initializer_list<char const*> axes) {
 void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) {
   int num_ranks = 0;
   detail::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size", "world");
-  bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring && settings.algorithm != AllReduce::tree;
+  bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring &&
+                            settings.algorithm != AllReduce::tree;
   if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) open_node_memory(buffer_bytes);
   // The same order on all ranks.
   cart_.prepare(settings);

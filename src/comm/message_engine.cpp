@@ -16,7 +16,11 @@ constexpr int tags = 1 << 14;  // of a family; MPI has 2^15 at least
 }  // namespace
 
 MessageEngine::MessageEngine(MPI_Comm comm, std::string name, Steps steps, std::size_t segment_bytes, int family)
-    : comm_(comm), name_(std::move(name)), steps_(std::move(steps)), segment_bytes_(segment_bytes), first_tag_(family * tags),
+    : comm_(comm),
+      name_(std::move(name)),
+      steps_(std::move(steps)),
+      segment_bytes_(segment_bytes),
+      first_tag_(family * tags),
       runs_(runs_at_once) {}
 
 void MessageEngine::enqueue(Work& work) { works_.push_back(&work); }
@@ -34,11 +38,13 @@ bool MessageEngine::advance() {
 
 /// Gives a free run the next segment, if there is one.
 bool MessageEngine::open(Run& run) {
-  auto const next = std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->count; });
+  auto const next =
+      std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->count; });
   if (next == works_.end()) return false;
   auto& work = **next;
   auto const size = static_cast<std::int64_t>(size_of(work.type));
-  std::int64_t const most = std::min(std::max<std::int64_t>(1, static_cast<std::int64_t>(segment_bytes_) / size), elements_per_call(size));
+  std::int64_t const most =
+      std::min(std::max<std::int64_t>(1, static_cast<std::int64_t>(segment_bytes_) / size), elements_per_call(size));
   run.work = &work;
   run.begin = work.started;
   run.count = std::min(work.count - work.started, most);
@@ -51,16 +57,20 @@ bool MessageEngine::open(Run& run) {
 
 void MessageEngine::begin_exchange(Run& run, Step const& step) {
   auto const& work = *run.work;
-  auto const length = [&](int chunk) { return static_cast<int>(chunk_begin(run, chunk + 1) - chunk_begin(run, chunk)); };
+  auto const length = [&](int chunk) {
+    return static_cast<int>(chunk_begin(run, chunk + 1) - chunk_begin(run, chunk));
+  };
   auto const place = [&](int chunk) { return work.at(run.begin + chunk_begin(run, chunk)); };
   // Chunks of a short buffer may be empty: on both sides, so neither sends.
   if (int const n = length(step.receive_chunk); step.receive_from >= 0 && n > 0) {
     if (step.adds) run.arrived.resize(static_cast<std::size_t>(n) * size_of(work.type));
     auto* const to = step.adds ? run.arrived.data() : place(step.receive_chunk);
-    check(MPI_Irecv(to, n, mpi_type(work.type), step.receive_from, run.tag, comm_, &run.requests[0]), "MPI_Irecv", name_);
+    check(MPI_Irecv(to, n, mpi_type(work.type), step.receive_from, run.tag, comm_, &run.requests[0]), "MPI_Irecv",
+          name_);
   }
   if (int const n = length(step.send_chunk); step.send_to >= 0 && n > 0) {
-    check(MPI_Isend(place(step.send_chunk), n, mpi_type(work.type), step.send_to, run.tag, comm_, &run.requests[1]), "MPI_Isend", name_);
+    check(MPI_Isend(place(step.send_chunk), n, mpi_type(work.type), step.send_to, run.tag, comm_, &run.requests[1]),
+          "MPI_Isend", name_);
   }
   run.exchanging = true;
 }
@@ -96,7 +106,8 @@ bool MessageEngine::move(Run& run) {
 
 void MpiEngine::enqueue(Work& work) {
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(work.type), mpi_op(work.op), comm_, &request),
+  check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(work.type), mpi_op(work.op),
+                       comm_, &request),
         "MPI_Iallreduce", name_);
   open_.emplace_back(&work, request);
 }

@@ -90,7 +90,8 @@ void open_window(NodeMemory& memory, std::size_t buffer_bytes) {
   MPI_Comm_size(memory.comm, &size);
   void* own = nullptr;
   memory.bytes = bytes_for_regions + buffer_bytes;
-  int const code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(memory.bytes), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
+  int const code =
+      MPI_Win_allocate_shared(static_cast<MPI_Aint>(memory.bytes), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
   std::int32_t good = code == MPI_SUCCESS ? 1 : 0;
   check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
   if (good == 0) {
@@ -153,7 +154,8 @@ void free_region(std::int64_t offset, std::size_t bytes) {
   the_memory.free.push_back({begin, begin + whole_pages(bytes)});
 }
 
-void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users, std::uint32_t expected) {
+void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users,
+                   std::uint32_t expected) {
   auto const begin = static_cast<std::size_t>(offset);
   the_memory.retired.push_back({begin, begin + whole_pages(bytes), users, expected});
 }
@@ -167,7 +169,8 @@ SharedBuffer::SharedBuffer(std::size_t bytes) : bytes_(bytes) {
   offset_ = detail::allocate_region(bytes);
 }
 
-SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept : offset_(std::exchange(other.offset_, 0)), bytes_(other.bytes_) {}
+SharedBuffer::SharedBuffer(SharedBuffer&& other) noexcept
+    : offset_(std::exchange(other.offset_, 0)), bytes_(other.bytes_) {}
 
 SharedBuffer& SharedBuffer::operator=(SharedBuffer&& other) noexcept {
   std::swap(offset_, other.offset_);
@@ -190,7 +193,8 @@ void open_node_memory(std::size_t buffer_bytes) {
   int world_rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   watched_barrier(MPI_COMM_WORLD, "world", "open node memory");
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &memory.comm), "MPI_Comm_split_type", "world");
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &memory.comm),
+        "MPI_Comm_split_type", "world");
   MPI_Comm_set_errhandler(memory.comm, MPI_ERRORS_RETURN);
   int rank = 0;
   MPI_Comm_rank(memory.comm, &rank);

@@ -1,7 +1,7 @@
 #pragma once
-// Memory that all ranks of this node read and write: one MPI shared-memory window for the life of the process, out of which
-// the communicators get their regions. (A window for each communicator would cost about ten blocking collectives each, which
-// take seconds together when ranks outnumber cores, and could only be freed by all of its ranks together.)
+// Memory that all ranks of this node read and write: one MPI shared-memory window for the life of the process, out of
+// which the communicators get their regions. (A window for each communicator would cost about ten blocking collectives
+// each, which take seconds together when ranks outnumber cores, and could only be freed by all of its ranks together.)
 // Each rank's bell (bell.hpp) lies at the beginning of its part.
 
 #include <atomic>
@@ -34,6 +34,7 @@ std::int64_t allocate_region(std::size_t bytes);
 /// Gives back what nobody reads any more. Local.
 void free_region(std::int64_t offset, std::size_t bytes);
 /// Gives a region back. It is used again only once `*users` counts `expected`: when all peers have left it.
-void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users, std::uint32_t expected);
+void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint32_t> const* users,
+                   std::uint32_t expected);
 
 }  // namespace p3d::comm::detail

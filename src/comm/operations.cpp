@@ -103,8 +103,8 @@ Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Red
   }
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op),
-                                           state_->mpi, part);
+      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op), state_->mpi,
+                            part);
     });
   });
   return request;
@@ -117,8 +117,8 @@ Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t cou
   auto& pending = *request.state_;
   if (count_each <= limit(type, size())) {
     start(pending, "MPI_Ireduce_scatter_block", [&](MPI_Request* part) {
-      return MPI_Ireduce_scatter_block(in, out, static_cast<int>(count_each), mpi_type(type),
-                                                      mpi_op(op), state_->mpi, part);
+      return MPI_Ireduce_scatter_block(in, out, static_cast<int>(count_each), mpi_type(type), mpi_op(op), state_->mpi,
+                                       part);
     });
     return request;
   }
@@ -126,8 +126,8 @@ Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t cou
   for (int owner = 0; owner < size(); ++owner) {
     detail::for_each_part(count_each, limit(type), [&](std::int64_t first, int length) {
       start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
-        return MPI_Ireduce(at(in, owner * count_each + first, type), at(out, first, type), length,
-                                          mpi_type(type), mpi_op(op), owner, state_->mpi, part);
+        return MPI_Ireduce(at(in, owner * count_each + first, type), at(out, first, type), length, mpi_type(type),
+                           mpi_op(op), owner, state_->mpi, part);
       });
     });
   }
@@ -148,8 +148,8 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
     detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", name);
     detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", name);
     start(*request.state_, "MPI_Iallgather", [&](MPI_Request* part) {
-      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type),
-                                           at(out, first, type), 1, strided, state_->mpi, part);
+      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type), at(out, first, type),
+                            1, strided, state_->mpi, part);
     });
     MPI_Type_free(&strided);  // both live on in the operation
     MPI_Type_free(&packed);

@@ -60,7 +60,8 @@ Request& Request::operator=(Request&& other) noexcept {
 Request::~Request() {
   if (!state_) return;
   if (std::uncaught_exceptions() > state_->exceptions || !detail::mpi_runs()) {
-    // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never freed.
+    // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never
+    // freed.
     bool open = state_->engine != nullptr && !state_->work.done;
     if (open) state_->engine->stop();
     for (auto& part : state_->parts) {

@@ -42,7 +42,9 @@ std::size_t SharedEngine::region_bytes(SharedSizes const& sizes) {
   return sizeof(Counters) + num_slots * (sizeof(Head) + sizes.slot);
 }
 
-std::atomic<std::uint32_t> const* SharedEngine::users(std::byte* region) { return &reinterpret_cast<Counters*>(region)->gone; }
+std::atomic<std::uint32_t> const* SharedEngine::users(std::byte* region) {
+  return &reinterpret_cast<Counters*>(region)->gone;
+}
 
 SharedEngine::SharedEngine(Team team, SharedSizes sizes, std::unique_ptr<Engine> between)
     : team_(std::move(team)), sizes_(sizes), between_(std::move(between)), released_(team_.regions.size()) {
@@ -91,7 +93,8 @@ bool SharedEngine::advance() {
   for (int pass = 0; pass < passes_per_advance; ++pass) {
     bool any = false;
     // What others wait for first: the parts, then the inputs.
-    for (auto const stage : {&SharedEngine::reduce, &SharedEngine::settle, &SharedEngine::post, &SharedEngine::collect, &SharedEngine::finish}) {
+    for (auto const stage : {&SharedEngine::reduce, &SharedEngine::settle, &SharedEngine::post, &SharedEngine::collect,
+                             &SharedEngine::finish}) {
       if ((this->*stage)()) any = true;
     }
     if (!any) break;
@@ -130,7 +133,8 @@ bool SharedEngine::post() {
   auto const bytes = static_cast<std::size_t>(segment.count * size);
   auto* const begin = work.at(segment.begin);
   auto* const memory = team_.memories[static_cast<std::size_t>(team_.me)];
-  segment.in_place = !segment.direct && std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + team_.own_bytes);
+  segment.in_place =
+      !segment.direct && std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + team_.own_bytes);
   own.place = segment.in_place ? static_cast<std::uint64_t>(begin - memory) : 0;
   if (segment.in_place) {
     // nothing to copy
@@ -142,7 +146,8 @@ bool SharedEngine::post() {
     auto* const to = data(team_.me, slot);
     std::memcpy(to, work.at(segment.begin), static_cast<std::size_t>(mine.begin * size));
     std::int64_t const after = mine.begin + mine.count;
-    std::memcpy(to + after * size, work.at(segment.begin + after), static_cast<std::size_t>((segment.count - after) * size));
+    std::memcpy(to + after * size, work.at(segment.begin + after),
+                static_cast<std::size_t>((segment.count - after) * size));
   }
   own.collected = collected_;
   own.posted.store(++posted_, std::memory_order_release);
@@ -237,10 +242,11 @@ void SharedEngine::fetch_parts(Segment const& segment, int slot) {
   auto& work = *segment.work;
   auto const size = static_cast<std::int64_t>(size_of(work.type));
   for (int lane = 0; lane < team_.lanes; ++lane) {
-    int const member = (team_.me + lane) % team_.lanes;  // not all from the same one at once
+    int const member = (team_.me + lane) % team_.lanes;                   // not all from the same one at once
     if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
     auto const range = part(segment, member);
-    std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size, static_cast<std::size_t>(range.count * size));
+    std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size,
+                static_cast<std::size_t>(range.count * size));
   }
 }
 

@@ -1,17 +1,21 @@
 #pragma once
 // All-reduce through memory that the ranks of a node share; between nodes, each part through another engine.
 //
-// A buffer goes in segments, numbered through over the life of the communicator; segment k uses slot k mod num_slots of every
-// rank's region, so several are in flight. Of each segment a rank
-//   posts     what the others have to sum from its buffer into its slot, or where it lies: a buffer in the node's memory
+// A buffer goes in segments, numbered through over the life of the communicator; segment k uses slot k mod num_slots of
+// every rank's region, so several are in flight. Of each segment a rank
+//   posts     what the others have to sum from its buffer into its slot, or where it lies: a buffer in the node's
+//   memory
 //             (allocate_shared) is read where it is,
-//   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot or buffer and straight
-//             into the others' buffers that are in the node's memory. Then each line of the cache goes to the one rank that sums
-//             it and later back; fetching the results instead moves it twice and takes its ownership twice,
-//   collects  the other parts, when all have reduced: out of their slots, if its own buffer is not in the node's memory.
+//   reduces   its own part out of all slots, when all have posted, in the order of ranks, into its slot or buffer and
+//   straight
+//             into the others' buffers that are in the node's memory. Then each line of the cache goes to the one rank
+//             that sums it and later back; fetching the results instead moves it twice and takes its ownership twice,
+//   collects  the other parts, when all have reduced: out of their slots, if its own buffer is not in the node's
+//   memory.
 // Over several nodes all parts are collected, since they are final only after their travels.
-// Short buffers go in one sweep: post all, then every rank sums everything itself (the same order, so the same bits). A slot
-// is posted to again, and a buffer that was read in its place is given back, when all ranks have collected what was in it.
+// Short buffers go in one sweep: post all, then every rank sums everything itself (the same order, so the same bits). A
+// slot is posted to again, and a buffer that was read in its place is given back, when all ranks have collected what
+// was in it.
 
 #include <atomic>
 #include <memory>
@@ -23,8 +27,8 @@ namespace p3d::comm::detail {
 
 /// Sizes in bytes, chosen by benchmarks/allreduce.
 struct SharedSizes {
-  std::size_t slot = std::size_t{512} << 10;    ///< most of a segment
-  std::size_t direct = std::size_t{4} << 10;    ///< buffers up to this go in one sweep
+  std::size_t slot = std::size_t{512} << 10;  ///< most of a segment
+  std::size_t direct = std::size_t{4} << 10;  ///< buffers up to this go in one sweep
 };
 
 class SharedEngine final : public Engine {
@@ -45,7 +49,8 @@ public:
   /// How many others have left a region for good.
   static std::atomic<std::uint32_t> const* users(std::byte* region);
 
-  /// `between`: sums this rank's part over the nodes; null where the team is the whole communicator or this rank has no part.
+  /// `between`: sums this rank's part over the nodes; null where the team is the whole communicator or this rank has no
+  /// part.
   SharedEngine(Team team, SharedSizes sizes, std::unique_ptr<Engine> between);
   /// Says in all regions that this rank has left them.
   ~SharedEngine() override;
@@ -64,7 +69,7 @@ private:
     bool direct = false;
     bool in_place = false;  ///< the others read it in this rank's buffer
     bool lent = false;      ///< and may read this rank's part of the result there
-    Work travels;  ///< this rank's part on its way between the nodes
+    Work travels;           ///< this rank's part on its way between the nodes
   };
   struct Range {
     std::int64_t begin, count;
@@ -93,14 +98,15 @@ private:
   Team team_;
   SharedSizes sizes_;
   std::unique_ptr<Engine> between_;
-  std::vector<Work*> works_;          ///< unfinished, oldest first
-  std::size_t posting_ = 0;           ///< the first of them that is not posted wholly
+  std::vector<Work*> works_;  ///< unfinished, oldest first
+  std::size_t posting_ = 0;   ///< the first of them that is not posted wholly
   Segment segments_[num_slots];
-  // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to collected_,
-  // read by nobody up to finished_.
+  // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to
+  // collected_, read by nobody up to finished_.
   std::uint64_t posted_ = 0, reduced_ = 0, settled_ = 0, collected_ = 0, finished_ = 0;
-  int seen_posts_ = 0, seen_reductions_ = 0;  ///< members known to have posted, reduced the oldest segment that waits for it
-  std::vector<std::uint64_t> released_;       ///< by member: segments that it is known to have collected
+  int seen_posts_ = 0,
+      seen_reductions_ = 0;              ///< members known to have posted, reduced the oldest segment that waits for it
+  std::vector<std::uint64_t> released_;  ///< by member: segments that it is known to have collected
   std::vector<std::byte const*> inputs_;
   std::vector<std::byte*> outputs_;
 };

@@ -21,16 +21,17 @@ constexpr double seconds_between_answers = 0.01;
 
 void set_wait_policy(WaitPolicy policy) {
   P3D_REQUIRE(policy.timeout_s > 0.0, "a wait has a positive time budget");
-  P3D_REQUIRE(policy.sleep_min_us > 0 && policy.sleep_max_us >= policy.sleep_min_us, "sleeps grow from a positive length");
+  P3D_REQUIRE(policy.sleep_min_us > 0 && policy.sleep_max_us >= policy.sleep_min_us,
+              "sleeps grow from a positive length");
   the_policy = policy;
 }
 
 WaitPolicy wait_policy() { return the_policy; }
 
-// Chosen from measurements (the tables are in the history of this file). With 8 ranks on 4 otherwise idle cores an 8-byte
-// all-reduce took about 0.01 to 0.1 ms with 500 yields before sleeping, 0.5 to 1.4 ms with sleeps alone, and 5 to 10 ms when
-// every rank polls (MPI_Allreduce). When other programs load the cores, yields lose to sleeps alone by up to 2 times; with
-// uneven work between the reductions no difference could be told.
+// Chosen from measurements (the tables are in the history of this file). With 8 ranks on 4 otherwise idle cores an
+// 8-byte all-reduce took about 0.01 to 0.1 ms with 500 yields before sleeping, 0.5 to 1.4 ms with sleeps alone, and 5
+// to 10 ms when every rank polls (MPI_Allreduce). When other programs load the cores, yields lose to sleeps alone by up
+// to 2 times; with uneven work between the reductions no difference could be told.
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores) {
   WaitPolicy policy;
   policy.timeout_s = timeout_s;

@@ -51,7 +51,7 @@ struct Watchdog {
   InWait const* wait = nullptr;
   std::int64_t step = -1;
   char const* action = "";
-  std::int64_t questions = 0;  ///< asked by this rank
+  std::int64_t questions = 0;                            ///< asked by this rank
   int other_reporter = std::numeric_limits<int>::max();  ///< lowest other rank that has timed out and asks
   // Messages on their way, with their buffers: deques, so that these stay where they are.
   std::deque<std::pair<MPI_Request, Answer>> answers;
@@ -105,8 +105,8 @@ std::string describe(Answer const& state) {
   out += fmt::format(": waited {:.1f} s for {} #{} of '{}'", state.seconds, state.operation, state.sequence,
                      state.communicator);
   if (state.peer >= 0) {
-    out += fmt::format(" {} its rank {} (rank {} of world)", std::string_view(state.operation) == "recv" ? "from" : "to",
-                       state.peer, state.peer_world);
+    out += fmt::format(" {} its rank {} (rank {} of world)",
+                       std::string_view(state.operation) == "recv" ? "from" : "to", state.peer, state.peer_world);
   }
   return out;
 }
@@ -135,8 +135,8 @@ void listen(double seconds) {
   }
 }
 
-/// Asks all ranks; their answers by rank (`waiting` < 0: none). Returns as soon as all have answered, after `grace` seconds,
-/// or, when `give_way`, once a lower rank asks in order to report.
+/// Asks all ranks; their answers by rank (`waiting` < 0: none). Returns as soon as all have answered, after `grace`
+/// seconds, or, when `give_way`, once a lower rank asks in order to report.
 std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   std::vector<Answer> answers(static_cast<std::size_t>(dog.size));
   for (auto& answer : answers) answer.waiting = -1;
@@ -157,7 +157,8 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     MPI_Status status;
     while (MPI_Iprobe(MPI_ANY_SOURCE, answer_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
       Answer answer;
-      if (MPI_Recv(&answer, sizeof(answer), MPI_BYTE, status.MPI_SOURCE, answer_tag, dog.comm, &status) != MPI_SUCCESS) break;
+      if (MPI_Recv(&answer, sizeof(answer), MPI_BYTE, status.MPI_SOURCE, answer_tag, dog.comm, &status) != MPI_SUCCESS)
+        break;
       if (answer.question != number) continue;  // late, to an earlier question
       auto& place = answers[static_cast<std::size_t>(status.MPI_SOURCE)];
       if (place.waiting < 0) --missing;
@@ -188,13 +189,15 @@ std::string missing_from(Pending const& pending, std::vector<Answer> const& answ
     auto const& state = answers[static_cast<std::size_t>(rank)];
     if (state.waiting < 0) {
       missing.push_back(fmt::format("rank {} (no answer)", rank));
-    } else if (pending.peer < 0 && !(state.waiting == 1 && state.sequence == pending.sequence &&
-                                     pending.comm->name.compare(0, sizeof(state.communicator) - 1, state.communicator) == 0)) {
+    } else if (pending.peer < 0 &&
+               !(state.waiting == 1 && state.sequence == pending.sequence &&
+                 pending.comm->name.compare(0, sizeof(state.communicator) - 1, state.communicator) == 0)) {
       missing.push_back(fmt::format("rank {} (elsewhere)", rank));
     }
   }
   if (missing.empty()) return {};
-  std::string out = fmt::format("\nnot in {} #{} of '{}': {}", pending.operation, pending.sequence, pending.comm->name, missing[0]);
+  std::string out =
+      fmt::format("\nnot in {} #{} of '{}': {}", pending.operation, pending.sequence, pending.comm->name, missing[0]);
   for (std::size_t i = 1; i < missing.size(); ++i) out += ", " + missing[i];
   return out;
 }
@@ -238,8 +241,9 @@ void answer_questions() {
   }
 }
 
-// Often many ranks time out together. One should report: rank 0 at once, the others a little later, and whoever hears that
-// another one asks leaves it to that one; should the run not end then, it reports after all. Bounded in every case.
+// Often many ranks time out together. One should report: rank 0 at once, the others a little later, and whoever hears
+// that another one asks leaves it to that one; should the run not end then, it reports after all. Bounded in every
+// case.
 void timed_out() {
   constexpr int nobody = std::numeric_limits<int>::max();
   if (dog.rank > 0) listen(std::min(1.0, 0.2 + 0.01 * dog.rank));
@@ -251,8 +255,8 @@ void timed_out() {
   }
   auto const& pending = dog.wait->pending();
   base::error_here(fmt::format("p3d: a wait outlasted comm.timeout_s = {:g} s\n{}{}\nAll ranks:\n{}\nEnding all ranks.",
-                               wait_policy().timeout_s, describe(answers[static_cast<std::size_t>(dog.rank)]), missing_from(pending, answers),
-                               table(answers)));
+                               wait_policy().timeout_s, describe(answers[static_cast<std::size_t>(dog.rank)]),
+                               missing_from(pending, answers), table(answers)));
   abort_all(static_cast<int>(base::ExitCode::timeout));
 }
 

@@ -11,7 +11,8 @@
 namespace p3d::config {
 
 std::string canonical_toml(Config const& config) {
-  std::string out = "# The complete input of a run: every key, with its value as used. p3d with this file repeats the run.\n";
+  std::string out =
+      "# The complete input of a run: every key, with its value as used. p3d with this file repeats the run.\n";
   std::string section;
   for (auto const& key : keys()) {
     if (key.section != section) {

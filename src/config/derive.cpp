@@ -25,8 +25,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
   follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {
-    // Three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU variants improve
-    // transformer").
+    // Three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU variants
+    // improve transformer").
     m.ffn = m.activation == Activation::gelu ? 4 * m.hidden : ((8 * m.hidden + 2) / 3 + 15) / 16 * 16;
     return true;
   });
@@ -56,15 +56,18 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4.
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},
          [&] { return config.optimizer.min_lr = std::stod(fmt::format("{:.15g}", config.optimizer.lr / 10)), true; });
-  follow(sources, "run.output_dir", {"run.name"}, [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
-  follow(sources, "checkpoint.dir", {"run.output_dir"}, [&] { return config.checkpoint.dir = config.run.output_dir + "/checkpoints", true; });
+  follow(sources, "run.output_dir", {"run.name"},
+         [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
+  follow(sources, "checkpoint.dir", {"run.output_dir"},
+         [&] { return config.checkpoint.dir = config.run.output_dir + "/checkpoints", true; });
 }
 
 bool Check::known(std::initializer_list<std::string_view> keys) const {
   return std::all_of(keys.begin(), keys.end(), [&](auto key) { return sources.known(key); });
 }
 
-void Check::fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const {
+void Check::fault(std::vector<std::string_view> const& keys, std::string expected, std::string found,
+                  std::string fix) const {
   std::string where;
   for (auto key : keys) {
     if (!where.empty()) where += "; ";

@@ -14,7 +14,8 @@ std::string format(std::vector<Fault> const& faults) {
   int number = 0;
   for (auto const& fault : faults) {
     out += fmt::format("\n{}. {}\n", ++number, fault.key.empty() ? "the input as a whole" : fault.key);
-    auto const text = base::format({.expected = fault.expected, .found = fault.found, .where = fault.where, .fix = fault.fix});
+    auto const text =
+        base::format({.expected = fault.expected, .found = fault.found, .where = fault.where, .fix = fault.fix});
     std::size_t begin = 0;
     while (begin <= text.size()) {
       auto const end = std::min(text.find('\n', begin), text.size());

@@ -33,8 +33,8 @@ std::string line_of(std::string_view text, std::size_t number) {
   return first == std::string_view::npos ? "" : std::string(line.substr(first, 100));
 }
 
-/// The key that was probably meant by `name` in `section` ("" at the top of the file), or "": in the section most like a
-/// misspelt one, then by the same name elsewhere, then the most similar one here, then anywhere.
+/// The key that was probably meant by `name` in `section` ("" at the top of the file), or "": in the section most like
+/// a misspelt one, then by the same name elsewhere, then the most similar one here, then anywhere.
 std::string similar_key(std::string const& section, std::string const& name) {
   auto here = keys_of(section);
   std::string const at = here.empty() ? base::nearest(section, sections()) : section;
@@ -96,7 +96,8 @@ void read_section(std::string const& section, toml::table const& table, Input& i
 }
 
 std::string fix_of_syntax(std::string_view problem) {
-  if (problem.find("could not determine value type") != problem.npos) return "put strings in double quotes; true and false in lower case";
+  if (problem.find("could not determine value type") != problem.npos)
+    return "put strings in double quotes; true and false in lower case";
   if (problem.find("cannot redefine") != problem.npos) return "keep one of the two";
   return "correct this line (the format is TOML, https://toml.io); what follows it was not looked at";
 }
@@ -148,12 +149,12 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
     input.readable = false;
     auto const at = error.source().begin;
     auto const line = line_of(text, at.line);
-    faults.add(FaultList::in_file(at),
-               {.key = "",
-                .where = position_text(input.name, at),
-                .expected = "valid TOML",
-                .found = std::string(error.description()) + (line.empty() ? "" : fmt::format("; the line is: {}", line)),
-                .fix = fix_of_syntax(error.description())});
+    faults.add(FaultList::in_file(at), {.key = "",
+                                        .where = position_text(input.name, at),
+                                        .expected = "valid TOML",
+                                        .found = std::string(error.description()) +
+                                                 (line.empty() ? "" : fmt::format("; the line is: {}", line)),
+                                        .fix = fix_of_syntax(error.description())});
     return;
   }
   for (auto const& [key, node] : input.document) {
@@ -164,7 +165,8 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
       continue;
     }
     auto const at = key.source().begin;
-    Fault fault{.key = name, .where = position_text(input.name, at), .expected = expected_key(""), .found = "", .fix = ""};
+    Fault fault{
+        .key = name, .where = position_text(input.name, at), .expected = expected_key(""), .found = "", .fix = ""};
     if (known) {
       fault.found = fmt::format("{} as a key, with {}", name, describe(node));
       fault.expected = fmt::format("[{}] as a section, once", name);
@@ -189,9 +191,14 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
     auto const name = text.substr(0, equals);
     auto const dot = name.find('.');
     auto const* key = find_key(name);
-    Fault fault{.key = printable(name), .where = "command line: " + shown, .expected = "section.key=value", .found = shown, .fix = ""};
+    Fault fault{.key = printable(name),
+                .where = "command line: " + shown,
+                .expected = "section.key=value",
+                .found = shown,
+                .fix = ""};
     if (equals == std::string::npos) {
-      fault.fix = key ? fmt::format("write {}=VALUE", name) : "give one input file, then only overrides such as run.steps=10";
+      fault.fix =
+          key ? fmt::format("write {}=VALUE", name) : "give one input file, then only overrides such as run.steps=10";
     } else if (!key) {
       auto const section = dot == std::string::npos ? std::string() : name.substr(0, dot);
       fault.expected = expected_key(section);

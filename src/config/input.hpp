@@ -34,20 +34,20 @@ private:
 struct Entry {
   Key const* key = nullptr;
   toml::node const* node = nullptr;
-  std::string override_text;     ///< "parallel.tp=4", or "" for an entry of the file
+  std::string override_text;  ///< "parallel.tp=4", or "" for an entry of the file
   std::size_t override_index = 0;
 
   bool from_file() const { return override_text.empty(); }
 };
 
 struct Input {
-  std::string name;              ///< of the file, for messages; "" without a file
-  std::string folder;            ///< of the file
-  bool readable = true;          ///< false: the file is not TOML, so nothing is known about its keys
+  std::string name;      ///< of the file, for messages; "" without a file
+  std::string folder;    ///< of the file
+  bool readable = true;  ///< false: the file is not TOML, so nothing is known about its keys
   toml::table document;
   std::list<toml::table> override_values;  // a list: entries point into it
-  std::vector<Entry> entries;    ///< the file's, then the overrides in order: a later one counts
-  std::vector<std::string> meant;  ///< keys that were probably meant by unknown ones: their values are unknown
+  std::vector<Entry> entries;              ///< the file's, then the overrides in order: a later one counts
+  std::vector<std::string> meant;          ///< keys that were probably meant by unknown ones: their values are unknown
 
   Input() = default;
   Input(Input const&) = delete;  // entries point into the document

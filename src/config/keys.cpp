@@ -18,27 +18,30 @@ void add_run(std::vector<Key>& table) {
   s.string("name", &Run::name, false, "name of the run, for messages and the default output folder");
   s.integer("seed", &Run::seed, {0}, "seed of weights, data order and dropout");
   s.integer("steps", &Run::steps, {1, limits::steps}, "optimizer steps");
-  s.output_path("output_dir", &Run::output_dir, "folder for results, relative to the current directory", "runs/<run.name>");
+  s.output_path("output_dir", &Run::output_dir, "folder for results, relative to the current directory",
+                "runs/<run.name>");
   s.integer("log_every", &Run::log_every, {1}, "steps between log lines");
   s.integer("eval_every", &Run::eval_every, {0}, "steps between evaluations; 0: only at the end");
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
   s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
            "precision of weights and arithmetic; fp64 is for verification");
   s.flag("deterministic", &Run::deterministic, "the same bits from every repetition; sums over ranks in a fixed order");
-  s.flag("trace", &Run::trace, "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
+  s.flag("trace", &Run::trace,
+         "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
   s.flag("ceiling", &Run::ceiling,
          "measure the model's matrix products at the start (a second or so) and end with the MFU against them");
-  s.add("time_limit", "string: \"\" | wall time such as \"90s\", \"30min\", \"2h\"",
-        "stop in time before it, with a checkpoint; \"\": Slurm's end time where there is one", "\"\"",
-        [](toml::node const& node, std::string const&, Config& config) -> MaybeMismatch {
-          auto const* text = node.as_string();
-          if (text && text->get().empty()) return config.run.time_limit = {}, MaybeMismatch{};
-          return read_duration(node, config.run.time_limit.seconds);
-        },
-        [](Config const& config) {
-          auto const limit = config.run.time_limit;
-          return toml_string(limit.seconds > 0 ? to_string(limit) : "");
-        });
+  s.add(
+      "time_limit", "string: \"\" | wall time such as \"90s\", \"30min\", \"2h\"",
+      "stop in time before it, with a checkpoint; \"\": Slurm's end time where there is one", "\"\"",
+      [](toml::node const& node, std::string const&, Config& config) -> MaybeMismatch {
+        auto const* text = node.as_string();
+        if (text && text->get().empty()) return config.run.time_limit = {}, MaybeMismatch{};
+        return read_duration(node, config.run.time_limit.seconds);
+      },
+      [](Config const& config) {
+        auto const limit = config.run.time_limit;
+        return toml_string(limit.seconds > 0 ? to_string(limit) : "");
+      });
 }
 
 void add_model(std::vector<Key>& table) {
@@ -50,13 +53,15 @@ void add_model(std::vector<Key>& table) {
   s.integer("hidden", &Model::hidden, {1, limits::hidden}, "width of the residual stream; a multiple of heads");
   s.integer("layers", &Model::layers, {1, limits::layers}, "transformer blocks");
   s.integer("heads", &Model::heads, {1, limits::hidden}, "attention heads; a multiple of kv_heads and of parallel.tp");
-  s.integer("kv_heads", &Model::kv_heads, {1, limits::hidden}, "heads of keys and values; a multiple of parallel.tp", "heads");
+  s.integer("kv_heads", &Model::kv_heads, {1, limits::hidden}, "heads of keys and values; a multiple of parallel.tp",
+            "heads");
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
             "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
   s.choice("norm", &Model::norm, {Norm::layernorm, Norm::rmsnorm}, "normalisation before attention and feed-forward");
   s.choice("position", &Model::position, {Position::learned, Position::rope}, "how a token knows its place");
-  s.choice("activation", &Model::activation, {Activation::gelu, Activation::swiglu}, "nonlinearity of the feed-forward layer");
+  s.choice("activation", &Model::activation, {Activation::gelu, Activation::swiglu},
+           "nonlinearity of the feed-forward layer");
   s.flag("bias", &Model::bias, "bias vectors in linears and norms");
   s.flag("tied_embeddings", &Model::tied_embeddings, "the output layer shares the embedding's weights");
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
@@ -95,14 +100,16 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
       }
       layers.push_back(static_cast<int>(value));
     }
-    if (layers.empty()) return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
+    if (layers.empty())
+      return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
     pipeline.layer_split = LayerSplit::list;
     pipeline.layers_per_stage = layers;
     return {};
   }
   std::size_t index = 0;
   if (auto mismatch = read_choice(node, {"even", "cost"}, index)) {
-    if (!node.is_string()) mismatch->fix = "use \"even\", \"cost\" or a list with one number per stage, such as [3, 3, 2]";
+    if (!node.is_string())
+      mismatch->fix = "use \"even\", \"cost\" or a list with one number per stage, such as [3, 3, 2]";
     return mismatch;
   }
   pipeline.layer_split = index == 0 ? LayerSplit::even : LayerSplit::cost;
@@ -110,7 +117,8 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   return {};
 }
 
-/// The generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x) for each), and what is not a generator.
+/// The generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x) for each), and what is
+/// not a generator.
 std::vector<std::string> schedule_names() {
 #define P3D_GENERATOR(x) #x,
   return {P3D_GENERATORS "round_robin", "file", "auto"};
@@ -126,23 +134,26 @@ void add_pipeline(std::vector<Key>& table) {
   s.integer("microbatch_group_size", &Pipeline::microbatch_group_size, {0, limits::axis},
             "of interleaved_1f1b: microbatches that go through a chunk before the next chunk's turn; 0: parallel.pp");
   s.integer("lookahead", &Pipeline::lookahead, {0, limits::axis},
-            "compute actions that a microbatch's memory is taken early, so that its message travels during them; 0: least memory");
-  s.add("file", "string", "with schedule = \"file\": text or CSV of the schedule, relative to the input file", nullptr,
-        [](toml::node const& node, std::string const& folder, Config& config) {
-          std::string path;
-          auto mismatch = read_string(node, true, path);
-          if (!mismatch) config.pipeline.file = path.empty() ? "" : absolute_path(path, folder);
-          return mismatch;
-        },
-        [](Config const& config) {
-          auto const& path = config.pipeline.file;
-          return toml_string(path.empty() ? "" : absolute_path(path, ""));
-        });
+            "compute actions that a microbatch's memory is taken early, so that its message travels during them; 0: "
+            "least memory");
+  s.add(
+      "file", "string", "with schedule = \"file\": text or CSV of the schedule, relative to the input file", nullptr,
+      [](toml::node const& node, std::string const& folder, Config& config) {
+        std::string path;
+        auto mismatch = read_string(node, true, path);
+        if (!mismatch) config.pipeline.file = path.empty() ? "" : absolute_path(path, folder);
+        return mismatch;
+      },
+      [](Config const& config) {
+        auto const& path = config.pipeline.file;
+        return toml_string(path.empty() ? "" : absolute_path(path, ""));
+      });
   s.number("max_memory", &Pipeline::max_memory, {},
            "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
   s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",
-        "how layers are dealt to stages: cost counts the head and may leave the ends without layers; a list has one entry per stage", nullptr, read_layers_per_stage,
-        [](Config const& config) {
+        "how layers are dealt to stages: cost counts the head and may leave the ends without layers; a list has one "
+        "entry per stage",
+        nullptr, read_layers_per_stage, [](Config const& config) {
           auto const& p = config.pipeline;
           if (p.layer_split != LayerSplit::list) return toml_string(to_string(p.layer_split));
           return fmt::format("[{}]", fmt::join(p.layers_per_stage, ", "));
@@ -173,9 +184,10 @@ MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, 
 
 void add_data(std::vector<Key>& table) {
   Section<Data> s(table, "data", &Config::data);
-  s.choice("format", &Data::format, {DataFormat::text, DataFormat::synthetic}, "text files, or tokens made up on the spot");
-  s.add("path", "string or list of strings", "file(s) or folder(s), relative to the input file", "none; needed for text",
-        read_data_path, [](Config const& config) {
+  s.choice("format", &Data::format, {DataFormat::text, DataFormat::synthetic},
+           "text files, or tokens made up on the spot");
+  s.add("path", "string or list of strings", "file(s) or folder(s), relative to the input file",
+        "none; needed for text", read_data_path, [](Config const& config) {
           std::vector<std::string> paths;
           for (auto const& path : config.data.path) paths.push_back(absolute_path(path, ""));
           return toml_list(paths);
@@ -203,9 +215,11 @@ void add_optimizer(std::vector<Key>& table) {
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
-  s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true}, "gradients are reduced over dp in buckets of at least this many MiB");
+  s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true},
+           "gradients are reduced over dp in buckets of at least this many MiB");
   s.choice("allreduce", &Comm::allreduce,
-           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical, AllReduce::shared},
+           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical,
+            AllReduce::shared},
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
@@ -226,35 +240,41 @@ MaybeMismatch read_every(toml::node const& node, std::string const&, Config& con
     return mismatch;
   }
   auto mismatch = read_integer(node, {0, limits::steps}, c.every);
-  if (mismatch) mismatch->fix = "write a number of steps, or a wall time such as \"30min\"";
-  else c.period = {};
+  if (mismatch)
+    mismatch->fix = "write a number of steps, or a wall time such as \"30min\"";
+  else
+    c.period = {};
   return mismatch;
 }
 
 void add_checkpoint(std::vector<Key>& table) {
   Section<Checkpoint> s(table, "checkpoint", &Config::checkpoint);
-  s.output_path("dir", &Checkpoint::dir, "folder of the checkpoints, relative to the current directory", "<run.output_dir>/checkpoints");
+  s.output_path("dir", &Checkpoint::dir, "folder of the checkpoints, relative to the current directory",
+                "<run.output_dir>/checkpoints");
   s.add("every", "integer >= 0 (steps) | string: wall time such as \"30min\"",
-        "how often a checkpoint is written, besides at the end and before a stop; 0: no checkpoints at all", nullptr, read_every,
-        [](Config const& config) {
+        "how often a checkpoint is written, besides at the end and before a stop; 0: no checkpoints at all", nullptr,
+        read_every, [](Config const& config) {
           auto const& c = config.checkpoint;
           return c.period.seconds > 0 ? toml_string(to_string(c.period)) : fmt::format("{}", c.every);
         });
   s.integer("keep", &Checkpoint::keep, {0, limits::steps}, "newest checkpoints that are kept; 0: all");
-  s.add("resume", "string: auto | none | a checkpoint file, relative to the current directory",
-        "where to start: the newest valid checkpoint in dir, at step 0, or at a given checkpoint", nullptr,
-        [](toml::node const& node, std::string const&, Config& config) {
-          std::string text;
-          auto const mismatch = read_string(node, false, text);
-          if (!mismatch) config.checkpoint.resume = text == "auto" || text == "none" ? text : absolute_path(text, "");
-          return mismatch;
-        },
-        [](Config const& config) { return toml_string(config.checkpoint.resume); });
+  s.add(
+      "resume", "string: auto | none | a checkpoint file, relative to the current directory",
+      "where to start: the newest valid checkpoint in dir, at step 0, or at a given checkpoint", nullptr,
+      [](toml::node const& node, std::string const&, Config& config) {
+        std::string text;
+        auto const mismatch = read_string(node, false, text);
+        if (!mismatch) config.checkpoint.resume = text == "auto" || text == "none" ? text : absolute_path(text, "");
+        return mismatch;
+      },
+      [](Config const& config) { return toml_string(config.checkpoint.resume); });
   s.choice("load", &Checkpoint::load, {Load::all, Load::weights},
            "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning)");
-  s.flag("async", &Checkpoint::async, "write while training goes on, from a copy in host memory; false: collective MPI-IO");
+  s.flag("async", &Checkpoint::async,
+         "write while training goes on, from a copy in host memory; false: collective MPI-IO");
   s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
-  s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on}, "what to do when a checkpoint cannot be written");
+  s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on},
+           "what to do when a checkpoint cannot be written");
 }
 
 }  // namespace

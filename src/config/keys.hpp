@@ -1,6 +1,6 @@
 #pragma once
-// The table of all keys: the one place that knows a key's section, name, type, range, default, help and member. Parsing,
-// the search for unknown keys, the canonical dump and the help all read it.
+// The table of all keys: the one place that knows a key's section, name, type, range, default, help and member.
+// Parsing, the search for unknown keys, the canonical dump and the help all read it.
 
 #include "config/values.hpp"
 
@@ -16,9 +16,9 @@ namespace p3d::config {
 struct Key {
   std::string section;
   std::string name;
-  std::string type;          ///< for people: "integer >= 1"
+  std::string type;  ///< for people: "integer >= 1"
   std::string default_text;
-  std::string help;          ///< one line, no full stop
+  std::string help;  ///< one line, no full stop
   /// Stores a value, or says why not and leaves the Config as it was. Relative paths are resolved against `folder`.
   std::function<MaybeMismatch(toml::node const& node, std::string const& folder, Config& config)> read;
   /// The value as TOML.

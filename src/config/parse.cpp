@@ -55,11 +55,12 @@ void apply_entries(Input const& input, Config& config, Sources& sources, FaultLi
       continue;
     }
     sources.set_lost(name);
-    faults.add(input.order(entry, *mismatch->node), {.key = name,
-                                                     .where = input.place(entry, *mismatch->node),
-                                                     .expected = fmt::format("{} ({})", entry.key->type, entry.key->help),
-                                                     .found = mismatch->found,
-                                                     .fix = mismatch->fix});
+    faults.add(input.order(entry, *mismatch->node),
+               {.key = name,
+                .where = input.place(entry, *mismatch->node),
+                .expected = fmt::format("{} ({})", entry.key->type, entry.key->help),
+                .found = mismatch->found,
+                .fix = mismatch->fix});
   }
 }
 
@@ -101,7 +102,8 @@ std::string read_file(std::string const& path, Input& input, FaultList& faults) 
     if (file) return text;
     auto const missing = !fs::exists(full, ignored);
     fault.found = missing ? fmt::format("no file {}", full) : fmt::format("{}: {}", full, std::strerror(errno));
-    fault.fix = missing ? fmt::format("correct the path{}; the current directory is {}", similar_file(full), absolute_path("", ""))
+    fault.fix = missing ? fmt::format("correct the path{}; the current directory is {}", similar_file(full),
+                                      absolute_path("", ""))
                         : "make it readable";
   }
   input.readable = false;

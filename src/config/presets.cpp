@@ -1,6 +1,6 @@
-// Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the published code), GPT-3 (Brown et
-// al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible by its 40 heads), Llama 2 (Touvron
-// et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
+// Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the published code), GPT-3 (Brown
+// et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible by its 40 heads), Llama 2
+// (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
 
 #include "config/presets.hpp"
 
@@ -15,21 +15,21 @@ constexpr auto llama = Preset::Family::llama;
 
 constexpr Preset table[] = {
     // name        family  hidden layers heads kv  ffn    seq   vocab   rope_theta tied
-    {"gpt2-tiny",   gpt,   96,    8,     12,   0,  0,     64,   256,    1e4,       true},
-    {"gpt2-124m",   gpt,   768,   12,    12,   0,  0,     1024, 50257,  1e4,       true},
-    {"gpt2-350m",   gpt,   1024,  24,    16,   0,  0,     1024, 50257,  1e4,       true},
-    {"gpt2-774m",   gpt,   1280,  36,    20,   0,  0,     1024, 50257,  1e4,       true},
-    {"gpt2-1558m",  gpt,   1600,  48,    25,   0,  0,     1024, 50257,  1e4,       true},
-    {"gpt3-6.7b",   gpt,   4096,  32,    32,   0,  0,     2048, 50257,  1e4,       true},
-    {"gpt3-13b",    gpt,   5120,  40,    40,   0,  0,     2048, 50257,  1e4,       true},
-    {"gpt3-175b",   gpt,   12288, 96,    96,   0,  0,     2048, 50257,  1e4,       true},
-    {"llama-tiny",  llama, 96,    8,     12,   6,  288,   64,   256,    1e4,       false},
-    {"llama-124m",  llama, 768,   12,    12,   0,  2048,  1024, 50257,  1e4,       true},
-    {"llama2-7b",   llama, 4096,  32,    32,   0,  11008, 4096, 32000,  1e4,       false},
-    {"llama2-13b",  llama, 5120,  40,    40,   0,  13824, 4096, 32000,  1e4,       false},
-    {"llama2-70b",  llama, 8192,  80,    64,   8,  28672, 4096, 32000,  1e4,       false},
-    {"llama3-8b",   llama, 4096,  32,    32,   8,  14336, 8192, 128256, 5e5,       false},
-    {"llama3-70b",  llama, 8192,  80,    64,   8,  28672, 8192, 128256, 5e5,       false},
+    {"gpt2-tiny", gpt, 96, 8, 12, 0, 0, 64, 256, 1e4, true},
+    {"gpt2-124m", gpt, 768, 12, 12, 0, 0, 1024, 50257, 1e4, true},
+    {"gpt2-350m", gpt, 1024, 24, 16, 0, 0, 1024, 50257, 1e4, true},
+    {"gpt2-774m", gpt, 1280, 36, 20, 0, 0, 1024, 50257, 1e4, true},
+    {"gpt2-1558m", gpt, 1600, 48, 25, 0, 0, 1024, 50257, 1e4, true},
+    {"gpt3-6.7b", gpt, 4096, 32, 32, 0, 0, 2048, 50257, 1e4, true},
+    {"gpt3-13b", gpt, 5120, 40, 40, 0, 0, 2048, 50257, 1e4, true},
+    {"gpt3-175b", gpt, 12288, 96, 96, 0, 0, 2048, 50257, 1e4, true},
+    {"llama-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e4, false},
+    {"llama-124m", llama, 768, 12, 12, 0, 2048, 1024, 50257, 1e4, true},
+    {"llama2-7b", llama, 4096, 32, 32, 0, 11008, 4096, 32000, 1e4, false},
+    {"llama2-13b", llama, 5120, 40, 40, 0, 13824, 4096, 32000, 1e4, false},
+    {"llama2-70b", llama, 8192, 80, 64, 8, 28672, 4096, 32000, 1e4, false},
+    {"llama3-8b", llama, 4096, 32, 32, 8, 14336, 8192, 128256, 5e5, false},
+    {"llama3-70b", llama, 8192, 80, 64, 8, 28672, 8192, 128256, 5e5, false},
 };
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace p3d::config {
 
-/// A row of the table: the sizes; the family says the rest. 0 stands for "follows": kv_heads the heads, ffn the hidden size.
+/// A row of the table: the sizes; the family says the rest. 0 stands for "follows": kv_heads the heads, ffn the hidden
+/// size.
 struct Preset {
   enum class Family { gpt, llama };
   char const* name;

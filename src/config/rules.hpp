@@ -19,7 +19,7 @@ void derive(Config& config, Sources& sources, int num_ranks);
 struct Check {
   Config const& config;
   Sources const& sources;
-  int num_ranks;        ///< 0: unknown
+  int num_ranks;  ///< 0: unknown
   FaultList& faults;
 
   /// Whether all of these have a value worth judging.
@@ -28,10 +28,10 @@ struct Check {
   void fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;
 };
 
-void check_model(Check const& check);      ///< sizes of the model, and their division over tp
-void check_parallel(Check const& check);   ///< the mesh, the batch over it, sums over ranks
-void check_pipeline(Check const& check);   ///< layers over stages, keys of one schedule only
-void check_data(Check const& check);       ///< files, vocabulary, learning rate
-void check_checkpoint(Check const& check); ///< resume and load, the name of the files
+void check_model(Check const& check);       ///< sizes of the model, and their division over tp
+void check_parallel(Check const& check);    ///< the mesh, the batch over it, sums over ranks
+void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
+void check_data(Check const& check);        ///< files, vocabulary, learning rate
+void check_checkpoint(Check const& check);  ///< resume and load, the name of the files
 
 }  // namespace p3d::config

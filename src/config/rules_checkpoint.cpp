@@ -17,7 +17,8 @@ void check_resume(Check const& c) {
   bool const file = resume != "auto" && resume != "none";
   if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
     c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
-            fmt::format("resume = \"{}\"", resume), "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
+            fmt::format("resume = \"{}\"", resume),
+            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
   }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
@@ -30,7 +31,8 @@ void check_name(Check const& c) {
   if (!c.known({"run.name", "checkpoint.every"}) || !c.config.checkpoint.on()) return;
   if (c.config.run.name.find('/') == std::string::npos) return;
   c.fault({"run.name", "checkpoint.every"}, "a run.name without '/': checkpoints are called <run.name>-<step>.h5",
-          fmt::format("\"{}\"", c.config.run.name), "rename the run; checkpoint.dir and run.output_dir say where files go");
+          fmt::format("\"{}\"", c.config.run.name),
+          "rename the run; checkpoint.dir and run.output_dir say where files go");
 }
 
 }  // namespace

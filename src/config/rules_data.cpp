@@ -51,20 +51,23 @@ void check_files(Check const& c) {
       note = entry->from_file() ? "; it starts at the folder of the input file, " + absolute_path(input.folder, "")
                                 : "; it starts at the current directory, " + absolute_path("", "");
     }
-    std::string const found = error && error != std::errc::no_such_file_or_directory ? error.message() : "no such file or folder";
-    c.faults.add(FaultList::between_keys(),
-                 {.key = "data.path",
-                  .where = input.place(*entry, node),
-                  .expected = "an existing file or folder",
-                  .found = fmt::format("{}: {}", paths[i], found),
-                  .fix = "correct the path" + similar_file(paths[i]) + note});
+    std::string const found =
+        error && error != std::errc::no_such_file_or_directory ? error.message() : "no such file or folder";
+    c.faults.add(FaultList::between_keys(), {.key = "data.path",
+                                             .where = input.place(*entry, node),
+                                             .expected = "an existing file or folder",
+                                             .found = fmt::format("{}: {}", paths[i], found),
+                                             .fix = "correct the path" + similar_file(paths[i]) + note});
   }
 }
 
 void check_vocabulary(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer", "model.vocab_size"})) return;
-  if (c.config.data.format != DataFormat::text || c.config.data.tokenizer != "bytes" || c.config.model.vocab_size >= 256) return;
-  c.fault({"model.vocab_size", "data.tokenizer"}, "model.vocab_size at least 256: the tokenizer makes a token of each byte",
+  if (c.config.data.format != DataFormat::text || c.config.data.tokenizer != "bytes" ||
+      c.config.model.vocab_size >= 256)
+    return;
+  c.fault({"model.vocab_size", "data.tokenizer"},
+          "model.vocab_size at least 256: the tokenizer makes a token of each byte",
           fmt::format("vocab_size {}", c.config.model.vocab_size), "set model.vocab_size to 256");
 }
 

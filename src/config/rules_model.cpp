@@ -23,11 +23,13 @@ void check_heads(Check const& c) {
       c.fault({"model.hidden", "model.heads", "model.position"},
               "an even model.hidden / model.heads: rotary position turns pairs of numbers",
               fmt::format("hidden {} / heads {} = {}", m.hidden, m.heads, m.head_dim()),
-              fmt::format("set model.hidden to {}, or model.position to \"learned\"", one_of(nearest_multiples(m.hidden, step))));
+              fmt::format("set model.hidden to {}, or model.position to \"learned\"",
+                          one_of(nearest_multiples(m.hidden, step))));
     }
   }
   if (c.known({"model.heads", "model.kv_heads"}) && m.heads % m.kv_heads != 0) {
-    c.fault({"model.kv_heads", "model.heads"}, "model.heads divisible by model.kv_heads: each kv head serves equally many heads",
+    c.fault({"model.kv_heads", "model.heads"},
+            "model.heads divisible by model.kv_heads: each kv head serves equally many heads",
             fmt::format("heads {}, kv_heads {}: remainder {}", m.heads, m.kv_heads, m.heads % m.kv_heads),
             fmt::format("set model.kv_heads to {}", one_of(nearest_divisors(m.kv_heads, m.heads))));
   }
@@ -52,10 +54,12 @@ void check_tensor_parallel(Check const& c) {
   }
   for (auto const& row : rows) {
     if (!c.known({row.key}) || row.size % tp == 0) continue;
-    bool const repeats_heads = row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
+    bool const repeats_heads =
+        row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
     if (repeats_heads) continue;
     std::string const name(std::string_view(row.key).substr(6));
-    c.fault({"parallel.tp", row.key}, fmt::format("{} divisible by parallel.tp: each of the tp ranks holds {}", row.key, row.what),
+    c.fault({"parallel.tp", row.key},
+            fmt::format("{} divisible by parallel.tp: each of the tp ranks holds {}", row.key, row.what),
             fmt::format("{} {}, tp {}: remainder {}", name, row.size, tp, row.size % tp),
             fmt::format("set parallel.tp to {}, or {} to {}", one_of(nearest_divisors(tp, common)), row.key,
                         one_of(nearest_multiples(row.size, tp))));

@@ -36,7 +36,8 @@ void check_mesh(Check const& c) {
   if (!c.known({"parallel.dp"})) {
     if (c.sources.lost("parallel.dp")) return;  // else it would follow from the others, but they do not let it
     c.fault(given(c, {"parallel.tp", "parallel.pp"}), "a number of ranks divisible by tp x pp; the quotient is dp",
-            fmt::format("tp {} x pp {} = {}, but the run has {} rank{}", p.tp, p.pp, below, c.num_ranks, c.num_ranks == 1 ? "" : "s"),
+            fmt::format("tp {} x pp {} = {}, but the run has {} rank{}", p.tp, p.pp, below, c.num_ranks,
+                        c.num_ranks == 1 ? "" : "s"),
             start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(below, c.num_ranks));
     return;
   }
@@ -48,11 +49,13 @@ void check_mesh(Check const& c) {
   } else if (c.num_ranks > 0 && product != c.num_ranks) {
     auto fix = start({product});
     if (c.num_ranks % below == 0) {
-      fix += fmt::format(", or set parallel.dp to {} (without parallel.dp it follows the number of ranks)", c.num_ranks / below);
+      fix += fmt::format(", or set parallel.dp to {} (without parallel.dp it follows the number of ranks)",
+                         c.num_ranks / below);
     } else {
       fix += ", or remove parallel.dp and " + smaller_groups(below, c.num_ranks);
     }
-    c.fault(where, "dp x tp x pp equal to the number of ranks", fmt::format("{}, but the run has {}", product_text, c.num_ranks), fix);
+    c.fault(where, "dp x tp x pp equal to the number of ranks",
+            fmt::format("{}, but the run has {}", product_text, c.num_ranks), fix);
   }
 }
 
@@ -67,7 +70,8 @@ void check_batch(Check const& c) {
       fix += ", or batch.micro to " + one_of(nearest_divisors(b.micro, b.global / dp));
     }
     c.fault({"batch.global", "batch.micro", "parallel.dp"}, "batch.global divisible by batch.micro x parallel.dp",
-            fmt::format("global {}, micro {} x dp {} = {}: remainder {}", b.global, b.micro, dp, step, b.global % step), fix);
+            fmt::format("global {}, micro {} x dp {} = {}: remainder {}", b.global, b.micro, dp, step, b.global % step),
+            fix);
   } else if (c.known({"batch.microbatches"}) && b.global != step * b.microbatches) {
     auto fix = fmt::format("remove one of the two, or set batch.global to {}", step * b.microbatches);
     if (b.global % step == 0) fix += fmt::format(" or batch.microbatches to {}", b.global / step);
@@ -78,14 +82,16 @@ void check_batch(Check const& c) {
             fix);
   } else if (c.known({"batch.microbatches"}) && b.microbatches > limits::axis) {
     c.fault({"batch.global", "batch.micro", "parallel.dp"}, fmt::format("at most {} microbatches", limits::axis),
-            fmt::format("global {} / (micro {} x dp {}) = {}", b.global, b.micro, dp, b.microbatches), "choose a smaller batch.global");
+            fmt::format("global {} / (micro {} x dp {}) = {}", b.global, b.micro, dp, b.microbatches),
+            "choose a smaller batch.global");
   }
 }
 
 void check_all_reduce(Check const& c) {
   if (!c.known({"comm.allreduce", "run.deterministic"})) return;
   if (c.config.comm.allreduce != AllReduce::mpi || !c.config.run.deterministic) return;
-  c.fault({"comm.allreduce", "run.deterministic"}, "an all-reduce with a fixed order of summation, as run.deterministic asks",
+  c.fault({"comm.allreduce", "run.deterministic"},
+          "an all-reduce with a fixed order of summation, as run.deterministic asks",
           "allreduce \"mpi\": the order is the library's affair",
           "set run.deterministic to false, or comm.allreduce to \"auto\" or any other value");
 }

@@ -12,8 +12,8 @@ namespace p3d::config {
 
 namespace {
 
-/// Layers over stages. How many stages a rank has unless pipeline.virtual_stages says it, the schedule knows: what depends
-/// on that is checked where the schedule is made.
+/// Layers over stages. How many stages a rank has unless pipeline.virtual_stages says it, the schedule knows: what
+/// depends on that is checked where the schedule is made.
 void check_stages(Check const& c) {
   if (!c.known({"model.layers"})) return;
   auto const& p = c.config.pipeline;
@@ -25,7 +25,8 @@ void check_stages(Check const& c) {
   auto const least = p.layer_split == LayerSplit::even ? stages : std::max<std::int64_t>(stages - 2, 1);
   if (pp_known && c.known({"pipeline.layers_per_stage"}) && layers < least) {
     if (chunks == 1) {
-      c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage", fmt::format("layers {}, pp {}", layers, pp),
+      c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
+              fmt::format("layers {}, pp {}", layers, pp),
               fmt::format("set parallel.pp to {} or less, or model.layers to {} or more", layers, pp));
     } else {
       c.fault({"pipeline.virtual_stages", "parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
@@ -41,8 +42,8 @@ void check_stages(Check const& c) {
   bool const exact = chunks_known && p.virtual_stages > 0;
   for (std::size_t s = 1; s + 1 < list.size(); ++s) {
     if (list[s] > 0) continue;
-    c.fault({"pipeline.layers_per_stage"}, "at least one layer for each stage but the first and the last", fmt::format("0 layers for stage {}", s),
-            "give it a layer, or use \"cost\"");
+    c.fault({"pipeline.layers_per_stage"}, "at least one layer for each stage but the first and the last",
+            fmt::format("0 layers for stage {}", s), "give it a layer, or use \"cost\"");
     return;
   }
   if (sum == layers && (!pp_known || (exact ? entries == stages : entries % pp == 0))) return;
@@ -53,7 +54,8 @@ void check_stages(Check const& c) {
   if (pp_known && !exact && entries != pp) fix += fmt::format(", or parallel.pp to {}", entries);
   c.fault({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
           fmt::format("{} entries, one per stage, that sum to the {} layers", wanted, layers),
-          fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum), fix);
+          fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum),
+          fix);
 }
 
 /// Keys that only one schedule reads are refused with the others: nothing is ignored.
@@ -63,19 +65,23 @@ void check_schedule_keys(Check const& c) {
   bool const from_file = p.schedule == "file";
   if (c.known({"pipeline.file"})) {
     if (from_file && p.file.empty()) {
-      c.fault({"pipeline.schedule"}, "pipeline.file, the schedule to read", "none", "set pipeline.file, or choose another schedule");
+      c.fault({"pipeline.schedule"}, "pipeline.file, the schedule to read", "none",
+              "set pipeline.file, or choose another schedule");
     } else if (!from_file && !p.file.empty()) {
-      c.fault({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"", fmt::format("schedule \"{}\"", p.schedule),
-              "set pipeline.schedule to \"file\", or remove pipeline.file");
+      c.fault({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"",
+              fmt::format("schedule \"{}\"", p.schedule), "set pipeline.schedule to \"file\", or remove pipeline.file");
     } else if (std::error_code ignored; from_file && !std::filesystem::is_regular_file(p.file, ignored)) {
-      c.fault({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file), "correct the path" + similar_file(p.file));
+      c.fault({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file),
+              "correct the path" + similar_file(p.file));
     }
   }
   if (c.known({"pipeline.max_memory"}) && p.max_memory > 0 && p.schedule != "auto")
     c.fault({"pipeline.max_memory", "pipeline.schedule"}, "pipeline.max_memory only with schedule = \"auto\"",
-            fmt::format("schedule \"{}\"", p.schedule), "set pipeline.schedule to \"auto\", or remove pipeline.max_memory");
+            fmt::format("schedule \"{}\"", p.schedule),
+            "set pipeline.schedule to \"auto\", or remove pipeline.max_memory");
   if (c.known({"pipeline.virtual_stages"}) && p.virtual_stages > 0 && from_file)
-    c.fault({"pipeline.virtual_stages", "pipeline.schedule"}, "no pipeline.virtual_stages with schedule = \"file\": the file has the stages",
+    c.fault({"pipeline.virtual_stages", "pipeline.schedule"},
+            "no pipeline.virtual_stages with schedule = \"file\": the file has the stages",
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
 

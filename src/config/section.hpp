@@ -1,5 +1,6 @@
 #pragma once
-// Adds the keys of one section to the table: each function here pairs a type of value with a member of the section's struct.
+// Adds the keys of one section to the table: each function here pairs a type of value with a member of the section's
+// struct.
 
 #include "config/keys.hpp"
 
@@ -15,12 +16,15 @@ namespace p3d::config {
 template <class S>
 class Section {
 public:
-  Section(std::vector<Key>& table, char const* name, S Config::*member) : table_(table), name_(name), section_(member) {}
+  Section(std::vector<Key>& table, char const* name, S Config::*member)
+      : table_(table), name_(name), section_(member) {}
 
   template <class T>
-  void integer(char const* key, T S::*member, IntegerRange range, char const* help, char const* default_text = nullptr) {
+  void integer(char const* key, T S::*member, IntegerRange range, char const* help,
+               char const* default_text = nullptr) {
     auto const section = section_;
-    add(key, describe(range), help, default_text,
+    add(
+        key, describe(range), help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
           std::int64_t value = 0;
           auto const mismatch = read_integer(node, range, value);
@@ -30,9 +34,11 @@ public:
         [=](Config const& config) { return fmt::format("{}", (config.*section).*member); });
   }
 
-  void number(char const* key, double S::*member, NumberRange range, char const* help, char const* default_text = nullptr) {
+  void number(char const* key, double S::*member, NumberRange range, char const* help,
+              char const* default_text = nullptr) {
     auto const section = section_;
-    add(key, describe(range), help, default_text,
+    add(
+        key, describe(range), help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
           return read_number(node, range, (config.*section).*member);
         },
@@ -41,7 +47,8 @@ public:
 
   void flag(char const* key, bool S::*member, char const* help) {
     auto const section = section_;
-    add(key, "true | false", help, nullptr,
+    add(
+        key, "true | false", help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
           return read_flag(node, (config.*section).*member);
         },
@@ -50,7 +57,8 @@ public:
 
   void string(char const* key, std::string S::*member, bool may_be_empty, char const* help) {
     auto const section = section_;
-    add(key, may_be_empty ? "string" : "string, not empty", help, nullptr,
+    add(
+        key, may_be_empty ? "string" : "string, not empty", help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
           return read_string(node, may_be_empty, (config.*section).*member);
         },
@@ -60,7 +68,8 @@ public:
   /// A folder or file to write; relative to the current directory wherever it is set.
   void output_path(char const* key, std::string S::*member, char const* help, char const* default_text) {
     auto const section = section_;
-    add(key, "string, not empty", help, default_text,
+    add(
+        key, "string, not empty", help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
           std::string path;
           auto const mismatch = read_string(node, false, path);
@@ -73,7 +82,8 @@ public:
   /// A string out of a list.
   void name(char const* key, std::string S::*member, std::vector<std::string> const& choices, char const* help) {
     auto const section = section_;
-    add(key, choices_text(choices), help, nullptr,
+    add(
+        key, choices_text(choices), help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
           std::size_t index = 0;
           auto const mismatch = read_choice(node, choices, index);
@@ -89,7 +99,8 @@ public:
     auto const section = section_;
     std::vector<std::string> names;
     for (auto value : values) names.emplace_back(to_string(value));
-    add(key, choices_text(names), help, nullptr,
+    add(
+        key, choices_text(names), help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
           std::size_t index = 0;
           auto const mismatch = read_choice(node, names, index);

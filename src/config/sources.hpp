@@ -1,6 +1,6 @@
 #pragma once
-// Where each key's value came from, so that rules between keys can name places and keep quiet about values that could not
-// be read.
+// Where each key's value came from, so that rules between keys can name places and keep quiet about values that could
+// not be read.
 
 #include "config/input.hpp"
 

@@ -29,11 +29,16 @@ std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     auto const byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += {'\\', c};
-    else if (c == '\n') out += "\\n";
-    else if (c == '\t') out += "\\t";
-    else if (byte < 0x20 || byte == 0x7f) out += fmt::format("\\u{:04X}", byte);
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += {'\\', c};
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (byte < 0x20 || byte == 0x7f)
+      out += fmt::format("\\u{:04X}", byte);
+    else
+      out += c;
   }
   return out + '"';
 }
@@ -57,7 +62,8 @@ std::string describe(IntegerRange range) {
 
 std::string describe(NumberRange range) {
   if (std::isinf(range.max)) return fmt::format("number {} {}", range.min_open ? ">" : ">=", range.min);
-  return fmt::format("number in {}{}, {}{}", range.min_open ? '(' : '[', range.min, range.max, range.max_open ? ')' : ']');
+  return fmt::format("number in {}{}, {}{}", range.min_open ? '(' : '[', range.min, range.max,
+                     range.max_open ? ')' : ']');
 }
 
 std::string describe(toml::node const& node) {
@@ -67,7 +73,8 @@ std::string describe(toml::node const& node) {
       return s.empty() ? "an empty string" : "the string " + toml_string(s);
     }
     case toml::node_type::integer: return fmt::format("the integer {}", node.as_integer()->get());
-    case toml::node_type::floating_point: return fmt::format("the number {}", toml_float(node.as_floating_point()->get()));
+    case toml::node_type::floating_point:
+      return fmt::format("the number {}", toml_float(node.as_floating_point()->get()));
     case toml::node_type::boolean: return node.as_boolean()->get() ? "the boolean true" : "the boolean false";
     case toml::node_type::array: return fmt::format("a list of {}", node.as_array()->size());
     case toml::node_type::table: return "a table";
@@ -83,7 +90,8 @@ MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int6
       return {};
     }
     return Mismatch{&node, fmt::format("{}", v),
-                    v < range.min ? fmt::format("set it to {} or more", range.min) : fmt::format("set it to {} or less", range.max)};
+                    v < range.min ? fmt::format("set it to {} or more", range.min)
+                                  : fmt::format("set it to {} or less", range.max)};
   }
   if (auto const* value = node.as_floating_point(); value && is_whole(value->get())) {
     return Mismatch{&node, describe(node), fmt::format("write {:.0f}, without point or exponent", value->get())};
@@ -96,19 +104,24 @@ MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int6
 
 MaybeMismatch read_number(toml::node const& node, NumberRange range, double& out) {
   double v = 0.0;
-  if (auto const* integer = node.as_integer()) v = static_cast<double>(integer->get());
-  else if (auto const* number = node.as_floating_point()) v = number->get();
+  if (auto const* integer = node.as_integer())
+    v = static_cast<double>(integer->get());
+  else if (auto const* number = node.as_floating_point())
+    v = number->get();
   else if (auto const spelled = spelled_number(node)) {
-    return Mismatch{&node, describe(node), fmt::format("write {}, without quotes, digits on both sides of the point", *spelled)};
+    return Mismatch{&node, describe(node),
+                    fmt::format("write {}, without quotes, digits on both sides of the point", *spelled)};
   } else {
     return Mismatch{&node, describe(node), "write a number"};
   }
   if (!std::isfinite(v)) return Mismatch{&node, fmt::format("{}", v), "write a finite number"};
   if (v < range.min || (range.min_open && v == range.min)) {
-    return Mismatch{&node, fmt::format("{}", v), fmt::format("set it to {} {}", range.min_open ? "more than" : "at least", range.min)};
+    return Mismatch{&node, fmt::format("{}", v),
+                    fmt::format("set it to {} {}", range.min_open ? "more than" : "at least", range.min)};
   }
   if (v > range.max || (range.max_open && v == range.max)) {
-    return Mismatch{&node, fmt::format("{}", v), fmt::format("set it to {} {}", range.max_open ? "less than" : "at most", range.max)};
+    return Mismatch{&node, fmt::format("{}", v),
+                    fmt::format("set it to {} {}", range.max_open ? "less than" : "at most", range.max)};
   }
   out = v == 0.0 ? 0.0 : v;  // -0.0 and 0.0 are one value: equal Configs must print the same bytes
   return {};
@@ -124,7 +137,9 @@ MaybeMismatch read_flag(toml::node const& node, bool& out) {
 
 MaybeMismatch read_string(toml::node const& node, bool may_be_empty, std::string& out) {
   auto const* value = node.as_string();
-  if (!value) return Mismatch{&node, describe(node), "put the value in double quotes; on a command line, these inside single quotes: '\"...\"'"};
+  if (!value)
+    return Mismatch{&node, describe(node),
+                    "put the value in double quotes; on a command line, these inside single quotes: '\"...\"'"};
   if (value->get().empty() && !may_be_empty) return Mismatch{&node, "an empty string", "give at least one character"};
   out = value->get();
   return {};
@@ -145,7 +160,8 @@ MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const
     }
   }
   auto const close = base::nearest(value->get(), names);
-  return Mismatch{&node, toml_string(value->get()), close.empty() ? all : fmt::format("did you mean {}?", toml_string(close))};
+  return Mismatch{&node, toml_string(value->get()),
+                  close.empty() ? all : fmt::format("did you mean {}?", toml_string(close))};
 }
 
 MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds) {
@@ -157,7 +173,8 @@ MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds) {
   std::string_view const unit(end);
   double const factor = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
   double const value = number * factor;
-  if (end == text->get().c_str() || !is_whole(value) || value < 1 || value > 3.6e7) return Mismatch{&node, describe(node), fix};
+  if (end == text->get().c_str() || !is_whole(value) || value < 1 || value > 3.6e7)
+    return Mismatch{&node, describe(node), fix};
   seconds = static_cast<std::int64_t>(value);
   return {};
 }

@@ -30,15 +30,18 @@ std::uint64_t permute(base::RandomKey key, std::uint64_t epoch, std::uint64_t x,
 
 namespace {
 
-std::int64_t windows(layout::Range part, std::int64_t seq_len) { return std::max<std::int64_t>(part.size() - 1, 0) / seq_len; }
+std::int64_t windows(layout::Range part, std::int64_t seq_len) {
+  return std::max<std::int64_t>(part.size() - 1, 0) / seq_len;
+}
 
 [[noreturn]] void too_short(char const* part, std::int64_t there, std::int64_t all, config::Config const& config,
                             std::string const& fix) {
-  throw base::Error({.expected = fmt::format("at least {} {} tokens (model.seq_len + 1)", config.model.seq_len + 1, part),
-                     .found = fmt::format("{} of the {} tokens (data.split = {:g})", there, all, config.data.split),
-                     .where = "data.path",
-                     .fix = fix},
-                    base::ExitCode::bad_input);
+  throw base::Error(
+      {.expected = fmt::format("at least {} {} tokens (model.seq_len + 1)", config.model.seq_len + 1, part),
+       .found = fmt::format("{} of the {} tokens (data.split = {:g})", there, all, config.data.split),
+       .where = "data.path",
+       .fix = fix},
+      base::ExitCode::bad_input);
 }
 
 }  // namespace
@@ -54,7 +57,8 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
   train_windows_ = windows(split_.training, seq_len_);
   eval_windows_ = windows(split_.held_out, seq_len_);
   if (train_windows_ == 0) {
-    too_short("training", split_.training.size(), source.size(), config, "add text, or lower model.seq_len or data.split");
+    too_short("training", split_.training.size(), source.size(), config,
+              "add text, or lower model.seq_len or data.split");
   }
   if (eval_windows_ == 0 && config.data.split > 0.0 && config.run.eval_batches > 0) {
     too_short("held-out", split_.held_out.size(), source.size(), config,
@@ -77,7 +81,8 @@ void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> t
   auto const count = static_cast<std::uint64_t>(train_windows_);
   auto const chosen = permute(order_key_, e, static_cast<std::uint64_t>(sample) % count, count);
   auto const offset = base::random_below(offset_key_, 0, e, static_cast<std::uint64_t>(slack_) + 1);
-  window(split_.training.begin + static_cast<std::int64_t>(offset) + static_cast<std::int64_t>(chosen) * seq_len_, inputs, targets);
+  window(split_.training.begin + static_cast<std::int64_t>(offset) + static_cast<std::int64_t>(chosen) * seq_len_,
+         inputs, targets);
 }
 
 void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets) const {

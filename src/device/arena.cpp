@@ -20,10 +20,11 @@ Kokkos::View<std::byte*, MemSpace> allocate(std::size_t bytes, std::string const
     prefer_large_pages(out.data(), out.size());
     return out;
   } catch (std::exception const& reason) {
-    throw base::Error({.expected = "memory for arena '" + label + "': " + base::human_bytes(static_cast<double>(bytes)),
-                       .found = "the allocation failed in " + std::string(MemSpace::name()) + " memory: " + reason.what(),
-                       .where = {},
-                       .fix = "use a smaller microbatch or sequence, or more ranks (tensor or pipeline parallel)"});
+    throw base::Error(
+        {.expected = "memory for arena '" + label + "': " + base::human_bytes(static_cast<double>(bytes)),
+         .found = "the allocation failed in " + std::string(MemSpace::name()) + " memory: " + reason.what(),
+         .where = {},
+         .fix = "use a smaller microbatch or sequence, or more ranks (tensor or pipeline parallel)"});
   }
 }
 
@@ -36,8 +37,9 @@ std::size_t misalignment(void const* p) {
 
 Arena::Arena(std::size_t bytes, std::string const& label, void* memory)
     : label_(label),
-      storage_(memory == nullptr ? allocate(padded(bytes), label)
-                                 : Kokkos::View<std::byte*, MemSpace>(static_cast<std::byte*>(memory), padded(bytes) + alignment)),
+      storage_(memory == nullptr
+                   ? allocate(padded(bytes), label)
+                   : Kokkos::View<std::byte*, MemSpace>(static_cast<std::byte*>(memory), padded(bytes) + alignment)),
       capacity_(padded(bytes)) {}
 
 void* Arena::take_bytes(std::size_t bytes) {

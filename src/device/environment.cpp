@@ -36,17 +36,20 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
   std::vector<char*> args(argv, argv + argc);
   std::string const threads_text = std::string(threads_option) + "=" + std::to_string(threads);
   std::string const gpu_text = std::string(device_option) + "=";
-  bool const chose_threads = any_set({"OMP_NUM_THREADS", "KOKKOS_NUM_THREADS"}) || any_given(args, {threads_option, "--threads"});
-  bool const chose_gpu = any_set({"KOKKOS_DEVICE_ID", "KOKKOS_MAP_DEVICE_ID_BY"}) ||
-                         any_given(args, {device_option, "--kokkos-map-device-id-by", "--kokkos-ndevices", "--kokkos-num-devices"});
+  bool const chose_threads =
+      any_set({"OMP_NUM_THREADS", "KOKKOS_NUM_THREADS"}) || any_given(args, {threads_option, "--threads"});
+  bool const chose_gpu =
+      any_set({"KOKKOS_DEVICE_ID", "KOKKOS_MAP_DEVICE_ID_BY"}) ||
+      any_given(args, {device_option, "--kokkos-map-device-id-by", "--kokkos-ndevices", "--kokkos-num-devices"});
   std::vector<std::string> ours;
   if (!chose_threads && std::string_view(backend_name()) == "OpenMP") ours.push_back(threads_text);
   if (int const gpus = num_gpus(); gpus > 0 && !chose_gpu) ours.push_back(gpu_text + std::to_string(local_rank % gpus));
   for (auto& text : ours) args.push_back(text.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
-  // Every rank would advise to bind its threads (several unbound ranks on a node would then bind theirs to the same cores: p3d
-  // leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room runtime says that once, with what to do.
+  // Every rank would advise to bind its threads (several unbound ranks on a node would then bind theirs to the same
+  // cores: p3d leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room runtime says that
+  // once, with what to do.
   setenv("KOKKOS_DISABLE_WARNINGS", "true", 0);
   Kokkos::initialize(count, args.data());
   guard_memory();

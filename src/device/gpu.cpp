@@ -15,8 +15,8 @@ template <class Properties>
 void describe(Properties const& p, Gpu& gpu) {
   gpu.name = p.name;
   char bus[32];
-  std::snprintf(bus, sizeof(bus), "%04x:%02x:%02x", static_cast<unsigned>(p.pciDomainID), static_cast<unsigned>(p.pciBusID),
-                static_cast<unsigned>(p.pciDeviceID));
+  std::snprintf(bus, sizeof(bus), "%04x:%02x:%02x", static_cast<unsigned>(p.pciDomainID),
+                static_cast<unsigned>(p.pciBusID), static_cast<unsigned>(p.pciDeviceID));
   gpu.bus = bus;
 }
 

@@ -19,7 +19,8 @@ namespace hooks = Kokkos::Tools::Experimental;
 
 using Blocks = std::map<void const*, std::size_t>;
 
-/// What is allocated, and what runs. Kokkos calls its hooks on the thread that calls Kokkos; in p3d that is the main one.
+/// What is allocated, and what runs. Kokkos calls its hooks on the thread that calls Kokkos; in p3d that is the main
+/// one.
 struct Guard {
   Blocks device, host;
   std::vector<bool> kernels;  ///< those that run: is it one of p3d's? Kokkos' own also set up host Views
@@ -27,7 +28,8 @@ struct Guard {
   std::vector<bool> regions;  ///< the open ones: does a library work on device memory in it?
 
   void set(Blocks const& blocks, bool poisoned) const {
-    for (auto const& [data, bytes] : blocks) (poisoned ? __asan_poison_memory_region : __asan_unpoison_memory_region)(data, bytes);
+    for (auto const& [data, bytes] : blocks)
+      (poisoned ? __asan_poison_memory_region : __asan_unpoison_memory_region)(data, bytes);
   }
   /// After every change of kernels and copies.
   void apply() const {
@@ -73,8 +75,8 @@ void guard_memory() {
   hooks::set_end_parallel_for_callback(kernel_ends);
   hooks::set_end_parallel_reduce_callback(kernel_ends);
   hooks::set_end_parallel_scan_callback(kernel_ends);
-  hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle, char const*, void const*, Kokkos::Tools::SpaceHandle, char const*,
-                                         void const*, std::uint64_t) {
+  hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle, char const*, void const*,
+                                         Kokkos::Tools::SpaceHandle, char const*, void const*, std::uint64_t) {
     ++guard().copies;
     guard().apply();
   });
@@ -92,16 +94,18 @@ void guard_memory() {
     if (guard().regions.back()) kernel_ends(0);
     guard().regions.pop_back();
   });
-  hooks::set_allocate_data_callback([](Kokkos::Tools::SpaceHandle, char const* label, void const* allocation, std::uint64_t bytes) {
-    std::string_view const name(label);
-    if (!is_ours(name)) return;
-    (is_host_copy(name) ? guard().host : guard().device)[data_of(allocation)] = bytes;
-    guard().apply();
-  });
-  hooks::set_deallocate_data_callback([](Kokkos::Tools::SpaceHandle, char const*, void const* allocation, std::uint64_t bytes) {
-    auto const* const data = data_of(allocation);
-    if (guard().device.erase(data) + guard().host.erase(data) > 0) __asan_unpoison_memory_region(data, bytes);
-  });
+  hooks::set_allocate_data_callback(
+      [](Kokkos::Tools::SpaceHandle, char const* label, void const* allocation, std::uint64_t bytes) {
+        std::string_view const name(label);
+        if (!is_ours(name)) return;
+        (is_host_copy(name) ? guard().host : guard().device)[data_of(allocation)] = bytes;
+        guard().apply();
+      });
+  hooks::set_deallocate_data_callback(
+      [](Kokkos::Tools::SpaceHandle, char const*, void const* allocation, std::uint64_t bytes) {
+        auto const* const data = data_of(allocation);
+        if (guard().device.erase(data) + guard().host.erase(data) > 0) __asan_unpoison_memory_region(data, bytes);
+      });
 }
 
 }  // namespace p3d::device

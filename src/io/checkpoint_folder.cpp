@@ -39,7 +39,9 @@ void for_files(std::string const& dir, Visit&& visit) {
     if (it->is_regular_file(ignored)) visit(*it);
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    throw base::Error({.expected = "a folder of checkpoints that can be read", .found = error.message(), .where = dir,
+    throw base::Error({.expected = "a folder of checkpoints that can be read",
+                       .found = error.message(),
+                       .where = dir,
                        .fix = "check the path and its permissions, or choose another checkpoint.dir"});
   }
 }
@@ -69,12 +71,13 @@ std::vector<CheckpointFile> find_checkpoints(std::string const& dir, std::string
     }
     out.push_back(std::move(f));
   });
-  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return std::tie(a.run_name, a.step) < std::tie(b.run_name, b.step); });
+  std::sort(out.begin(), out.end(),
+            [](auto const& a, auto const& b) { return std::tie(a.run_name, a.step) < std::tie(b.run_name, b.step); });
   return out;
 }
 
-std::vector<std::string> prune_checkpoints(std::string const& dir, std::string const& run_name, std::int64_t newest_step,
-                                           std::int64_t keep) {
+std::vector<std::string> prune_checkpoints(std::string const& dir, std::string const& run_name,
+                                           std::int64_t newest_step, std::int64_t keep) {
   std::vector<std::string> out;
   if (keep <= 0) return out;
   auto files = find_checkpoints(dir, run_name);
@@ -85,7 +88,9 @@ std::vector<std::string> prune_checkpoints(std::string const& dir, std::string c
     std::error_code error;
     fs::remove(files.front().path, error);
     if (error) {
-      throw base::Error({.expected = "an old checkpoint that can be deleted", .found = error.message(), .where = files.front().path,
+      throw base::Error({.expected = "an old checkpoint that can be deleted",
+                         .found = error.message(),
+                         .where = files.front().path,
                          .fix = "check its permissions, or set checkpoint.keep = 0"});
     }
     out.push_back(files.front().path);

@@ -27,7 +27,8 @@ double element(std::vector<char> const& buffer, std::int64_t i, Element type) {
 
 /// Calls visit(first element, count) for pieces of an array, each read into `buffer`.
 template <class Visit>
-void for_pieces(PosixFile const& file, CheckpointArray const& array, Element type, std::vector<char>& buffer, Visit&& visit) {
+void for_pieces(PosixFile const& file, CheckpointArray const& array, Element type, std::vector<char>& buffer,
+                Visit&& visit) {
   auto const bytes = size_of(type);
   buffer.resize(static_cast<std::size_t>(std::min(piece, array.size())) * bytes);
   for (std::int64_t i = 0; i < array.size(); i += piece) {

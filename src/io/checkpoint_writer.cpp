@@ -47,7 +47,10 @@ std::optional<WriteResult> CheckpointWriter::State::advance() {
     case Stage::data: {
       job.sums.assign(job.arrays.size(), 0);
       for (auto const& s : job.slices) job.sums[s.array] += s.checksum;
-      world.all_reduce(job.sums.data(), static_cast<std::int64_t>(job.sums.size()), comm::Type::uint64, comm::Reduction::sum).wait();
+      world
+          .all_reduce(job.sums.data(), static_cast<std::int64_t>(job.sums.size()), comm::Type::uint64,
+                      comm::Reduction::sum)
+          .wait();
       begin(Stage::commit, [this, root] {
         if (!root) return;
         finish_file(job.part_path, job.header, job.table, job.moments, job.skeleton, job.sums);
@@ -90,8 +93,9 @@ void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element
   if (state_->copy.size() < bytes) state_->copy.resize(bytes);
 }
 
-void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                             bool moments, std::vector<CheckpointPart> const& parts) {
+void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header,
+                             std::vector<TableRow> const& table, bool moments,
+                             std::vector<CheckpointPart> const& parts) {
   auto& s = *state_;
   P3D_REQUIRE(!busy(), "one checkpoint at a time");
   s.watch = {};
@@ -110,7 +114,8 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
 
   std::optional<base::ErrorText> failure;
   auto& offsets = job.skeleton.offsets;
-  if (s.world.rank() == 0) failure = attempt([&] { job.skeleton = make_skeleton(job.part_path, header, table, moments); });
+  if (s.world.rank() == 0)
+    failure = attempt([&] { job.skeleton = make_skeleton(job.part_path, header, table, moments); });
   offsets.resize(job.arrays.size());
   s.world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
   job.slices = make_slices(parts, job.arrays, size_of(header.element));

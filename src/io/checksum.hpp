@@ -31,7 +31,8 @@ std::uint64_t checksum_of(void const* data, std::int64_t count, std::uint64_t in
 
 /// Elements of 4 or 8 bytes.
 inline std::uint64_t checksum(void const* data, std::int64_t count, std::uint64_t index, std::size_t element_bytes) {
-  return element_bytes == 4 ? checksum_of<std::uint32_t>(data, count, index) : checksum_of<std::uint64_t>(data, count, index);
+  return element_bytes == 4 ? checksum_of<std::uint32_t>(data, count, index)
+                            : checksum_of<std::uint64_t>(data, count, index);
 }
 
 /// Sum over the 8-byte words of a text of any length; the last word is filled with zeros and the length added.

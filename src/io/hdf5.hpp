@@ -9,8 +9,8 @@
 
 namespace p3d::io {
 
-/// Prepares the library: no printing of errors, no file locks (only one process writes a file at a time, and parallel file
-/// systems often have none). Before any other use, on the main thread.
+/// Prepares the library: no printing of errors, no file locks (only one process writes a file at a time, and parallel
+/// file systems often have none). Before any other use, on the main thread.
 void start_hdf5();
 
 /// The error of a failed call: what was wanted, HDF5's own words, the file.

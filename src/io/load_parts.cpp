@@ -32,7 +32,11 @@ void convert(std::vector<char> const& from, std::int64_t count, std::vector<char
 class Loader {
 public:
   Loader(Checkpoint const& checkpoint, Element element, std::int64_t buffer_bytes, LoadBy way)
-      : checkpoint_(checkpoint), element_(element), buffer_bytes_(buffer_bytes), way_(way), sums_(checkpoint.arrays.size(), 0) {}
+      : checkpoint_(checkpoint),
+        element_(element),
+        buffer_bytes_(buffer_bytes),
+        way_(way),
+        sums_(checkpoint.arrays.size(), 0) {}
 
   /// Rows of a part from the file into own_; their checksum is added where `counts`.
   void read(CheckpointPart const& part, CheckpointArray const& array, Rows rows, bool counts) {
@@ -42,9 +46,12 @@ public:
     if (cut) read_whole_rows(part, array, rows);
     for_runs(part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
       auto* to = own_.data() + static_cast<std::size_t>(place) * bytes;
-      if (!cut) file_->read(array.offset + index * static_cast<std::int64_t>(bytes), to, static_cast<std::size_t>(count) * bytes);
+      if (!cut)
+        file_->read(array.offset + index * static_cast<std::int64_t>(bytes), to,
+                    static_cast<std::size_t>(count) * bytes);
       if (counts && part.writes) {
-        sums_[static_cast<std::size_t>(&array - checkpoint_.arrays.data())] += checksum(to, count, static_cast<std::uint64_t>(index), bytes);
+        sums_[static_cast<std::size_t>(&array - checkpoint_.arrays.data())] +=
+            checksum(to, count, static_cast<std::uint64_t>(index), bytes);
       }
     });
   }
@@ -64,15 +71,17 @@ public:
   }
 
   void load(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
-    if (on_one_node(*part.replicas)) load_by_each(part, failure);
-    else load_by_rounds(part, failure);
+    if (on_one_node(*part.replicas))
+      load_by_each(part, failure);
+    else
+      load_by_rounds(part, failure);
   }
 
   std::vector<std::uint64_t>& sums() { return sums_; }
 
 private:
-  /// Each rank reads the whole part, its own share first: the disk is asked once and the others find it in the node's memory. A
-  /// broadcast between ranks of one node costs two copies more (4 ranks, 1.5 GB: 2.7 s instead of 0.8 s).
+  /// Each rank reads the whole part, its own share first: the disk is asked once and the others find it in the node's
+  /// memory. A broadcast between ranks of one node costs two copies more (4 ranks, 1.5 GB: 2.7 s instead of 0.8 s).
   void load_by_each(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     auto const* array = checkpoint_.find(part.array);
     auto const bytes = size_of(checkpoint_.header.element);
@@ -150,10 +159,11 @@ private:
     wide_.resize(static_cast<std::size_t>(step * row_bytes));
     for (auto row = rows.begin; row < rows.end; row += step) {
       auto const n = std::min(step, rows.end - row);
-      file_->read(array.offset + (part.row_begin + row) * row_bytes, wide_.data(), static_cast<std::size_t>(n * row_bytes));
+      file_->read(array.offset + (part.row_begin + row) * row_bytes, wide_.data(),
+                  static_cast<std::size_t>(n * row_bytes));
       for (std::int64_t i = 0; i < n; ++i) {
-        std::memcpy(own_.data() + (row - rows.begin + i) * part.cols * bytes, wide_.data() + i * row_bytes + part.col_begin * bytes,
-                    static_cast<std::size_t>(part.cols * bytes));
+        std::memcpy(own_.data() + (row - rows.begin + i) * part.cols * bytes,
+                    wide_.data() + i * row_bytes + part.col_begin * bytes, static_cast<std::size_t>(part.cols * bytes));
       }
     }
   }
@@ -161,8 +171,10 @@ private:
   void hand_over(CheckpointPart const& part, Rows slice, std::int64_t count, std::vector<char> const& buffer) {
     auto const stored = checkpoint_.header.element;
     if (stored != element_) {
-      if (stored == Element::float32) convert<float, double>(buffer, count, converted_);
-      else convert<double, float>(buffer, count, converted_);
+      if (stored == Element::float32)
+        convert<float, double>(buffer, count, converted_);
+      else
+        convert<double, float>(buffer, count, converted_);
     }
     part.copy_in(slice.begin * part.cols, count, stored == element_ ? buffer.data() : converted_.data());
   }
@@ -205,17 +217,19 @@ void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element
   auto& sums = loader.sums();
   // Arrays that nobody asked for have no sum to compare: mark those that were read, on any rank.
   std::vector<std::int64_t> asked(sums.size(), 0);
-  for (auto const& part : parts) asked[static_cast<std::size_t>(checkpoint.find(part.array) - checkpoint.arrays.data())] = 1;
+  for (auto const& part : parts)
+    asked[static_cast<std::size_t>(checkpoint.find(part.array) - checkpoint.arrays.data())] = 1;
   auto const n = static_cast<std::int64_t>(sums.size());
   world.all_reduce(sums.data(), n, comm::Type::uint64, comm::Reduction::sum).wait();
   world.all_reduce(asked.data(), n, comm::Type::int64, comm::Reduction::max).wait();
   for (std::size_t i = 0; i < sums.size(); ++i) {
     auto const& a = checkpoint.arrays[i];
     if (asked[i] == 0 || sums[i] == a.checksum) continue;
-    throw base::Error({.expected = fmt::format("{} with checksum {:016x}", a.name, a.checksum),
-                       .found = fmt::format("checksum {:016x}: the numbers were changed after they were written", sums[i]),
-                       .where = checkpoint.path,
-                       .fix = "use an older checkpoint (p3d checkpoint ls FOLDER), or copy this one again"});
+    throw base::Error(
+        {.expected = fmt::format("{} with checksum {:016x}", a.name, a.checksum),
+         .found = fmt::format("checksum {:016x}: the numbers were changed after they were written", sums[i]),
+         .where = checkpoint.path,
+         .fix = "use an older checkpoint (p3d checkpoint ls FOLDER), or copy this one again"});
   }
 }
 

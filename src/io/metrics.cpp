@@ -19,7 +19,8 @@ std::string format(MetricsRow const& r) {
                      r.eval_loss ? fmt::format("{}", *r.eval_loss) : "");
 }
 
-MetricsWriter::MetricsWriter(std::string const& output_dir) : path_(output_dir + "/metrics.csv"), file_(nullptr, &std::fclose) {
+MetricsWriter::MetricsWriter(std::string const& output_dir)
+    : path_(output_dir + "/metrics.csv"), file_(nullptr, &std::fclose) {
   make_folder(output_dir);
   errno = 0;
   file_.reset(std::fopen(path_.c_str(), "w"));
@@ -62,9 +63,9 @@ bool to_number(std::string const& cell, double& value) {
 std::optional<MetricsRow> parse(std::string_view text) {
   auto const cells = split(text, ',');
   MetricsRow r;
-  bool good = cells.size() == 8 && to_number(cells[0], r.step) && to_number(cells[1], r.tokens) && to_number(cells[2], r.loss) &&
-              to_number(cells[3], r.grad_norm) && to_number(cells[4], r.lr) && to_number(cells[5], r.step_ms) &&
-              to_number(cells[6], r.tokens_per_s);
+  bool good = cells.size() == 8 && to_number(cells[0], r.step) && to_number(cells[1], r.tokens) &&
+              to_number(cells[2], r.loss) && to_number(cells[3], r.grad_norm) && to_number(cells[4], r.lr) &&
+              to_number(cells[5], r.step_ms) && to_number(cells[6], r.tokens_per_s);
   if (good && !cells[7].empty()) good = to_number(cells[7], r.eval_loss.emplace());
   return good ? std::optional(r) : std::nullopt;
 }

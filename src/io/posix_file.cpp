@@ -21,7 +21,9 @@ PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
   do {
     fd_ = ::open(path_.c_str(), (mode == Mode::read ? O_RDONLY : O_RDWR) | O_CLOEXEC);
   } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0) throw failure(mode == Mode::read ? "a checkpoint that can be read" : "a checkpoint that can be written", path_, last_error());
+  if (fd_ < 0)
+    throw failure(mode == Mode::read ? "a checkpoint that can be read" : "a checkpoint that can be written", path_,
+                  last_error());
 }
 
 PosixFile::~PosixFile() {
@@ -31,7 +33,8 @@ PosixFile::~PosixFile() {
 std::int64_t PosixFile::size() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0) throw failure("a checkpoint that can be read", path_, last_error());
-  if (!S_ISREG(info.st_mode)) throw failure("a checkpoint, which is a regular file", path_, std::make_error_code(std::errc::invalid_argument));
+  if (!S_ISREG(info.st_mode))
+    throw failure("a checkpoint, which is a regular file", path_, std::make_error_code(std::errc::invalid_argument));
   return info.st_size;
 }
 
@@ -69,9 +72,11 @@ void PosixFile::reserve() const {
 #ifdef __linux__
   int status = 0;
   do {
-    status = ::fallocate(fd_, 0, 0, size());  // not posix_fallocate, which writes the file where the system cannot reserve
+    status =
+        ::fallocate(fd_, 0, 0, size());  // not posix_fallocate, which writes the file where the system cannot reserve
   } while (status != 0 && errno == EINTR);
-  if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS) throw failure("room for the whole checkpoint", path_, last_error());
+  if (status != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    throw failure("room for the whole checkpoint", path_, last_error());
 #endif
 }
 
@@ -81,7 +86,9 @@ void PosixFile::flush() const {
   }
 }
 
-void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const { ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED); }
+void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
+  ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED);
+}
 
 void PosixFile::forget_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 

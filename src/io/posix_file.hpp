@@ -21,8 +21,8 @@ public:
   /// Exactly `bytes` bytes: the end of the file before that is an error.
   void read(std::int64_t offset, void* out, std::size_t bytes) const;
   void write(std::int64_t offset, void const* data, std::size_t bytes) const;
-  /// Takes disk space for the file's whole size now, so that no later write into it can lack it. Does nothing where the file
-  /// system cannot do that.
+  /// Takes disk space for the file's whole size now, so that no later write into it can lack it. Does nothing where the
+  /// file system cannot do that.
   void reserve() const;
   /// Asks the system to have these bytes in memory soon.
   void read_ahead(std::int64_t offset, std::int64_t bytes) const;
@@ -39,9 +39,9 @@ private:
   int fd_ = -1;
 };
 
-/// One process of a node at a time writes to a file of a local file system: these keep a lock for each file, and processes that
-/// fight for it are 3 to 4 times slower than one (ext4: 4 writers 1.1 to 1.4 s for 1.5 GB, taking turns 0.3 to 0.4 s). Has no
-/// effect on the file systems of clusters, which want many writers.
+/// One process of a node at a time writes to a file of a local file system: these keep a lock for each file, and
+/// processes that fight for it are 3 to 4 times slower than one (ext4: 4 writers 1.1 to 1.4 s for 1.5 GB, taking turns
+/// 0.3 to 0.4 s). Has no effect on the file systems of clusters, which want many writers.
 class WritersTurn {
 public:
   explicit WritersTurn(PosixFile const& file);

@@ -26,7 +26,8 @@ public:
     H5 const a(H5Aopen(file_, name, H5P_DEFAULT), H5Aclose, std::string("the attribute ") + name, path_);
     H5 const type(H5Aget_type(a), H5Tclose, "a text type", path_);
     std::string out(H5Tget_size(type), '\0');
-    if (H5Tget_class(type) != H5T_STRING || H5Aread(a, type, out.data()) < 0) hdf5_failed(std::string("the text ") + name, path_);
+    if (H5Tget_class(type) != H5T_STRING || H5Aread(a, type, out.data()) < 0)
+      hdf5_failed(std::string("the text ") + name, path_);
     out.resize(std::min(out.size(), out.find('\0')));
     return out;
   }
@@ -52,7 +53,8 @@ public:
     auto const n = H5Sget_simple_extent_npoints(space);
     std::vector<TableRecord> records(static_cast<std::size_t>(std::max<hssize_t>(n, 0)));
     H5 const type(record_type(), H5Tclose, "a record type", path_);
-    if (H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0) hdf5_failed("the table of parameters", path_);
+    if (H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0)
+      hdf5_failed("the table of parameters", path_);
     return unpack(records);
   }
   void array(CheckpointArray& a) {
@@ -100,7 +102,8 @@ private:
 std::string pack(Checkpoint const& c) {
   Packer p;
   auto const& h = c.header;
-  p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed), p.put(h.data_hash);
+  p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
+      p.put(h.data_hash);
   p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
@@ -126,7 +129,8 @@ Checkpoint unpack(std::string const& bytes) {
     r.decay = u.number() != 0, r.vector = u.number() != 0;
   }
   c.arrays.resize(u.number());
-  for (auto& a : c.arrays) a.name = u.text(), a.rows = number(), a.cols = number(), a.offset = number(), a.checksum = u.number();
+  for (auto& a : c.arrays)
+    a.name = u.text(), a.rows = number(), a.cols = number(), a.offset = number(), a.checksum = u.number();
   return c;
 }
 
@@ -152,7 +156,9 @@ Checkpoint read_checkpoint(std::string const& path) {
   Reader r(file, path);
   auto const version = r.number<std::int64_t>(file, "format_version");
   if (version != 1) {
-    throw base::Error({.expected = "a checkpoint of format 1", .found = fmt::format("format {}", version), .where = path,
+    throw base::Error({.expected = "a checkpoint of format 1",
+                       .found = fmt::format("format {}", version),
+                       .where = path,
                        .fix = "use a newer p3d"});
   }
   auto& h = c.header;

@@ -97,7 +97,8 @@ void check_seal(PosixFile const& file) {
   file.read(0, block.data(), block.size());
   auto const body = std::string_view(block).substr(0, block.size() - hash_line);
   auto const hash = fmt::format("{:016x}\n", hash_of(body));
-  if (block.substr(body.size()) != hash) throw damaged(file.path(), "an intact seal (" + hash.substr(0, 16) + ")", "a damaged one");
+  if (block.substr(body.size()) != hash)
+    throw damaged(file.path(), "an intact seal (" + hash.substr(0, 16) + ")", "a damaged one");
 
   std::istringstream in{std::string(body.substr(17))};
   std::string word, other;
@@ -107,11 +108,13 @@ void check_seal(PosixFile const& file) {
   std::vector<Extent> extents(count);
   for (auto& e : extents) in >> e.offset >> e.bytes;
   if (file_bytes != size) {
-    throw damaged(file.path(), fmt::format("{} bytes", file_bytes), fmt::format("{}: the file was {}", size, size < file_bytes ? "cut off" : "lengthened"));
+    throw damaged(file.path(), fmt::format("{} bytes", file_bytes),
+                  fmt::format("{}: the file was {}", size, size < file_bytes ? "cut off" : "lengthened"));
   }
   auto const found = fmt::format("{:016x}", hash_of_others(file, user_block, file_bytes, extents));
   if (found != other) {
-    throw damaged(file.path(), "the description of the arrays as it was written (hash " + other + ")", "a damaged one (hash " + found + ")");
+    throw damaged(file.path(), "the description of the arrays as it was written (hash " + other + ")",
+                  "a damaged one (hash " + found + ")");
   }
 }
 

@@ -24,15 +24,20 @@ public:
     H5Tset_strpad(type, H5T_STR_NULLPAD);
     attribute(place, name, type, value.c_str());
   }
-  void number(hid_t place, char const* name, std::int64_t value) { attribute(place, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value); }
-  void number(hid_t place, char const* name, std::uint64_t value) { attribute(place, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value); }
+  void number(hid_t place, char const* name, std::int64_t value) {
+    attribute(place, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
+  }
+  void number(hid_t place, char const* name, std::uint64_t value) {
+    attribute(place, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value);
+  }
 
   void input(std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
     H5Tset_size(type, value.empty() ? 1 : value.size());
     H5Tset_strpad(type, H5T_STR_NULLPAD);
     H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
-    H5 const set(H5Dcreate2(file_, "input", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose, "room for the input", path_);
+    H5 const set(H5Dcreate2(file_, "input", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose,
+                 "room for the input", path_);
     std::string const padded = value.empty() ? std::string(1, '\0') : value;
     if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) hdf5_failed("room for the input", path_);
   }
@@ -42,14 +47,17 @@ public:
     hsize_t const n = rows.size();
     H5 const space(H5Screate_simple(1, &n, nullptr), H5Sclose, "a data space", path_);
     H5 const type(record_type(), H5Tclose, "a record type", path_);
-    H5 const set(H5Dcreate2(file_, "table", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose, "room for the table", path_);
-    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0) hdf5_failed("room for the table", path_);
+    H5 const set(H5Dcreate2(file_, "table", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose,
+                 "room for the table", path_);
+    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0)
+      hdf5_failed("room for the table", path_);
   }
 
   /// Room for one array, with its attributes. Returns its place in the file.
   std::int64_t array(std::string const& name, TableRow const& row, Element element, char const* unit) {
     hsize_t const dims[2] = {static_cast<hsize_t>(row.rows), static_cast<hsize_t>(row.cols)};
-    H5 const space(row.vector ? H5Screate_simple(1, dims + 1, nullptr) : H5Screate_simple(2, dims, nullptr), H5Sclose, "a data space", path_);
+    H5 const space(row.vector ? H5Screate_simple(1, dims + 1, nullptr) : H5Screate_simple(2, dims, nullptr), H5Sclose,
+                   "a data space", path_);
     H5 const set(H5Dcreate2(file_, name.c_str(), element == Element::float32 ? H5T_IEEE_F32LE : H5T_IEEE_F64LE, space,
                             H5P_DEFAULT, plain(), H5P_DEFAULT),
                  H5Dclose, "room for " + name, path_);
@@ -67,7 +75,9 @@ public:
   }
 
 private:
-  void attribute(hid_t place, char const* name, hid_t type, void const* value) { attribute(place, name, type, type, value); }
+  void attribute(hid_t place, char const* name, hid_t type, void const* value) {
+    attribute(place, name, type, type, value);
+  }
   void attribute(hid_t place, char const* name, hid_t stored, hid_t given, void const* value) {
     H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
     H5 const made(H5Acreate2(place, name, stored, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, "an attribute", path_);
@@ -120,24 +130,28 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   b.table(table);
   for (std::size_t k = 0; k < kinds; ++k) {
     b.group(groups[k]);
-    for (auto const& row : table) out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
+    for (auto const& row : table)
+      out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
   }
   file.close(path);
-  // A disk that is too small is found here, by one rank: in a collective write it may leave the other ranks waiting for ever.
+  // A disk that is too small is found here, by one rank: in a collective write it may leave the other ranks waiting for
+  // ever.
   PosixFile(path, PosixFile::Mode::write).reserve();
   return out;
 }
 
-void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
-                 Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums) {
+void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
+                 bool moments, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums) {
   auto const arrays = checkpoint_arrays(table, moments);
-  P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(), "one checksum for each array");
+  P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(),
+              "one checksum for each array");
   {
     H5 file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, "a checkpoint that can be written", path);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       H5 const set(H5Dopen2(file, arrays[i].name.c_str(), H5P_DEFAULT), H5Dclose, "the array " + arrays[i].name, path);
       H5 const attribute(H5Aopen(set, "checksum", H5P_DEFAULT), H5Aclose, "the checksum of " + arrays[i].name, path);
-      if (H5Awrite(attribute, H5T_NATIVE_UINT64, &checksums[i]) < 0) hdf5_failed("the checksum of " + arrays[i].name, path);
+      if (H5Awrite(attribute, H5T_NATIVE_UINT64, &checksums[i]) < 0)
+        hdf5_failed("the checksum of " + arrays[i].name, path);
     }
     file.close(path);
   }

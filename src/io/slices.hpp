@@ -27,10 +27,12 @@ inline Rows share(CheckpointPart const& part, std::size_t element_bytes, int r, 
 
 /// Rows that fit into a buffer, at least one.
 inline std::int64_t rows_in(CheckpointPart const& part, std::size_t element_bytes, std::int64_t buffer_bytes) {
-  return std::max<std::int64_t>(1, buffer_bytes / std::max<std::int64_t>(1, part.cols * static_cast<std::int64_t>(element_bytes)));
+  return std::max<std::int64_t>(
+      1, buffer_bytes / std::max<std::int64_t>(1, part.cols * static_cast<std::int64_t>(element_bytes)));
 }
 
-/// Calls visit(element index in the global array, elements, place in the slice) for the contiguous runs of rows [begin, end).
+/// Calls visit(element index in the global array, elements, place in the slice) for the contiguous runs of rows [begin,
+/// end).
 template <class Visit>
 void for_runs(CheckpointPart const& part, Rows rows, Visit&& visit) {
   if (part.cols == part.global_cols) {

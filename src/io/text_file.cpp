@@ -35,8 +35,8 @@ void write_text_atomically(std::string const& path, std::string_view text) {
   errno = 0;
   File file(std::fopen(temporary.c_str(), "wb"), &std::fclose);
   if (!file) give_up();
-  bool const written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0 &&
-                       ::fsync(::fileno(file.get())) == 0;
+  bool const written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
+                       std::fflush(file.get()) == 0 && ::fsync(::fileno(file.get())) == 0;
   if (!written) give_up();
   if (std::fclose(file.release()) != 0) give_up();
   if (std::rename(temporary.c_str(), path.c_str()) != 0) give_up();

@@ -26,7 +26,8 @@ std::uint64_t sum_of(CheckpointPart const& part, Rows rows, char const* data, st
 template <class Visit>
 void for_pieces(Slice const& slice, std::size_t bytes, std::int64_t buffer_bytes, Visit&& visit) {
   auto const step = rows_in(slice.part, bytes, buffer_bytes);
-  for (auto row = slice.rows.begin; row < slice.rows.end; row += step) visit(Rows{row, std::min(row + step, slice.rows.end)});
+  for (auto row = slice.rows.begin; row < slice.rows.end; row += step)
+    visit(Rows{row, std::min(row + step, slice.rows.end)});
 }
 
 }  // namespace
@@ -42,7 +43,8 @@ std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::ve
     s.rows = share(part, element_bytes, part.replicas->rank(), part.replicas->size());
     if (s.elements() == 0) continue;
     auto const it = std::find_if(arrays.begin(), arrays.end(), [&](auto const& a) { return a.name == part.array; });
-    P3D_REQUIRE(it != arrays.end() && it->rows == part.global_rows && it->cols == part.global_cols, "the part belongs to an array of the file");
+    P3D_REQUIRE(it != arrays.end() && it->rows == part.global_rows && it->cols == part.global_cols,
+                "the part belongs to an array of the file");
     s.array = static_cast<std::size_t>(it - arrays.begin());
     s.place = place;
     place += s.elements();
@@ -58,7 +60,9 @@ void write_copy(Job& job, std::vector<char> const& copy) {
   for (auto& slice : job.slices) {
     slice.checksum = 0;
     for_pieces(slice, bytes, 4 << 20, [&](Rows rows) {  // pieces that stay in cache between sum and write
-      auto const* data = copy.data() + static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
+      auto const* data =
+          copy.data() +
+          static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
       slice.checksum += sum_of(slice.part, rows, data, bytes);
       turn.begin();
       for_runs(slice.part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
@@ -107,7 +111,8 @@ void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_byt
     slice.checksum = 0;
     for_pieces(slice, bytes, buffer_bytes, [&](Rows) { ++writes[slice.array]; });
   }
-  world.all_reduce(writes.data(), static_cast<std::int64_t>(writes.size()), comm::Type::int64, comm::Reduction::max).wait();
+  world.all_reduce(writes.data(), static_cast<std::int64_t>(writes.size()), comm::Type::int64, comm::Reduction::max)
+      .wait();
 
   H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
   H5Pset_fapl_mpio(access, world.mpi(), MPI_INFO_NULL);
@@ -119,7 +124,8 @@ void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_byt
   std::vector<char> buffer(8);
   std::optional<base::ErrorText> failure;  // kept until the end: the other ranks go on with their calls
   for (std::size_t a = 0; a < job.arrays.size(); ++a) {
-    H5 const set(H5Dopen2(file, job.arrays[a].name.c_str(), H5P_DEFAULT), H5Dclose, "room for " + job.arrays[a].name, path);
+    H5 const set(H5Dopen2(file, job.arrays[a].name.c_str(), H5P_DEFAULT), H5Dclose, "room for " + job.arrays[a].name,
+                 path);
     H5 const space(H5Dget_space(set), H5Sclose, "a data space", path);
     bool const vector = H5Sget_simple_extent_ndims(space) == 1;
     auto* slice = mine[a];
@@ -134,8 +140,10 @@ void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_byt
         buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(count[0] * count[1]) * bytes));
         part.copy_out(rows.begin * part.cols, static_cast<std::int64_t>(count[0] * count[1]), buffer.data());
         slice->checksum += sum_of(part, rows, buffer.data(), bytes);
-        hsize_t const start[2] = {static_cast<hsize_t>(part.row_begin + rows.begin), static_cast<hsize_t>(part.col_begin)};
-        H5Sselect_hyperslab(space, H5S_SELECT_SET, start + (vector ? 1 : 0), nullptr, count + (vector ? 1 : 0), nullptr);
+        hsize_t const start[2] = {static_cast<hsize_t>(part.row_begin + rows.begin),
+                                  static_cast<hsize_t>(part.col_begin)};
+        H5Sselect_hyperslab(space, H5S_SELECT_SET, start + (vector ? 1 : 0), nullptr, count + (vector ? 1 : 0),
+                            nullptr);
         memory = H5(H5Screate_simple(2, count, nullptr), H5Sclose, "a data space", path);
         row = rows.end;
       } else {
@@ -145,7 +153,8 @@ void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_byt
         H5Sselect_none(space);
       }
       auto const wrong = attempt([&] {
-        if (H5Dwrite(set, type, memory, space, transfer, buffer.data()) < 0) hdf5_failed("room for the whole checkpoint", path);
+        if (H5Dwrite(set, type, memory, space, transfer, buffer.data()) < 0)
+          hdf5_failed("room for the whole checkpoint", path);
       });
       if (wrong && !failure) failure = wrong;
     }

@@ -79,7 +79,8 @@ struct Forward {
   }
 };
 
-// Backward. With P = softmax of a row, M its dropout factors, D = M * (dout v^T) and delta = sum_j P_j D_j = dout . out:
+// Backward. With P = softmax of a row, M its dropout factors, D = M * (dout v^T) and delta = sum_j P_j D_j = dout .
+// out:
 //   dS = P * (D - delta) * scale,  dq = dS k,  dk = dS^T q,  dv = (P M)^T dout.
 // Scores are computed again from lse. Queries and keys get a kernel each, so no two teams add to one element.
 
@@ -233,14 +234,15 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
                                   View2<T> dqkv, View1<T> delta) {
   Problem<T> const p(shape, dropout, qkv);
   std::int64_t const heads = shape.heads, dim = shape.head_dim, seq = shape.rows.seq_len;
-  for_rows("p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
-           KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
-             std::int64_t const row = i / heads, head = i % heads;
-             T const* const y = &out(row, head * dim);
-             T const* const dy = &dout(row, head * dim);
-             T const sum = sum_of<T>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
-             once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
-           });
+  for_rows(
+      "p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
+        std::int64_t const row = i / heads, head = i % heads;
+        T const* const y = &out(row, head * dim);
+        T const* const dy = &dout(row, head * dim);
+        T const sum = sum_of<T>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
+        once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
+      });
   Block<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
   Block<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
   auto const bytes = p.scratch_bytes(2, 3, 0);
@@ -263,22 +265,25 @@ void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropo
 
 template <class T>
 void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> workspace) {
-  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape), "attention workspace too small");
+                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv,
+                        View1<T> workspace) {
+  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape),
+              "attention workspace too small");
   if constexpr (on_host)
     blas::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv);
   else
     portable::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv, workspace);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                                    \
-  template void portable::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,       \
-                                               View2<T>, View1<T>);                                                           \
-  template void portable::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,      \
-                                                View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);          \
-  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, View2<T>,       \
-                                     View1<T>, View1<T>);                                                                     \
-  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,                \
+#define P3D_INSTANTIATE(T)                                                                                      \
+  template void portable::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&,         \
+                                               View2<T const>, View2<T>, View1<T>);                             \
+  template void portable::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&,        \
+                                                View2<T const>, View2<T const>, View1<T const>, View2<T const>, \
+                                                View2<T>, View1<T>);                                            \
+  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,   \
+                                     View2<T>, View1<T>, View1<T>);                                             \
+  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,  \
                                       View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

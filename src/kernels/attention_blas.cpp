@@ -1,6 +1,7 @@
-// Attention on the host. The products of a tile go to the BLAS, which reads queries, keys and values where they lie; between
-// them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the diagonal is cut into
-// strips of queries that each end at their own last key, so at most half a strip of keys per query is computed in vain.
+// Attention on the host. The products of a tile go to the BLAS, which reads queries, keys and values where they lie;
+// between them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the
+// diagonal is cut into strips of queries that each end at their own last key, so at most half a strip of keys per query
+// is computed in vain.
 
 #include "attention_problem.hpp"
 
@@ -17,8 +18,8 @@ namespace {
 using linalg::host_gemm;
 using linalg::Op;
 
-/// Queries and keys of a score tile. Large ones give the BLAS long runs and pack keys and values less often; two of them must
-/// stay in a core's second-level cache.
+/// Queries and keys of a score tile. Large ones give the BLAS long runs and pack keys and values less often; two of
+/// them must stay in a core's second-level cache.
 constexpr int edge = 256;
 /// Queries of a strip on the diagonal. (Where kernels run on a device, nothing here is used.)
 [[maybe_unused]] constexpr int strip_rows = 64;
@@ -29,8 +30,8 @@ std::size_t scratch_bytes(int tiles, int vectors) {
   return static_cast<std::size_t>(tiles * edge * edge + vectors * edge) * sizeof(T) + 64;
 }
 
-/// Calls body(first query, queries, first key, keys) for the strips of one tile of queries, keys ascending; positions count
-/// within the sample.
+/// Calls body(first query, queries, first key, keys) for the strips of one tile of queries, keys ascending; positions
+/// count within the sample.
 template <class Body>
 void for_strips(std::int64_t query0, int queries, Body const& body) {
   for (std::int64_t key0 = 0; key0 < query0; key0 += edge) body(query0, queries, key0, edge);
@@ -78,12 +79,12 @@ struct ForwardTile {
       auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
       auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
       auto const y = p.block(out, sample, strip0, head);
-      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data, k.stride,
-                   T(0), score.data, score.stride);
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data,
+                   k.stride, T(0), score.data, score.stride);
       if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
       for (int i = 0; i < rows; ++i)
-        softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, visible(strip0 + i, key0, keys), keys, key0 == 0,
-                    top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
+        softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, visible(strip0 + i, key0, keys), keys,
+                    key0 == 0, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
       host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride,
                    key0 == 0 ? T(0) : T(1), y.data, y.stride);
     });
@@ -96,8 +97,8 @@ struct ForwardTile {
     }
   }
 
-  /// Scores of one row become exp(score - top) for the n visible keys, times their dropout factors; what was summed before
-  /// shrinks to the new maximum.
+  /// Scores of one row become exp(score - top) for the n visible keys, times their dropout factors; what was summed
+  /// before shrinks to the new maximum.
   static void softmax_row(TileTeam const& team, T* s, T const* keep, int n, int keys, bool first, T& top, T& sum, T* y,
                           int dim) {
     T const before = first ? -std::numeric_limits<T>::infinity() : top;
@@ -133,7 +134,8 @@ struct BackwardHead {
     }
     auto const scratch = scratch_of<T>(team, level, bytes);  // once: asking again gives the next piece
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (std::int64_t query0 = 0; query0 < shape.rows.seq_len; query0 += edge) tile(team, scratch, sample, head, kv, query0);
+      for (std::int64_t query0 = 0; query0 < shape.rows.seq_len; query0 += edge)
+        tile(team, scratch, sample, head, kv, query0);
   }
 
   void tile(TileTeam const& team, Scratch<T> scratch, std::int64_t sample, std::int64_t head, std::int64_t kv,
@@ -153,8 +155,10 @@ struct BackwardHead {
       auto const k = p.block(p.qkv, sample, key0, p.key_head(kv)), v = p.block(p.qkv, sample, key0, p.value_head(kv));
       auto const dq = p.block(dqkv, sample, strip0, head);
       auto const dk = p.block(dqkv, sample, key0, p.key_head(kv)), dv = p.block(dqkv, sample, key0, p.value_head(kv));
-      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0), score.data, edge);
-      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0), dprob.data, edge);
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0),
+                   score.data, edge);
+      host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0),
+                   dprob.data, edge);
       if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
       for (int i = 0; i < rows; ++i) {
         T* const s = score.row(i);
@@ -179,9 +183,10 @@ struct BackwardHead {
       }
       host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), score.data, edge, dy.data, dy.stride, T(1), dv.data,
                    dv.stride);
-      host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), dprob.data, edge, q.data, q.stride, T(1), dk.data, dk.stride);
-      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride, key0 == 0 ? T(0) : T(1),
-                   dq.data, dq.stride);
+      host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), dprob.data, edge, q.data, q.stride, T(1), dk.data,
+                   dk.stride);
+      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride,
+                   key0 == 0 ? T(0) : T(1), dq.data, dq.stride);
     });
   }
 };
@@ -189,22 +194,26 @@ struct BackwardHead {
 }  // namespace
 
 template <class T>
-void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                             View2<T> out, View1<T> lse) {
+void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                             View2<T const> qkv, View2<T> out, View1<T> lse) {
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
     std::int64_t const tiles = (shape.rows.seq_len + edge - 1) / edge;
     Block<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
-    launch_tiles("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
-                 ForwardTile<T>{Problem<T>(shape, dropout, qkv), tiles, y, lse, scratch_bytes<T>(dropout.active() ? 2 : 1, 2)});
+    launch_tiles(
+        "p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
+        ForwardTile<T>{Problem<T>(shape, dropout, qkv), tiles, y, lse, scratch_bytes<T>(dropout.active() ? 2 : 1, 2)});
   }
 }
 
 template <class T>
-void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                              View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv) {
+void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                              View2<T const> qkv, View2<T const> out, View1<T const> lse, View2<T const> dout,
+                              View2<T> dqkv) {
   if constexpr (on_host) {
-    auto const block = []<class V>(View2<V> const& m) { return Block<V>{m.data(), static_cast<std::int64_t>(m.stride(0))}; };
+    auto const block = []<class V>(View2<V> const& m) {
+      return Block<V>{m.data(), static_cast<std::int64_t>(m.stride(0))};
+    };
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,
                  BackwardHead<T>{Problem<T>(shape, dropout, qkv), block(out), block(dout), lse, block(dqkv),
@@ -212,10 +221,10 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
   }
 }
 
-#define P3D_INSTANTIATE(T)                                                                                               \
-  template void blas::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,      \
-                                           View2<T>, View1<T>);                                                          \
-  template void blas::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,     \
+#define P3D_INSTANTIATE(T)                                                                                           \
+  template void blas::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,  \
+                                           View2<T>, View1<T>);                                                      \
+  template void blas::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, \
                                             View2<T const>, View1<T const>, View2<T const>, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

@@ -17,7 +17,9 @@ struct Problem {
   std::int64_t tiles;  ///< along the sequence
 
   Problem(AttentionShape const& s, Dropout const& d, View2<T const> m)
-      : shape(s), dropout(d), qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
+      : shape(s),
+        dropout(d),
+        qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
         tiles((s.rows.seq_len + tile - 1) / tile) {
     P3D_REQUIRE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "kv_heads must divide heads");
     P3D_REQUIRE(static_cast<std::int64_t>(m.extent(0)) == s.rows.rows() &&
@@ -27,7 +29,8 @@ struct Problem {
 
   /// The [positions, head_dim] block from `position` on of the column group `head` (queries, then keys, then values).
   template <class U>
-  KOKKOS_INLINE_FUNCTION Block<U> block(Block<U> m, std::int64_t sample, std::int64_t position, std::int64_t head) const {
+  KOKKOS_INLINE_FUNCTION Block<U> block(Block<U> m, std::int64_t sample, std::int64_t position,
+                                        std::int64_t head) const {
     return {m.row(sample * shape.rows.seq_len + position) + head * shape.head_dim, m.stride};
   }
   KOKKOS_INLINE_FUNCTION std::int64_t key_head(std::int64_t kv) const { return shape.heads + kv; }
@@ -65,8 +68,8 @@ struct Problem {
   }
 };
 
-/// Attention as a portable kernel, for every execution space. Arguments as in attention.hpp; `delta` has one element per query
-/// and head.
+/// Attention as a portable kernel, for every execution space. Arguments as in attention.hpp; `delta` has one element
+/// per query and head.
 namespace portable {
 template <class T>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,

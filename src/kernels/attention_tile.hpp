@@ -1,6 +1,6 @@
 #pragma once
-// Work on one tile of attention scores by one team. On the host a team is one thread and vector instructions run along the
-// columns of the tile; elsewhere threads take rows and vector lanes take columns.
+// Work on one tile of attention scores by one team. On the host a team is one thread and vector instructions run along
+// the columns of the tile; elsewhere threads take rows and vector lanes take columns.
 
 #include "keep.hpp"
 #include "launch.hpp"
@@ -10,8 +10,8 @@ namespace p3d::kernels {
 /// Queries and keys of one tile: the score tile is square.
 inline constexpr int tile = on_host ? 64 : 16;
 
-/// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team computes
-/// does not depend on who takes it.
+/// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team
+/// computes does not depend on who takes it.
 using TilePolicy = Kokkos::TeamPolicy<ExecSpace, Kokkos::Schedule<Kokkos::Dynamic>>;
 using TileTeam = TilePolicy::member_type;
 
@@ -57,7 +57,8 @@ KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
     P3D_SIMD_SUM(s)
     for (int j = 0; j < n; ++j) s += f(j);
   } else {
-    Kokkos::parallel_reduce(Kokkos::ThreadVectorRange(team, n), [&](int j, S& part) { part += f(j); }, s);
+    Kokkos::parallel_reduce(
+        Kokkos::ThreadVectorRange(team, n), [&](int j, S& part) { part += f(j); }, s);
   }
   return s;
 }
@@ -141,8 +142,8 @@ inline void product_block(int inner, Block<T const> a, Block<T const> b, Block<T
 
 /// C [rows, cols] += A [rows, inner] B [inner, cols].
 template <class T>
-KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, Block<T const> a, Block<T const> b,
-                                    Block<T> c) {
+KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, Block<T const> a,
+                                    Block<T const> b, Block<T> c) {
   if constexpr (on_host) {
     constexpr int wide = 128 / sizeof(T), high = 4;
     int j = 0;

@@ -19,12 +19,13 @@ double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n
   std::int64_t const blocks = wanted < max_sum_blocks ? wanted : max_sum_blocks;
   std::int64_t const size = (n + blocks - 1) / blocks;
   View1<double> const parts = sum_blocks();
-  for_rows(label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
-    std::int64_t const begin = block * size;
-    std::int64_t const left = n - begin, count = left < 0 ? 0 : (left < size ? left : size);
-    double const part = sum_of<double>(team, count, [=](std::int64_t i) { return f(begin + i); });
-    once(team, [&] { parts(block) = part; });
-  });
+  for_rows(
+      label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
+        std::int64_t const begin = block * size;
+        std::int64_t const left = n - begin, count = left < 0 ? 0 : (left < size ? left : size);
+        double const part = sum_of<double>(team, count, [=](std::int64_t i) { return f(begin + i); });
+        once(team, [&] { parts(block) = part; });
+      });
   double sum = 0;
   Kokkos::parallel_reduce(
       "p3d::kernels::add_blocks", FlatRange(exec, 0, 1),

@@ -6,30 +6,32 @@ namespace p3d::kernels {
 
 template <class T>
 void fill(ExecSpace const& exec, View1<T> x, T value) {
-  for_chunks<flat_width>("p3d::kernels::fill", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-    T* const out = &x(c);
-    P3D_SIMD
-    for (int i = 0; i < n; ++i) out[i] = value;
-  });
+  for_chunks<flat_width>(
+      "p3d::kernels::fill", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+        T* const out = &x(c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) out[i] = value;
+      });
 }
 
 template <class T>
 void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::int64_t row_begin, std::int64_t col_begin,
                  std::int64_t global_cols, std::int64_t valid_rows, View2<T> x) {
-  for_chunks<element_width>("p3d::kernels::fill_normal", exec, x.extent(0), x.extent(1),
-                            KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-                              T* const out = &x(r, c);
-                              T const scale = r < valid_rows ? static_cast<T>(1) : static_cast<T>(0);
-                              auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
-                              P3D_SIMD
-                              for (int i = 0; i < n; ++i) {
-                                out[i] = scale * static_cast<T>(std * base::random_normal(key, 0, first + static_cast<std::uint64_t>(i)));
-                              }
-                            });
+  for_chunks<element_width>(
+      "p3d::kernels::fill_normal", exec, x.extent(0), x.extent(1),
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        T* const out = &x(r, c);
+        T const scale = r < valid_rows ? static_cast<T>(1) : static_cast<T>(0);
+        auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) {
+          out[i] = scale * static_cast<T>(std * base::random_normal(key, 0, first + static_cast<std::uint64_t>(i)));
+        }
+      });
 }
 
-#define P3D_INSTANTIATE(T)                                                                                  \
-  template void fill<T>(ExecSpace const&, View1<T>, T);                                                     \
+#define P3D_INSTANTIATE(T)                                                                                          \
+  template void fill<T>(ExecSpace const&, View1<T>, T);                                                             \
   template void fill_normal<T>(ExecSpace const&, base::RandomKey, double, std::int64_t, std::int64_t, std::int64_t, \
                                std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)

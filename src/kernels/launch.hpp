@@ -9,9 +9,9 @@
 namespace p3d::kernels {
 
 /// Widths of the column chunks that one call of a body gets.
-inline constexpr int element_width = on_host ? 128 : 4;   ///< elementwise on a matrix
-inline constexpr int column_width = on_host ? 32 : 1;     ///< sums down the columns
-inline constexpr int flat_width = on_host ? 1024 : 1;     ///< elementwise on a vector
+inline constexpr int element_width = on_host ? 128 : 4;  ///< elementwise on a matrix
+inline constexpr int column_width = on_host ? 32 : 1;    ///< sums down the columns
+inline constexpr int flat_width = on_host ? 1024 : 1;    ///< elementwise on a vector
 
 using FlatRange = Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>;
 
@@ -29,7 +29,8 @@ struct ChunkBody {
 
 /// body(row, first column, number of columns <= Width) for all chunks of a [rows, cols] matrix.
 template <int Width, class Body>
-void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols, Body const& body) {
+void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols,
+                Body const& body) {
   std::int64_t const chunks = (cols + Width - 1) / Width;
   if (rows * chunks == 0) return;
   Kokkos::parallel_for(label, FlatRange(exec, 0, rows * chunks), ChunkBody<Width, Body>{cols, chunks, body});
@@ -97,7 +98,8 @@ KOKKOS_INLINE_FUNCTION S sum_of(Alone const&, std::int64_t n, F const f) {
 template <class S, class Team, class F>
 KOKKOS_INLINE_FUNCTION S sum_of(Team const& team, std::int64_t n, F const& f) {
   S s = 0;
-  Kokkos::parallel_reduce(Kokkos::TeamThreadRange(team, n), [&](std::int64_t i, S& part) { part += f(i); }, s);
+  Kokkos::parallel_reduce(
+      Kokkos::TeamThreadRange(team, n), [&](std::int64_t i, S& part) { part += f(i); }, s);
   return s;
 }
 

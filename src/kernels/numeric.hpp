@@ -9,7 +9,8 @@
 #include <limits>
 #include <type_traits>
 
-// Vectorise this loop: its iterations are independent (but for the named sums). Not for HIP, whose threads are the lanes.
+// Vectorise this loop: its iterations are independent (but for the named sums). Not for HIP, whose threads are the
+// lanes.
 #if (defined(_OPENMP) || defined(__GNUC__)) && !defined(KOKKOS_ENABLE_HIP)
 #define P3D_KERNELS_PRAGMA(text) _Pragma(#text)
 #define P3D_SIMD P3D_KERNELS_PRAGMA(omp simd)
@@ -47,15 +48,16 @@ struct LongSum {
 template <class T>
 using Long = typename LongSum<T>::type;
 
-/// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2), exp(r)
-/// by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.
+/// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2),
+/// exp(r) by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.
 KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
   x = x > 87.0f ? 87.0f : x;
   x = x < -87.0f ? -87.0f : x;
-  constexpr float shift = 12582912.0f;                          // 1.5 2^23: adding it rounds to an integer in the low bits
+  constexpr float shift = 12582912.0f;  // 1.5 2^23: adding it rounds to an integer in the low bits
   float const shifted = x * 1.44269504088896341f + shift;
   float const n = shifted - shift;
-  float const r = (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;  // ln 2 in two parts; the first has 15 bits
+  float const r =
+      (x - n * 0.693145751953125f) - n * 1.42860682030941723e-6f;  // ln 2 in two parts; the first has 15 bits
   float p = 1.0f / 5040.0f;
   p = p * r + 1.0f / 720.0f;
   p = p * r + 1.0f / 120.0f;
@@ -67,7 +69,9 @@ KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
   std::int32_t bits, exponent;
   std::memcpy(&bits, &p, 4);
   std::memcpy(&exponent, &shifted, 4);
-  bits = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) + (static_cast<std::uint32_t>(exponent) << 23));  // p 2^n: the high bits of `shifted` leave at the top
+  bits = static_cast<std::int32_t>(
+      static_cast<std::uint32_t>(bits) +
+      (static_cast<std::uint32_t>(exponent) << 23));  // p 2^n: the high bits of `shifted` leave at the top
   std::memcpy(&p, &bits, 4);
   return p;
 }

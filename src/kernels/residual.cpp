@@ -24,29 +24,30 @@ void residual_forward(ExecSpace const& exec, Rows rows, View2<T const> x, View2<
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   bool const has_bias = bias.extent(0) != 0;
   Dropout const drop = dropout;  // captured by value
-  for_chunks<element_width>("p3d::kernels::residual_forward", exec, x.extent(0), hidden,
-                            KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-                              T value[element_width];
-                              T const* const a = &x(r, c);
-                              T const* const b = &branch(r, c);
-                              T* const out = &y(r, c);
-                              P3D_SIMD
-                              for (int i = 0; i < n; ++i) value[i] = b[i];
-                              if (has_bias) {
-                                T const* const add = &bias(c);
-                                P3D_SIMD
-                                for (int i = 0; i < n; ++i) value[i] += add[i];
-                              }
-                              if (drop.active()) {
-                                T keep[element_width];
-                                Place const at = place_of(rows, r, c, hidden);
-                                keep_factors(drop, at.stream, at.first, n, keep);
-                                P3D_SIMD
-                                for (int i = 0; i < n; ++i) value[i] *= keep[i];
-                              }
-                              P3D_SIMD
-                              for (int i = 0; i < n; ++i) out[i] = a[i] + value[i];
-                            });
+  for_chunks<element_width>(
+      "p3d::kernels::residual_forward", exec, x.extent(0), hidden,
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        T value[element_width];
+        T const* const a = &x(r, c);
+        T const* const b = &branch(r, c);
+        T* const out = &y(r, c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) value[i] = b[i];
+        if (has_bias) {
+          T const* const add = &bias(c);
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) value[i] += add[i];
+        }
+        if (drop.active()) {
+          T keep[element_width];
+          Place const at = place_of(rows, r, c, hidden);
+          keep_factors(drop, at.stream, at.first, n, keep);
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) value[i] *= keep[i];
+        }
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) out[i] = a[i] + value[i];
+      });
 }
 
 template <class T>
@@ -54,19 +55,20 @@ void residual_backward(ExecSpace const& exec, Rows rows, View2<T const> dy, Drop
   if (!dropout.active() && dy.data() == dbranch.data()) return;
   auto const hidden = static_cast<std::int64_t>(dy.extent(1));
   Dropout const drop = dropout;
-  for_chunks<element_width>("p3d::kernels::residual_backward", exec, dy.extent(0), hidden,
-                            KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-                              T keep[element_width];
-                              for (int i = 0; i < n; ++i) keep[i] = T(1);
-                              if (drop.active()) {
-                                Place const at = place_of(rows, r, c, hidden);
-                                keep_factors(drop, at.stream, at.first, n, keep);
-                              }
-                              T const* const in = &dy(r, c);
-                              T* const out = &dbranch(r, c);
-                              P3D_SIMD
-                              for (int i = 0; i < n; ++i) out[i] = keep[i] * in[i];
-                            });
+  for_chunks<element_width>(
+      "p3d::kernels::residual_backward", exec, dy.extent(0), hidden,
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        T keep[element_width];
+        for (int i = 0; i < n; ++i) keep[i] = T(1);
+        if (drop.active()) {
+          Place const at = place_of(rows, r, c, hidden);
+          keep_factors(drop, at.stream, at.first, n, keep);
+        }
+        T const* const in = &dy(r, c);
+        T* const out = &dbranch(r, c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) out[i] = keep[i] * in[i];
+      });
 }
 
 template <class T>
@@ -74,10 +76,10 @@ void dropout_in_place(ExecSpace const& exec, Rows rows, Dropout const& dropout, 
   if (dropout.active()) residual_backward<T>(exec, rows, x, dropout, x);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                             \
-  template void residual_forward<T>(ExecSpace const&, Rows, View2<T const>, View2<T const>, View1<T const>,            \
-                                    Dropout const&, View2<T>);                                                         \
-  template void residual_backward<T>(ExecSpace const&, Rows, View2<T const>, Dropout const&, View2<T>);                \
+#define P3D_INSTANTIATE(T)                                                                                  \
+  template void residual_forward<T>(ExecSpace const&, Rows, View2<T const>, View2<T const>, View1<T const>, \
+                                    Dropout const&, View2<T>);                                              \
+  template void residual_backward<T>(ExecSpace const&, Rows, View2<T const>, Dropout const&, View2<T>);     \
   template void dropout_in_place<T>(ExecSpace const&, Rows, Dropout const&, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

@@ -13,8 +13,8 @@ void rope(ExecSpace const& exec, Rows rows, std::int64_t heads, std::int64_t hea
   std::int64_t const half = head_dim / 2;
   double const step = -2.0 * std::log(theta) / static_cast<double>(head_dim);
   double const sign = rotation == Rotation::forward ? 1.0 : -1.0;
-  // One call computes the angles of some pairs at one position, for all samples and heads: sine and cosine cost more than
-  // the rotations. Angles are double: position times frequency must keep its fraction.
+  // One call computes the angles of some pairs at one position, for all samples and heads: sine and cosine cost more
+  // than the rotations. Angles are double: position times frequency must keep its fraction.
   for_chunks<element_width>(
       "p3d::kernels::rope", exec, rows.seq_len, half, KOKKOS_LAMBDA(std::int64_t position, std::int64_t pair, int n) {
         T cosine[element_width], sine[element_width];
@@ -38,7 +38,8 @@ void rope(ExecSpace const& exec, Rows rows, std::int64_t heads, std::int64_t hea
       });
 }
 
-template void rope<float>(ExecSpace const&, Rows, std::int64_t, std::int64_t, double, std::int64_t, Rotation, View2<float>);
+template void rope<float>(ExecSpace const&, Rows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
+                          View2<float>);
 template void rope<double>(ExecSpace const&, Rows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
                            View2<double>);
 

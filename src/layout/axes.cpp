@@ -35,7 +35,8 @@ std::array<Axis, 3> parse_order(std::string_view order) {
                     base::ExitCode::bad_input);
 }
 
-RankGrid::RankGrid(PerAxis sizes, std::array<Axis, 3> order_fastest_first) : sizes_(sizes), order_(order_fastest_first) {
+RankGrid::RankGrid(PerAxis sizes, std::array<Axis, 3> order_fastest_first)
+    : sizes_(sizes), order_(order_fastest_first) {
   for (auto a : all_axes) P3D_REQUIRE(sizes_[a] >= 1, "every axis of the mesh has at least one rank");
 }
 

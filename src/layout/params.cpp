@@ -60,7 +60,8 @@ private:
 
   void norm(std::string const& name, int layer) {
     vector(name + ".weight", layer, m_.hidden, replicated, Init::ones);
-    if (m_.norm == config::Norm::layernorm && m_.bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
+    if (m_.norm == config::Norm::layernorm && m_.bias)
+      vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
   }
 
   void embedding() {
@@ -171,7 +172,8 @@ bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
   return spec.layer >= range.begin && spec.layer < range.end;
 }
 
-StageParams::StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes, PerAxis coordinates) {
+StageParams::StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes,
+                         PerAxis coordinates) {
   P3D_REQUIRE(stages.pipeline_rank(stage) == coordinates.pp, "the rank holds the stage");
   P3D_REQUIRE(stages.num_pipeline_ranks() == sizes.pp, "the stage map and the mesh agree");
   for (auto const& spec : table.specs()) {

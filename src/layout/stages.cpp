@@ -73,7 +73,8 @@ std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank,
   for (std::size_t s = 0; s < stages; ++s) out[s] = least_layers(static_cast<int>(s), static_cast<int>(stages));
   int given = std::accumulate(out.begin(), out.end(), 0);
   P3D_REQUIRE(layers >= given, "there is a layer for every stage that needs one");
-  std::vector<double> cost(stages), total(static_cast<std::size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1);
+  std::vector<double> cost(stages),
+      total(static_cast<std::size_t>(*std::max_element(stage_rank.begin(), stage_rank.end())) + 1);
   auto const rank_of = [&](std::size_t s) { return static_cast<std::size_t>(stage_rank[s]); };
   for (std::size_t s = 0; s < stages; ++s) {
     cost[s] = out[s] * layer_cost + (s == 0 ? first_cost : 0.0) + (s + 1 == stages ? last_cost : 0.0);
@@ -103,11 +104,13 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
     case config::LayerSplit::even: break;
     case config::LayerSplit::list: {
       auto const& list = config.pipeline.layers_per_stage;
-      P3D_REQUIRE(std::accumulate(list.begin(), list.end(), 0) == layers, "pipeline.layers_per_stage sums to model.layers");
+      P3D_REQUIRE(std::accumulate(list.begin(), list.end(), 0) == layers,
+                  "pipeline.layers_per_stage sums to model.layers");
       return list;
     }
     case config::LayerSplit::cost: {
-      // Multiply-adds per token. The embedding is a look-up and costs nothing; causal attention reads half the sequence.
+      // Multiply-adds per token. The embedding is a look-up and costs nothing; causal attention reads half the
+      // sequence.
       auto const h = static_cast<double>(m.hidden);
       auto const width = static_cast<double>(m.heads * m.head_dim());
       auto const kv_width = static_cast<double>(m.kv_heads * m.head_dim());
@@ -131,19 +134,23 @@ StageMap make_stage_map(config::Config const& config) {
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
   auto const stages = static_cast<int>(stage_rank.size());
   auto const refuse = [&](std::string found, char const* where) {
-    throw base::Error({.expected = fmt::format("at least one layer for each of the {} stages of the schedule{}", stages,
-                                               stages > 2 ? ", the first and the last excepted with \"cost\" or a list" : ""),
-                       .found = std::move(found),
-                       .where = where,
-                       .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"},
-                      base::ExitCode::bad_input);
+    throw base::Error(
+        {.expected = fmt::format("at least one layer for each of the {} stages of the schedule{}", stages,
+                                 stages > 2 ? ", the first and the last excepted with \"cost\" or a list" : ""),
+         .found = std::move(found),
+         .where = where,
+         .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"},
+        base::ExitCode::bad_input);
   };
   bool const even = config.pipeline.layer_split == config::LayerSplit::even;
-  if (config.model.layers < (even ? stages : std::max(1, stages - 2))) refuse(fmt::format("{} layers", config.model.layers), "model.layers");
+  if (config.model.layers < (even ? stages : std::max(1, stages - 2)))
+    refuse(fmt::format("{} layers", config.model.layers), "model.layers");
   auto layers = deal_layers(config, stage_rank);
-  if (layers.size() != stage_rank.size()) refuse(fmt::format("pipeline.layers_per_stage has {} entries", layers.size()), "pipeline.layers_per_stage");
+  if (layers.size() != stage_rank.size())
+    refuse(fmt::format("pipeline.layers_per_stage has {} entries", layers.size()), "pipeline.layers_per_stage");
   for (int s = 0; s < stages; ++s) {
-    if (layers[static_cast<std::size_t>(s)] < least_layers(s, stages)) refuse(fmt::format("none for stage {}", s), "pipeline.layers_per_stage");
+    if (layers[static_cast<std::size_t>(s)] < least_layers(s, stages))
+      refuse(fmt::format("none for stage {}", s), "pipeline.layers_per_stage");
   }
   return StageMap(std::move(layers), stage_rank, config.parallel.pp);
 }

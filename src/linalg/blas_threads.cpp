@@ -1,5 +1,5 @@
-// The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions, for the
-// number of threads and its version, are looked up by name in the running program.
+// The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions,
+// for the number of threads and its version, are looked up by name in the running program.
 
 #include <p3d/linalg/blas_threads.hpp>
 

@@ -48,19 +48,23 @@ struct Slice {
     std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
     if (count <= 0) return;
     if (by_rows) {
-      host_gemm<T>(op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta, c + begin * ldc, ldc);
+      host_gemm<T>(op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta,
+                   c + begin * ldc, ldc);
     } else {
-      host_gemm<T>(op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta, c + begin, ldc);
+      host_gemm<T>(op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta,
+                   c + begin, ldc);
     }
   }
 };
 
-/// The threads are Kokkos': a BLAS with threads of its own would have them compete with Kokkos' ones, which wait by spinning.
+/// The threads are Kokkos': a BLAS with threads of its own would have them compete with Kokkos' ones, which wait by
+/// spinning.
 template <class T>
 void sliced(ExecSpace const& exec, Slice<T> slice) {
   constexpr double worth_a_thread = 1e6;  // FLOPs: some ten microseconds
   double const flops = 2.0 * static_cast<double>(slice.m) * static_cast<double>(slice.n) * static_cast<double>(slice.k);
-  int const threads = static_cast<int>(std::clamp(flops / worth_a_thread, 1.0, static_cast<double>(exec.concurrency())));
+  int const threads =
+      static_cast<int>(std::clamp(flops / worth_a_thread, 1.0, static_cast<double>(exec.concurrency())));
   SingleThreadedBlas const alone;
   slice.by_rows = slice.m > slice.n;
   std::int64_t const size = slice.by_rows ? slice.m : slice.n, step = size >= 64 * threads ? 16 : 1;
@@ -82,14 +86,15 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   if (k == 0) return scale(exec, beta, c);
   char const mode_a[] = {static_cast<char>(op_a), '\0'};
   char const mode_b[] = {static_cast<char>(op_b), '\0'};
-  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence. Elsewhere
-  // Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose earlier and later
-  // work must then be ordered with ours by fences.
+  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence.
+  // Elsewhere Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose
+  // earlier and later work must then be ordered with ours by fences.
   if constexpr (on_host) {
     Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
-    sliced<T>(exec, {op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k), alpha,
-                     a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c)});
+    sliced<T>(exec,
+              {op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k),
+               alpha, a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c)});
     Kokkos::Profiling::popRegion();
   } else if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
     KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c);

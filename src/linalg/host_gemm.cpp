@@ -6,8 +6,8 @@
 
 // The reference interface of every BLAS with 32-bit integers.
 extern "C" {
-void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*, int const*, float const*,
-            int const*, float const*, float*, int const*);
+void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*, int const*,
+            float const*, int const*, float const*, float*, int const*);
 void dgemm_(char const*, char const*, int const*, int const*, int const*, double const*, double const*, int const*,
             double const*, int const*, double const*, double*, int const*);
 }
@@ -15,12 +15,14 @@ void dgemm_(char const*, char const*, int const*, int const*, int const*, double
 namespace p3d::linalg {
 
 namespace {
-void blas_gemm(char const* ta, char const* tb, int const* m, int const* n, int const* k, float const* alpha, float const* a,
-               int const* lda, float const* b, int const* ldb, float const* beta, float* c, int const* ldc) {
+void blas_gemm(char const* ta, char const* tb, int const* m, int const* n, int const* k, float const* alpha,
+               float const* a, int const* lda, float const* b, int const* ldb, float const* beta, float* c,
+               int const* ldc) {
   sgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
-void blas_gemm(char const* ta, char const* tb, int const* m, int const* n, int const* k, double const* alpha, double const* a,
-               int const* lda, double const* b, int const* ldb, double const* beta, double* c, int const* ldc) {
+void blas_gemm(char const* ta, char const* tb, int const* m, int const* n, int const* k, double const* alpha,
+               double const* a, int const* lda, double const* b, int const* ldb, double const* beta, double* c,
+               int const* ldc) {
   dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 }  // namespace
@@ -29,7 +31,8 @@ template <class T>
 void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T const* a, std::int64_t lda,
                T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
   for (std::int64_t size : {m, n, k, lda, ldb, ldc}) {
-    P3D_REQUIRE(size <= INT_MAX, "the BLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
+    P3D_REQUIRE(size <= INT_MAX,
+                "the BLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
   }
   // The BLAS sees columns where we have rows: C^T = op(B)^T op(A)^T. It insists on leading dimensions of at least one.
   auto const leading = [](std::int64_t ld) { return static_cast<int>(ld < 1 ? 1 : ld); };

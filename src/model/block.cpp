@@ -49,7 +49,8 @@ template <class T>
 void NormLayer<T>::backward(ExecSpace const& exec, View2<T const> dy, View2<T const> x, NormActivations<T> const& saved,
                             Store store, View2<T> dx) const {
   if (layernorm_) {
-    kernels::layernorm_backward<T>(exec, dy, x, weight_.value, saved.mean, saved.scale, store, dx, weight_.grad, bias_.grad);
+    kernels::layernorm_backward<T>(exec, dy, x, weight_.value, saved.mean, saved.scale, store, dx, weight_.grad,
+                                   bias_.grad);
   } else {
     kernels::rmsnorm_backward<T>(exec, dy, x, weight_.value, saved.scale, store, dx, weight_.grad);
   }
@@ -57,7 +58,10 @@ void NormLayer<T>::backward(ExecSpace const& exec, View2<T const> dy, View2<T co
 
 template <class T>
 Block<T>::Block(config::Config const& c, Parameters<T> const& params, parallel::TensorParallel& tp, int layer)
-    : tp_(&tp), sizes_(block_sizes(c)), global_heads_(c.model.heads), rope_(c.model.position == config::Position::rope),
+    : tp_(&tp),
+      sizes_(block_sizes(c)),
+      global_heads_(c.model.heads),
+      rope_(c.model.position == config::Position::rope),
       rope_theta_(c.model.rope_theta) {
   auto const at = [&](char const* rest) { return fmt::format("layers.{}.{}", layer, rest); };
   norm1_ = NormLayer<T>(c, params, at("norm1"));
@@ -101,9 +105,11 @@ void Block<T>::forward(Rows const& rows, bool training, View2<T const> x, BlockA
   norm1_.forward(exec, x, a.norm1);
   parallel::column_linear_forward<T>(*tp_, a.norm1.y, qkv_.value, qkv_bias_.value, a.qkv);
   if (rope_) {
-    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward, a.qkv);
+    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
+                     a.qkv);
   }
-  kernels::attention_forward<T>(exec, attention_shape(rows), active(probability_dropout_), a.qkv, a.heads, a.lse, w.attention);
+  kernels::attention_forward<T>(exec, attention_shape(rows), active(probability_dropout_), a.qkv, a.heads, a.lse,
+                                w.attention);
   parallel::row_linear_forward<T>(*tp_, a.heads, attn_out_.value, w.branch);
   kernels::residual_forward<T>(exec, rows, x, w.branch, attn_out_bias_.value, active(attn_dropout_), a.mid);
 
@@ -119,8 +125,8 @@ void Block<T>::forward(Rows const& rows, bool training, View2<T const> x, BlockA
 }
 
 template <class T>
-void Block<T>::backward(Rows const& rows, View2<T const> x, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
-                        View2<T> d) {
+void Block<T>::backward(Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
+                        BlockScratch<T> const& scratch, View2<T> d) {
   backward_mlp(rows, saved, scratch, {}, d);
   backward_attention(rows, x, saved, scratch, {}, d);
 }
@@ -173,17 +179,18 @@ void Block<T>::backward_mlp(Rows const& rows, BlockActivations<T> const& a, Bloc
 }
 
 template <class T>
-void Block<T>::backward_attention(Rows const& rows, View2<T const> x, BlockActivations<T> const& a, BlockScratch<T> const& w,
-                                  View2<T> keep, View2<T> d) {
+void Block<T>::backward_attention(Rows const& rows, View2<T const> x, BlockActivations<T> const& a,
+                                  BlockScratch<T> const& w, View2<T> keep, View2<T> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, w.branch);
   parallel::row_linear_backward_input<T>(*tp_, dbranch, attn_out_.value, w.dheads);
   if (weights) parallel::linear_backward_weight<T>(exec, dbranch, a.heads, attn_out_.grad, attn_out_bias_.grad);
-  kernels::attention_backward<T>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, w.dheads, w.dqkv,
-                                 w.attention);
+  kernels::attention_backward<T>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, w.dheads,
+                                 w.dqkv, w.attention);
   if (rope_) {
-    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward, w.dqkv);
+    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward,
+                     w.dqkv);
   }
   auto sum = parallel::column_linear_backward_input<T>(*tp_, w.dqkv, qkv_.value, w.dnorm);
   if (weights) parallel::linear_backward_weight<T>(exec, w.dqkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);

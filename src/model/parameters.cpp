@@ -22,8 +22,8 @@ Parameters<T>::Parameters(ExecSpace const& exec, layout::StageParams params, std
     if (spec.init == layout::Init::ones) {
       kernels::fill<T>(exec, device::flat(local), T(1));
     } else {
-      kernels::fill_normal<T>(exec, base::random_key(seed, "init." + spec.name), spec.std, item.row_begin, item.col_begin,
-                              spec.cols, item.valid_rows, local);
+      kernels::fill_normal<T>(exec, base::random_key(seed, "init." + spec.name), spec.std, item.row_begin,
+                              item.col_begin, spec.cols, item.valid_rows, local);
     }
   }
 }
@@ -39,7 +39,8 @@ Matrix<T> Parameters<T>::fused_matrix(std::string const& first, std::string cons
   auto const& b = params_.find(last);
   std::int64_t const size = b.offset + b.size() - a.offset;
   P3D_REQUIRE(a.cols == b.cols && size > 0 && size % a.cols == 0, "fused parameters are neighbours of one width");
-  return {View2<T>(values_.data() + a.offset, size / a.cols, a.cols), View2<T>(grads_.data() + a.offset, size / a.cols, a.cols)};
+  return {View2<T>(values_.data() + a.offset, size / a.cols, a.cols),
+          View2<T>(grads_.data() + a.offset, size / a.cols, a.cols)};
 }
 
 template <class T>

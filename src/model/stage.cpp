@@ -31,7 +31,8 @@ struct SizeCounter {
 void copy_tokens(std::span<int const> from, View1<int> to) {
   if (from.empty()) return;
   P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has micro * seq_len tokens");
-  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(), from.size());
+  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
+                                                                                                  from.size());
   Kokkos::deep_copy(to, host);
 }
 
@@ -72,8 +73,8 @@ std::size_t Workspace<T>::bytes(config::Config const& c, bool with_loss) {
 
 template <class T>
 template <class Source>
-void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots, Source& source,
-                          std::vector<Slot>& slots) {
+void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots,
+                          Source& source, std::vector<Slot>& slots) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
@@ -113,10 +114,12 @@ Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   for (auto l = range.begin; l < range.end; ++l) {
     blocks_.emplace_back(c, params, tp, static_cast<int>(l));
     auto const prefix = fmt::format("layers.{}.", l);
-    auto const it = std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name.starts_with(prefix); });
+    auto const it =
+        std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name.starts_with(prefix); });
     layer_begin_.push_back(static_cast<std::size_t>(it - items.begin()));
   }
-  auto const tail = std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name == "final_norm.weight"; });
+  auto const tail =
+      std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name == "final_norm.weight"; });
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
   auto const shard = layout::padded_shard(c.model.vocab_size, tp.size(), tp.rank());

@@ -35,7 +35,8 @@ void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, do
     bool const decays = items[i].spec->decay;
     std::size_t j = i;
     while (j < items.size() && items[j].spec->decay == decays) ++j;
-    auto const range = Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[j - 1].offset + items[j - 1].size());
+    auto const range =
+        Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[j - 1].offset + items[j - 1].size());
     a.decay = decays ? options_.weight_decay : 0.0;
     View1<T> const p = Kokkos::subview(values, range);
     View1<T> const g = Kokkos::subview(grads, range);

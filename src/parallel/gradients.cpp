@@ -77,7 +77,8 @@ double local_sum_squares(ExecSpace const& exec, layout::StageParams const& param
     while (j < items.size() && counts(items[j])) ++j;
     if (j > i) {
       std::int64_t const first = items[i].offset, size = items[j - 1].offset + items[j - 1].size() - first;
-      auto const range = Kokkos::pair<std::int64_t, std::int64_t>(first + size * here.dp / dp_size, first + size * (here.dp + 1) / dp_size);
+      auto const range = Kokkos::pair<std::int64_t, std::int64_t>(first + size * here.dp / dp_size,
+                                                                  first + size * (here.dp + 1) / dp_size);
       sum += kernels::sum_squares<T>(exec, View1<T const>(Kokkos::subview(gradients, range)));
     }
     i = j + 1;
@@ -85,10 +86,10 @@ double local_sum_squares(ExecSpace const& exec, layout::StageParams const& param
   return sum;
 }
 
-#define P3D_INSTANTIATE(T)          \
-  template class GradientReducer<T>; \
-  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>,          \
-                                       layout::PerAxis, int, bool);
+#define P3D_INSTANTIATE(T)                                                                                            \
+  template class GradientReducer<T>;                                                                                  \
+  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>, layout::PerAxis, \
+                                       int, bool);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

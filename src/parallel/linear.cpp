@@ -59,11 +59,11 @@ void linear_backward_weight(ExecSpace const& exec, View2<T const> dy, View2<T co
   kernels::bias_backward<T>(exec, dy, dbias);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                              \
-  template void column_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View1<T const>, View2<T>);    \
-  template comm::Request column_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);    \
-  template void row_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);                       \
-  template void row_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);                \
+#define P3D_INSTANTIATE(T)                                                                                           \
+  template void column_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View1<T const>, View2<T>); \
+  template comm::Request column_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>); \
+  template void row_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);                    \
+  template void row_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);             \
   template void linear_backward_weight<T>(ExecSpace const&, View2<T const>, View2<T const>, View2<T>, View1<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

@@ -7,8 +7,8 @@
 namespace p3d::parallel {
 
 template <class T>
-void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens, View2<T const> weight,
-                             View2<T> out) {
+void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
+                             View2<T const> weight, View2<T> out) {
   kernels::embedding_forward<T>(tp.exec, tokens, weight, shard.begin, out);
   collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(out));
 }
@@ -27,16 +27,18 @@ double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T c
 }
 
 template <class T>
-void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse, T scale,
-                         View2<T> logits) {
+void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse,
+                         T scale, View2<T> logits) {
   kernels::cross_entropy_backward<T>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                                  \
-  template void vocab_embedding_forward<T>(TensorParallel&, VocabShard const&, View1<int const>, View2<T const>, View2<T>); \
-  template double vocab_loss_forward<T>(TensorParallel&, VocabShard const&, View2<T const>, View1<int const>,               \
-                                        LossBuffers<T> const&);                                                             \
-  template void vocab_loss_backward<T>(TensorParallel&, VocabShard const&, View1<int const>, View1<T const>, T, View2<T>);
+#define P3D_INSTANTIATE(T)                                                                                       \
+  template void vocab_embedding_forward<T>(TensorParallel&, VocabShard const&, View1<int const>, View2<T const>, \
+                                           View2<T>);                                                            \
+  template double vocab_loss_forward<T>(TensorParallel&, VocabShard const&, View2<T const>, View1<int const>,    \
+                                        LossBuffers<T> const&);                                                  \
+  template void vocab_loss_backward<T>(TensorParallel&, VocabShard const&, View1<int const>, View1<T const>, T,  \
+                                       View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

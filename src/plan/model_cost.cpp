@@ -25,12 +25,14 @@ FlopsPerToken flops_per_token(config::Config const& config) {
   FlopsPerToken f;
   f.model = weights + attention * sequence;
   f.causal = weights + attention * (sequence + 1.0) / 2.0;
-  f.full_recompute = f.model + 2.0 * layers * static_cast<double>(weights_per_layer(config)) + attention / 3.0 * sequence;
+  f.full_recompute =
+      f.model + 2.0 * layers * static_cast<double>(weights_per_layer(config)) + attention / 3.0 * sequence;
   return f;
 }
 
 double model_flops_per_step(config::Config const& config) {
-  return flops_per_token(config).model * static_cast<double>(config.batch.global) * static_cast<double>(config.model.seq_len);
+  return flops_per_token(config).model * static_cast<double>(config.batch.global) *
+         static_cast<double>(config.model.seq_len);
 }
 
 std::vector<StageParameters> stage_parameters(layout::ParamTable const& table, layout::StageMap const& stages,

@@ -26,27 +26,32 @@ schedule::Program complete(config::Config const& c, schedule::Program compute) {
 }
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
-                    base::ExitCode::bad_input);
+  throw base::Error(
+      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
+      base::ExitCode::bad_input);
 }
 
 schedule::Program read_program(config::Config const& c) {
   auto const& path = c.pipeline.file;
   std::ifstream file(path, std::ios::binary);
   std::string const text(std::istreambuf_iterator<char>(file), {});
-  if (!file) refuse("a schedule file", path + " cannot be read", "pipeline.file", "correct the path, or make it readable");
+  if (!file)
+    refuse("a schedule file", path + " cannot be read", "pipeline.file", "correct the path, or make it readable");
   schedule::Program program;
   try {
     program = schedule::parse_schedule_file(text, c.pipeline.lookahead);
   } catch (base::Error const& e) {
-    refuse(e.text().expected, e.text().found, fmt::format("pipeline.file = {}: {}", path, e.text().where), e.text().fix);
+    refuse(e.text().expected, e.text().found, fmt::format("pipeline.file = {}: {}", path, e.text().where),
+           e.text().fix);
   }
   if (program.num_ranks != c.parallel.pp)
-    refuse(fmt::format("a schedule of parallel.pp = {} ranks", c.parallel.pp), fmt::format("{} in {}", program.num_ranks, path), "pipeline.file",
+    refuse(fmt::format("a schedule of parallel.pp = {} ranks", c.parallel.pp),
+           fmt::format("{} in {}", program.num_ranks, path), "pipeline.file",
            fmt::format("set parallel.pp to {}, or take another file", program.num_ranks));
   if (program.num_microbatches != c.batch.microbatches)
-    refuse(fmt::format("a schedule of {} microbatches", c.batch.microbatches), fmt::format("{} in {}", program.num_microbatches, path),
-           "pipeline.file", fmt::format("set batch.microbatches to {}, or take another file", program.num_microbatches));
+    refuse(fmt::format("a schedule of {} microbatches", c.batch.microbatches),
+           fmt::format("{} in {}", program.num_microbatches, path), "pipeline.file",
+           fmt::format("set batch.microbatches to {}, or take another file", program.num_microbatches));
   return program;
 }
 
@@ -72,7 +77,8 @@ std::string label(Candidate const& c) {
 
 PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
   P3D_REQUIRE(c.pipeline.max_memory == 0 || rank_bytes, "a limit of memory needs somebody who knows what a rank takes");
-  auto all = compare_schedules(c, [&](auto const& stages) { return model_costs(c, stages); }, rank_bytes, execution);
+  auto all = compare_schedules(
+      c, [&](auto const& stages) { return model_costs(c, stages); }, rank_bytes, execution);
   double const limit = c.pipeline.max_memory * 1024 * 1024 * 1024;
   auto const fits = [&](Candidate const& x) { return x.refused.empty() && (limit == 0 || x.rank_bytes <= limit); };
   auto const best = std::find_if(all.begin(), all.end(), fits);
@@ -80,9 +86,12 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
     auto const least = std::min_element(all.begin(), all.end(), [](auto const& a, auto const& b) {
       return std::pair(!a.refused.empty(), a.rank_bytes) < std::pair(!b.refused.empty(), b.rank_bytes);
     });
-    if (!least->refused.empty()) refuse("a schedule for this input", least->refused, "pipeline.schedule", "choose one by name to see why it cannot be had");
+    if (!least->refused.empty())
+      refuse("a schedule for this input", least->refused, "pipeline.schedule",
+             "choose one by name to see why it cannot be had");
     refuse(fmt::format("a schedule within {} per rank", base::human_bytes(limit)),
-           fmt::format("the smallest, {}, needs {}", label(*least), base::human_bytes(least->rank_bytes)), "pipeline.max_memory",
+           fmt::format("the smallest, {}, needs {}", label(*least), base::human_bytes(least->rank_bytes)),
+           "pipeline.max_memory",
            fmt::format("raise pipeline.max_memory, parallel.pp or parallel.tp, or lower batch.micro{}",
                        c.pipeline.lookahead > 0 ? " or pipeline.lookahead" : ""));
   }
@@ -107,7 +116,8 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
 
 }  // namespace
 
-std::vector<Candidate> compare_schedules(config::Config const& c, std::function<PipelineCosts(layout::StageMap const&)> const& costs,
+std::vector<Candidate> compare_schedules(config::Config const& c,
+                                         std::function<PipelineCosts(layout::StageMap const&)> const& costs,
                                          RankBytes const& rank_bytes, schedule::Execution execution, bool record) {
   std::vector<Candidate> all;
   for (schedule::Generator const* g : schedule::generators())
@@ -127,7 +137,9 @@ std::vector<Candidate> compare_schedules(config::Config const& c, std::function<
       }
     }
   std::stable_sort(all.begin(), all.end(), [](Candidate const& a, Candidate const& b) {
-    auto const key = [](Candidate const& x) { return std::tuple(!x.refused.empty(), x.result.step_time, x.rank_bytes, x.result.peak_live()); };
+    auto const key = [](Candidate const& x) {
+      return std::tuple(!x.refused.empty(), x.result.step_time, x.rank_bytes, x.result.peak_live());
+    };
     return key(a) < key(b);
   });
   return all;

@@ -38,7 +38,8 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
 
 std::string to_csv(PipelineCosts const& costs) {
   std::string text = "stage,forward,input,weight";
-  bool const whole = std::any_of(costs.stages.begin(), costs.stages.end(), [](StageCost const& c) { return c.backward >= 0; });
+  bool const whole =
+      std::any_of(costs.stages.begin(), costs.stages.end(), [](StageCost const& c) { return c.backward >= 0; });
   text += whole ? ",backward\n" : "\n";
   for (std::size_t s = 0; s < costs.stages.size(); ++s) {
     StageCost const& c = costs.stages[s];
@@ -82,24 +83,35 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
     auto const number = [&](std::size_t i) {
       char* rest = nullptr;
       double const value = std::strtod(words[i].c_str(), &rest);
-      if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0) || !std::isfinite(value)) refuse("a number that is not negative", words[i]);
+      if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0) || !std::isfinite(value))
+        refuse("a number that is not negative", words[i]);
       return value;
     };
-    if (words.size() == 2 && words[0] == "send") costs.send = number(1);
-    else if (words.size() == 2 && words[0] == "receive") costs.receive = number(1);
-    else if (words.size() == 2 && words[0] == "latency") costs.latency = number(1);
-    else if (words.size() == 2 && words[0] == "bandwidth") costs.bandwidth = number(1);
-    else if (words.size() == 2 && words[0] == "message_bytes") costs.message_bytes = number(1);
+    if (words.size() == 2 && words[0] == "send")
+      costs.send = number(1);
+    else if (words.size() == 2 && words[0] == "receive")
+      costs.receive = number(1);
+    else if (words.size() == 2 && words[0] == "latency")
+      costs.latency = number(1);
+    else if (words.size() == 2 && words[0] == "bandwidth")
+      costs.bandwidth = number(1);
+    else if (words.size() == 2 && words[0] == "message_bytes")
+      costs.message_bytes = number(1);
     else if (words.size() == 4 || words.size() == 5) {
       double const stage = number(0);
-      if (stage >= num_stages || stage != std::floor(stage)) refuse(fmt::format("a stage below {}", num_stages), words[0]);
-      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3), words.size() == 5 ? number(4) : -1};
+      if (stage >= num_stages || stage != std::floor(stage))
+        refuse(fmt::format("a stage below {}", num_stages), words[0]);
+      costs.stages[static_cast<std::size_t>(stage)] = {number(1), number(2), number(3),
+                                                       words.size() == 5 ? number(4) : -1};
     } else {
-      refuse("stage,forward,input,weight[,backward], or send, receive, latency, bandwidth or message_bytes and a number", row);
+      refuse(
+          "stage,forward,input,weight[,backward], or send, receive, latency, bandwidth or message_bytes and a number",
+          row);
     }
   }
   for (std::size_t s = 0; s < costs.stages.size(); ++s)
-    if (costs.stages[s].forward < 0) refuse(fmt::format("a line for every one of the {} stages", num_stages), fmt::format("none for stage {}", s));
+    if (costs.stages[s].forward < 0)
+      refuse(fmt::format("a line for every one of the {} stages", num_stages), fmt::format("none for stage {}", s));
   return costs;
 }
 

@@ -1,5 +1,6 @@
-// Times instead of the validator's counts. Every wait is for something whose time follows from what both ends have done, so
-// each rank may run until it needs a time that is not known yet, and the order in which ranks run changes nothing.
+// Times instead of the validator's counts. Every wait is for something whose time follows from what both ends have
+// done, so each rank may run until it needs a time that is not known yet, and the order in which ranks run changes
+// nothing.
 
 #include <p3d/plan/simulator.hpp>
 
@@ -21,13 +22,13 @@ constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// Messages of one kind from one rank to another, in order.
 struct Channel {
-  std::vector<double> ahead;     ///< times of posting of the side that is ahead, from message `done.size()` on
-  std::size_t ahead_begin = 0;   ///< the part of `ahead` before it is used up
+  std::vector<double> ahead;    ///< times of posting of the side that is ahead, from message `done.size()` on
+  std::size_t ahead_begin = 0;  ///< the part of `ahead` before it is used up
   bool sends_ahead = false;
-  std::vector<double> done;      ///< arrival of every message whose two ends are there
+  std::vector<double> done;  ///< arrival of every message whose two ends are there
   int sent = 0, received = 0;
-  int waiting = -1;              ///< the rank that needs an arrival that is not known, -1: none
-  int waiting_other = -1;        ///< both ends can
+  int waiting = -1;        ///< the rank that needs an arrival that is not known, -1: none
+  int waiting_other = -1;  ///< both ends can
 };
 
 /// Which messages of its channels belong to the microbatch in a slot.
@@ -38,16 +39,22 @@ struct Slot {
 class Run {
 public:
   Run(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record)
-      : program_(program), costs_(costs), execution_(execution), record_(record), clock_(program.ranks.size(), 0.0),
-        next_(program.ranks.size(), 0), started_(program.ranks.size(), 0), live_(program.ranks.size(), 0),
+      : program_(program),
+        costs_(costs),
+        execution_(execution),
+        record_(record),
+        clock_(program.ranks.size(), 0.0),
+        next_(program.ranks.size(), 0),
+        started_(program.ranks.size(), 0),
+        live_(program.ranks.size(), 0),
         seen_(program.ranks.size(), 0) {
     auto const stages = at(program.num_stages);
     activation_out_.assign(stages, -1);
     gradient_out_.assign(stages, -1);
     std::map<std::pair<int, int>, int> known;
     auto const channel = [&](int from, int to, bool gradient) {
-      auto const [place, added] = known.try_emplace({2 * rank_of(program, from) + (gradient ? 1 : 0), rank_of(program, to)},
-                                                    static_cast<int>(channels_.size()));
+      auto const [place, added] = known.try_emplace(
+          {2 * rank_of(program, from) + (gradient ? 1 : 0), rank_of(program, to)}, static_cast<int>(channels_.size()));
       if (added) channels_.emplace_back();
       return place->second;
     };
@@ -72,7 +79,8 @@ public:
       while (next_[at(rank)] < actions.size() && execute(rank, actions[next_[at(rank)]])) ++next_[at(rank)];
     }
     for (std::size_t r = 0; r < next_.size(); ++r)
-      P3D_REQUIRE(next_[r] == program_.ranks[r].size(), "a program that is simulated runs to its end (validate it first)");
+      P3D_REQUIRE(next_[r] == program_.ranks[r].size(),
+                  "a program that is simulated runs to its end (validate it first)");
     finish();
     return std::move(result_);
   }
@@ -183,8 +191,9 @@ private:
   }
 
   bool compute(int rank, Action const& a, Slot const& slot, double time) {
-    StageCost const& cost = costs_.microbatches.empty() ? costs_.stages[at(a.stage)]
-                                                        : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
+    StageCost const& cost = costs_.microbatches.empty()
+                                ? costs_.stages[at(a.stage)]
+                                : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
     if (a.op == Op::forward && input_is_remote(program_, a.stage) &&
         !arrived(rank, activation_out_[at(a.stage - 1)], slot.activation_in, time))
       return false;
@@ -242,15 +251,15 @@ private:
   schedule::Execution execution_;
   bool record_;
   double transfer_ = 0;
-  std::vector<double> clock_;               ///< by rank
-  std::vector<std::size_t> next_;           ///< by rank: the action it is at
-  std::vector<char> started_;               ///< by rank: its blocking send is under way
-  std::vector<int> live_;                   ///< by rank
-  std::vector<char> seen_;                  ///< by rank: it has computed
+  std::vector<double> clock_;      ///< by rank
+  std::vector<std::size_t> next_;  ///< by rank: the action it is at
+  std::vector<char> started_;      ///< by rank: its blocking send is under way
+  std::vector<int> live_;          ///< by rank
+  std::vector<char> seen_;         ///< by rank: it has computed
   std::vector<Channel> channels_;
   std::vector<int> activation_out_, gradient_out_;  ///< by stage: the channel, -1: none
-  std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
-  std::vector<std::vector<Slot>> slots_;    ///< by stage
+  std::vector<std::vector<int>> outgoing_;          ///< by rank: channels
+  std::vector<std::vector<Slot>> slots_;            ///< by stage
   std::vector<int> ready_;
   Simulation result_;
 };
@@ -286,10 +295,13 @@ double Simulation::bytes_sent() const {
 Simulation simulate(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record) {
   P3D_REQUIRE(costs.stages.size() == at(program.num_stages), "every stage has its costs");
   P3D_REQUIRE(program.num_slots.size() == at(program.num_stages), "a program that is simulated is complete");
-  P3D_REQUIRE(costs.slot_bytes.empty() || costs.slot_bytes.size() == costs.stages.size(), "every stage has its bytes, or none");
-  P3D_REQUIRE(costs.microbatches.empty() || costs.microbatches.size() == costs.stages.size() * at(program.num_microbatches),
-              "every microbatch of every stage has its costs, or none");
-  P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(), "every stage has its reduction, or none");
+  P3D_REQUIRE(costs.slot_bytes.empty() || costs.slot_bytes.size() == costs.stages.size(),
+              "every stage has its bytes, or none");
+  P3D_REQUIRE(
+      costs.microbatches.empty() || costs.microbatches.size() == costs.stages.size() * at(program.num_microbatches),
+      "every microbatch of every stage has its costs, or none");
+  P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(),
+              "every stage has its reduction, or none");
   return Run(program, costs, execution, record).run();
 }
 

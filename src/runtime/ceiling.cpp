@@ -16,8 +16,8 @@ namespace p3d::runtime {
 
 namespace {
 
-constexpr double quick_flops = 2.5e9;        ///< of one product of quick_ceiling
-constexpr std::int64_t least_tokens = 128;   ///< fewer would change the speed, not only the time
+constexpr double quick_flops = 2.5e9;       ///< of one product of quick_ceiling
+constexpr std::int64_t least_tokens = 128;  ///< fewer would change the speed, not only the time
 constexpr std::int64_t least_columns = 1024;
 
 struct Linear {
@@ -37,12 +37,12 @@ std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t leas
 std::vector<Product> model_products(config::Config const& c, double most_flops) {
   auto const s = model::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
-  std::vector<Linear> const linears{{"qkv", s.qkv(), s.hidden, layers},
-                                    {"attention out", s.hidden, s.heads * s.head_dim, layers},
-                                    {"mlp up", s.up(), s.hidden, layers},
-                                    {"mlp down", s.hidden, s.ffn, layers},
-                                    {"head", layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size(), s.hidden,
-                                     1.0 / c.parallel.pp, true}};
+  std::vector<Linear> const linears{
+      {"qkv", s.qkv(), s.hidden, layers},
+      {"attention out", s.hidden, s.heads * s.head_dim, layers},
+      {"mlp up", s.up(), s.hidden, layers},
+      {"mlp down", s.hidden, s.ffn, layers},
+      {"head", layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size(), s.hidden, 1.0 / c.parallel.pp, true}};
   std::vector<Product> list;
   for (auto const& l : linears) {
     auto const flops = [&](std::int64_t tokens, std::int64_t out) {
@@ -76,8 +76,10 @@ CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator&
 
 template <class T>
 void CeilingMeter<T>::run(Product const& p) const {
-  device::View2<T const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k, p.op_a == linalg::Op::none ? p.k : p.m);
-  device::View2<T const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n, p.op_b == linalg::Op::none ? p.n : p.k);
+  device::View2<T const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k,
+                                 p.op_a == linalg::Op::none ? p.k : p.m);
+  device::View2<T const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n,
+                                 p.op_b == linalg::Op::none ? p.n : p.k);
   device::ExecSpace const exec;
   linalg::gemm<T>(exec, p.op_a, p.op_b, T(1), a, b, p.adds ? T(1) : T(0), device::View2<T>(c_.data(), p.m, p.n));
   device::fence(exec, "p3d::runtime::ceiling");
@@ -92,7 +94,9 @@ std::vector<double> CeilingMeter<T>::measure() {
     run(p);
     seconds.push_back(watch.seconds());
   }
-  world_->all_reduce(seconds.data(), static_cast<std::int64_t>(seconds.size()), comm::Type::float64, comm::Reduction::sum).wait();
+  world_
+      ->all_reduce(seconds.data(), static_cast<std::int64_t>(seconds.size()), comm::Type::float64, comm::Reduction::sum)
+      .wait();
   for (auto& s : seconds) s /= world_->size();
   return seconds;
 }
@@ -120,8 +124,9 @@ double quick_ceiling(config::Config const& c, comm::Communicator& world) {
 std::string describe_mfu(config::Config const& c, int ranks, double step_seconds, double ceiling) {
   double const speed = plan::model_flops_per_step(c) / step_seconds / ranks;
   double const unit = ceiling < 1e13 ? 1e9 : 1e12;
-  return fmt::format("MFU {:.2f}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
-                     speed / ceiling, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
+  return fmt::format(
+      "MFU {:.2f}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
+      speed / ceiling, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
 }
 
 template class CeilingMeter<float>;

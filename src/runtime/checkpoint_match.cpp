@@ -34,10 +34,11 @@ enum class Weight { ignored, noted, forbidden };
 
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, config::Config const& config) {
-  static std::set<std::string> const same_data{"run.seed", "run.precision", "batch.global", "data.format", "data.tokenizer",
-                                               "data.split", "optimizer.type"};
-  static std::set<std::string> const free{"run.name", "run.output_dir", "run.log_every", "run.trace", "run.ceiling", "run.time_limit",
-                                          "run.eval_every", "run.eval_batches", "model.preset", "batch.micro", "batch.microbatches", "data.path"};
+  static std::set<std::string> const same_data{"run.seed",       "run.precision", "batch.global",  "data.format",
+                                               "data.tokenizer", "data.split",    "optimizer.type"};
+  static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",      "run.trace",
+                                          "run.ceiling",  "run.time_limit", "run.eval_every",     "run.eval_batches",
+                                          "model.preset", "batch.micro",    "batch.microbatches", "data.path"};
   bool const all = config.checkpoint.load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout") return all ? Weight::noted : Weight::ignored;
@@ -97,7 +98,8 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   }
   if (config.checkpoint.load == config::Load::weights) return out;
   if (file.data_hash != data_hash) {
-    out.forbidden.push_back(fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash));
+    out.forbidden.push_back(
+        fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash));
   }
   return out;
 }

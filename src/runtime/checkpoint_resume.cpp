@@ -19,8 +19,8 @@ using config::Load;
 
 constexpr char const* indent = "\n            ";
 
-/// Rank 0 looks into the folder, the others take its word: all valid checkpoints of the run, newest first, after lines about
-/// those that are not valid. Collective.
+/// Rank 0 looks into the folder, the others take its word: all valid checkpoints of the run, newest first, after lines
+/// about those that are not valid. Collective.
 std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config::Config const& c) {
   std::vector<io::CheckpointFile> files;
   std::optional<base::Error> failure;
@@ -36,8 +36,10 @@ std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config:
   world.broadcast(&count, 1, comm::Type::int64, 0).wait();
   if (failure) throw *failure;
   if (count < 0) {
-    throw base::Error({.expected = "a folder of checkpoints that can be read", .found = "another one (rank 0 says why)",
-                       .where = c.checkpoint.dir, .fix = "check its permissions"});
+    throw base::Error({.expected = "a folder of checkpoints that can be read",
+                       .found = "another one (rank 0 says why)",
+                       .where = c.checkpoint.dir,
+                       .fix = "check its permissions"});
   }
   files.resize(static_cast<std::size_t>(count));
   for (auto& f : files) {
@@ -54,12 +56,13 @@ std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config:
 void require_newest(std::vector<io::CheckpointFile> const& files, config::Config const& c, std::int64_t start) {
   for (auto const& f : files) {
     if (!f.valid || f.step <= start) continue;
-    throw base::Error({.expected = fmt::format("no checkpoint of \"{}\" after step {}, where this run starts", c.run.name, start),
-                       .found = f.path,
-                       .where = fmt::format("checkpoint.resume = \"{}\"", c.checkpoint.resume),
-                       .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or checkpoint.dir, or "
-                              "move the file away"},
-                      base::ExitCode::bad_input);
+    throw base::Error(
+        {.expected = fmt::format("no checkpoint of \"{}\" after step {}, where this run starts", c.run.name, start),
+         .found = f.path,
+         .where = fmt::format("checkpoint.resume = \"{}\"", c.checkpoint.resume),
+         .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or checkpoint.dir, or "
+                "move the file away"},
+        base::ExitCode::bad_input);
   }
 }
 
@@ -78,14 +81,16 @@ void restore(Trainer<T>& trainer, std::string const& path) {
   auto const file = io::read_checkpoint(world, path);
   auto const differences = compare(file.header, c, trainer.source().hash());
   if (!differences.forbidden.empty()) {
-    throw base::Error({.expected = c.checkpoint.load == Load::all ? "a checkpoint of this model, data and precision" : "a checkpoint of this model",
-                       .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
-                       .where = path,
-                       .fix = c.checkpoint.load == Load::all
-                                  ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
-                                    "(checkpoint.load = \"weights\")"
-                                  : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"},
-                      base::ExitCode::bad_input);
+    throw base::Error(
+        {.expected = c.checkpoint.load == Load::all ? "a checkpoint of this model, data and precision"
+                                                    : "a checkpoint of this model",
+         .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
+         .where = path,
+         .fix = c.checkpoint.load == Load::all
+                    ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
+                      "(checkpoint.load = \"weights\")"
+                    : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"},
+        base::ExitCode::bad_input);
   }
   bool const all = c.checkpoint.load == Load::all;
   base::Stopwatch watch;
@@ -94,10 +99,13 @@ void restore(Trainer<T>& trainer, std::string const& path) {
   if (all) trainer.set_steps_done(file.header.step);
   std::int64_t elements = 0;
   for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
-  auto const read = fmt::format("{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
-                                base::human_seconds(watch.seconds()));
-  base::log_root(all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, file.header.tokens, read)
-                     : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step, read));
+  auto const read = fmt::format(
+      "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
+      base::human_seconds(watch.seconds()));
+  base::log_root(
+      all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, file.header.tokens, read)
+          : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step,
+                        read));
   if (!differences.noted.empty()) base::log_root("  changed since that checkpoint:" + list(differences.noted));
 }
 

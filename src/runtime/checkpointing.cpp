@@ -42,7 +42,8 @@ Checkpointing<T>::Checkpointing(Trainer<T>& trainer, base::Stopwatch start)
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
       run_name_(trainer.config().run.name),
-      writer_(trainer.mesh().world(), {.buffer_bytes = options_.buffer_mb << 20, .async = options_.async, .verify = options_.keep > 0}),
+      writer_(trainer.mesh().world(),
+              {.buffer_bytes = options_.buffer_mb << 20, .async = options_.async, .verify = options_.keep > 0}),
       start_(start) {
   auto const& c = trainer.config();
   deadline_ = start_.seconds() + seconds_left(c.run, start_.seconds());
@@ -51,21 +52,26 @@ Checkpointing<T>::Checkpointing(Trainer<T>& trainer, base::Stopwatch start)
   if (!options_.on()) return;
   bool const moments = has_moments(c);
   writer_.reserve(trainer.checkpoint_parts(moments), sizeof(T) == 8 ? io::Element::float64 : io::Element::float32);
-  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(T) * (moments ? 3 : 1) / assumed_bytes_per_second;
+  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(T) * (moments ? 3 : 1) /
+                    assumed_bytes_per_second;
   if (trainer.mesh().world().rank() == 0) {
     io::make_folder(options_.dir);
-    for (auto const& path : io::remove_unfinished(options_.dir, run_name_)) base::log_root("Removed an unfinished checkpoint: " + path);
+    for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
+      base::log_root("Removed an unfinished checkpoint: " + path);
   }
 }
 
 template <class T>
 std::string Checkpointing<T>::describe() const {
   if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
-  auto const when = options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
+  auto const when =
+      options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
   auto const bytes = write_estimate_ * assumed_bytes_per_second;
   return fmt::format("Checkpoints: {} into {}, {} each, {}{}", when, options_.dir, base::human_bytes(bytes),
-                     options_.async ? fmt::format("written while training goes on from a copy of {} on rank 0", base::human_bytes(static_cast<double>(writer_.copy_bytes())))
-                                    : fmt::format("written by all ranks together with {} MiB of buffer", options_.buffer_mb),
+                     options_.async
+                         ? fmt::format("written while training goes on from a copy of {} on rank 0",
+                                       base::human_bytes(static_cast<double>(writer_.copy_bytes())))
+                         : fmt::format("written by all ranks together with {} MiB of buffer", options_.buffer_mb),
                      options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
 }
 
@@ -76,7 +82,8 @@ double Checkpointing<T>::vote() {
   step_begin_ = now;
   if (trainer_->mesh().world().rank() != 0) return 0.0;
   double vote = 0.0;
-  if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds)) vote += vote_period;
+  if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds))
+    vote += vote_period;
   // Room for the step that begins now, one more that is as slow, and a checkpoint.
   double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
   double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
@@ -91,7 +98,8 @@ bool Checkpointing<T>::after_step(StepResult const& result) {
   }
   bool const stop = result.votes >= vote_deadline;
   bool const by_time = result.votes == vote_period || result.votes == vote_period + vote_deadline;
-  if (options_.on() && !stop && !failed_ && (by_time || (options_.every > 0 && result.step % options_.every == 0))) start_writing();
+  if (options_.on() && !stop && !failed_ && (by_time || (options_.every > 0 && result.step % options_.every == 0)))
+    start_writing();
   return stop;
 }
 
@@ -102,8 +110,9 @@ void Checkpointing<T>::start_writing() {
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;
   since_last_.reset();
-  writer_.start(io::checkpoint_path(options_.dir, run_name_, step), checkpoint_header(c, step, trainer_->source().hash()),
-                checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+  writer_.start(io::checkpoint_path(options_.dir, run_name_, step),
+                checkpoint_header(c, step, trainer_->source().hash()), checkpoint_table(trainer_->plan().table),
+                has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
   if (!options_.async) report(writer_.finish());
 }
 
@@ -121,19 +130,22 @@ void Checkpointing<T>::report(io::WriteResult const& r) {
   if (r.error) {
     given_up_step_ = r.step;
     auto text = *r.error;
-    text.fix += saved_step_ > 0 ? fmt::format("; the checkpoint of step {} is intact", saved_step_) : "; older checkpoints are intact";
+    text.fix += saved_step_ > 0 ? fmt::format("; the checkpoint of step {} is intact", saved_step_)
+                                : "; older checkpoints are intact";
     if (options_.on_error == config::OnError::stop) {
       failed_ = true;
       base::error_once("no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text));
       return;
     }
-    base::warn_root(fmt::format("no checkpoint of step {}, the run goes on (checkpoint.on_error)\n{}", r.step, base::format(text)));
+    base::warn_root(
+        fmt::format("no checkpoint of step {}, the run goes on (checkpoint.on_error)\n{}", r.step, base::format(text)));
     return;
   }
   saved_step_ = r.step;
   longest_write_ = std::max(longest_write_, r.seconds);
-  base::log_root(fmt::format("Checkpoint of step {}: {} in {}, training held for {}: {}", r.step, base::human_bytes(static_cast<double>(r.bytes)),
-                             base::human_seconds(r.seconds), base::human_seconds(r.held_seconds), r.path));
+  base::log_root(fmt::format("Checkpoint of step {}: {} in {}, training held for {}: {}", r.step,
+                             base::human_bytes(static_cast<double>(r.bytes)), base::human_seconds(r.seconds),
+                             base::human_seconds(r.held_seconds), r.path));
   if (!r.verified || trainer_->mesh().world().rank() != 0) return;
   try {
     io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep);

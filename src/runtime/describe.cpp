@@ -30,7 +30,8 @@ std::string shortened(std::vector<std::string> const& parts, std::size_t most, s
 std::string groups_text(std::vector<std::vector<int>> const& groups) {
   std::vector<std::string> parts;
   for (auto const& g : groups) {
-    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " ")) : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
+    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " "))
+                                  : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
   }
   return shortened(parts, 4, " ");
 }
@@ -53,7 +54,8 @@ std::string mesh_text(layout::RankGrid const& grid) {
   text += " (neighbouring ranks first)\n";
   for (auto a : {layout::Axis::tp, layout::Axis::pp, layout::Axis::dp}) {
     auto const groups = grid.groups(a);
-    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), groups.size(), grid.sizes()[a], groups_text(groups));
+    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), groups.size(), grid.sizes()[a],
+                        groups_text(groups));
   }
   return text;
 }
@@ -63,9 +65,9 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
   for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
   std::vector<std::string> slots;
   for (int n : plan.training.num_slots) slots.push_back(fmt::format("{}", n));
-  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n", base::counted(plan.stages.num_stages(), "stage"),
-                          c.pipeline.schedule, base::counted(c.batch.microbatches, "microbatch"),
-                          base::counted(c.batch.micro, "sequence"));
+  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n",
+                          base::counted(plan.stages.num_stages(), "stage"), c.pipeline.schedule,
+                          base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
@@ -74,7 +76,9 @@ std::string stages_text(config::Config const& c, RunPlan const& plan) {
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
     auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), execution);
-    text += fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n", actions, 100.0 * simulated.bubble());
+    text += fmt::format(
+        "  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n",
+        actions, 100.0 * simulated.bubble());
   }
   return text;
 }
@@ -95,8 +99,10 @@ std::string memory_text(config::Config const& c, RunPlan const& plan) {
   constexpr std::size_t most = 16;
   auto text = "Memory of a rank, by pipeline coordinate:\n" + shortened(lines, most, "\n") + "\n";
   if (lines.size() > most) {
-    auto const top = std::max_element(memory.begin(), memory.end(), [](auto const& a, auto const& b) { return a.total() < b.total(); });
-    text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())), top - memory.begin());
+    auto const top = std::max_element(memory.begin(), memory.end(),
+                                      [](auto const& a, auto const& b) { return a.total() < b.total(); });
+    text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
+                        top - memory.begin());
   }
   return text;
 }
@@ -106,10 +112,11 @@ std::string memory_text(config::Config const& c, RunPlan const& plan) {
 std::string describe(config::Config const& c, RunPlan const& plan) {
   auto const flops = plan::flops_per_token(c);
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
-  text += fmt::format("Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
-                      plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
-                      base::human_count(flops.model), base::human_count(plan::model_flops_per_step(c)),
-                      c.batch.global * c.model.seq_len);
+  text +=
+      fmt::format("Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
+                  plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
+                  base::human_count(flops.model), base::human_count(plan::model_flops_per_step(c)),
+                  c.batch.global * c.model.seq_len);
   return text + memory_text(c, plan);
 }
 

@@ -41,8 +41,8 @@ std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto& out = details_[&program];
   if (out.size() == actions.size()) return out;
-  std::map<std::pair<int, int>, int> slots;    // by (stage, microbatch)
-  std::map<int, std::size_t> last;             // by stage
+  std::map<std::pair<int, int>, int> slots;  // by (stage, microbatch)
+  std::map<int, std::size_t> last;           // by stage
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].op == Op::forward) slots[{actions[i].stage, actions[i].microbatch}] = actions[i].slot;
     if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
@@ -93,7 +93,8 @@ template <class T>
 void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
   if (!deferred_.empty()) {
     post_deferred(run);
-    bool const needed = std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
+    bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
+                                    [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
     if (needed || action.op == Op::reduce_gradients || action.op == Op::optimizer_step) flush_deferred(run);
   }
   switch (action.op) {
@@ -208,7 +209,8 @@ void Executor<T>::receive(Action const& action, Run const& run) {
     m.recv_activation =
         collectives::start_recv<T>(exec_, *pipeline_, s.input(action.slot), peer, tag(action.stage, activation));
   } else {
-    // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for it.
+    // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
+    // it.
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
     m.recv_gradient =
         collectives::start_recv<T>(exec_, *pipeline_, s.gradient(action.slot), peer, tag(action.stage, gradient));
@@ -224,8 +226,8 @@ void Executor<T>::send(Action const& action, Run const& run) {
   int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
   Direction const direction = forward ? activation : gradient;
   auto& request = forward ? m.send_activation : m.send_gradient;
-  request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot), peer,
-                                       tag(to, direction));
+  request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot),
+                                       peer, tag(to, direction));
 }
 
 template <class T>

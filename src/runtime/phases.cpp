@@ -33,8 +33,8 @@ std::string summarize(PhaseTimes const& times, comm::Communicator& comm) {
   for (auto& m : mean) total += m /= comm.size();
   std::string text = fmt::format("{:<18}{:>10}{:>10}{:>10}{:>9}\n", "seconds", "min", "mean", "max", "share");
   for (std::size_t i = 0; i < num_phases; ++i) {
-    text += fmt::format("{:<18}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(static_cast<Phase>(i)), low[i], mean[i], high[i],
-                        total > 0 ? 100.0 * mean[i] / total : 0.0);
+    text += fmt::format("{:<18}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(static_cast<Phase>(i)), low[i], mean[i],
+                        high[i], total > 0 ? 100.0 * mean[i] / total : 0.0);
   }
   return text;
 }

@@ -51,8 +51,14 @@ Record pack(Place const& p) {
 }
 
 Place unpack(Record const& r) {
-  Place p{.host = r.host.data(), .cores = {}, .host_cores = r.host_cores, .threads = r.threads, .blas_threads = r.blas_threads, .gpu = r.gpu,
-          .gpu_name = r.gpu_name.data(), .gpu_bus = r.gpu_bus.data()};
+  Place p{.host = r.host.data(),
+          .cores = {},
+          .host_cores = r.host_cores,
+          .threads = r.threads,
+          .blas_threads = r.blas_threads,
+          .gpu = r.gpu,
+          .gpu_name = r.gpu_name.data(),
+          .gpu_bus = r.gpu_bus.data()};
   for (std::size_t core = 0; core < 64 * r.cores.size(); ++core) {
     if (r.cores[core / 64] >> (core % 64) & 1U) p.cores.push_back(static_cast<int>(core));
   }
@@ -61,8 +67,10 @@ Place unpack(Record const& r) {
 
 /// What follows "ranks ... ".
 std::string text(Place const& p) {
-  auto t = fmt::format("on {}: {}, {} thread{}", p.host, p.cores.empty() ? "cores unknown" : (p.cores.size() == 1 ? "core " : "cores ") + number_ranges(p.cores),
-                       p.threads, p.threads == 1 ? "" : "s");
+  auto t = fmt::format(
+      "on {}: {}, {} thread{}", p.host,
+      p.cores.empty() ? "cores unknown" : (p.cores.size() == 1 ? "core " : "cores ") + number_ranges(p.cores),
+      p.threads, p.threads == 1 ? "" : "s");
   if (p.blas_threads > 0 && p.blas_threads != p.threads) t += fmt::format(", BLAS {}", p.blas_threads);
   if (p.gpu >= 0) {
     t += fmt::format(", GPU {}", p.gpu);
@@ -117,7 +125,8 @@ std::string describe(std::vector<Place> const& places, int max_lines) {
       lines += fmt::format("  ... and ranks {}-{}\n", begin, places.size() - 1);
       break;
     }
-    lines += end - begin == 1 ? fmt::format("  rank {} {}\n", begin, what) : fmt::format("  ranks {}-{} {}\n", begin, end - 1, what);
+    lines += end - begin == 1 ? fmt::format("  rank {} {}\n", begin, what)
+                              : fmt::format("  ranks {}-{} {}\n", begin, end - 1, what);
   }
   return lines;
 }

@@ -1,5 +1,5 @@
-// Which ranks are in each other's way. Ranks whose cores lie inside a set of cores must not have more threads than the set
-// has cores; that is checked for each rank's set, for unions of two that overlap, and for the whole host.
+// Which ranks are in each other's way. Ranks whose cores lie inside a set of cores must not have more threads than the
+// set has cores; that is checked for each rank's set, for unions of two that overlap, and for the whole host.
 
 #include <p3d/base/error.hpp>
 
@@ -59,16 +59,18 @@ std::vector<Cores> candidates(std::vector<Place> const& places, Host const& host
 }
 
 std::string message(std::string expected, std::string found, std::string where, std::string fix) {
-  return base::format({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)});
+  return base::format(
+      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)});
 }
 
-/// One thread each, all on the same cores, more ranks than cores: somebody tries things out on a small machine. One core for
-/// all where the host has more is no such case.
+/// One thread each, all on the same cores, more ranks than cores: somebody tries things out on a small machine. One
+/// core for all where the host has more is no such case.
 bool takes_turns(std::vector<Place> const& places, Host const& host) {
   auto const& first = places[host.ranks.front()];
   auto const cores = static_cast<int>(first.cores.size());
   if (cores == 0 || (cores == 1 && first.host_cores > 1) || static_cast<int>(host.ranks.size()) <= cores) return false;
-  return std::all_of(host.ranks.begin(), host.ranks.end(), [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
+  return std::all_of(host.ranks.begin(), host.ranks.end(),
+                     [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
 }
 
 std::optional<std::string> core_fault(std::vector<Place> const& places, Host const& host) {
@@ -90,16 +92,20 @@ std::optional<std::string> core_fault(std::vector<Place> const& places, Host con
     }
     int const cores = static_cast<int>(set.size()), count = static_cast<int>(ranks.size());
     if (threads <= cores) continue;
-    auto const found = fmt::format("{} thread(s) of {} share {} core{} ({})", threads, ranks_text(ranks), cores, cores == 1 ? "" : "s",
-                                   number_ranges(set));
+    auto const found = fmt::format("{} thread(s) of {} share {} core{} ({})", threads, ranks_text(ranks), cores,
+                                   cores == 1 ? "" : "s", number_ranges(set));
     std::string fix;
     if (!too_many) {  // cores are there: the binding is at fault
       int const each = std::max(1, threads / count);
-      fix = fmt::format("give each rank cores of its own: srun --cpus-per-task={0} --cpu-bind=cores, or MPICH's mpiexec -bind-to "
-                        "core:{0}, or Open MPI's mpiexec --map-by slot:PE={0} --bind-to core", each);
+      fix = fmt::format(
+          "give each rank cores of its own: srun --cpus-per-task={0} --cpu-bind=cores, or MPICH's mpiexec -bind-to "
+          "core:{0}, or Open MPI's mpiexec --map-by slot:PE={0} --bind-to core",
+          each);
     } else if (count > cores) {
-      fix = fmt::format("start at most {0} rank(s) a host (mpiexec -n {0}, srun --ntasks-per-node={0}); it also runs like this, slower",
-                        cores);
+      fix = fmt::format(
+          "start at most {0} rank(s) a host (mpiexec -n {0}, srun --ntasks-per-node={0}); it also runs like this, "
+          "slower",
+          cores);
     } else {
       fix = fmt::format("set OMP_NUM_THREADS={}", cores / count);
     }
@@ -127,9 +133,12 @@ std::optional<std::string> gpu_fault(std::vector<Place> const& places, Host cons
   }
   for (auto const& [gpu, ranks] : users) {
     if (ranks.size() < 2) continue;
-    return message("one rank per GPU", fmt::format("{} share GPU {}", ranks_text(ranks), gpu), "host " + host.name,
-                   fmt::format("start {0} rank(s) a host: srun --ntasks-per-node={0} --gpus-per-task=1, or more GPUs; it also runs like "
-                               "this, slower", users.size()));
+    return message(
+        "one rank per GPU", fmt::format("{} share GPU {}", ranks_text(ranks), gpu), "host " + host.name,
+        fmt::format(
+            "start {0} rank(s) a host: srun --ntasks-per-node={0} --gpus-per-task=1, or more GPUs; it also runs like "
+            "this, slower",
+            users.size()));
   }
   return std::nullopt;
 }
@@ -151,8 +160,8 @@ std::string placement_note(std::vector<Place> const& places) {
   for (auto const& host : hosts_of(places)) {
     if (!takes_turns(places, host)) continue;
     auto const cores = places[host.ranks.front()].cores.size();
-    return fmt::format("  {} ranks take turns on {} core{}: good for trying out; as many ranks as cores are faster\n", host.ranks.size(),
-                       cores, cores == 1 ? "" : "s");
+    return fmt::format("  {} ranks take turns on {} core{}: good for trying out; as many ranks as cores are faster\n",
+                       host.ranks.size(), cores, cores == 1 ? "" : "s");
   }
   return {};
 }

@@ -26,7 +26,8 @@ std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
   };
   if (p.eval_loss) fields.push_back(fmt::format("held-out loss {:.4f}", *p.eval_loss));
   auto text = fields[0];
-  for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i) text += "  " + fields[i];
+  for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i)
+    text += "  " + fields[i];
   return text.substr(0, width);
 }
 

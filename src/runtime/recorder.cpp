@@ -11,9 +11,13 @@ namespace {
 constexpr double too_short = 2e-5;
 }  // namespace
 
-Recorder::Recorder(std::size_t steps_kept) : steps_kept_(steps_kept) { P3D_REQUIRE(steps_kept > 0, "a recorder keeps a step"); }
+Recorder::Recorder(std::size_t steps_kept) : steps_kept_(steps_kept) {
+  P3D_REQUIRE(steps_kept > 0, "a recorder keeps a step");
+}
 
-double Recorder::now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Recorder::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void Recorder::begin_step(std::int64_t number) {
   Step step;

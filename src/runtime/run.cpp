@@ -56,9 +56,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (root) files.emplace(c, first_step);
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + describe(c, trainer.plan()));
-  if (world.size() > 1) base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
+  if (world.size() > 1)
+    base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
   base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
-                             trainer.sampler().num_train_windows(), c.model.seq_len, trainer.sampler().num_eval_windows()));
+                             trainer.sampler().num_train_windows(), c.model.seq_len,
+                             trainer.sampler().num_eval_windows()));
 
   Checkpointing<T> checkpoints(trainer, start);
   base::log_root(checkpoints.describe() + "\n");
@@ -80,7 +82,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     try {
       r = trainer.step(checkpoints.vote());
     } catch (base::Error const& e) {
-      // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole run.
+      // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole
+      // run.
       if (e.code() != base::ExitCode::not_finite) throw;
       base::error_once(e.what());
       return e.code();
@@ -109,11 +112,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 
   auto const traced = tracing.finish();
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
-  base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
-                             base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
-                             eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
-                             base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
-  if (ceiling > 0.0 && !step_seconds.empty()) base::log_root(describe_mfu(c, world.size(), median(step_seconds), ceiling));
+  base::log_root(fmt::format(
+      "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
+      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
+      eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
+      base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
+  if (ceiling > 0.0 && !step_seconds.empty())
+    base::log_root(describe_mfu(c, world.size(), median(step_seconds), ceiling));
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
@@ -123,8 +128,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
   if (stopped) {
-    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done, c.run.steps,
-                               c.checkpoint.on() ? ": the same command goes on from here" : ""));
+    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done,
+                               c.run.steps, c.checkpoint.on() ? ": the same command goes on from here" : ""));
   }
   return stopped ? base::ExitCode::interrupted : base::ExitCode::ok;
 }

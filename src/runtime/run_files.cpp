@@ -59,10 +59,11 @@ bool output_folder_is_ready(std::string const& folder, comm::Communicator& world
     auto const problem = make(folder);
     good = problem.empty() ? 1 : 0;
     if (good == 0) {
-      base::error_once(base::format({.expected = "a folder for results that can be made and written",
-                                     .found = problem,
-                                     .where = fmt::format("run.output_dir = \"{}\"", folder),
-                                     .fix = "check its parent folders and permissions, or set run.output_dir to another folder"}));
+      base::error_once(
+          base::format({.expected = "a folder for results that can be made and written",
+                        .found = problem,
+                        .where = fmt::format("run.output_dir = \"{}\"", folder),
+                        .fix = "check its parent folders and permissions, or set run.output_dir to another folder"}));
     }
   }
   world.broadcast(&good, 1, comm::Type::int64, 0).wait();

@@ -10,11 +10,12 @@
 
 namespace p3d::runtime {
 
-/// Makes the output folder before anything large is built. When that fails, rank 0 says so, and no rank goes on. Collective.
+/// Makes the output folder before anything large is built. When that fails, rank 0 says so, and no rank goes on.
+/// Collective.
 bool output_folder_is_ready(std::string const& folder, comm::Communicator& world);
 
-/// Writes resolved.toml and opens metrics.csv; an earlier run's metrics.csv is data and gets the first free name metrics.N.csv.
-/// Exists on rank 0 only. Throws base::Error.
+/// Writes resolved.toml and opens metrics.csv; an earlier run's metrics.csv is data and gets the first free name
+/// metrics.N.csv. Exists on rank 0 only. Throws base::Error.
 class RunFiles {
 public:
   /// A run that goes on from step `start` keeps the rows of the steps up to there.

@@ -13,10 +13,12 @@ namespace p3d::runtime {
 
 namespace {
 
-static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight && Executor<double>::sends_in_flight == execution.sends_in_flight);
+static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight &&
+              Executor<double>::sends_in_flight == execution.sends_in_flight);
 
-/// A program that only runs forward, `microbatches` of them, with slots and messages. In the order of `training`'s forwards
-/// (which can be executed, as leaving out what nothing waits for blocks nobody), or with 1 one stage after the other.
+/// A program that only runs forward, `microbatches` of them, with slots and messages. In the order of `training`'s
+/// forwards (which can be executed, as leaving out what nothing waits for blocks nobody), or with 1 one stage after the
+/// other.
 schedule::Program forward_only(schedule::Program const& training, int microbatches) {
   schedule::Program p;
   p.num_stages = training.num_stages;
@@ -38,17 +40,18 @@ schedule::Program forward_only(schedule::Program const& training, int microbatch
 }  // namespace
 
 RunPlan make_run_plan(config::Config const& c) {
-  auto pipeline = plan::plan_pipeline(c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
+  auto pipeline = plan::plan_pipeline(
+      c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;
 }
 
-std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages, schedule::Program const& training) {
+std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages,
+                               schedule::Program const& training) {
   auto const plan = make_run_plan(c, stages, training);
   std::vector<double> bytes;
-  for (int r = 0; r < c.parallel.pp; ++r)
-    bytes.push_back(static_cast<double>(predict_memory(c, plan, r).total()));
+  for (int r = 0; r < c.parallel.pp; ++r) bytes.push_back(static_cast<double>(predict_memory(c, plan, r).total()));
   return bytes;
 }
 
@@ -63,7 +66,12 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
   auto evaluation = forward_only(training, training.num_microbatches);
   auto probe = forward_only(training, 1);
   return {layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
-          layout::make_param_table(c), std::move(stages), std::move(training), std::move(evaluation), std::move(probe), ""};
+          layout::make_param_table(c),
+          std::move(stages),
+          std::move(training),
+          std::move(evaluation),
+          std::move(probe),
+          ""};
 }
 
 int num_slots(RunPlan const& plan, int stage) {
@@ -76,9 +84,11 @@ std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, in
 }
 
 template <class T>
-static void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
+static void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank,
+                            plan::MemoryPrediction& m) {
   std::size_t slots = 0;
-  for (int s : plan.stages.stages_of(pipeline_rank)) slots += model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s));
+  for (int s : plan.stages.stages_of(pipeline_rank))
+    slots += model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s));
   bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
   m.activations = static_cast<std::int64_t>(slots);
   m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));

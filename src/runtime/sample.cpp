@@ -1,4 +1,5 @@
-// Text from the model: the tail of what there is so far is run forward, and the next token is drawn from the last logits.
+// Text from the model: the tail of what there is so far is run forward, and the next token is drawn from the last
+// logits.
 
 #include "trainer_state.hpp"
 
@@ -12,7 +13,8 @@ namespace p3d::runtime {
 
 namespace {
 
-/// Probabilities softmax(logits / temperature) of the tokens that top_k and top_p leave, not normalised; 0 for the others.
+/// Probabilities softmax(logits / temperature) of the tokens that top_k and top_p leave, not normalised; 0 for the
+/// others.
 std::vector<double> weights(std::vector<double> const& logits, SampleOptions const& o) {
   double const top = *std::max_element(logits.begin(), logits.end());
   std::vector<double> p(logits.size());
@@ -93,7 +95,8 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
       std::vector<double> row(vocab, 0.0);
       auto const local = unit->second->stage.logits(slot_used, length - 1);
       std::copy(local.begin(), local.end(), row.begin() + unit->second->stage.vocab().begin);
-      s.tp.comm->all_reduce(row.data(), static_cast<std::int64_t>(vocab), comm::Type::float64, comm::Reduction::sum).wait();
+      s.tp.comm->all_reduce(row.data(), static_cast<std::int64_t>(vocab), comm::Type::float64, comm::Reduction::sum)
+          .wait();
       auto const words = base::random_block(key, 0, static_cast<std::uint64_t>(i));
       next = draw(row, options, base::uniform_from(words.w[0], words.w[1]));
     }
@@ -101,7 +104,8 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
     text.push_back(next);
   }
   std::string out;
-  for (auto it = text.begin() + static_cast<std::ptrdiff_t>(prompt.empty() ? 1 : prompt.size()); it != text.end(); ++it) {
+  for (auto it = text.begin() + static_cast<std::ptrdiff_t>(prompt.empty() ? 1 : prompt.size()); it != text.end();
+       ++it) {
     out.push_back(static_cast<char>(*it & 0xff));
   }
   return out;

@@ -61,7 +61,7 @@ std::size_t utf8_length(std::string_view text) {
 
 int terminal_columns() {
   if (int const columns = columns_of(STDOUT_FILENO); columns > 0) return columns;
-  struct stat own{};
+  struct stat own {};
   if (fstat(STDOUT_FILENO, &own) != 0 || S_ISREG(own.st_mode)) return 0;
   constexpr int most_ancestors = 6;
   int pid = getppid();

@@ -82,32 +82,39 @@ StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
 }
 
 /// The makespan of a step when every action takes the time that it took.
-double replayed_makespan(Program const& program, plan::PipelineCosts costs, PipelineRecord const& pipeline, std::size_t step) {
+double replayed_makespan(Program const& program, plan::PipelineCosts costs, PipelineRecord const& pipeline,
+                         std::size_t step) {
   auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
   costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
   for (auto const& steps : pipeline.ranks)
     for (RecordedEvent const& e : steps[step].events) {
       if (e.waits || !schedule::is_compute(e.action.op)) continue;
-      auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches + static_cast<std::size_t>(e.action.microbatch)];
-      auto& part = e.action.op == Op::forward ? cost.forward : e.action.op == Op::backward ? cost.backward : e.action.op == Op::backward_input ? cost.input : cost.weight;
+      auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches +
+                                      static_cast<std::size_t>(e.action.microbatch)];
+      auto& part = e.action.op == Op::forward          ? cost.forward
+                   : e.action.op == Op::backward       ? cost.backward
+                   : e.action.op == Op::backward_input ? cost.input
+                                                       : cost.weight;
       part += e.end - e.begin;
     }
   return plan::simulate(program, costs, execution).makespan;
 }
 
-/// Messages that were there before they were waited for, and the seconds that taking them in took all the same: MPI copies
-/// them then, in the time of the rank.
+/// Messages that were there before they were waited for, and the seconds that taking them in took all the same: MPI
+/// copies them then, in the time of the rank.
 struct Intake {
   double seconds = 0.0, messages = 0.0;
 };
 
 void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfer, Intake& intake) {
-  std::map<std::tuple<Op, int, int>, double> sent;  // by the receive that it is for: (op, stage, microbatch) -> end of the send
+  std::map<std::tuple<Op, int, int>, double>
+      sent;  // by the receive that it is for: (op, stage, microbatch) -> end of the send
   for (auto const& steps : pipeline.ranks)
     for (RecordedEvent const& e : steps[step].events) {
       if (e.waits || !schedule::is_send(e.action.op)) continue;
       bool const forward = e.action.op == Op::send_activation;
-      sent[{forward ? Op::recv_activation : Op::recv_gradient, e.action.stage + (forward ? 1 : -1), e.action.microbatch}] = e.end;
+      sent[{forward ? Op::recv_activation : Op::recv_gradient, e.action.stage + (forward ? 1 : -1),
+            e.action.microbatch}] = e.end;
     }
   for (auto const& steps : pipeline.ranks)
     for (RecordedEvent const& e : steps[step].events) {
@@ -132,14 +139,16 @@ void append(schedule::Timeline& timeline, PipelineRecord const& pipeline, std::s
   for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
     auto const& recorded = pipeline.ranks[r][step];
     for (RecordedEvent const& e : recorded.events)
-      timeline.events.push_back({static_cast<int>(r), e.action, e.begin - origin, e.end - origin, e.waits != 0, static_cast<int>(recorded.number)});
+      timeline.events.push_back({static_cast<int>(r), e.action, e.begin - origin, e.end - origin, e.waits != 0,
+                                 static_cast<int>(recorded.number)});
   }
 }
 
 /// How much of the time from the first to the last compute action each rank did not compute.
 std::vector<std::string> notes(schedule::Timeline const& timeline, double makespan) {
   std::vector<std::string> out;
-  for (auto const& times : schedule::rank_times(timeline)) out.push_back("waits " + percent(std::max(0.0, 1.0 - times.compute / makespan)));
+  for (auto const& times : schedule::rank_times(timeline))
+    out.push_back("waits " + percent(std::max(0.0, 1.0 - times.compute / makespan)));
   return out;
 }
 
@@ -174,8 +183,10 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
       for (std::size_t r = 0; r < pipeline.ranks.size(); ++r)
         for (RecordedEvent const& e : pipeline.ranks[r][s].events) {
           if (e.waits) continue;
-          if (e.action.op == Op::optimizer_step) update[r] += (e.end - e.begin) / repeats;
-          else means.add(e.action, e.end - e.begin);
+          if (e.action.op == Op::optimizer_step)
+            update[r] += (e.end - e.begin) / repeats;
+          else
+            means.add(e.action, e.end - e.begin);
         }
     }
   out.measured_bubble = 1.0 - busy / (spans * program.num_ranks);
@@ -186,7 +197,8 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
     out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
   }
   out.costs.send = means.of_all(schedule::is_send);
-  out.costs.receive = means.of_all(schedule::is_recv) + (intake.messages > 0.0 ? intake.seconds / intake.messages : 0.0);
+  out.costs.receive =
+      means.of_all(schedule::is_recv) + (intake.messages > 0.0 ? intake.seconds / intake.messages : 0.0);
   out.costs.step = *std::max_element(update.begin(), update.end());
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;
@@ -212,20 +224,23 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   auto measured = empty_timeline(program);
   append(measured, first, middle->second, typical.begin);
   double const span = typical.end - typical.begin;
-  measured.title = fmt::format("{}, {}, {}: measured, step {}{}", schedule, base::counted(program.num_ranks, "rank"),
-                               base::counted(program.num_microbatches, "microbatch"), first.ranks.front()[middle->second].number,
-                               pipelines.size() > 1 ? fmt::format(" of the first of {} pipelines", pipelines.size()) : "");
+  measured.title =
+      fmt::format("{}, {}, {}: measured, step {}{}", schedule, base::counted(program.num_ranks, "rank"),
+                  base::counted(program.num_microbatches, "microbatch"), first.ranks.front()[middle->second].number,
+                  pipelines.size() > 1 ? fmt::format(" of the first of {} pipelines", pipelines.size()) : "");
   measured.rank_notes = notes(measured, span);
-  measured.caption.push_back(fmt::format("first to last action {}; bubble (time in which ranks do not compute) {}", seconds_text(span),
-                                         percent(1.0 - typical.busy / (span * program.num_ranks))));
-  measured.caption.push_back(fmt::format("over {}: bubble {} = {} of the schedule {:+.1f} of uneven times {:+.1f} of messages and waking up",
-                                         base::counted(out.steps, "step"), percent(out.measured_bubble), percent(out.simulated.bubble()),
-                                         100 * (out.replayed_bubble - out.simulated.bubble()), 100 * (out.measured_bubble - out.replayed_bubble)));
+  measured.caption.push_back(fmt::format("first to last action {}; bubble (time in which ranks do not compute) {}",
+                                         seconds_text(span), percent(1.0 - typical.busy / (span * program.num_ranks))));
+  measured.caption.push_back(fmt::format(
+      "over {}: bubble {} = {} of the schedule {:+.1f} of uneven times {:+.1f} of messages and waking up",
+      base::counted(out.steps, "step"), percent(out.measured_bubble), percent(out.simulated.bubble()),
+      100 * (out.replayed_bubble - out.simulated.bubble()), 100 * (out.measured_bubble - out.replayed_bubble)));
   auto simulated = out.simulated.timeline;
   simulated.title = "the same step simulated with the measured mean costs";
   simulated.rank_notes = notes(simulated, out.simulated.makespan);
-  simulated.caption.push_back(fmt::format("first to last action {}; bubble {}; a message takes {}", seconds_text(out.simulated.makespan),
-                                          percent(out.simulated.bubble()), seconds_text(transfer)));
+  simulated.caption.push_back(fmt::format("first to last action {}; bubble {}; a message takes {}",
+                                          seconds_text(out.simulated.makespan), percent(out.simulated.bubble()),
+                                          seconds_text(transfer)));
   out.drawn = {std::move(measured), simulated};
   simulated.title = fmt::format("{}: simulated with the measured costs", schedule);
   for (auto& e : simulated.events) {
@@ -240,14 +255,17 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
 std::string summary(TraceReport const& r, Program const& program) {
   double const predicted = r.simulated.bubble();
   double const difference = 100.0 * (r.measured_bubble - predicted);
-  return fmt::format("Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference {:+.1f} points{}\n"
-                     "  the schedule loses {}, uneven times of an action {:+.1f} (simulated with each action's own time: {}), messages and waking up {:+.1f}; "
-                     "makespan {} predicted, {} measured",
-                     base::counted(program.num_microbatches, "microbatch"), base::counted(program.num_ranks, "pipeline rank"), base::counted(r.steps, "step"),
-                     percent(predicted), percent(r.measured_bubble), difference,
-                     predicted > 0 ? fmt::format(" ({:+.1f} % of the prediction)", difference / predicted) : "",
-                     percent(predicted), 100 * (r.replayed_bubble - predicted), percent(r.replayed_bubble), 100 * (r.measured_bubble - r.replayed_bubble),
-                     seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan));
+  return fmt::format(
+      "Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference "
+      "{:+.1f} points{}\n"
+      "  the schedule loses {}, uneven times of an action {:+.1f} (simulated with each action's own time: {}), "
+      "messages and waking up {:+.1f}; "
+      "makespan {} predicted, {} measured",
+      base::counted(program.num_microbatches, "microbatch"), base::counted(program.num_ranks, "pipeline rank"),
+      base::counted(r.steps, "step"), percent(predicted), percent(r.measured_bubble), difference,
+      predicted > 0 ? fmt::format(" ({:+.1f} % of the prediction)", difference / predicted) : "", percent(predicted),
+      100 * (r.replayed_bubble - predicted), percent(r.replayed_bubble), 100 * (r.measured_bubble - r.replayed_bubble),
+      seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan));
 }
 
 }  // namespace p3d::runtime

@@ -57,7 +57,8 @@ std::vector<Recorder::Step> unpack(std::vector<char> const& bytes) {
     auto& step = steps.emplace_back();
     step.number = head[0];
     step.events.resize(static_cast<std::size_t>(head[1]));
-    if (!step.events.empty()) std::memcpy(static_cast<void*>(step.events.data()), from, step.events.size() * sizeof(RecordedEvent));
+    if (!step.events.empty())
+      std::memcpy(static_cast<void*>(step.events.data()), from, step.events.size() * sizeof(RecordedEvent));
     from += step.events.size() * sizeof(RecordedEvent);
   }
   return steps;
@@ -90,7 +91,8 @@ std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid, std::vecto
     for (int tp = 0; tp < sizes.tp; ++tp) {
       auto& pipeline = out.emplace_back();
       pipeline.where = {dp, tp, 0};
-      for (int pp = 0; pp < sizes.pp; ++pp) pipeline.ranks.push_back(std::move(all[static_cast<std::size_t>(grid.rank({dp, tp, pp}))]));
+      for (int pp = 0; pp < sizes.pp; ++pp)
+        pipeline.ranks.push_back(std::move(all[static_cast<std::size_t>(grid.rank({dp, tp, pp}))]));
     }
   return out;
 }
@@ -108,7 +110,8 @@ struct Tracing<T>::State {
 template <class T>
 Tracing<T>::Tracing(Trainer<T>& trainer) {
   if (!trainer.config().run.trace) return;
-  state_ = std::make_unique<State>(State{trainer, Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
+  state_ =
+      std::make_unique<State>(State{trainer, Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
   state_->first = measure_clock_offset(trainer.mesh().world(), Recorder::now);
   trainer.record_into(&state_->recorder);
 }
@@ -139,17 +142,21 @@ std::string Tracing<T>::finish() {
   auto all = gather(world, steps);
   if (world.rank() != 0) return {};
 
-  auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes, state_->warm_up);
+  auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes,
+                     state_->warm_up);
   for (int r = 0; r < c.parallel.pp; ++r) {
     auto const memory = predict_memory(c, plan, r);  // what the arena holds, exactly
-    made.drawn.front().rank_notes[static_cast<std::size_t>(r)] += ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
+    made.drawn.front().rank_notes[static_cast<std::size_t>(r)] +=
+        ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
   }
-  made.drawn.front().caption.emplace_back("at the right: share of the time in which a rank does not compute, and its memory for activations");
+  made.drawn.front().caption.emplace_back(
+      "at the right: share of the time in which a rank does not compute, and its memory for activations");
   auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
   io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));
   io::write_text_atomically(path("trace.svg"), schedule::to_svg(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));
   io::write_text_atomically(path("costs.csv"), plan::to_csv(made.costs));
-  return fmt::format("{}\nWritten: {}, {}, {}", summary(made, plan.training), path("trace.json"), path("trace.svg"), path("costs.csv"));
+  return fmt::format("{}\nWritten: {}, {}, {}", summary(made, plan.training), path("trace.json"), path("trace.svg"),
+                     path("costs.csv"));
 }
 
 template class Tracing<float>;

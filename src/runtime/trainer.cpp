@@ -58,11 +58,15 @@ template <class T>
 std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
   bool const reduced = c.parallel.dp > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
   if (!device::host_reaches_views || !reduced) return 0;
-  return static_cast<std::size_t>(layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) * sizeof(T);
+  return static_cast<std::size_t>(
+             layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) *
+         sizeof(T);
 }
 
 std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  return device::host_reaches_views && c.parallel.tp > 1 ? arena_bytes(c, plan, pipeline_rank) + device::Arena::alignment : 0;
+  return device::host_reaches_views && c.parallel.tp > 1
+             ? arena_bytes(c, plan, pipeline_rank) + device::Arena::alignment
+             : 0;
 }
 
 }  // namespace
@@ -96,8 +100,9 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   targets.resize(tokens);
   std::map<int, model::Stage<T>*> stages;
   for (int s : plan.stages.stages_of(here.pp)) {
-    auto unit = std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena, workspace,
-                                               [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
+    auto unit =
+        std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena, workspace,
+                                       [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
     stages[s] = &unit->stage;
     units[s] = std::move(unit);
   }
@@ -178,7 +183,8 @@ void Trainer<T>::State::finish_tie() {
   if (tie.active()) wait_recorded(tie);
   auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
   if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
-  auto const a = first->second->params.matrix("embed.token.weight").grad, b = last->second->params.matrix("embed.token.weight").grad;
+  auto const a = first->second->params.matrix("embed.token.weight").grad,
+             b = last->second->params.matrix("embed.token.weight").grad;
   kernels::residual_forward<T>(exec, {0, 1, static_cast<std::int64_t>(a.extent(0))}, a, b, {}, {}, a);
   Kokkos::deep_copy(exec, b, a);
 }
@@ -188,8 +194,8 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   finish_tie();
   double squares = 0.0;
   for (auto& [number, unit] : units) {
-    squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here, config.parallel.dp,
-                                              unit->stage.is_first());
+    squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here,
+                                              config.parallel.dp, unit->stage.is_first());
   }
   // Every rank of a tp group saw the whole group's loss.
   std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_signal() != 0 ? 1.0 : 0.0, result.votes};
@@ -202,7 +208,8 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
   double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   for (auto& [number, unit] : units) {
-    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads(), keep_gradients);
+    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads(),
+                          keep_gradients);
   }
   gradients_are_zero = !keep_gradients;
 }
@@ -312,19 +319,33 @@ double Trainer<T>::evaluate(std::int64_t batches) {
 }
 
 template <class T>
-config::Config const& Trainer<T>::config() const { return state_->config; }
+config::Config const& Trainer<T>::config() const {
+  return state_->config;
+}
 template <class T>
-RunPlan const& Trainer<T>::plan() const { return state_->plan; }
+RunPlan const& Trainer<T>::plan() const {
+  return state_->plan;
+}
 template <class T>
-data::TokenSource const& Trainer<T>::source() const { return *state_->source; }
+data::TokenSource const& Trainer<T>::source() const {
+  return *state_->source;
+}
 template <class T>
-data::Sampler const& Trainer<T>::sampler() const { return state_->sampler; }
+data::Sampler const& Trainer<T>::sampler() const {
+  return state_->sampler;
+}
 template <class T>
-comm::Mesh& Trainer<T>::mesh() { return state_->mesh; }
+comm::Mesh& Trainer<T>::mesh() {
+  return state_->mesh;
+}
 template <class T>
-std::size_t Trainer<T>::activation_high_water() const { return state_->arena.high_water(); }
+std::size_t Trainer<T>::activation_high_water() const {
+  return state_->arena.high_water();
+}
 template <class T>
-std::size_t Trainer<T>::activation_capacity() const { return state_->arena.capacity(); }
+std::size_t Trainer<T>::activation_capacity() const {
+  return state_->arena.capacity();
+}
 
 template <class T>
 PhaseTimes Trainer<T>::times() const {
@@ -335,12 +356,18 @@ PhaseTimes Trainer<T>::times() const {
 }
 
 template <class T>
-void Trainer<T>::record_into(Recorder* recorder) { state_->executor->record_into(recorder); }
+void Trainer<T>::record_into(Recorder* recorder) {
+  state_->executor->record_into(recorder);
+}
 
 template <class T>
-std::vector<double> Trainer<T>::gather_value(std::string const& name) { return state_->gather(name, false); }
+std::vector<double> Trainer<T>::gather_value(std::string const& name) {
+  return state_->gather(name, false);
+}
 template <class T>
-void Trainer<T>::keep_gradients(bool keep) { state_->keep_gradients = keep; }
+void Trainer<T>::keep_gradients(bool keep) {
+  state_->keep_gradients = keep;
+}
 template <class T>
 std::vector<double> Trainer<T>::gather_gradient(std::string const& name) {
   P3D_REQUIRE(!state_->gradients_are_zero, "the gradients of the last step were kept");
@@ -359,7 +386,8 @@ std::vector<double> Trainer<T>::State::gather(std::string const& name, bool grad
     auto const host = device::host_copy(gradient ? m.grad : m.value);
     for (std::int64_t i = 0; i < item.valid_rows; ++i) {
       for (std::int64_t j = 0; j < item.cols; ++j) {
-        full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] = static_cast<double>(host(i, j));
+        full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] =
+            static_cast<double>(host(i, j));
       }
     }
   }

@@ -68,9 +68,13 @@ std::vector<io::CheckpointPart> Trainer<T>::checkpoint_parts(bool moments) {
 }
 
 template <class T>
-std::int64_t Trainer<T>::steps_done() const { return state_->steps_done; }
+std::int64_t Trainer<T>::steps_done() const {
+  return state_->steps_done;
+}
 template <class T>
-void Trainer<T>::set_steps_done(std::int64_t steps) { state_->steps_done = steps; }
+void Trainer<T>::set_steps_done(std::int64_t steps) {
+  state_->steps_done = steps;
+}
 
 template std::vector<io::CheckpointPart> Trainer<float>::checkpoint_parts(bool);
 template std::vector<io::CheckpointPart> Trainer<double>::checkpoint_parts(bool);

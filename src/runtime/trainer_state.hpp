@@ -39,14 +39,15 @@ struct Trainer<T>::State {
   comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
   device::Arena arena;
   model::Workspace<T> workspace;
-  comm::Communicator tie_group;  ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
-  comm::Request tie{};           ///< the sum of its gradient over the two
+  comm::Communicator
+      tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
+  comm::Request tie{};  ///< the sum of its gradient over the two
   std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
   std::optional<Executor<T>> executor;
   std::int64_t steps_done = 0;
-  bool keep_gradients = false;      ///< after the update
-  bool gradients_are_zero = true;   ///< as allocated, and after an update that does not keep them
-  double elapsed = 0.0;  ///< seconds inside step()
+  bool keep_gradients = false;       ///< after the update
+  bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
+  double elapsed = 0.0;              ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent);

@@ -68,12 +68,13 @@ std::string to_string(Action const& action) {
 
 Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
-  throw base::Error({.expected = "an action: <stage><op><microbatch>[@<slot>] with op F, B, I, W, SEND_F, RECV_F, SEND_B or "
-                                 "RECV_B, or <stage>REDUCE, or STEP",
-                     .found = fmt::format("\"{}\"", text),
-                     .where = "",
-                     .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE"},
-                    base::ExitCode::bad_input);
+  throw base::Error(
+      {.expected = "an action: <stage><op><microbatch>[@<slot>] with op F, B, I, W, SEND_F, RECV_F, SEND_B or "
+                   "RECV_B, or <stage>REDUCE, or STEP",
+       .found = fmt::format("\"{}\"", text),
+       .where = "",
+       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE"},
+      base::ExitCode::bad_input);
 }
 
 }  // namespace p3d::schedule

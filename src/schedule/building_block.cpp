@@ -20,7 +20,9 @@ constexpr std::array<Kind, 6> kinds{f0, f1, i1, i0, w1, w0};
 constexpr bool is_forward(Kind k) { return k <= f1; }
 constexpr bool is_weight(Kind k) { return k >= w1; }
 constexpr int chunk(Kind k) { return k == f1 || k == i1 || k == w1 ? 1 : 0; }
-constexpr Op op_of(Kind k) { return is_forward(k) ? Op::forward : is_weight(k) ? Op::backward_weight : Op::backward_input; }
+constexpr Op op_of(Kind k) {
+  return is_forward(k) ? Op::forward : is_weight(k) ? Op::backward_weight : Op::backward_input;
+}
 
 using Times = std::array<int, 6>;  ///< by kind: its time for microbatch 0
 using Block = std::vector<Times>;  ///< by rank
@@ -37,8 +39,8 @@ int peak(Times const& t) {
   return worst;
 }
 
-/// The block on every rank when the second stage's forward on the last rank comes at `a`, its input part on rank 0 at `b`, and
-/// the first stage's input part on the last rank at `c`. Nothing where two actions meet.
+/// The block on every rank when the second stage's forward on the last rank comes at `a`, its input part on rank 0 at
+/// `b`, and the first stage's input part on the last rank at `c`. Nothing where two actions meet.
 std::optional<Block> place(int p, VOffsets d, int a, int b, int c) {
   Block block;
   for (int rank = 0; rank < p; ++rank) {
@@ -94,8 +96,13 @@ Block best_block(int p, VOffsets d) {
 class Squeeze {
 public:
   Squeeze(Shape const& shape, Block const& block, bool reorder)
-      : program(empty_program(shape, Placement::v)), block_(block), reorder_(reorder), p_(shape.num_ranks),
-        m_(shape.num_microbatches), done_(block.size()), live_(block.size(), 0) {
+      : program(empty_program(shape, Placement::v)),
+        block_(block),
+        reorder_(reorder),
+        p_(shape.num_ranks),
+        m_(shape.num_microbatches),
+        done_(block.size()),
+        live_(block.size(), 0) {
     for (Times const& t : block) memory_ = std::max(memory_, peak(t));
     auto before = done_;
     for (long left = 6L * p_ * m_; left > 0; ++makespan) {

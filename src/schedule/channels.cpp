@@ -65,7 +65,9 @@ ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_
   }
 }
 
-int ExpectedTimes::end_of_forward(int stage, int microbatch) const { return forward_[cell(program_, stage, microbatch)]; }
+int ExpectedTimes::end_of_forward(int stage, int microbatch) const {
+  return forward_[cell(program_, stage, microbatch)];
+}
 
 int ExpectedTimes::place(int rank, int time) const {
   if (time == never) return never;
@@ -74,7 +76,8 @@ int ExpectedTimes::place(int rank, int time) const {
 }
 
 Deadlines receive_deadlines(Program const& program, Channels const& channels) {
-  std::size_t const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
+  std::size_t const cells =
+      static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
   Deadlines deadlines{std::vector<int>(cells, -1), std::vector<int>(cells, -1)};
   // First the place of use ...
   for (auto const& actions : program.ranks)
@@ -82,10 +85,11 @@ Deadlines receive_deadlines(Program const& program, Channels const& channels) {
       Action const& a = actions[i];
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (a.op == Op::forward && input_is_remote(program, a.stage)) deadlines.activation[at] = static_cast<int>(i);
-      if (makes_input_gradient(a.op) && output_is_remote(program, a.stage)) deadlines.gradient[at] = static_cast<int>(i);
+      if (makes_input_gradient(a.op) && output_is_remote(program, a.stage))
+        deadlines.gradient[at] = static_cast<int>(i);
     }
-  // ... then never later than a message that was sent after this one, or than that one is expected: walk the sends of each
-  // rank backwards.
+  // ... then never later than a message that was sent after this one, or than that one is expected: walk the sends of
+  // each rank backwards.
   ExpectedTimes const expected(program);
   std::vector<int> latest(channels.all.size(), -1), next_send(channels.all.size(), ExpectedTimes::never);
   for (auto const& actions : program.ranks)
@@ -95,8 +99,9 @@ Deadlines receive_deadlines(Program const& program, Channels const& channels) {
       auto const& out = gradient ? channels.gradient_out : channels.activation_out;
       int const channel = out[static_cast<std::size_t>(a->stage)];
       if (channel < 0) continue;
-      int& mine = (gradient ? deadlines.gradient : deadlines.activation)[cell(
-          program, gradient ? a->stage - 1 : a->stage + 1, a->microbatch)];
+      int& mine =
+          (gradient ? deadlines.gradient
+                    : deadlines.activation)[cell(program, gradient ? a->stage - 1 : a->stage + 1, a->microbatch)];
       int& bound = latest[static_cast<std::size_t>(channel)];
       if (bound >= 0) mine = std::min(mine, bound);
       if (!gradient) {
@@ -114,7 +119,8 @@ void require_in_range(Program const& program) {
   P3D_REQUIRE(program.num_microbatches >= 1, "a program has microbatches");
   P3D_REQUIRE(size(program.stage_rank) == program.num_stages, "every stage has a rank");
   P3D_REQUIRE(size(program.ranks) == program.num_ranks, "every rank has a list of actions");
-  for (int rank : program.stage_rank) P3D_REQUIRE(rank >= 0 && rank < program.num_ranks, "stages live on existing ranks");
+  for (int rank : program.stage_rank)
+    P3D_REQUIRE(rank >= 0 && rank < program.num_ranks, "stages live on existing ranks");
   for (int rank = 0; rank < program.num_ranks; ++rank)
     for (Action const& a : program.ranks[static_cast<std::size_t>(rank)]) {
       if (a.op == Op::optimizer_step) continue;

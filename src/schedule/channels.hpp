@@ -26,8 +26,8 @@ struct Channels {
   std::vector<int> gradient_out;    ///< by stage: the channel its input's gradient leaves by, -1: no message
 };
 
-/// When the actions of a compute-only program run if F, I and W take one unit of time each, B two and messages none. What
-/// cannot be run is never.
+/// When the actions of a compute-only program run if F, I and W take one unit of time each, B two and messages none.
+/// What cannot be run is never.
 class ExpectedTimes {
 public:
   static constexpr int never = std::numeric_limits<int>::max();
@@ -38,15 +38,15 @@ public:
 
 private:
   Program const& program_;
-  std::vector<int> forward_, backward_;    ///< by cell: the end of F, and of B or I
-  std::vector<std::vector<int>> start_;    ///< by rank, of the actions that can be run
+  std::vector<int> forward_, backward_;  ///< by cell: the end of F, and of B or I
+  std::vector<std::vector<int>> start_;  ///< by rank, of the actions that can be run
 };
 
-/// Where each receive of a compute-only program has to be posted at the latest, as a position in the list of the receiving
-/// rank: before the action of that index. It is posted before its use; in the order of the sends of its channel (a send
-/// follows its F, or its B or I, directly); and, an activation, before the channel's next send is expected. So no send
-/// waits for the one before it if the ranks run as expected, and no ranks wait in a circle, however they run.
-/// Indexed [stage * num_microbatches + microbatch]; -1: no message.
+/// Where each receive of a compute-only program has to be posted at the latest, as a position in the list of the
+/// receiving rank: before the action of that index. It is posted before its use; in the order of the sends of its
+/// channel (a send follows its F, or its B or I, directly); and, an activation, before the channel's next send is
+/// expected. So no send waits for the one before it if the ranks run as expected, and no ranks wait in a circle,
+/// however they run. Indexed [stage * num_microbatches + microbatch]; -1: no message.
 struct Deadlines {
   std::vector<int> activation;
   std::vector<int> gradient;
@@ -58,7 +58,8 @@ inline std::size_t cell(Program const& program, int stage, int microbatch) {
          static_cast<std::size_t>(microbatch);
 }
 
-/// The passes index by stage and microbatch: throws base::Error unless every action is in range and on its stage's rank.
+/// The passes index by stage and microbatch: throws base::Error unless every action is in range and on its stage's
+/// rank.
 void require_in_range(Program const& program);
 
 }  // namespace p3d::schedule

@@ -1,4 +1,5 @@
-// One row per rank, as PyTorch writes schedules: cells "2F0", "1I3", "0W3", in order; empty cells are steps without work.
+// One row per rank, as PyTorch writes schedules: cells "2F0", "1I3", "0W3", in order; empty cells are steps without
+// work.
 
 #include "channels.hpp"
 
@@ -62,14 +63,16 @@ Program parse_csv(std::string_view text) {
         refuse(error.text().expected, word, fmt::format("cell {}; {}", column, error.text().fix));
       }
       constexpr int largest = 1 << 20;  // a bound on what a wrong file can allocate
-      if (a.stage >= largest || a.microbatch >= largest) refuse(fmt::format("numbers below {}", largest), word, "correct the cell");
+      if (a.stage >= largest || a.microbatch >= largest)
+        refuse(fmt::format("numbers below {}", largest), word, "correct the cell");
       if (a.op != Op::optimizer_step) {
         auto const stage = static_cast<std::size_t>(a.stage);
         if (program.stage_rank.size() <= stage) program.stage_rank.resize(stage + 1, -1);
         int const rank = static_cast<int>(program.ranks.size()) - 1;
         int& home = program.stage_rank[stage];
         if (home >= 0 && home != rank)
-          refuse(fmt::format("stage {} on one rank", a.stage), word, fmt::format("it also stands in row {} (rank {})", home + 1, home));
+          refuse(fmt::format("stage {} on one rank", a.stage), word,
+                 fmt::format("it also stands in row {} (rank {})", home + 1, home));
         home = rank;
       }
       program.num_microbatches = std::max(program.num_microbatches, a.microbatch + 1);
@@ -80,7 +83,9 @@ Program parse_csv(std::string_view text) {
   program.num_stages = static_cast<int>(program.stage_rank.size());
   if (program.num_microbatches == 0) refuse("one row of actions per rank", "", "for example 0F0,0F1,0B0,0B1");
   for (std::size_t s = 0; s < program.stage_rank.size(); ++s)
-    if (program.stage_rank[s] < 0) refuse(fmt::format("actions of every stage up to {}", program.num_stages - 1), fmt::format("none of stage {}", s), "number the stages without a gap");
+    if (program.stage_rank[s] < 0)
+      refuse(fmt::format("actions of every stage up to {}", program.num_stages - 1), fmt::format("none of stage {}", s),
+             "number the stages without a gap");
   return program;
 }
 

@@ -58,13 +58,14 @@ Earliest earliest_receives(Program const& program) {
       release(a.stage, a.microbatch, static_cast<int>(i));
       if (makes_input_gradient(a.op) && output_is_local(program, a.stage))
         release(a.stage + 1, a.microbatch, static_cast<int>(i));
-      if (a.op == Op::forward && input_is_local(program, a.stage)) release(a.stage - 1, a.microbatch, static_cast<int>(i));
+      if (a.op == Op::forward && input_is_local(program, a.stage))
+        release(a.stage - 1, a.microbatch, static_cast<int>(i));
     }
   return earliest;
 }
 
-/// True when this action of a rank makes a gradient that is then sent from this slot: whoever takes the slot at once would wait
-/// for the whole message.
+/// True when this action of a rank makes a gradient that is then sent from this slot: whoever takes the slot at once
+/// would wait for the whole message.
 bool sends_from(Program const& program, int rank, int index, int stage, int slot) {
   if (index < 0) return false;
   Action const& a = program.ranks[static_cast<std::size_t>(rank)][static_cast<std::size_t>(index)];
@@ -103,19 +104,23 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
     for (Action const& a : actions) {
       bool const gradient = makes_input_gradient(a.op);
       if (!gradient && a.op != Op::forward) continue;
-      int const channel = (gradient ? channels.gradient_out : channels.activation_out)[static_cast<std::size_t>(a.stage)];
+      int const channel =
+          (gradient ? channels.gradient_out : channels.activation_out)[static_cast<std::size_t>(a.stage)];
       if (channel < 0) continue;
       int const stage = gradient ? a.stage - 1 : a.stage + 1;
       std::size_t const at = cell(program, stage, a.microbatch);
-      // An activation: where its data should come, or so many actions before its use, but not while its slot is in use. A
-      // gradient: when its buffer is there; posted late, ranks could wait in a circle, each to take a slot whose gradient
-      // the other has not asked for.
+      // An activation: where its data should come, or so many actions before its use, but not while its slot is in use.
+      // A gradient: when its buffer is there; posted late, ranks could wait in a circle, each to take a slot whose
+      // gradient the other has not asked for.
       int const rank = rank_of(program, stage);
       auto const wanted = [&] {
-        return std::min(use_f[at] - receives_ahead, expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
+        return std::min(use_f[at] - receives_ahead,
+                        expected.place(rank, expected.end_of_forward(stage - 1, a.microbatch)));
       };
-      int early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead) : std::max(earliest.activation[at], wanted());
-      if (!gradient && early < use_f[at] - receives_ahead && sends_from(program, rank, early - 1, stage, slot[at])) ++early;
+      int early = gradient ? std::max(earliest.gradient[at], use_b[at] - gradients_ahead)
+                           : std::max(earliest.activation[at], wanted());
+      if (!gradient && early < use_f[at] - receives_ahead && sends_from(program, rank, early - 1, stage, slot[at]))
+        ++early;
       int& previous = posted[static_cast<std::size_t>(channel)];
       previous = std::min(std::max(early, previous), (gradient ? deadline.gradient : deadline.activation)[at]);
       receives[static_cast<std::size_t>(rank)].push_back(
@@ -126,7 +131,8 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     auto& list = receives[rank];
     // Stable: messages of one channel stay in order, as their positions never decrease.
-    std::stable_sort(list.begin(), list.end(), [](Receive const& a, Receive const& b) { return a.position < b.position; });
+    std::stable_sort(list.begin(), list.end(),
+                     [](Receive const& a, Receive const& b) { return a.position < b.position; });
     auto& actions = program.ranks[rank];
     merged.clear();
     merged.reserve(2 * actions.size() + list.size());

@@ -1,6 +1,6 @@
-// The validator's second half: runs the program with counters in place of data. Every wait of the executor is for a count
-// that only grows (sends started, receives posted), so the outcome does not depend on which rank runs first and each
-// rank may run until it blocks: each action is tried once, and once more each time what it waits for has happened.
+// The validator's second half: runs the program with counters in place of data. Every wait of the executor is for a
+// count that only grows (sends started, receives posted), so the outcome does not depend on which rank runs first and
+// each rank may run until it blocks: each action is tried once, and once more each time what it waits for has happened.
 
 #include "channels.hpp"
 #include "validator.hpp"
@@ -45,9 +45,15 @@ struct Wait {
 class Run {
 public:
   Run(Program const& program, Execution execution)
-      : program_(program), execution_(execution), channels_(program), lines_(channels_.all.size()),
-        waits_(program.ranks.size()), next_(program.ranks.size(), 0), started_(program.ranks.size(), false),
-        outgoing_(program.ranks.size()), slots_(static_cast<std::size_t>(program.num_stages)),
+      : program_(program),
+        execution_(execution),
+        channels_(program),
+        lines_(channels_.all.size()),
+        waits_(program.ranks.size()),
+        next_(program.ranks.size(), 0),
+        started_(program.ranks.size(), false),
+        outgoing_(program.ranks.size()),
+        slots_(static_cast<std::size_t>(program.num_stages)),
         unfinished_(static_cast<std::size_t>(program.num_stages), program.num_microbatches),
         unreduced_(program.ranks.size(), 0),
         done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0) {
@@ -161,13 +167,16 @@ private:
   bool take(int rank, Action const& a, Slot& slot) {
     int const old = slot.owner;
     if (old >= 0) {
-      bool const gradient_passed_on = input_is_remote(program_, a.stage) ? (done(a.stage, old) & bit(Op::send_gradient)) != 0
-                                      : a.stage > 0                      ? has_input_gradient(a.stage - 1, old)
-                                                                         : true;
+      bool const gradient_passed_on = input_is_remote(program_, a.stage)
+                                          ? (done(a.stage, old) & bit(Op::send_gradient)) != 0
+                                      : a.stage > 0 ? has_input_gradient(a.stage - 1, old)
+                                                    : true;
       if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on)
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
-      if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out)) return false;
-      if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out)) return false;
+      if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out))
+        return false;
+      if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out))
+        return false;
     }
     slot = Slot{};
     slot.owner = a.microbatch;
@@ -211,7 +220,8 @@ private:
     if (!(done(a.stage, a.microbatch) & bit(Op::forward)))
       return fault_here(rank, "runs before {}F{}", a.stage, a.microbatch);
     if (output_is_remote(program_, a.stage))
-      return arrived(slot.gradient_in, channels_.gradient_out[static_cast<std::size_t>(a.stage) + 1], "its output's gradient");
+      return arrived(slot.gradient_in, channels_.gradient_out[static_cast<std::size_t>(a.stage) + 1],
+                     "its output's gradient");
     if (output_is_local(program_, a.stage) && !has_input_gradient(a.stage + 1, a.microbatch))
       return fault_here(rank, "runs before {}B{} on the same rank", a.stage + 1, a.microbatch);
     return true;
@@ -242,23 +252,24 @@ private:
       auto const o = static_cast<std::size_t>(other);
       fault_here(rank, "deadlock: {} waits until rank {} {} {} number {} with rank {}; rank {} is at {}",
                  to_string(program_.ranks[r][next_[r]]), other, wait.for_sends ? "starts" : "posts",
-                 wait.for_sends ? (c.gradient ? "SEND_B" : "SEND_F") : (c.gradient ? "RECV_B" : "RECV_F"), wait.count, rank,
-                 other, next_[o] == program_.ranks[o].size() ? "its end" : to_string(program_.ranks[o][next_[o]]));
+                 wait.for_sends ? (c.gradient ? "SEND_B" : "SEND_F") : (c.gradient ? "RECV_B" : "RECV_F"), wait.count,
+                 rank, other,
+                 next_[o] == program_.ranks[o].size() ? "its end" : to_string(program_.ranks[o][next_[o]]));
     }
   }
 
   Program const& program_;
   Execution execution_;
   Channels channels_;
-  std::vector<Line> lines_;             ///< by channel
-  std::vector<Wait> waits_;             ///< by rank
-  std::vector<std::size_t> next_;       ///< by rank: the action it is at
-  std::vector<char> started_;           ///< by rank: its blocking send is under way
+  std::vector<Line> lines_;                 ///< by channel
+  std::vector<Wait> waits_;                 ///< by rank
+  std::vector<std::size_t> next_;           ///< by rank: the action it is at
+  std::vector<char> started_;               ///< by rank: its blocking send is under way
   std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
   std::vector<std::vector<Slot>> slots_;    ///< by stage
-  std::vector<int> unfinished_;         ///< by stage: microbatches without their weight gradient
-  std::vector<int> unreduced_;          ///< by rank: stages
-  std::vector<unsigned char> done_;     ///< by cell: bits of the actions that ran
+  std::vector<int> unfinished_;             ///< by stage: microbatches without their weight gradient
+  std::vector<int> unreduced_;              ///< by rank: stages
+  std::vector<unsigned char> done_;         ///< by cell: bits of the actions that ran
   std::vector<int> ready_;
   std::vector<Violation> found_;
 };

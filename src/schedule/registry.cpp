@@ -28,8 +28,9 @@ Generator const* find_generator(std::string_view name) {
 namespace {
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error({.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
-                    base::ExitCode::bad_input);
+  throw base::Error(
+      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
+      base::ExitCode::bad_input);
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ Program generate(std::string_view name, Shape const& asked) {
   }
   Shape shape = asked;
   if (shape.stages_per_rank == 0) shape.stages_per_rank = generator->stages_per_rank;
-  if (shape.stages_per_rank < 1 || (shape.stages_per_rank != generator->stages_per_rank && !generator->any_stages_per_rank))
+  if (shape.stages_per_rank < 1 ||
+      (shape.stages_per_rank != generator->stages_per_rank && !generator->any_stages_per_rank))
     refuse(generator->any_stages_per_rank ? std::string("at least 1 stage per rank")
                                           : fmt::format("{} stage{} per rank for {}", generator->stages_per_rank,
                                                         generator->stages_per_rank == 1 ? "" : "s", name),

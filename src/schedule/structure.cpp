@@ -16,7 +16,8 @@ public:
 
   std::vector<Violation> check() {
     if (!sizes()) return found_;
-    seen_.assign(static_cast<std::size_t>(program_.num_stages) * static_cast<std::size_t>(program_.num_microbatches), 0);
+    seen_.assign(static_cast<std::size_t>(program_.num_stages) * static_cast<std::size_t>(program_.num_microbatches),
+                 0);
     reduced_.assign(static_cast<std::size_t>(program_.num_stages), false);
     for (int rank = 0; rank < program_.num_ranks; ++rank) list(rank);
     if (found_.empty()) missing();
@@ -43,7 +44,8 @@ private:
       fault(-1, -1, "{} lists of actions for {} ranks", p.ranks.size(), p.num_ranks);
     else
       for (int s = 0; s < p.num_stages; ++s)
-        if (rank_of(p, s) < 0 || rank_of(p, s) >= p.num_ranks) fault(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
+        if (rank_of(p, s) < 0 || rank_of(p, s) >= p.num_ranks)
+          fault(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
     return found_.empty();
   }
 
@@ -56,7 +58,8 @@ private:
         if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
         continue;
       }
-      if (a.op > Op::optimizer_step) fault(rank, index, "unknown action");
+      if (a.op > Op::optimizer_step)
+        fault(rank, index, "unknown action");
       else if (a.stage < 0 || a.stage >= program_.num_stages)
         fault(rank, index, "stage {} of {}", a.stage, program_.num_stages);
       else if (rank_of(program_, a.stage) != rank)
@@ -67,7 +70,8 @@ private:
       } else
         once(rank, index, a);
     }
-    if (actions.empty() || actions.back().op != Op::optimizer_step) fault(rank, -1, "the rank's last action is not STEP");
+    if (actions.empty() || actions.back().op != Op::optimizer_step)
+      fault(rank, -1, "the rank's last action is not STEP");
   }
 
   void once(int rank, int index, Action const& a) {
@@ -106,8 +110,8 @@ private:
                       Op::send_gradient, Op::recv_gradient}) {
           if (!(lacking & bit(op)) || (none && op == Op::backward_weight)) continue;
           bool const any_backward = none && op == Op::backward_input;
-          fault(rank_of(program_, s), first_of(s, m), "{} is missing", any_backward
-                ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
+          fault(rank_of(program_, s), first_of(s, m), "{} is missing",
+                any_backward ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
         }
       }
       if (!reduced_[static_cast<std::size_t>(s)]) fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);

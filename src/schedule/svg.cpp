@@ -1,5 +1,5 @@
-// Timelines as pictures. Lightness falls in the order wait, forward, input part, backward, weight part, other, and each has a
-// pattern or a letter of its own, so that a black-and-white print says the same as the colours.
+// Timelines as pictures. Lightness falls in the order wait, forward, input part, backward, weight part, other, and each
+// has a pattern or a letter of its own, so that a black-and-white print says the same as the colours.
 
 #include "timeline_rows.hpp"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr double left = 66, plot_width = 1120, right = 170, margin = 14;
 constexpr double row_height = 26, row_gap = 5;
 constexpr double longest_drawn = 1.6;  ///< times the median of several timelines
-constexpr int most_rows = 64;  ///< of a panel; more ranks than that are drawn as the first and last ones
+constexpr int most_rows = 64;          ///< of a panel; more ranks than that are drawn as the first and last ones
 
 struct Look {
   Category category;
@@ -44,11 +44,16 @@ constexpr Look const& look_of(Category c) {
 std::string escaped(std::string const& text) {
   std::string out;
   for (char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '&') out += "&amp;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '&')
+      out += "&amp;";
+    else if (c == '"')
+      out += "&quot;";
+    else
+      out += c;
   }
   return out;
 }
@@ -70,7 +75,8 @@ std::pair<std::string, double> unit_of(std::string const& wanted, double span) {
 
 class Picture {
 public:
-  Picture(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit) : title_(title) {
+  Picture(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit)
+      : title_(title) {
     std::vector<double> spans;
     for (Timeline const& t : timelines) {
       sorted_.emplace_back(t);
@@ -94,15 +100,17 @@ public:
   std::string svg() const {
     double const width = left + plot_width + right;
     std::string out = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
+        "{1:.0f}\" "
         "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n<defs>\n",
         width, y_);
     for (Look const& look : looks) {
       if (!*look.path) continue;
-      fmt::format_to(std::back_inserter(out),
-                     "<pattern id=\"c{}\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect width=\"6\" height=\"6\" "
-                     "fill=\"{}\"/><path d=\"{}\" stroke=\"{}\" stroke-width=\"1.1\"/></pattern>\n",
-                     static_cast<int>(look.category), look.fill, look.path, look.stroke);
+      fmt::format_to(
+          std::back_inserter(out),
+          "<pattern id=\"c{}\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect width=\"6\" height=\"6\" "
+          "fill=\"{}\"/><path d=\"{}\" stroke=\"{}\" stroke-width=\"1.1\"/></pattern>\n",
+          static_cast<int>(look.category), look.fill, look.path, look.stroke);
     }
     out += "</defs>\n";
     fmt::format_to(std::back_inserter(out), "<rect width=\"{:.0f}\" height=\"{:.0f}\" fill=\"#ffffff\"/>\n", width, y_);
@@ -120,8 +128,8 @@ private:
   void box(double x, double y, double width, double height, Category c, bool framed) {
     Look const& look = look_of(c);
     std::string const fill = *look.path ? fmt::format("url(#c{})", static_cast<int>(c)) : look.fill;
-    add("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}/>\n", x, y, width, height, fill,
-        framed ? " stroke=\"#333333\" stroke-width=\"0.5\"" : "");
+    add("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}/>\n", x, y, width, height,
+        fill, framed ? " stroke=\"#333333\" stroke-width=\"0.5\"" : "");
   }
 
   /// Which categories and how many chunks there are.
@@ -145,8 +153,9 @@ private:
       text(x + 31, y_ + 12.5, name);
       x += 50 + 6.4 * static_cast<double>(name.size());
     }
-    add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" stroke-dasharray=\"5,3\"/>\n", x + 4, y_ - 1,
-        y_ + 17);
+    add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" "
+        "stroke-dasharray=\"5,3\"/>\n",
+        x + 4, y_ - 1, y_ + 17);
     text(x + 10, y_ + 12.5, "end if nobody waited");
     x += 168;
     text(x, y_ + 12.5, "number: microbatch", "fill=\"#444444\"");
@@ -165,7 +174,9 @@ private:
     return (stages + timeline.num_ranks - 1) / std::max(1, timeline.num_ranks);
   }
 
-  double x_of(double time, TimelineRows const& t) const { return left + plot_width * std::min(1.0, (time - t.begin) / span_); }
+  double x_of(double time, TimelineRows const& t) const {
+    return left + plot_width * std::min(1.0, (time - t.begin) / span_);
+  }
 
   void panel(Timeline const& timeline, TimelineRows const& sorted) {
     if (!timeline.title.empty()) text(left, y_ += 16, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
@@ -178,7 +189,9 @@ private:
         y_ += 18;
         rank = count - half;
       }
-      std::string const note = static_cast<std::size_t>(rank) < timeline.rank_notes.size() ? timeline.rank_notes[static_cast<std::size_t>(rank)] : "";
+      std::string const note = static_cast<std::size_t>(rank) < timeline.rank_notes.size()
+                                   ? timeline.rank_notes[static_cast<std::size_t>(rank)]
+                                   : "";
       row(timeline.num_ranks, rank, sorted, note);
     }
     foot(timeline, sorted, top);
@@ -189,14 +202,18 @@ private:
   /// Where the ranks would end if none of them waited; and where a long timeline was cut.
   void foot(Timeline const& timeline, TimelineRows const& sorted, double top) {
     double busy = 0;
-    for (RankTimes const& t : rank_times(timeline)) busy += (t.compute + t.other) / static_cast<double>(std::max<std::size_t>(1, sorted.rows.size()));
+    for (RankTimes const& t : rank_times(timeline))
+      busy += (t.compute + t.other) / static_cast<double>(std::max<std::size_t>(1, sorted.rows.size()));
     double const x = x_of(sorted.begin + busy, sorted), bottom = y_ - row_gap + 4;
     if (busy > 0 && busy <= span_)
-      add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" stroke-dasharray=\"5,3\"/>\n",
+      add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" "
+          "stroke-dasharray=\"5,3\"/>\n",
           x, top - 4, bottom);
     if (sorted.end - sorted.begin > span_ * 1.0001) {
-      add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"170\" height=\"18\" fill=\"#ffffff\" stroke=\"#333333\"/>\n", left + plot_width - 176, top + 4);
-      text(left + plot_width - 170, top + 17, fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_), "font-size=\"11\"");
+      add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"170\" height=\"18\" fill=\"#ffffff\" stroke=\"#333333\"/>\n",
+          left + plot_width - 176, top + 4);
+      text(left + plot_width - 170, top + 17,
+           fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_), "font-size=\"11\"");
     }
   }
 
@@ -244,7 +261,8 @@ private:
 
   void axis(std::string const& unit, double factor) {
     double const step = nice_step(span_ * factor, 8);
-    add("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#333333\"/>\n", left, y_, left + plot_width);
+    add("<line x1=\"{0}\" y1=\"{1:.1f}\" x2=\"{2}\" y2=\"{1:.1f}\" stroke=\"#333333\"/>\n", left, y_,
+        left + plot_width);
     for (int i = 0; i * step <= span_ * factor * 1.0001; ++i) {
       double const x = left + plot_width * i * step / (span_ * factor);
       add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#333333\"/>\n", x, y_, y_ + 5);

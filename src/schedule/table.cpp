@@ -13,13 +13,14 @@
 namespace p3d::schedule {
 namespace {
 
-/// Steps of the actions that are shown, every action one step long. Made for faulty programs too: actions that name what
-/// does not exist wait for nothing, and where nothing can run the lowest rank goes on regardless.
+/// Steps of the actions that are shown, every action one step long. Made for faulty programs too: actions that name
+/// what does not exist wait for nothing, and where nothing can run the lowest rank goes on regardless.
 class StepTable {
 public:
   StepTable(Program const& program, int marked_rank, int marked_index)
       : program_(program), marked_rank_(marked_rank), marked_index_(marked_index) {
-    auto const cells = static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
+    auto const cells =
+        static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
     forward_.assign(cells, unknown);
     backward_.assign(cells, unknown);
     steps.resize(program.ranks.size());
@@ -36,7 +37,8 @@ private:
   static constexpr int unknown = -1;
 
   bool known_cell(Action const& a) const {
-    return a.stage >= 0 && a.stage < program_.num_stages && a.microbatch >= 0 && a.microbatch < program_.num_microbatches;
+    return a.stage >= 0 && a.stage < program_.num_stages && a.microbatch >= 0 &&
+           a.microbatch < program_.num_microbatches;
   }
 
   /// The step at which the action's inputs are there; unknown: not yet.
@@ -131,7 +133,8 @@ std::string to_table(Program const& program, int marked_rank, int marked_index, 
 
   std::size_t const label = std::max<std::size_t>(4, fmt::formatted_size("{}", num_ranks));
   std::string table = fmt::format("{:>{}} |", "rank", label);
-  for (int step = columns.first; step < columns.last; ++step) fmt::format_to(std::back_inserter(table), " {:>{}}", step, width);
+  for (int step = columns.first; step < columns.last; ++step)
+    fmt::format_to(std::back_inserter(table), " {:>{}}", step, width);
   table += '\n';
   for (std::size_t row = 0; row < cells.size(); ++row) {
     fmt::format_to(std::back_inserter(table), "{:>{}} |", rows.first + static_cast<int>(row), label);
@@ -139,8 +142,8 @@ std::string to_table(Program const& program, int marked_rank, int marked_index, 
     table += '\n';
   }
   if (rows.last - rows.first < num_ranks || columns.last - columns.first < timeline.count)
-    table += fmt::format("(ranks {} to {} of {}, steps {} to {} of {})\n", rows.first, rows.last - 1, num_ranks, columns.first,
-                         columns.last - 1, timeline.count);
+    table += fmt::format("(ranks {} to {} of {}, steps {} to {} of {})\n", rows.first, rows.last - 1, num_ranks,
+                         columns.first, columns.last - 1, timeline.count);
   return table;
 }
 

@@ -58,12 +58,18 @@ void read_header(Program& program, std::string_view text, int line) {
     std::size_t const equals = std::min(word.find('='), word.size());
     std::string_view const key = word.substr(0, equals);
     std::string_view const value = word.substr(std::min(equals + 1, word.size()));
-    if (key == "stages") program.num_stages = number(value, line, key);
-    else if (key == "ranks") program.num_ranks = number(value, line, key);
-    else if (key == "microbatches") program.num_microbatches = number(value, line, key);
-    else if (key == "placement") program.stage_rank = numbers(value, line, key);
-    else if (key == "slots") program.num_slots = numbers(value, line, key);
-    else refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=", word);
+    if (key == "stages")
+      program.num_stages = number(value, line, key);
+    else if (key == "ranks")
+      program.num_ranks = number(value, line, key);
+    else if (key == "microbatches")
+      program.num_microbatches = number(value, line, key);
+    else if (key == "placement")
+      program.stage_rank = numbers(value, line, key);
+    else if (key == "slots")
+      program.num_slots = numbers(value, line, key);
+    else
+      refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=", word);
   }
   if (program.num_stages < 1 || program.num_ranks < 1 || program.num_microbatches < 1)
     refuse(line, "stages, ranks and microbatches, each at least 1", whole);
@@ -81,8 +87,8 @@ void read_header(Program& program, std::string_view text, int line) {
 }  // namespace
 
 std::string to_text(Program const& program) {
-  std::string text = fmt::format("p3d-schedule 1 stages={} ranks={} microbatches={}", program.num_stages, program.num_ranks,
-                                 program.num_microbatches);
+  std::string text = fmt::format("p3d-schedule 1 stages={} ranks={} microbatches={}", program.num_stages,
+                                 program.num_ranks, program.num_microbatches);
   bool round_robin = true;
   for (std::size_t s = 0; s < program.stage_rank.size(); ++s)
     round_robin = round_robin && program.stage_rank[s] == static_cast<int>(s) % program.num_ranks;
@@ -132,7 +138,8 @@ Program parse_program(std::string_view text) {
       try {
         program.ranks[rank].push_back(parse_action(word));
       } catch (base::Error const& error) {
-        refuse(line, error.text().expected, word, fmt::format("action {} of rank {}; {}", column, rank, error.text().fix));
+        refuse(line, error.text().expected, word,
+               fmt::format("action {} of rank {}; {}", column, rank, error.text().fix));
       }
     }
   }

@@ -25,7 +25,8 @@ TimelineRows::TimelineRows(Timeline const& timeline) : rows(static_cast<std::siz
     rows[static_cast<std::size_t>(e.rank)].push_back(e);
   }
   for (auto& row : rows)
-    std::stable_sort(row.begin(), row.end(), [](TimelineEvent const& a, TimelineEvent const& b) { return a.start < b.start; });
+    std::stable_sort(row.begin(), row.end(),
+                     [](TimelineEvent const& a, TimelineEvent const& b) { return a.start < b.start; });
 }
 
 std::vector<RankTimes> rank_times(Timeline const& timeline) {
@@ -56,7 +57,8 @@ constexpr double shortest_gap = 5e-6;
 /// Writes the events of one pipeline as those of process `pid`, times from `origin` on.
 class ChromeProcess {
 public:
-  ChromeProcess(std::string& json, std::size_t pid, double origin) : out_(std::back_inserter(json)), pid_(pid), origin_(origin) {}
+  ChromeProcess(std::string& json, std::size_t pid, double origin)
+      : out_(std::back_inserter(json)), pid_(pid), origin_(origin) {}
 
   void write(Timeline const& timeline, TimelineRows const& sorted) {
     name("process_name", 0, timeline.title.empty() ? "p3d pipeline" : timeline.title);
@@ -82,7 +84,8 @@ private:
     std::string text;
     if (e.step >= 0) text += fmt::format(", \"step\": {}", e.step);
     if (e.action.microbatch >= 0)
-      text += fmt::format(", \"stage\": {}, \"microbatch\": {}, \"slot\": {}", e.action.stage, e.action.microbatch, e.action.slot);
+      text += fmt::format(", \"stage\": {}, \"microbatch\": {}, \"slot\": {}", e.action.stage, e.action.microbatch,
+                          e.action.slot);
     return text.empty() ? text : fmt::format(", \"args\": {{{}}}", text.substr(2));
   }
   void begin() {
@@ -93,11 +96,16 @@ private:
     begin();
     std::string quoted;
     for (char c : text) quoted += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-    fmt::format_to(out_, "{{\"name\": \"{}\", \"ph\": \"M\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": \"{}\"}}}}", kind, pid_, thread, quoted);
+    fmt::format_to(out_,
+                   "{{\"name\": \"{}\", \"ph\": \"M\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": \"{}\"}}}}",
+                   kind, pid_, thread, quoted);
   }
-  void block(std::size_t rank, std::string const& what, char const* category, double start, double end, std::string const& args) {
+  void block(std::size_t rank, std::string const& what, char const* category, double start, double end,
+             std::string const& args) {
     begin();
-    fmt::format_to(out_, "{{\"name\": \"{}\", \"cat\": \"{}\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}{}}}",
+    fmt::format_to(out_,
+                   "{{\"name\": \"{}\", \"cat\": \"{}\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, "
+                   "\"dur\": {:.3f}{}}}",
                    what, category, pid_, rank, 1e6 * (start - origin_), 1e6 * (end - start), args);
   }
 

@@ -30,10 +30,13 @@ void require_valid(Program const& program, Execution execution) {
     text += fmt::format("{}{}", i == 0 ? "" : "\n          ", describe(found[i]));
   if (found.size() > listed) text += fmt::format("\n          and {} more", found.size() - listed);
   // The table needs sound sizes; where those are at fault there is no cell to mark.
-  if (found.front().rank >= 0) text += fmt::format("\n{}", to_table(program, found.front().rank, found.front().index, 16, 16));
+  if (found.front().rank >= 0)
+    text += fmt::format("\n{}", to_table(program, found.front().rank, found.front().index, 16, 16));
   throw base::Error(
-      {.expected = fmt::format("a pipeline schedule that runs to its end ({} sends, {} in flight)", execution.rendezvous ? "rendezvous" : "eager",
-                               execution.sends_in_flight > 1000 ? std::string("any number") : std::to_string(execution.sends_in_flight)),
+      {.expected = fmt::format(
+           "a pipeline schedule that runs to its end ({} sends, {} in flight)",
+           execution.rendezvous ? "rendezvous" : "eager",
+           execution.sends_in_flight > 1000 ? std::string("any number") : std::to_string(execution.sends_in_flight)),
        .found = text,
        .where = fmt::format("schedule of {} stages on {} ranks, {} microbatches", program.num_stages, program.num_ranks,
                             program.num_microbatches),

@@ -1,5 +1,6 @@
-// p3d against the independent implementation (make_reference.py): losses and gradient norms of ten steps, every parameter's
-// gradient of the first step, and every parameter's norm after the last, in fp64, at whatever number of ranks this runs on.
+// p3d against the independent implementation (make_reference.py): losses and gradient norms of ten steps, every
+// parameter's gradient of the first step, and every parameter's norm after the last, in fp64, at whatever number of
+// ranks this runs on.
 
 #include "reference.hpp"
 
@@ -17,8 +18,8 @@ namespace {
 
 using p3d::golden::Reference;
 
-/// Layouts of a case for a number of ranks, as (dp, tp); pp takes the rest. The sizes allow tp 1, 3 (and 2, 6 for gpt2),
-/// dp 1, 2, 4, pp up to 3.
+/// Layouts of a case for a number of ranks, as (dp, tp); pp takes the rest. The sizes allow tp 1, 3 (and 2, 6 for
+/// gpt2), dp 1, 2, 4, pp up to 3.
 std::vector<std::pair<int, int>> layouts(std::string const& name, int ranks) {
   std::vector<std::pair<int, int>> out;
   for (int dp : {1, 2, 4}) {
@@ -86,6 +87,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Values("gpt2", "llama"), [](auto const& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Values("gpt2", "llama"),
+                         [](auto const& info) { return info.param; });
 
 }  // namespace

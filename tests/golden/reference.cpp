@@ -58,9 +58,10 @@ bool read_record(std::istringstream& words, Reference& reference, Binary& binary
     reference.steps.push_back(step);
   } else if (kind == "parameter") {
     Parameter parameter;
-    words >> parameter.name >> parameter.rows >> parameter.cols >> parameter.offset >> parameter.initial >> parameter.final_norm;
-    std::int64_t const expected = reference.parameters.empty()
-                                      ? 0 : reference.parameters.back().offset + reference.parameters.back().size();
+    words >> parameter.name >> parameter.rows >> parameter.cols >> parameter.offset >> parameter.initial >>
+        parameter.final_norm;
+    std::int64_t const expected =
+        reference.parameters.empty() ? 0 : reference.parameters.back().offset + reference.parameters.back().size();
     if (parameter.rows <= 0 || parameter.cols <= 0 || parameter.offset != expected) return false;
     reference.parameters.push_back(parameter);
   } else {
@@ -91,8 +92,8 @@ Reference read_reference(std::filesystem::path const& text_file) {
   std::string line;
   for (int number = 1; std::getline(text, line); ++number) {
     std::istringstream words(line);
-    bool const good = number == 1 ? line == "p3d-reference 1"
-                                  : line.starts_with('#') || read_record(words, reference, binary);
+    bool const good =
+        number == 1 ? line == "p3d-reference 1" : line.starts_with('#') || read_record(words, reference, binary);
     if (!good) {
       reject(number == 1 ? "\"p3d-reference 1\"" : "a record of format 1, numbered in order, offsets without gaps",
              "\"" + line + "\"", text_file.string() + ":" + std::to_string(number));
@@ -114,16 +115,19 @@ Reference read_reference(std::filesystem::path const& text_file) {
     reject(std::to_string(binary.count * 8) + " bytes", std::to_string(bytes.size()), binary_file.string());
   }
   if (fnv1a64(bytes) != binary.checksum) {
-    reject("the checksum in " + text_file.filename().string(), "another one: the file was altered", binary_file.string());
+    reject("the checksum in " + text_file.filename().string(), "another one: the file was altered",
+           binary_file.string());
   }
   reference.gradients = decode(bytes);
   return reference;
 }
 
 Parameter const& Reference::find(std::string_view name) const {
-  auto const it = std::find_if(parameters.begin(), parameters.end(), [&](Parameter const& p) { return p.name == name; });
+  auto const it =
+      std::find_if(parameters.begin(), parameters.end(), [&](Parameter const& p) { return p.name == name; });
   if (it == parameters.end()) {
-    throw base::Error({"a parameter of the reference case", std::string(name), "", "compare with the parameter records"});
+    throw base::Error(
+        {"a parameter of the reference case", std::string(name), "", "compare with the parameter records"});
   }
   return *it;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Golden values made by an independent implementation: reads what make_reference.py writes (the format is described at the
-// top of that script).
+// Golden values made by an independent implementation: reads what make_reference.py writes (the format is described at
+// the top of that script).
 
 #include <cstdint>
 #include <filesystem>
@@ -27,7 +27,7 @@ struct Step {
 
 struct Parameter {
   std::string name;
-  std::int64_t rows = 0;    ///< a vector is [1, cols]
+  std::int64_t rows = 0;  ///< a vector is [1, cols]
   std::int64_t cols = 0;
   std::int64_t offset = 0;  ///< values before its gradient
   double initial = 0;       ///< last element before step 0
@@ -36,12 +36,12 @@ struct Parameter {
 };
 
 struct Reference {
-  std::int64_t data_bytes = 0;       ///< size of the text that was read
-  std::uint64_t data_checksum = 0;   ///< FNV-1a of its bytes
-  std::vector<Sample> samples;       ///< by global sample number
+  std::int64_t data_bytes = 0;      ///< size of the text that was read
+  std::uint64_t data_checksum = 0;  ///< FNV-1a of its bytes
+  std::vector<Sample> samples;      ///< by global sample number
   std::vector<Step> steps;
-  std::vector<Parameter> parameters; ///< table order: embedding, layers from 0, head
-  std::vector<double> gradients;     ///< step 0, before clipping, row-major, in the order of `parameters`
+  std::vector<Parameter> parameters;  ///< table order: embedding, layers from 0, head
+  std::vector<double> gradients;      ///< step 0, before clipping, row-major, in the order of `parameters`
 
   /// Throws base::Error when the case has no such parameter.
   Parameter const& find(std::string_view name) const;

@@ -94,7 +94,8 @@ TEST_P(Golden, InitialValuesAreOurRandomNumbers) {
     bool const residual = p.name.ends_with("attn.out.weight") || p.name.ends_with("mlp.down.weight");
     double const std = residual ? 0.02 / std::sqrt(2.0 * GetParam().layers) : 0.02;
     auto const key = base::random_key(1234, "init." + p.name);
-    EXPECT_NEAR(p.initial, std * base::random_normal(key, 0, static_cast<std::uint64_t>(p.size() - 1)), 1e-15) << p.name;
+    EXPECT_NEAR(p.initial, std * base::random_normal(key, 0, static_cast<std::uint64_t>(p.size() - 1)), 1e-15)
+        << p.name;
   }
 }
 
@@ -148,9 +149,10 @@ TEST(GoldenReader, RefusesATruncatedOrMissingBinary) {
 }
 
 TEST(GoldenReader, RefusesAnInconsistentText) {
-  for (auto const& [from, to] : {std::pair{"p3d-reference 1", "p3d-reference 2"}, std::pair{"step 4 ", "step 5 "},
-                                 std::pair{"embed.position.weight 16 24", "embed.position.weight 16 25"},
-                                 std::pair{"sample 7 ", "sampled 7 "}, std::pair{"final_norm.bias 1 24", "final_norm.bias 1 x"}}) {
+  for (auto const& [from, to] :
+       {std::pair{"p3d-reference 1", "p3d-reference 2"}, std::pair{"step 4 ", "step 5 "},
+        std::pair{"embed.position.weight 16 24", "embed.position.weight 16 25"}, std::pair{"sample 7 ", "sampled 7 "},
+        std::pair{"final_norm.bias 1 24", "final_norm.bias 1 x"}}) {
     Scratch const copy;
     replace(copy.text(), from, to);
     EXPECT_THROW(read_reference(copy.text()), base::Error) << from << " -> " << to;

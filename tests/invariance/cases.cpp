@@ -9,8 +9,8 @@
 namespace p3d::invariance {
 
 std::vector<Model> models(int ranks) {
-  // (heads, kv heads, hidden, ffn, global batch) by the number of ranks: all divisors of `ranks` divide heads, kv heads of
-  // gpt2, ffn and batch, except that llama's kv heads and the base heads leave out tp = 8 and more.
+  // (heads, kv heads, hidden, ffn, global batch) by the number of ranks: all divisors of `ranks` divide heads, kv heads
+  // of gpt2, ffn and batch, except that llama's kv heads and the base heads leave out tp = 8 and more.
   int heads = 12, llama_kv = 6, head_dim = 8, global = 12;
   if (ranks == 5 || ranks == 7 || ranks == 8) {
     heads = ranks;
@@ -20,11 +20,12 @@ std::vector<Model> models(int ranks) {
   std::vector<Model> out;
   for (bool llama : {false, true}) {
     for (bool tied : {true, false}) {
-      out.push_back({fmt::format("{}-{}", llama ? "llama" : "gpt2", tied ? "tied" : "untied"),
-                     {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.vocab_size=257", "model.seq_len=16",
-                      fmt::format("model.heads={}", heads), fmt::format("model.kv_heads={}", llama ? llama_kv : heads),
-                      fmt::format("model.hidden={}", heads * head_dim), fmt::format("model.ffn={}", heads * head_dim * 3),
-                      fmt::format("model.tied_embeddings={}", tied), "batch.micro=1", fmt::format("batch.global={}", global)}});
+      out.push_back(
+          {fmt::format("{}-{}", llama ? "llama" : "gpt2", tied ? "tied" : "untied"),
+           {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.vocab_size=257", "model.seq_len=16",
+            fmt::format("model.heads={}", heads), fmt::format("model.kv_heads={}", llama ? llama_kv : heads),
+            fmt::format("model.hidden={}", heads * head_dim), fmt::format("model.ffn={}", heads * head_dim * 3),
+            fmt::format("model.tied_embeddings={}", tied), "batch.micro=1", fmt::format("batch.global={}", global)}});
     }
   }
   return out;
@@ -51,14 +52,16 @@ std::vector<Layout> layouts(int ranks, int turn) {
         if (!meshes.insert(mesh).second) continue;
         for (char const* schedule : {"gpipe", "1f1b"}) {
           if (pp == 1 && std::string(schedule) == "gpipe") continue;
-          here.push_back({fmt::format("dp{} tp{} pp{} {} {}", dp, tp, pp, order, schedule),
-                          {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp),
-                           "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)}});
+          here.push_back(
+              {fmt::format("dp{} tp{} pp{} {} {}", dp, tp, pp, order, schedule),
+               {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp),
+                "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)}});
         }
       }
       ++triple;
       if (turn >= 0) {
-        if (triple % 4 == turn) out.push_back(here[(static_cast<std::size_t>(triple) * 2654435761U >> 8) % here.size()]);
+        if (triple % 4 == turn)
+          out.push_back(here[(static_cast<std::size_t>(triple) * 2654435761U >> 8) % here.size()]);
       } else {
         out.insert(out.end(), here.begin(), here.end());
       }

@@ -18,8 +18,8 @@ struct Layout {
   std::vector<std::string> overrides;
 };
 
-/// gpt2-tiny and llama-tiny, tied and untied, with a vocabulary (257) that no tp size divides, cut so that every factor of
-/// `ranks` divides what it must: 5, 7 and 8 get heads, kv heads and batch of their own.
+/// gpt2-tiny and llama-tiny, tied and untied, with a vocabulary (257) that no tp size divides, cut so that every factor
+/// of `ranks` divides what it must: 5, 7 and 8 get heads, kv heads and batch of their own.
 std::vector<Model> models(int ranks);
 
 /// Every (dp, tp, pp) with product `ranks` that the model allows, in every order that gives a different mesh, with both

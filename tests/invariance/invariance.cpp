@@ -38,18 +38,19 @@ struct Options {
 };
 
 constexpr int num_steps = 20;
-// With some seeds the gradient norm of a llama with dropout jumps (7: to 16 at step 13), and a jump multiplies rounding by
-// a thousand in any layout; the comparison is about layouts, so it takes a seed whose run is calm.
+// With some seeds the gradient norm of a llama with dropout jumps (7: to 16 at step 13), and a jump multiplies rounding
+// by a thousand in any layout; the comparison is about layouts, so it takes a seed whose run is calm.
 constexpr int seed = 3;
 
 /// The configuration for `ranks` ranks, or nothing when the sizes do not allow the layout.
 std::optional<p3d::config::Config> make_config(Options const& o, Model const& m, Layout const& l, int ranks, int seed) {
   auto overrides = m.overrides;
   overrides.insert(overrides.end(), l.overrides.begin(), l.overrides.end());
-  for (std::string s : {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed),
-                        "run.precision=" + o.precision, "model.dropout=" + o.dropout, std::string("optimizer.warmup_steps=3"),
-                        std::string("optimizer.lr=1e-3"), std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"),
-                        std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""}) {
+  for (std::string s :
+       {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed), "run.precision=" + o.precision,
+        "model.dropout=" + o.dropout, std::string("optimizer.warmup_steps=3"), std::string("optimizer.lr=1e-3"),
+        std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"),
+        std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""}) {
     overrides.push_back(s);
   }
   auto result = p3d::config::parse_text("", "invariance", P3D_SOURCE_DIR, overrides, ranks);
@@ -100,13 +101,14 @@ int run(Options const& o) {
       ++layouts;
       failures += good ? 0 : 1;
       worst = std::max(worst, deviation);
-      p3d::base::log_root(fmt::format("{} {:<14} {:<32} largest relative deviation {:.2e}", good ? "ok  " : "FAIL", model.name,
-                                      layout.name, deviation));
+      p3d::base::log_root(fmt::format("{} {:<14} {:<32} largest relative deviation {:.2e}", good ? "ok  " : "FAIL",
+                                      model.name, layout.name, deviation));
     }
   }
   P3D_REQUIRE(layouts > 0, "at least one layout ran");
-  p3d::base::log_root(fmt::format("{} ranks, {}, dropout {}: {} layouts, {} failed, worst deviation {:.2e} (tolerance {:.0e})",
-                                  ranks, o.precision, o.dropout, layouts, failures, worst, tolerance));
+  p3d::base::log_root(
+      fmt::format("{} ranks, {}, dropout {}: {} layouts, {} failed, worst deviation {:.2e} (tolerance {:.0e})", ranks,
+                  o.precision, o.dropout, layouts, failures, worst, tolerance));
   return failures == 0 ? 0 : 1;
 }
 

@@ -1,11 +1,13 @@
-// Every schedule, with every number of microbatches from pp - 1 to 4 pp, against one rank. Rank 0 trains the reference for each
-// global batch alone, then all ranks train with each schedule; every step's loss must agree. Too few microbatches for a
-// schedule must be refused, with the smallest number that works; and the arena's peak must be what was predicted.
+// Every schedule, with every number of microbatches from pp - 1 to 4 pp, against one rank. Rank 0 trains the reference
+// for each global batch alone, then all ranks train with each schedule; every step's loss must agree. Too few
+// microbatches for a schedule must be refused, with the smallest number that works; and the arena's peak must be what
+// was predicted.
 //
 //   mpiexec -n N schedules [--full] [--sabotage]        N: 2, 3, 4, 6 or 8
 //
-// Without --full a subset: of every schedule on every mesh the fewest, the most and one odd number of microbatches; with more than
-// four ranks one of these. Exit code 1 when a deviation is above 1e-9 (fp64), a refusal is wrong or a peak differs. --sabotage gives the schedules another seed: must fail.
+// Without --full a subset: of every schedule on every mesh the fewest, the most and one odd number of microbatches;
+// with more than four ranks one of these. Exit code 1 when a deviation is above 1e-9 (fp64), a refusal is wrong or a
+// peak differs. --sabotage gives the schedules another seed: must fail.
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
@@ -43,7 +45,11 @@ std::vector<Mesh> meshes(int ranks) {
     case 4: return {{1, 1, 4}, {2, 1, 2}, {1, 2, 2}};
     case 6: return {{2, 1, 3}, {1, 2, 3}};
     case 8: return {{2, 1, 4}, {1, 2, 4}, {2, 2, 2}, {4, 1, 2}};
-    default: throw p3d::base::Error({.expected = "2, 3, 4, 6 or 8 ranks", .found = std::to_string(ranks), .where = "mpiexec -n", .fix = "start another number"});
+    default:
+      throw p3d::base::Error({.expected = "2, 3, 4, 6 or 8 ranks",
+                              .found = std::to_string(ranks),
+                              .where = "mpiexec -n",
+                              .fix = "start another number"});
   }
 }
 
@@ -59,23 +65,42 @@ std::vector<Variant> variants(int pp) {
     std::string const schedule = fmt::format("pipeline.schedule={}", g->name);
     out.push_back({std::string(g->name), {schedule}});
     if (!g->any_stages_per_rank) continue;
-    for (int v : {3, 4}) out.push_back({fmt::format("{} v{}", g->name, v), {schedule, fmt::format("pipeline.virtual_stages={}", v)}});
+    for (int v : {3, 4})
+      out.push_back({fmt::format("{} v{}", g->name, v), {schedule, fmt::format("pipeline.virtual_stages={}", v)}});
     if (g->any_group_size)
-      out.push_back({fmt::format("{} groups of {}", g->name, pp + 1), {schedule, fmt::format("pipeline.microbatch_group_size={}", pp + 1)}});
+      out.push_back({fmt::format("{} groups of {}", g->name, pp + 1),
+                     {schedule, fmt::format("pipeline.microbatch_group_size={}", pp + 1)}});
   }
   return out;
 }
 
-/// Two models: tied embeddings with dropout, and none of them. 16 layers, for four stages on each of four ranks; with odd numbers of
-/// microbatches dealt by cost, where the head weighs as much as 8 layers and leaves its stage none.
+/// Two models: tied embeddings with dropout, and none of them. 16 layers, for four stages on each of four ranks; with
+/// odd numbers of microbatches dealt by cost, where the head weighs as much as 8 layers and leaves its stage none.
 Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::string> const& schedule, int seed) {
   std::vector<std::string> overrides{
-      llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", "model.hidden=16", "model.ffn=32",
-      "model.vocab_size=1025", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "model.seq_len=8", "model.layers=16", "batch.micro=1", "run.precision=fp64",
-      fmt::format("model.tied_embeddings={}", !llama), llama ? "model.dropout=0" : "model.dropout=0.1", "optimizer.lr=1e-2",
-      "optimizer.warmup_steps=0", "run.eval_batches=0", "comm.bucket_mb=0.01", fmt::format("run.seed={}", seed),
-      fmt::format("run.steps={}", num_steps), fmt::format("parallel.dp={}", mesh.dp), fmt::format("parallel.tp={}", mesh.tp),
-      fmt::format("parallel.pp={}", mesh.pp), fmt::format("batch.microbatches={}", microbatches),
+      llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
+      "model.heads=2",
+      "model.kv_heads=2",
+      "model.hidden=16",
+      "model.ffn=32",
+      "model.vocab_size=1025",
+      std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"",
+      "model.seq_len=8",
+      "model.layers=16",
+      "batch.micro=1",
+      "run.precision=fp64",
+      fmt::format("model.tied_embeddings={}", !llama),
+      llama ? "model.dropout=0" : "model.dropout=0.1",
+      "optimizer.lr=1e-2",
+      "optimizer.warmup_steps=0",
+      "run.eval_batches=0",
+      "comm.bucket_mb=0.01",
+      fmt::format("run.seed={}", seed),
+      fmt::format("run.steps={}", num_steps),
+      fmt::format("parallel.dp={}", mesh.dp),
+      fmt::format("parallel.tp={}", mesh.tp),
+      fmt::format("parallel.pp={}", mesh.pp),
+      fmt::format("batch.microbatches={}", microbatches),
       fmt::format("pipeline.layers_per_stage={}", microbatches % 2 == 1 ? "cost" : "even")};
   overrides.insert(overrides.end(), schedule.begin(), schedule.end());
   auto result = p3d::config::parse_text("", "schedules", P3D_SOURCE_DIR, overrides, mesh.dp * mesh.tp * mesh.pp);
@@ -98,27 +123,31 @@ public:
         std::vector<int> some{low, high, odd};
         if (world_.size() > 4) some = {some[(s + i) % 3]};  // ranks that share cores take long
         for (int m = low; m <= high; ++m)
-          if (full || std::count(some.begin(), some.end(), m) > 0) one(all[i], schedules[s], m, (s + i + static_cast<std::size_t>(m)) % 2 == 0);
+          if (full || std::count(some.begin(), some.end(), m) > 0)
+            one(all[i], schedules[s], m, (s + i + static_cast<std::size_t>(m)) % 2 == 0);
       }
     }
     P3D_REQUIRE(runs_ > 0 && (refused_ > 0 || !full), "programs ran, and some were refused");
   }
 
   int finish(bool full) {
-    p3d::base::log_root(fmt::format("{} ranks, {}: {} runs with largest relative deviation {:.2e} (tolerance {:.0e}), {} refusals, {} failures",
-                                    world_.size(), full ? "all" : "subset", runs_, worst_, tolerance, refused_, failures_));
+    p3d::base::log_root(fmt::format(
+        "{} ranks, {}: {} runs with largest relative deviation {:.2e} (tolerance {:.0e}), {} refusals, {} failures",
+        world_.size(), full ? "all" : "subset", runs_, worst_, tolerance, refused_, failures_));
     return failures_ == 0 ? 0 : 1;
   }
 
 private:
   void one(Mesh mesh, Variant const& v, int microbatches, bool llama) {
-    auto const name = fmt::format("dp{} tp{} pp{} {:<24} {:>2} microbatches, {}", mesh.dp, mesh.tp, mesh.pp, v.name, microbatches, llama ? "llama" : "gpt2");
+    auto const name = fmt::format("dp{} tp{} pp{} {:<24} {:>2} microbatches, {}", mesh.dp, mesh.tp, mesh.pp, v.name,
+                                  microbatches, llama ? "llama" : "gpt2");
     auto const config = make_config(llama, mesh, microbatches, v.overrides, seed_);
     auto const* const generator = p3d::schedule::find_generator(config.pipeline.schedule);
     int const smallest = generator->smallest_microbatches(mesh.pp);
     p3d::runtime::RunPlan plan = [&] {
       auto good = config;
-      good.batch.microbatches = std::max<std::int64_t>(microbatches, smallest);  // the smallest number that is named must work
+      good.batch.microbatches =
+          std::max<std::int64_t>(microbatches, smallest);  // the smallest number that is named must work
       return p3d::runtime::make_run_plan(good);
     }();
     if (microbatches < smallest) return refusal(name, config, smallest);
@@ -126,15 +155,19 @@ private:
     std::vector<double> losses;
     for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
     auto const memory = p3d::runtime::predict_memory(config, trainer.plan(), trainer.mesh().coordinate("pp"));
-    std::int64_t other_peak = static_cast<std::int64_t>(trainer.activation_high_water()) != memory.activations + memory.workspace;
+    std::int64_t other_peak =
+        static_cast<std::int64_t>(trainer.activation_high_water()) != memory.activations + memory.workspace;
     world_.all_reduce(&other_peak, 1, p3d::comm::Type::int64, p3d::comm::Reduction::max).wait();
     auto const& expected = reference(llama, config.batch.global);
     double deviation = 0.0;
-    for (std::size_t s = 0; s < losses.size(); ++s) deviation = std::max(deviation, std::fabs(losses[s] - expected[s]) / std::fabs(expected[s]));
+    for (std::size_t s = 0; s < losses.size(); ++s)
+      deviation = std::max(deviation, std::fabs(losses[s] - expected[s]) / std::fabs(expected[s]));
     bool const good = deviation <= tolerance && other_peak == 0;  // false for NaN
     ++runs_;
     worst_ = std::max(worst_, deviation);
-    verdict(good, name, fmt::format("deviation {:.2e}{}", deviation, other_peak ? ", the arena's peak is not the predicted one" : ""));
+    verdict(
+        good, name,
+        fmt::format("deviation {:.2e}{}", deviation, other_peak ? ", the arena's peak is not the predicted one" : ""));
   }
 
   void refusal(std::string const& name, Config const& config, int smallest) {
@@ -143,7 +176,8 @@ private:
       p3d::runtime::make_run_plan(config);
       verdict(false, name, "not refused");
     } catch (p3d::base::Error const& e) {
-      auto const words = fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest, config.pipeline.schedule, config.parallel.pp);
+      auto const words = fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest,
+                                     config.pipeline.schedule, config.parallel.pp);
       bool const good = e.code() == p3d::base::ExitCode::bad_input && std::strstr(e.what(), words.c_str()) != nullptr;
       verdict(good, name, good ? "refused: needs " + words : e.what());
     }
@@ -154,7 +188,8 @@ private:
     if (!losses.empty()) return losses;
     losses.resize(num_steps);
     if (world_.rank() == 0) {
-      p3d::runtime::Trainer<double> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4), p3d::comm::Communicator::self());
+      p3d::runtime::Trainer<double> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4),
+                                            p3d::comm::Communicator::self());
       for (auto& loss : losses) loss = trainer.step().loss;
       P3D_REQUIRE(losses.front() > losses.back() + 0.01, "the reference learns, so that losses can differ");
     }

@@ -11,8 +11,9 @@
 #include <memory>
 
 int main(int argc, char** argv) {
-  return p3d::test::mpi_main(argc, argv,
-                             [](int& count, char** values) { auto kokkos = std::make_unique<Kokkos::ScopeGuard>(count, values);
-                               p3d::device::guard_memory();
-                               return kokkos; });
+  return p3d::test::mpi_main(argc, argv, [](int& count, char** values) {
+    auto kokkos = std::make_unique<Kokkos::ScopeGuard>(count, values);
+    p3d::device::guard_memory();
+    return kokkos;
+  });
 }

@@ -1,10 +1,10 @@
 #pragma once
-// main() of an MPI test program: include this in one source file of a test that is registered with RANKS, and link p3d_comm.
-// (mpi_kokkos_main.hpp starts Kokkos as well.)
+// main() of an MPI test program: include this in one source file of a test that is registered with RANKS, and link
+// p3d_comm. (mpi_kokkos_main.hpp starts Kokkos as well.)
 //
-// Every rank runs all tests. Rank 0 prints as GoogleTest does; the others print only their failures, with their rank. The
-// exit code is non-zero on every rank when any rank failed. No collective inside a failure listener, so a failing rank
-// cannot hang the others there; ranks that fall out of step are ended by the watchdog after 60 s.
+// Every rank runs all tests. Rank 0 prints as GoogleTest does; the others print only their failures, with their rank.
+// The exit code is non-zero on every rank when any rank failed. No collective inside a failure listener, so a failing
+// rank cannot hang the others there; ranks that fall out of step are ended by the watchdog after 60 s.
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
@@ -24,17 +24,21 @@ namespace p3d::test {
 class RankPrinter : public ::testing::EmptyTestEventListener {
   // Kept, because GoogleTest holds the lock of current_test_info() while it reports a failure.
   std::string test_;
-  void OnTestStart(::testing::TestInfo const& info) override { test_ = std::string(info.test_suite_name()) + '.' + info.name() + ": "; }
+  void OnTestStart(::testing::TestInfo const& info) override {
+    test_ = std::string(info.test_suite_name()) + '.' + info.name() + ": ";
+  }
   void OnTestEnd(::testing::TestInfo const&) override { test_.clear(); }
   void OnTestPartResult(::testing::TestPartResult const& result) override {
     if (!result.failed()) return;
     std::ostringstream text;
-    text << test_ << (result.file_name() != nullptr ? result.file_name() : "?") << ':' << result.line_number() << '\n' << result.message();
+    text << test_ << (result.file_name() != nullptr ? result.file_name() : "?") << ':' << result.line_number() << '\n'
+         << result.message();
     base::error_here(text.str());
   }
 };
 
-/// Runs all tests between MPI_Init and MPI_Finalize. `start(argc, argv)` may start more and returns what keeps it running.
+/// Runs all tests between MPI_Init and MPI_Finalize. `start(argc, argv)` may start more and returns what keeps it
+/// running.
 template <class Start>
 int mpi_main(int argc, char** argv, Start&& start) {
   comm::Environment environment(argc, argv);

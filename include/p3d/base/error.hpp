@@ -10,12 +10,13 @@ namespace p3d::base {
 /// What the process returns to the shell; `p3d --help` and the README list the same numbers.
 enum class ExitCode : int {
   ok = 0,
-  run_failed = 1,   ///< an error while running (I/O, MPI, an exception on some rank)
-  bad_input = 2,    ///< the input or the command line is wrong; nothing was started
-  timeout = 3,      ///< a wait outlasted comm.timeout_s
-  not_finite = 4,   ///< the loss or a gradient became NaN or infinite
+  run_failed = 1,         ///< an error while running (I/O, MPI, an exception on some rank)
+  bad_input = 2,          ///< the input or the command line is wrong; nothing was started
+  timeout = 3,            ///< a wait outlasted comm.timeout_s
+  not_finite = 4,         ///< the loss or a gradient became NaN or infinite
   checkpoint_failed = 5,  ///< a checkpoint could not be written, and checkpoint.on_error is "stop"
-  interrupted = 75  ///< "resume me": stopped by a signal or run.time_limit at a step boundary; run again to go on (EX_TEMPFAIL)
+  interrupted =
+      75  ///< "resume me": stopped by a signal or run.time_limit at a step boundary; run again to go on (EX_TEMPFAIL)
 };
 
 /// The four things that every message carries. `where` may be empty when the thrower does not know; the reporter then
@@ -48,7 +49,7 @@ std::string format(ErrorText const& text);
 }  // namespace p3d::base
 
 /// Checks an internal contract in every build type; keep it out of inner loops.
-#define P3D_REQUIRE(condition, message)                                                      \
-  do {                                                                                       \
+#define P3D_REQUIRE(condition, message)                                                        \
+  do {                                                                                         \
     if (!(condition)) ::p3d::base::contract_violated(#condition, __FILE__, __LINE__, message); \
   } while (false)

@@ -12,15 +12,15 @@ int log_num_ranks();
 
 /// One line on stdout, printed by rank 0 only, flushed.
 void log_root(std::string_view line);
-/// For terminals: a last line that the next status_root or log_root replaces; warnings and errors of this rank start below
-/// it. Printed by rank 0 only; `line` must be shorter than the terminal is wide.
+/// For terminals: a last line that the next status_root or log_root replaces; warnings and errors of this rank start
+/// below it. Printed by rank 0 only; `line` must be shorter than the terminal is wide.
 void status_root(std::string_view line);
 /// One line on stderr, printed by rank 0 only, with "p3d: warning: " before it.
 void warn_root(std::string_view line);
 /// What every rank knows alike: the text on stderr after "p3d stops:", printed by rank 0 only.
 void error_once(std::string_view text);
-/// A text on stderr from this rank, each line prefixed with "[rank r] " when there is more than one rank. Written with a
-/// single write so that ranks do not mix inside a text.
+/// A text on stderr from this rank, each line prefixed with "[rank r] " when there is more than one rank. Written with
+/// a single write so that ranks do not mix inside a text.
 void error_here(std::string_view text);
 
 }  // namespace p3d::base

@@ -1,8 +1,8 @@
 #pragma once
-// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011) from Random123. A number is a pure function of (seed, purpose, stream, index), so every layout draws the same
-// ones: weights are indexed by the global element of their parameter, dropout by the global sample and the element in it,
-// data by step and global sample.
+// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
+// 3", SC 2011) from Random123. A number is a pure function of (seed, purpose, stream, index), so every layout draws the
+// same ones: weights are indexed by the global element of their parameter, dropout by the global sample and the element
+// in it, data by step and global sample.
 //
 // Callable on host and device; there is no state.
 
@@ -12,8 +12,8 @@
 #include <string_view>
 
 #if defined(__HIPCC__)
-// Random123 marks its functions for CUDA's compiler alone. The standard headers it includes stay outside, and SSE, which is
-// for the host, away.
+// Random123 marks its functions for CUDA's compiler alone. The standard headers it includes stay outside, and SSE,
+// which is for the host, away.
 #define R123_USE_SSE 0
 #include <Random123/features/compilerfeatures.h>
 #include <algorithm>
@@ -73,8 +73,8 @@ P3D_HOST_DEVICE inline std::uint32_t random_word(RandomKey key, std::uint64_t st
   return random_block(key, stream, index / 4).w[index % 4];
 }
 
-/// A 53-bit uniform number in (0, 1] from two words (first word is the high half): (bits + 1/2) 2^-53, at least 2^-54; only the
-/// very last one rounds up to 1.
+/// A 53-bit uniform number in (0, 1] from two words (first word is the high half): (bits + 1/2) 2^-53, at least 2^-54;
+/// only the very last one rounds up to 1.
 P3D_HOST_DEVICE inline double uniform_from(std::uint32_t high, std::uint32_t low) {
   std::uint64_t const bits = ((static_cast<std::uint64_t>(high) << 32) | low) >> 11;
   return (static_cast<double>(bits) + 0.5) * 1.1102230246251565e-16;  // 2^-53
@@ -96,13 +96,14 @@ P3D_HOST_DEVICE inline To bits_as(From from) {
 P3D_HOST_DEVICE inline std::uint64_t bits_of(double x) { return bits_as<std::uint64_t>(x); }
 P3D_HOST_DEVICE inline double from_bits(std::uint64_t bits) { return bits_as<double>(bits); }
 
-inline constexpr double round_shift = 6755399441055744.0;                    // 1.5 2^52: adding it rounds to an integer in the low bits
+inline constexpr double round_shift = 6755399441055744.0;  // 1.5 2^52: adding it rounds to an integer in the low bits
 inline constexpr std::uint64_t round_shift_bits = 0x4338000000000000ULL;
 
 }  // namespace detail
 
-/// ln u for normal u > 0, to 2 units in the last place, without branches and calls, so that loops vectorise and every backend
-/// rounds alike: u = 2^e m, sqrt(1/2) <= m < sqrt(2), ln m = 2 atanh(s), s = (m - 1) / (m + 1), to s^21 (remainder below 2^-55).
+/// ln u for normal u > 0, to 2 units in the last place, without branches and calls, so that loops vectorise and every
+/// backend rounds alike: u = 2^e m, sqrt(1/2) <= m < sqrt(2), ln m = 2 atanh(s), s = (m - 1) / (m + 1), to s^21
+/// (remainder below 2^-55).
 P3D_HOST_DEVICE inline double log_of(double u) {
   constexpr std::uint64_t one = 0x3ff0000000000000ULL, root_half = 0x3fe6a09e667f3bcdULL;
   std::uint64_t const shifted = detail::bits_of(u) - root_half + one;  // its exponent is that of u / m
@@ -124,8 +125,8 @@ P3D_HOST_DEVICE inline double log_of(double u) {
   return e * 6.93147180369123816490e-01 + (2.0 * s + (2.0 * s * z * p + e * 1.90821492927058770002e-10));
 }
 
-/// cos(2 pi u) for 0 <= u <= 1, to 1e-15 absolute, likewise: u = q / 4 + r, |r| <= 1/8, and the Taylor polynomials of sin and cos
-/// to degree 15 and 16 (remainders below 1e-16).
+/// cos(2 pi u) for 0 <= u <= 1, to 1e-15 absolute, likewise: u = q / 4 + r, |r| <= 1/8, and the Taylor polynomials of
+/// sin and cos to degree 15 and 16 (remainders below 1e-16).
 P3D_HOST_DEVICE inline double cos_of_turns(double u) {
   double const shifted = 4.0 * u + detail::round_shift;
   std::uint64_t const q = detail::bits_of(shifted);

@@ -1,10 +1,11 @@
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
-// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or writes.
-// Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t and std::uint64_t.
+// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or
+// writes. Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t and std::uint64_t.
 //
-// Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps alive;
-// after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched until then.
+// Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
+// alive; after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched
+// until then.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/view.hpp>

@@ -2,17 +2,19 @@
 // How a communicator reduces: by the MPI library, or by one of p3d's own algorithms over messages or shared memory.
 //
 //   mpi           MPI_Iallreduce; the order of summation is the library's affair.
-//   ring          reduce-scatter, then all-gather, round the ring of ranks (Patarasuk and Yuan, JPDC 69 (2009) 117). Each rank
+//   ring          reduce-scatter, then all-gather, round the ring of ranks (Patarasuk and Yuan, JPDC 69 (2009) 117).
+//   Each rank
 //                 sends 2 (p-1)/p of the buffer: least traffic, 2 (p-1) steps.
 //   tree          up and down a binomial tree: 2 log2(p) steps, for short buffers between nodes.
 //   shared        ranks of one node: each copies its buffer in segments into memory that all can read (unless it is a
-//                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory, writes
-//                 the sum into every SharedBuffer and copies the other parts out where its own is none. Over ranks of several
-//                 nodes it is hierarchical.
-//   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by messages.
+//                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory,
+//                 writes the sum into every SharedBuffer and copies the other parts out where its own is none. Over
+//                 ranks of several nodes it is hierarchical.
+//   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by
+//   messages.
 //
-// All but mpi add in an order that depends on the ranks, the length and the segments alone, never on time: the same buffers
-// give the same bits on every rank and in every repetition. Buffers must be memory that the host can read.
+// All but mpi add in an order that depends on the ranks, the length and the segments alone, never on time: the same
+// buffers give the same bits on every rank and in every repetition. Buffers must be memory that the host can read.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,18 +27,20 @@ char const* to_string(AllReduce algorithm);  ///< "mpi", ..., "auto"
 
 struct AllReduceSettings {
   AllReduce algorithm = AllReduce::mpi;
-  /// The sum's order may not depend on a measurement or on the MPI library: automatic then goes by fixed rules and not by
-  /// a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
+  /// The sum's order may not depend on a measurement or on the MPI library: automatic then goes by fixed rules and not
+  /// by a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
   bool fixed_order = true;
 };
 
-/// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until then, and
-/// where the machine has none, communicators can only do without. A Mesh over all ranks calls it. `buffer_bytes`: what this
-/// rank will want for SharedBuffers (address space only; memory is taken where a buffer is made).
+/// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until
+/// then, and where the machine has none, communicators can only do without. A Mesh over all ranks calls it.
+/// `buffer_bytes`: what this rank will want for SharedBuffers (address space only; memory is taken where a buffer is
+/// made).
 void open_node_memory(std::size_t buffer_bytes = 0);
 
-/// Zeroed memory of this rank that the others of its node can reach: an all-reduce by shared memory reads buffers inside it
-/// where they are and writes its results there, which spares two copies. Local. Must live as long as operations on it.
+/// Zeroed memory of this rank that the others of its node can reach: an all-reduce by shared memory reads buffers
+/// inside it where they are and writes its results there, which spares two copies. Local. Must live as long as
+/// operations on it.
 class SharedBuffer {
 public:
   SharedBuffer() = default;
@@ -52,8 +56,8 @@ private:
   std::size_t bytes_ = 0;
 };
 
-/// For tests: counts every `ranks` neighbouring ranks of a node as a node of their own, so that what several nodes need runs
-/// on one. The same on all ranks; takes effect for communicators prepared afterwards; 0 restores the truth.
+/// For tests: counts every `ranks` neighbouring ranks of a node as a node of their own, so that what several nodes need
+/// runs on one. The same on all ranks; takes effect for communicators prepared afterwards; 0 restores the truth.
 void set_ranks_per_node(int ranks);
 
 }  // namespace p3d::comm

@@ -15,9 +15,9 @@
 namespace p3d::comm {
 
 /// MPI_Init_thread(FUNNELED or better)..MPI_Finalize. Sets the log rank. Error handlers of world return codes, which
-/// p3d turns into base::Error with the call, the rank and MPI's text. Destroying it while an exception is in flight aborts
-/// all ranks instead of hanging in MPI_Finalize: print the message inside its scope, the catch outside is never reached.
-/// The wait policy is set for this node. Works without a launcher, as one rank.
+/// p3d turns into base::Error with the call, the rank and MPI's text. Destroying it while an exception is in flight
+/// aborts all ranks instead of hanging in MPI_Finalize: print the message inside its scope, the catch outside is never
+/// reached. The wait policy is set for this node. Works without a launcher, as one rank.
 class Environment {
 public:
   Environment(int& argc, char**& argv);
@@ -49,8 +49,9 @@ enum class Memory { host, device };
 
 class Communicator;
 
-/// One non-blocking operation. Move-only; keeps what it was told to keep alive; ends in wait(). Destroying an unfinished
-/// request waits for it, except while an exception unwinds: then it is given up (its kept buffers are never freed).
+/// One non-blocking operation. Move-only; keeps what it was told to keep alive; ends in wait(). Destroying an
+/// unfinished request waits for it, except while an exception unwinds: then it is given up (its kept buffers are never
+/// freed).
 class Request {
 public:
   Request() noexcept;
@@ -60,11 +61,11 @@ public:
   bool active() const;
   /// One MPI_Test. True when finished (then the completion hook has run).
   bool test();
-  /// The one wait: spin, back off, watch the time, and past the budget report and end all ranks. The time spent is added to
-  /// the communicator's wait_seconds().
+  /// The one wait: spin, back off, watch the time, and past the budget report and end all ranks. The time spent is
+  /// added to the communicator's wait_seconds().
   void wait();
-  /// Runs `hook` after completion (unpack, copy to a device) and keeps `keep` alive until then. At once when the request is
-  /// not active (a collective over one rank).
+  /// Runs `hook` after completion (unpack, copy to a device) and keeps `keep` alive until then. At once when the
+  /// request is not active (a collective over one rank).
   void on_complete(std::function<void()> hook, std::shared_ptr<void> keep = {});
 
 private:
@@ -77,8 +78,9 @@ private:
 void wait_all(std::vector<Request>& requests);
 
 /// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
-/// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return a Request. Counts are
-/// 64-bit: what is longer than 1 GiB is split over several MPI calls (src/comm/parts.hpp says why).
+/// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return
+/// a Request. Counts are 64-bit: what is longer than 1 GiB is split over several MPI calls (src/comm/parts.hpp says
+/// why).
 class Communicator {
 public:
   Communicator() = default;
@@ -103,18 +105,19 @@ public:
   /// Takes ownership of an existing handle (for MPI_Cart_sub).
   static Communicator adopt(MPI_Comm comm, std::string name);
 
-  /// Sets how the all-reduces that follow are carried out (all_reduce.hpp). Collective, with no all-reduce under way. shared,
-  /// hierarchical and auto need open_node_memory(); without it, auto does without, the others throw base::Error.
+  /// Sets how the all-reduces that follow are carried out (all_reduce.hpp). Collective, with no all-reduce under way.
+  /// shared, hierarchical and auto need open_node_memory(); without it, auto does without, the others throw
+  /// base::Error.
   void prepare(AllReduceSettings const& settings);
   /// The algorithm that an all-reduce of so many bytes of host memory takes.
   AllReduce all_reduce_algorithm(std::int64_t bytes) const;
   /// "shared", or "mpi, ring from 64.00 KiB".
   std::string describe_all_reduce() const;
 
-  /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on all
-  /// ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to out.
-  /// A received message with another number of elements is an error.
-  /// An all-reduce goes the way that prepare() set, by MPI otherwise; of device memory always by MPI.
+  /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on
+  /// all ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to
+  /// out. A received message with another number of elements is an error. An all-reduce goes the way that prepare()
+  /// set, by MPI otherwise; of device memory always by MPI.
   Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op, Memory memory = Memory::host);
   /// in: size() blocks of count_each elements; out: the reduction of block rank().
   Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);

@@ -19,7 +19,8 @@ struct MeshAxis {
 /// (reorder = 0), so coordinates follow from the order by arithmetic.
 class Mesh {
 public:
-  /// Throws base::Error when the product of the sizes is not the number of ranks, on all ranks, with every factor shown.
+  /// Throws base::Error when the product of the sizes is not the number of ranks, on all ranks, with every factor
+  /// shown.
   Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first);
 
   Communicator& world() { return cart_; }
@@ -32,12 +33,13 @@ public:
   /// the order of their rank in world. Named in alphabetical order: "dp+tp"; all axes together are world().
   Communicator& along(std::vector<std::string> const& axes);
   Communicator& along(std::initializer_list<char const*> axes);  ///< along({"dp", "tp"})
-  /// Sets how the all-reduces of all these groups are carried out. Collective; over all ranks of the program it opens the
-  /// memory that ranks of a node share.
+  /// Sets how the all-reduces of all these groups are carried out. Collective; over all ranks of the program it opens
+  /// the memory that ranks of a node share.
   void prepare(AllReduceSettings const& settings, std::size_t buffer_bytes = 0);
   /// On this rank, by group: "dp shared, tp shared".
   std::string describe_all_reduce() const;
-  /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the axis has one rank.
+  /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the
+  /// axis has one rank.
   Communicator& ends(std::string const& axis);
 
 private:

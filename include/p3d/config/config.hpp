@@ -1,6 +1,6 @@
 #pragma once
-// The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the member's
-// initial value is the key's default.
+// The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the
+// member's initial value is the key's default.
 
 #include <cstdint>
 #include <string>
@@ -34,29 +34,30 @@ struct Run {
   std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
   std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
   Precision precision = Precision::fp32;
-  bool deterministic = true;            ///< the same bits from every repetition: sums in an order that depends on the layout alone
-  bool trace = false;                   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
-  bool ceiling = true;                  ///< measure the speed of the model's matrix products at the start
-  Duration time_limit;                  ///< wall time of this start of the program; zero: Slurm's end time, if known
+  bool deterministic =
+      true;             ///< the same bits from every repetition: sums in an order that depends on the layout alone
+  bool trace = false;   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
+  bool ceiling = true;  ///< measure the speed of the model's matrix products at the start
+  Duration time_limit;  ///< wall time of this start of the program; zero: Slurm's end time, if known
   bool operator==(Run const&) const = default;
 };
 
 /// [model]; `preset` is applied first, the other keys override it.
 struct Model {
-  std::string preset;            ///< "" or a name of presets()
+  std::string preset;  ///< "" or a name of presets()
   std::int64_t vocab_size = 256;
   std::int64_t hidden = 64;
   std::int64_t layers = 2;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 4;     ///< default: heads
-  std::int64_t ffn = 256;        ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
+  std::int64_t kv_heads = 4;  ///< default: heads
+  std::int64_t ffn = 256;     ///< default: 4 hidden (gelu), 8/3 hidden rounded up to 16 (swiglu)
   std::int64_t seq_len = 64;
   Norm norm = Norm::layernorm;
   Position position = Position::learned;
   Activation activation = Activation::gelu;
   bool bias = true;
   bool tied_embeddings = true;
-  double dropout = 0.0;          ///< embedding, attention probabilities, both residual branches
+  double dropout = 0.0;  ///< embedding, attention probabilities, both residual branches
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;
 
@@ -66,10 +67,10 @@ struct Model {
 
 /// [parallel]
 struct Parallel {
-  int dp = 1;                     ///< default: number of ranks / (tp pp)
+  int dp = 1;  ///< default: number of ranks / (tp pp)
   int tp = 1;
   int pp = 1;
-  std::string order = "tp-pp-dp"; ///< axes, fastest (neighbouring ranks) first
+  std::string order = "tp-pp-dp";  ///< axes, fastest (neighbouring ranks) first
   bool operator==(Parallel const&) const = default;
 };
 
@@ -87,12 +88,12 @@ enum class LayerSplit { even, cost, list };
 
 /// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
 struct Pipeline {
-  std::string schedule = "1f1b";      ///< the name of a generator of room schedule, or "file", or "auto"
-  int virtual_stages = 0;             ///< stages per pipeline rank; 0: the schedule's own number
-  int microbatch_group_size = 0;      ///< of interleaved_1f1b; 0: parallel.pp
-  int lookahead = 1;                  ///< compute actions that a slot is taken early, for its message to come meanwhile
-  std::string file;                   ///< of schedule "file": its path. Relative to the input file's folder
-  double max_memory = 0.0;            ///< of schedule "auto": GiB that a rank may use; 0: any
+  std::string schedule = "1f1b";  ///< the name of a generator of room schedule, or "file", or "auto"
+  int virtual_stages = 0;         ///< stages per pipeline rank; 0: the schedule's own number
+  int microbatch_group_size = 0;  ///< of interleaved_1f1b; 0: parallel.pp
+  int lookahead = 1;              ///< compute actions that a slot is taken early, for its message to come meanwhile
+  std::string file;               ///< of schedule "file": its path. Relative to the input file's folder
+  double max_memory = 0.0;        ///< of schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
   bool operator==(Pipeline const&) const = default;
@@ -101,9 +102,9 @@ struct Pipeline {
 /// [data]
 struct Data {
   DataFormat format = DataFormat::text;
-  std::vector<std::string> path;      ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
+  std::vector<std::string> path;  ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
   std::string tokenizer = "bytes";
-  double split = 0.1;                 ///< fraction of the tokens, at the end, held out for evaluation
+  double split = 0.1;  ///< fraction of the tokens, at the end, held out for evaluation
   bool operator==(Data const&) const = default;
 };
 
@@ -111,35 +112,36 @@ struct Data {
 struct Optimizer {
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
-  double min_lr = 1e-4;               ///< where lr_schedule ends; default: lr / 10
+  double min_lr = 1e-4;  ///< where lr_schedule ends; default: lr / 10
   LrSchedule lr_schedule = LrSchedule::cosine;
   std::int64_t warmup_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double grad_clip = 1.0;             ///< global norm; 0: no clipping
+  double grad_clip = 1.0;  ///< global norm; 0: no clipping
   bool operator==(Optimizer const&) const = default;
 };
 
 /// [comm]
 struct Comm {
-  double timeout_s = 600.0;           ///< a wait longer than this ends the run with a report
-  double bucket_mb = 25.0;            ///< gradients are reduced over dp in buckets of at least this many MiB
+  double timeout_s = 600.0;                    ///< a wait longer than this ends the run with a report
+  double bucket_mb = 25.0;                     ///< gradients are reduced over dp in buckets of at least this many MiB
   AllReduce allreduce = AllReduce::automatic;  ///< how sums over ranks are made
-  GpuAware gpu_aware = GpuAware::automatic;  ///< MPI is given GPU memory; off: copies in pinned host memory
+  GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
   bool operator==(Comm const&) const = default;
 };
 
 /// [sample]: text drawn from the model at the end of the run.
 struct Sample {
-  std::int64_t tokens = 0;            ///< 0: none
+  std::int64_t tokens = 0;  ///< 0: none
   std::string prompt = "The ";
-  double temperature = 0.8;           ///< 0: the most likely token
+  double temperature = 0.8;  ///< 0: the most likely token
   bool operator==(Sample const&) const = default;
 };
 
-/// What a checkpoint gives to the run: everything, or only the parameters (fine-tuning: step 0, new moments, other data).
+/// What a checkpoint gives to the run: everything, or only the parameters (fine-tuning: step 0, new moments, other
+/// data).
 enum class Load { all, weights };
 /// After a checkpoint could not be written.
 enum class OnError { stop, go_on };
@@ -153,7 +155,7 @@ struct Checkpoint {
   std::string resume = "auto";               ///< "auto": the newest valid one in dir, if any; "none"; or a file
   Load load = Load::all;
   bool async = true;
-  std::int64_t buffer_mb = 64;               ///< MiB of a rank's buffer while writing or reading
+  std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
 
   bool on() const { return every > 0 || period.seconds > 0; }
@@ -184,10 +186,10 @@ char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
-char const* to_string(GpuAware);      ///< "auto", "on", "off"
-char const* to_string(AllReduce);     ///< "auto", "mpi", ...
+char const* to_string(GpuAware);   ///< "auto", "on", "off"
+char const* to_string(AllReduce);  ///< "auto", "mpi", ...
 char const* to_string(Load);
-char const* to_string(OnError);       ///< "stop", "continue"
+char const* to_string(OnError);  ///< "stop", "continue"
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".
 std::string to_string(Duration);
 

@@ -12,8 +12,8 @@ namespace p3d::config {
 
 /// One thing that is wrong with an input.
 struct Fault {
-  std::string key;       ///< "parallel.tp", or "" for the file as a whole
-  std::string where;     ///< "input.toml:12:3", "command line: parallel.tp=4"
+  std::string key;    ///< "parallel.tp", or "" for the file as a whole
+  std::string where;  ///< "input.toml:12:3", "command line: parallel.tp=4"
   std::string expected;
   std::string found;
   std::string fix;
@@ -26,10 +26,10 @@ struct ParseResult {
 };
 
 /// Reads `path` (may be "" for overrides alone), applies `overrides` ("section.key=value", value in TOML syntax; a bare
-/// word counts as a string; of two for the same key the later one counts), and checks every rule within and between keys.
-/// The order of precedence is default, preset, file, override. `num_ranks` is the number of ranks of the run or, with 0,
-/// unknown: then dp defaults to 1 and the product is not checked. Paths come back absolute: those of data.path are
-/// resolved against the input file's folder (from an override: the current directory), run.output_dir against the
+/// word counts as a string; of two for the same key the later one counts), and checks every rule within and between
+/// keys. The order of precedence is default, preset, file, override. `num_ranks` is the number of ranks of the run or,
+/// with 0, unknown: then dp defaults to 1 and the product is not checked. Paths come back absolute: those of data.path
+/// are resolved against the input file's folder (from an override: the current directory), run.output_dir against the
 /// current directory. Never throws for a bad input.
 ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks);
 
@@ -48,11 +48,12 @@ std::string canonical_toml(Config const& config);
 /// 64-bit hash of canonical_toml (xxHash64, seed 0).
 std::uint64_t hash(Config const& config);
 
-/// Names of the presets (of [model] only), and every known key with its one-line help, for messages and `p3d --help-input`.
+/// Names of the presets (of [model] only), and every known key with its one-line help, for messages and `p3d
+/// --help-input`.
 std::vector<std::string> preset_names();
 struct KeyHelp {
-  std::string key;      ///< "model.hidden"
-  std::string type;     ///< "integer >= 1", "string: gelu | swiglu", ...
+  std::string key;   ///< "model.hidden"
+  std::string type;  ///< "integer >= 1", "string: gelu | swiglu", ...
   std::string help;
   std::string default_text;  ///< "100", "runs/<run.name>", ...
 };

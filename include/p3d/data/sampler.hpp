@@ -31,8 +31,8 @@ constexpr std::int64_t global_sample(std::int64_t step, std::int64_t index, std:
 /// Targets are the inputs one token later.
 class Sampler {
 public:
-  /// `source` must outlive the sampler. Throws base::Error when the training part (or, if run.eval_batches and data.split
-  /// ask for evaluation, the held-out part) has fewer than seq_len + 1 tokens.
+  /// `source` must outlive the sampler. Throws base::Error when the training part (or, if run.eval_batches and
+  /// data.split ask for evaluation, the held-out part) has fewer than seq_len + 1 tokens.
   Sampler(TokenSource const& source, config::Config const& config);
 
   std::int64_t seq_len() const { return seq_len_; }

@@ -1,6 +1,6 @@
 #pragma once
-// Where tokens come from: text files read as bytes, or a synthetic stream that is computed and not stored. A source is a
-// read-only array of tokens; which of them are trained on, and in which order, is the sampler's business.
+// Where tokens come from: text files read as bytes, or a synthetic stream that is computed and not stored. A source is
+// a read-only array of tokens; which of them are trained on, and in which order, is the sampler's business.
 
 #include <p3d/layout/axes.hpp>
 
@@ -36,9 +36,9 @@ struct TextFile {
   std::int64_t bytes = 0;
 };
 
-/// The files behind the given paths, in reading order: each path in turn; a folder stands for the regular files below it,
-/// recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under another name
-/// is left out. Throws base::Error when a path does not exist or no file is found.
+/// The files behind the given paths, in reading order: each path in turn; a folder stands for the regular files below
+/// it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under another
+/// name is left out. Throws base::Error when a path does not exist or no file is found.
 std::vector<TextFile> find_text_files(std::vector<std::string> const& paths);
 
 /// The bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable file, for no

@@ -6,8 +6,9 @@
 namespace p3d::device {
 
 /// Kokkos::initialize .. Kokkos::finalize. `threads` is used by host-parallel backends unless the user set a number
-/// himself (OMP_NUM_THREADS or --kokkos-num-threads). On a GPU backend the rank takes GPU `local_rank` modulo the number of
-/// GPUs that it sees, unless the user chose (--kokkos-device-id, --kokkos-map-device-id-by or their variables).
+/// himself (OMP_NUM_THREADS or --kokkos-num-threads). On a GPU backend the rank takes GPU `local_rank` modulo the
+/// number of GPUs that it sees, unless the user chose (--kokkos-device-id, --kokkos-map-device-id-by or their
+/// variables).
 class Environment {
 public:
   Environment(int& argc, char** argv, int threads, int local_rank = 0);

@@ -1,14 +1,15 @@
 #pragma once
-// Host and device memory kept apart where they are one. In builds with the address sanitizer and a host backend, the memory that
-// kernels work on is poisoned while no kernel and no copy runs: host code that touches it, which on a GPU would be a crash or
-// garbage, ends the program with the sanitizer's report. Host copies are poisoned while kernels run. Elsewhere this is nothing.
+// Host and device memory kept apart where they are one. In builds with the address sanitizer and a host backend, the
+// memory that kernels work on is poisoned while no kernel and no copy runs: host code that touches it, which on a GPU
+// would be a crash or garbage, ends the program with the sanitizer's report. Host copies are poisoned while kernels
+// run. Elsewhere this is nothing.
 
 #include <p3d/device/view.hpp>
 
 namespace p3d::device {
 
-/// Starts, once, with Kokkos running and before the first View. Device memory: Views labelled "p3d::...", but for those whose
-/// label has "host" or "pinned" in it, which are host copies.
+/// Starts, once, with Kokkos running and before the first View. Device memory: Views labelled "p3d::...", but for those
+/// whose label has "host" or "pinned" in it, which are host copies.
 void guard_memory();
 
 /// Host memory of the shape of a row-major vector or matrix.

@@ -8,9 +8,9 @@
 
 namespace p3d::device {
 
-/// Asks Linux for transparent huge pages (2 MiB) under host memory that nobody has touched yet; many systems give them only
-/// to who asks. A step of AdamW, which streams through four arrays, takes 12 % less time on them. Does nothing for device
-/// memory, for less than 4 MiB, and on other systems.
+/// Asks Linux for transparent huge pages (2 MiB) under host memory that nobody has touched yet; many systems give them
+/// only to who asks. A step of AdamW, which streams through four arrays, takes 12 % less time on them. Does nothing for
+/// device memory, for less than 4 MiB, and on other systems.
 void prefer_large_pages(void* memory, std::size_t bytes);
 
 /// An array of n zeros on large pages.

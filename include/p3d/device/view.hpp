@@ -22,7 +22,8 @@ inline constexpr bool memory_is_guarded = std::is_same_v<MemSpace, HostSpace>;
 inline constexpr bool memory_is_guarded = false;
 #endif
 /// Whether host code, and an MPI library that knows no GPU, may read and write Views.
-inline constexpr bool host_reaches_views = Kokkos::SpaceAccessibility<HostSpace, MemSpace>::accessible && !memory_is_guarded;
+inline constexpr bool host_reaches_views =
+    Kokkos::SpaceAccessibility<HostSpace, MemSpace>::accessible && !memory_is_guarded;
 
 /// [n] and [rows, cols], unmanaged. View1<T> converts to View1<T const>; name T explicitly when calling a template.
 template <class T>

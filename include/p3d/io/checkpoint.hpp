@@ -4,7 +4,8 @@
 // THE FILE (every HDF5 tool reads it: h5dump, h5py, ...)
 //
 //   user block     plain text before the HDF5 signature: the seal. HDF5 skips it; `head -n 5 FILE` shows it.
-//   /              attributes: format "p3d checkpoint", format_version, p3d_version, step, tokens, samples (position of the
+//   /              attributes: format "p3d checkpoint", format_version, p3d_version, step, tokens, samples (position of
+//   the
 //                  sampler: number of the next global sample), seed, random (how every random number follows from seed,
 //                  purpose and number: there is no other random state), data_hash, precision, layout (this text)
 //   /input         string: the complete input (TOML) of the run
@@ -14,17 +15,17 @@
 //   /first_moment/<name>    the optimizer's moments, arrays of the same shapes (AdamW; none for SGD)
 //   /second_moment/<name>
 //
-// Arrays are contiguous and uncompressed; padding of a layout (vocabulary) is not stored, tied parameters are stored once.
-// Each array has the attributes `checksum` (below) and `unit` ("1", "1/parameter": the loss is a number).
+// Arrays are contiguous and uncompressed; padding of a layout (vocabulary) is not stored, tied parameters are stored
+// once. Each array has the attributes `checksum` (below) and `unit` ("1", "1/parameter": the loss is a number).
 //
-// CHECKSUM of an array: the sum modulo 2^64, over its elements, of mix((i + 1) * 0x9e3779b97f4a7c15 ^ bits), where i is the
-// element's row-major index, bits its IEEE bit pattern as an unsigned integer and mix the finaliser of splitmix64 (z ^= z >> 30;
-// z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^= z >> 31). A sum does not depend on who adds which
-// part; mix is a bijection, so a single changed element always changes it.
+// CHECKSUM of an array: the sum modulo 2^64, over its elements, of mix((i + 1) * 0x9e3779b97f4a7c15 ^ bits), where i is
+// the element's row-major index, bits its IEEE bit pattern as an unsigned integer and mix the finaliser of splitmix64
+// (z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27; z *= 0x94d049bb133111eb; z ^= z >> 31). A sum does not depend
+// on who adds which part; mix is a bijection, so a single changed element always changes it.
 //
-// SEAL: the size of the file, the byte ranges of the arrays ("extents"), the hash of all bytes outside them and of the user
-// block itself (the same sum over little-endian 8-byte words). It is written last. A reader checks it before HDF5 sees the
-// file, so HDF5 never meets a damaged one, and every byte of the file is under the seal or under a checksum.
+// SEAL: the size of the file, the byte ranges of the arrays ("extents"), the hash of all bytes outside them and of the
+// user block itself (the same sum over little-endian 8-byte words). It is written last. A reader checks it before HDF5
+// sees the file, so HDF5 never meets a damaged one, and every byte of the file is under the seal or under a checksum.
 //
 // A file is written as NAME.part, flushed to disk, sealed, flushed, and only then renamed.
 
@@ -44,14 +45,14 @@ char const* name(Element element);
 
 /// What a checkpoint says about the run.
 struct CheckpointHeader {
-  std::int64_t step = 0;       ///< optimizer steps done
-  std::int64_t tokens = 0;     ///< tokens trained on
-  std::int64_t samples = 0;    ///< number of the next global sample
+  std::int64_t step = 0;     ///< optimizer steps done
+  std::int64_t tokens = 0;   ///< tokens trained on
+  std::int64_t samples = 0;  ///< number of the next global sample
   std::uint64_t seed = 0;
-  std::uint64_t data_hash = 0; ///< data::TokenSource::hash
+  std::uint64_t data_hash = 0;  ///< data::TokenSource::hash
   Element element = Element::float32;
   std::string p3d_version;
-  std::string input;           ///< config::canonical_toml
+  std::string input;  ///< config::canonical_toml
 
   bool operator==(CheckpointHeader const&) const = default;
 };
@@ -96,14 +97,14 @@ struct Checkpoint {
 /// The arrays that a file of this table has, without offsets and checksums.
 std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, bool moments);
 
-/// Reads everything but the arrays, on this process alone. Throws base::Error that names the file and what is wrong with it,
-/// unless its seal is intact.
+/// Reads everything but the arrays, on this process alone. Throws base::Error that names the file and what is wrong
+/// with it, unless its seal is intact.
 Checkpoint read_checkpoint(std::string const& path);
 /// The same, read by rank 0 for all. A failure is thrown on every rank.
 Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path);
 
-/// A rectangle of a global array that this rank holds. `copy_out(first, count, host)` copies `count` elements, starting at
-/// element `first` of the rectangle in row-major order, to host memory; `copy_in` copies them back.
+/// A rectangle of a global array that this rank holds. `copy_out(first, count, host)` copies `count` elements, starting
+/// at element `first` of the rectangle in row-major order, to host memory; `copy_in` copies them back.
 struct CheckpointPart {
   std::string array;
   std::int64_t global_rows = 1, global_cols = 1;
@@ -115,14 +116,15 @@ struct CheckpointPart {
   std::function<void(std::int64_t first, std::int64_t count, void const* host)> copy_in;
 };
 
-/// How replicas share the reading. place: `each` where they are all on one node, `rounds` elsewhere. each: every rank reads all
-/// that it needs, and what another has read lies in the node's memory already. rounds: each element is read once and broadcast.
+/// How replicas share the reading. place: `each` where they are all on one node, `rounds` elsewhere. each: every rank
+/// reads all that it needs, and what another has read lies in the node's memory already. rounds: each element is read
+/// once and broadcast.
 enum class LoadBy { place, each, rounds };
 
-/// Reads the parts of all ranks and compares the checksums of the arrays that are named. Uses buffers of about `buffer_bytes`
-/// together (at least a row each) and, for elements of another type, one more. Throws base::Error on every rank, naming file
-/// and array, when a checksum differs: what was copied in is then not to be used. Collective; replicas list their parts in the
-/// same order.
+/// Reads the parts of all ranks and compares the checksums of the arrays that are named. Uses buffers of about
+/// `buffer_bytes` together (at least a row each) and, for elements of another type, one more. Throws base::Error on
+/// every rank, naming file and array, when a checksum differs: what was copied in is then not to be used. Collective;
+/// replicas list their parts in the same order.
 void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element element,
                 std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes, LoadBy way = LoadBy::place);
 

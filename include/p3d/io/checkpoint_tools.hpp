@@ -21,8 +21,8 @@ ArrayScan scan(Checkpoint const& checkpoint, CheckpointArray const& array);
 /// One array of two files.
 struct ArrayDifference {
   std::string name;
-  std::string only_in;         ///< the path of the one file that has it (with this shape), or ""
-  double largest = 0.0;        ///< largest absolute difference; infinite where one of the two is not a number
+  std::string only_in;   ///< the path of the one file that has it (with this shape), or ""
+  double largest = 0.0;  ///< largest absolute difference; infinite where one of the two is not a number
   std::int64_t row = 0, col = 0;
   double a = 0.0, b = 0.0;     ///< the numbers there
   std::int64_t differing = 0;  ///< elements whose bits differ

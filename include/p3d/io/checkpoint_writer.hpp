@@ -2,15 +2,19 @@
 // Writes checkpoints, in the foreground or while training goes on.
 //
 // In both ways rank 0 first makes the file NAME.part with all descriptions and room for all arrays. Then
-//   async  each rank copies its share of the state into host memory (the only time that training is held), and a thread that
-//          makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to disk. No thread support
-//          is asked of MPI, and no collective can meet one of the training;
-//   else   all ranks write together with collective MPI-IO through HDF5 (H5Dwrite of hyperslabs), which gathers small pieces
-//          into large ones: for file systems that share files badly between nodes (NFS), or memory too small for the copy.
-// Both give the same bytes. When all shares are on disk, rank 0 adds the checksums and the seal, flushes, and renames the file.
-// Then every rank reads its share back from disk and compares (`verify`), so that older files may be deleted.
+//   async  each rank copies its share of the state into host memory (the only time that training is held), and a thread
+//   that
+//          makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to disk. No thread
+//          support is asked of MPI, and no collective can meet one of the training;
+//   else   all ranks write together with collective MPI-IO through HDF5 (H5Dwrite of hyperslabs), which gathers small
+//   pieces
+//          into large ones: for file systems that share files badly between nodes (NFS), or memory too small for the
+//          copy.
+// Both give the same bytes. When all shares are on disk, rank 0 adds the checksums and the seal, flushes, and renames
+// the file. Then every rank reads its share back from disk and compares (`verify`), so that older files may be deleted.
 //
-// Memory of a rank: `buffer_bytes` (at least one row of an array), and with async the copy of its share, allocated once.
+// Memory of a rank: `buffer_bytes` (at least one row of an array), and with async the copy of its share, allocated
+// once.
 
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
@@ -52,8 +56,8 @@ public:
   void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
              std::vector<CheckpointPart> const& parts);
   bool busy() const;
-  /// Moves things along without waiting for the disk, and returns the result once, when there is one. Collective: call it
-  /// on every rank at the same places (step boundaries).
+  /// Moves things along without waiting for the disk, and returns the result once, when there is one. Collective: call
+  /// it on every rank at the same places (step boundaries).
   std::optional<WriteResult> poll();
   /// Waits for the result. Needs busy(). Collective.
   WriteResult finish();

@@ -12,10 +12,10 @@ namespace p3d::io {
 
 /// What is recorded of one step.
 struct MetricsRow {
-  std::int64_t step = 0;            ///< steps done, from 1
-  std::int64_t tokens = 0;          ///< tokens trained on so far
-  double loss = 0.0;                ///< mean cross entropy of the global batch, nats per token
-  double grad_norm = 0.0;           ///< global norm before clipping
+  std::int64_t step = 0;    ///< steps done, from 1
+  std::int64_t tokens = 0;  ///< tokens trained on so far
+  double loss = 0.0;        ///< mean cross entropy of the global batch, nats per token
+  double grad_norm = 0.0;   ///< global norm before clipping
   double lr = 0.0;
   double step_ms = 0.0;             ///< wall time of the step
   double tokens_per_s = 0.0;        ///< of the whole machine
@@ -27,7 +27,8 @@ struct MetricsRow {
 /// The first line of the file.
 inline constexpr char const* metrics_header = "step,tokens,loss,grad_norm,lr,step_ms,tokens_per_s,eval_loss";
 
-/// The file's line for a row, without the line's end. Numbers are the shortest decimals that read back as the same double.
+/// The file's line for a row, without the line's end. Numbers are the shortest decimals that read back as the same
+/// double.
 std::string format(MetricsRow const& row);
 
 /// Writes output_dir/metrics.csv, replacing an older one. Each row is in the hands of the system when write() returns.

@@ -6,12 +6,13 @@
 
 namespace p3d::io {
 
-/// Makes a folder and its parents; an existing folder is fine. Throws base::Error with the path and the system's reason.
+/// Makes a folder and its parents; an existing folder is fine. Throws base::Error with the path and the system's
+/// reason.
 void make_folder(std::string const& path);
 
-/// Writes `text` to a temporary file in the same folder, flushes it to disk and renames it to `path`: after a crash `path`
-/// holds either the old or the new text. Throws base::Error with the path and the system's reason; `path` is then
-/// untouched.
+/// Writes `text` to a temporary file in the same folder, flushes it to disk and renames it to `path`: after a crash
+/// `path` holds either the old or the new text. Throws base::Error with the path and the system's reason; `path` is
+/// then untouched.
 void write_text_atomically(std::string const& path, std::string_view text);
 
 /// The whole file. Throws base::Error when it cannot be read.

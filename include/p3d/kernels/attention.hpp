@@ -9,17 +9,17 @@ namespace p3d::kernels {
 /// Local heads of one rank. qkv is [rows, (heads + 2 kv_heads) head_dim] = (queries | keys | values), head by head.
 struct AttentionShape {
   Rows rows{};
-  std::int64_t heads = 0;        ///< local query heads; query head h uses kv head h / (heads / kv_heads)
-  std::int64_t kv_heads = 0;     ///< local key/value heads
+  std::int64_t heads = 0;     ///< local query heads; query head h uses kv head h / (heads / kv_heads)
+  std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
-  std::int64_t first_head = 0;   ///< global number of the first local query head (for dropout)
+  std::int64_t first_head = 0;  ///< global number of the first local query head (for dropout)
   std::int64_t global_heads = 0;
-  double scale = 1.0;            ///< 1 / sqrt(head_dim)
+  double scale = 1.0;  ///< 1 / sqrt(head_dim)
 };
 
 /// Elements of workspace that backward needs (one per query and head; forward takes the same view and leaves it alone).
-/// Score tiles live in the team's scratch memory. Work grows with the causal half of the scores. No atomics: results have
-/// the same bits for every number of threads and every split of heads and samples.
+/// Score tiles live in the team's scratch memory. Work grows with the causal half of the scores. No atomics: results
+/// have the same bits for every number of threads and every split of heads and samples.
 std::int64_t attention_workspace(AttentionShape const& shape);
 
 /// out [rows, heads head_dim] = dropout(softmax(scale q k^T, causal)) v; lse [samples * heads * seq_len] is the

@@ -17,7 +17,8 @@ enum class Store { overwrite, add };
 
 /// Dropout of one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by
 /// `scale`. `stream` is the global sample number, `index` the element's global number within that sample at that site
-/// (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a mask.
+/// (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a
+/// mask.
 struct Dropout {
   base::RandomKey key{};
   std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout

@@ -7,9 +7,9 @@
 
 namespace p3d::kernels {
 
-/// One pass over the shard, with a running maximum (Milakov, Gimelshein, arXiv 1805.02867). local_max[r] = max over the valid
-/// columns (-infinity where there is none), and the same in row_max[r], which may then be reduced over the shards.
-/// sums [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the target where it lies in
+/// One pass over the shard, with a running maximum (Milakov, Gimelshein, arXiv 1805.02867). local_max[r] = max over the
+/// valid columns (-infinity where there is none), and the same in row_max[r], which may then be reduced over the
+/// shards. sums [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the target where it lies in
 /// [vocab_begin, vocab_begin + valid_cols), else 0.
 template <class T>
 void logits_parts(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
@@ -23,7 +23,7 @@ double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1
                           View1<T> lse);
 /// In place: logits become scale * (softmax - one_hot(target)); padding columns and uncounted rows become 0.
 template <class T>
-void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<T const> lse, std::int64_t valid_cols,
-                            std::int64_t vocab_begin, T scale, View2<T> logits);
+void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<T const> lse,
+                            std::int64_t valid_cols, std::int64_t vocab_begin, T scale, View2<T> logits);
 
 }  // namespace p3d::kernels

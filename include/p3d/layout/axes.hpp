@@ -1,5 +1,6 @@
 #pragma once
-// Axes of the mesh, coordinates, and the map between ranks and coordinates. Pure integers: works for any number of ranks.
+// Axes of the mesh, coordinates, and the map between ranks and coordinates. Pure integers: works for any number of
+// ranks.
 
 #include <array>
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace p3d::layout {
 
-/// An axis of the mesh. Context and expert parallelism will be second factorisations of the data axis, not members here.
+/// An axis of the mesh. Context and expert parallelism will be second factorisations of the data axis, not members
+/// here.
 enum class Axis : int { dp = 0, tp = 1, pp = 2 };
 inline constexpr std::array<Axis, 3> all_axes{Axis::dp, Axis::tp, Axis::pp};
 char const* name(Axis axis);

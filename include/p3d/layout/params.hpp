@@ -17,18 +17,18 @@ enum class Init { zeros, ones, normal };
 
 /// One parameter of the model, by its global properties only.
 struct ParamSpec {
-  std::string name;                     ///< global name: "layers.3.attn.q.weight"
-  std::int64_t rows = 1;                ///< global shape [rows, cols]; a vector is [1, cols]
+  std::string name;       ///< global name: "layers.3.attn.q.weight"
+  std::int64_t rows = 1;  ///< global shape [rows, cols]; a vector is [1, cols]
   std::int64_t cols = 1;
-  int split_dim = -1;                   ///< dimension divided over tp (0 rows, 1 cols), or -1: replicated over tp
-  bool padded = false;                  ///< the split dimension is padded up to a multiple of tp (vocabulary)
+  int split_dim = -1;   ///< dimension divided over tp (0 rows, 1 cols), or -1: replicated over tp
+  bool padded = false;  ///< the split dimension is padded up to a multiple of tp (vocabulary)
   Init init = Init::zeros;
-  double std = 0.0;                     ///< standard deviation for Init::normal
-  bool decay = false;                   ///< weight decay applies (matrices yes, biases and norms no)
-  int layer = 0;                        ///< layer number; -1 embedding side, num_layers head side
-  bool tied = false;                    ///< also lives on the last stage (tied embedding: one tie group)
-  bool follows_previous = false;        ///< lies in the flat buffer right behind the parameter before it (fused GEMM)
-  AxisSet token_axes{Axis::dp};         ///< axes that split the tokens this parameter sees
+  double std = 0.0;               ///< standard deviation for Init::normal
+  bool decay = false;             ///< weight decay applies (matrices yes, biases and norms no)
+  int layer = 0;                  ///< layer number; -1 embedding side, num_layers head side
+  bool tied = false;              ///< also lives on the last stage (tied embedding: one tie group)
+  bool follows_previous = false;  ///< lies in the flat buffer right behind the parameter before it (fused GEMM)
+  AxisSet token_axes{Axis::dp};   ///< axes that split the tokens this parameter sees
 
   std::int64_t size() const { return rows * cols; }
   /// Axes that split the parameter itself.
@@ -58,26 +58,26 @@ private:
 /// Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2 layers)) (GPT-2).
 ParamTable make_param_table(config::Config const& config);
 
-/// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head side;
-/// a tied parameter lives on the first and on the last stage.
+/// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head
+/// side; a tied parameter lives on the first and on the last stage.
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage);
 
-/// A parameter as one rank holds it: local shape, where the local block starts in the (padded) global array, and where it
-/// lies in the stage's flat buffer.
+/// A parameter as one rank holds it: local shape, where the local block starts in the (padded) global array, and where
+/// it lies in the stage's flat buffer.
 struct LocalParam {
   ParamSpec const* spec = nullptr;
-  std::int64_t rows = 0;        ///< local shape
+  std::int64_t rows = 0;  ///< local shape
   std::int64_t cols = 0;
-  std::int64_t row_begin = 0;   ///< global index of the local element (0, 0)
+  std::int64_t row_begin = 0;  ///< global index of the local element (0, 0)
   std::int64_t col_begin = 0;
   std::int64_t valid_rows = 0;  ///< local rows that exist globally; the others are padding and stay zero
   std::int64_t offset = 0;      ///< elements from the start of the stage's flat buffer
   std::int64_t size() const { return rows * cols; }
 };
 
-/// The parameters of one stage on one rank and their places in one flat buffer. q, k, v (and gate, up) weights follow each
-/// other without a gap, and so do their biases, so that one GEMM serves them; every other parameter starts on a multiple
-/// of `alignment` elements.
+/// The parameters of one stage on one rank and their places in one flat buffer. q, k, v (and gate, up) weights follow
+/// each other without a gap, and so do their biases, so that one GEMM serves them; every other parameter starts on a
+/// multiple of `alignment` elements.
 class StageParams {
 public:
   static constexpr std::int64_t alignment = 16;

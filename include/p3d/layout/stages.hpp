@@ -45,16 +45,17 @@ std::vector<int> even_layers(int layers, int stages);
 /// Layers needed by a stage: one, but none where the embedding or the head gives it something to do.
 int least_layers(int stage, int stages);
 
-/// Contiguous division that minimises the largest cost of a pipeline rank when a layer costs `layer_cost`, the embedding
-/// `first_cost` (on the first stage) and the head `last_cost` (on the last), stage s being on rank stage_rank[s]; each rank
-/// deals its layers so that its costliest stage is as cheap as can be. Every stage gets at least least_layers.
+/// Contiguous division that minimises the largest cost of a pipeline rank when a layer costs `layer_cost`, the
+/// embedding `first_cost` (on the first stage) and the head `last_cost` (on the last), stage s being on rank
+/// stage_rank[s]; each rank deals its layers so that its costliest stage is as cheap as can be. Every stage gets at
+/// least least_layers.
 std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank, double layer_cost, double first_cost,
                                  double last_cost);
 
 /// The stage map of a checked configuration (pipeline.layers_per_stage: "even", "cost", or a list).
 StageMap make_stage_map(config::Config const& config);
-/// The same for a schedule's stages: as many as `stage_rank` has, stage s on pipeline rank stage_rank[s]. Throws base::Error
-/// (bad_input) when there are not enough layers, or the list has another number of entries.
+/// The same for a schedule's stages: as many as `stage_rank` has, stage s on pipeline rank stage_rank[s]. Throws
+/// base::Error (bad_input) when there are not enough layers, or the list has another number of entries.
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank);
 
 }  // namespace p3d::layout

@@ -7,8 +7,9 @@
 
 namespace p3d::linalg {
 
-/// C = alpha op(A) op(B) + beta C, row-major; ld*: elements from one row to the next. Shapes as in gemm. Calls the BLAS and
-/// nothing else, so it may be called from inside a host-parallel region (under SingleThreadedBlas). float and double.
+/// C = alpha op(A) op(B) + beta C, row-major; ld*: elements from one row to the next. Shapes as in gemm. Calls the BLAS
+/// and nothing else, so it may be called from inside a host-parallel region (under SingleThreadedBlas). float and
+/// double.
 template <class T>
 void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T const* a, std::int64_t lda,
                T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc);

@@ -12,13 +12,13 @@ namespace p3d::model {
 
 /// Sizes of one rank's part of a layer. N = tokens of a microbatch.
 struct BlockSizes {
-  std::int64_t tokens = 0;        ///< N = micro * seq_len
+  std::int64_t tokens = 0;  ///< N = micro * seq_len
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;         ///< local query heads
-  std::int64_t kv_heads = 0;      ///< local key/value heads
+  std::int64_t heads = 0;     ///< local query heads
+  std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;           ///< local
-  bool gated = false;             ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
+  std::int64_t ffn = 0;  ///< local
+  bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
@@ -42,8 +42,8 @@ struct BlockActivations {
   View1<T> lse;    ///< [micro heads seq_len]
   View2<T> mid;    ///< [N, hidden]
   NormActivations<T> norm2;
-  View2<T> up;     ///< [N, up]
-  View2<T> act;    ///< [N, ffn]
+  View2<T> up;   ///< [N, up]
+  View2<T> act;  ///< [N, ffn]
 };
 
 /// Scratch that all layers of all stages of a rank share.
@@ -120,8 +120,8 @@ public:
   /// y = layer(x). Two all-reduces of N x hidden over tp.
   void forward(kernels::Rows const& rows, bool training, View2<T const> x, BlockActivations<T> const& saved,
                BlockScratch<T> const& scratch, View2<T> y);
-  /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two all-reduces of N x hidden,
-  /// each overlapped with a weight-gradient GEMM.
+  /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two all-reduces of N x
+  /// hidden, each overlapped with a weight-gradient GEMM.
   void backward(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
                 BlockScratch<T> const& scratch, View2<T> d);
 
@@ -141,8 +141,9 @@ public:
   void backward_weight(View2<T const> y, BlockActivations<T> const& saved);
 
 private:
-  /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the way,
-  /// where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in scratch.
+  /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
+  /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
+  /// scratch.
   void backward_mlp(kernels::Rows const& rows, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
                     View2<T> keep, View2<T> d);
   void backward_attention(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,

@@ -29,7 +29,8 @@ struct Vector {
 template <class T>
 class Parameters {
 public:
-  /// `gradients`: flat_size() zeros that outlive this; null: it allocates them. Draws the initial values: key "init.<name>" and the global element number, so every layout starts from one model.
+  /// `gradients`: flat_size() zeros that outlive this; null: it allocates them. Draws the initial values: key
+  /// "init.<name>" and the global element number, so every layout starts from one model.
   Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed, T* gradients = nullptr);
 
   layout::StageParams const& layout() const { return params_; }

@@ -1,6 +1,6 @@
 #pragma once
-// One pipeline stage on one rank: its layers, what is special about the first and the last stage (embedding; final norm,
-// head and loss), and its activation slots. The stage knows nothing of schedules or of other stages.
+// One pipeline stage on one rank: its layers, what is special about the first and the last stage (embedding; final
+// norm, head and loss), and its activation slots. The stage knows nothing of schedules or of other stages.
 
 #include <p3d/model/block.hpp>
 #include <p3d/model/parameters.hpp>
@@ -27,9 +27,9 @@ struct Workspace {
   static std::size_t bytes(config::Config const& config, bool with_loss);
 
   BlockScratch<T> block;
-  View2<T> dfinal;    ///< [tokens, hidden]
-  View1<T> row_max;   ///< [tokens]
-  View2<T> sums;      ///< [2, tokens]
+  View2<T> dfinal;   ///< [tokens, hidden]
+  View1<T> row_max;  ///< [tokens]
+  View2<T> sums;     ///< [2, tokens]
 
 private:
   Workspace() = default;
@@ -40,8 +40,8 @@ private:
 template <class T>
 class Stage {
 public:
-  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, num_slots). `workspace` has the loss's buffers
-  /// where the stage is the last; it must outlive the stage.
+  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, num_slots). `workspace` has the loss's
+  /// buffers where the stage is the last; it must outlive the stage.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, Parameters<T>& params,
         parallel::TensorParallel& tp, device::Arena& arena, Workspace<T>& workspace, int num_slots);
 
@@ -58,16 +58,18 @@ public:
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
   View2<T> gradient(int slot) const { return slots_[at(slot)].d; }
 
-  /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans elsewhere.
+  /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans
+  /// elsewhere.
   void load(int slot, Rows rows, std::span<int const> tokens, std::span<int const> targets);
 
   /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
   double forward(int slot, bool training);
 
-  /// Called when the gradients of parameters [first, last) (indices into StageParams::items) are complete for a microbatch.
+  /// Called when the gradients of parameters [first, last) (indices into StageParams::items) are complete for a
+  /// microbatch.
   using Ready = std::function<void(std::size_t first, std::size_t last)>;
-  /// Gradients of the weights add up; gradient(slot) turns from that of the output into that of the input. `loss_scale` is
-  /// d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
+  /// Gradients of the weights add up; gradient(slot) turns from that of the output into that of the input. `loss_scale`
+  /// is d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
   void backward(int slot, double loss_scale, Ready const& ready);
 
   /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
@@ -78,7 +80,8 @@ public:
   void backward_input(int slot, double loss_scale);
   void backward_weight(int slot, Ready const& ready);
 
-  /// After forward on the last stage: the logits of one token of a slot, local vocabulary only. [valid local vocabulary]
+  /// After forward on the last stage: the logits of one token of a slot, local vocabulary only. [valid local
+  /// vocabulary]
   std::vector<double> logits(int slot, std::int64_t row) const;
   parallel::VocabShard const& vocab() const { return vocab_; }
 
@@ -112,8 +115,8 @@ private:
   Matrix<T> embedding_, positions_, head_;
   NormLayer<T> final_norm_;
   kernels::Dropout embed_dropout_;
-  /// For `ready`: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l; before the first: embedding,
-  /// after the last: head.
+  /// For `ready`: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l; before the first:
+  /// embedding, after the last: head.
   std::vector<std::size_t> layer_begin_;
   std::size_t num_params_ = 0;
 };

@@ -18,9 +18,9 @@ public:
   /// `params` must outlive the optimizer. AdamW allocates two moments per element, SGD none.
   Optimizer(config::Optimizer const& options, layout::StageParams const& params);
 
-  /// One update of all values. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale` (clipping)
-  /// on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the parameters whose table row
-  /// says so.
+  /// One update of all values. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale`
+  /// (clipping) on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the parameters
+  /// whose table row says so.
   void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<T> values, View1<T> grads,
              bool keep_gradients = false);
 

@@ -13,10 +13,10 @@ namespace p3d::parallel {
 using device::ExecSpace;
 using device::View1;
 
-/// Reduces one stage's flat gradient buffer. A bucket is a run of neighbouring parameters with the same gradient axes and at
-/// least `bucket_bytes` together (the last may be smaller); its all-reduce starts when the last of its parameters is ready.
-/// All ranks of a group make the same buckets and mark parameters ready in the same order, so messages match.
-/// Traffic per step and rank: one all-reduce of the stage's parameters over the gradient axes.
+/// Reduces one stage's flat gradient buffer. A bucket is a run of neighbouring parameters with the same gradient axes
+/// and at least `bucket_bytes` together (the last may be smaller); its all-reduce starts when the last of its
+/// parameters is ready. All ranks of a group make the same buckets and mark parameters ready in the same order, so
+/// messages match. Traffic per step and rank: one all-reduce of the stage's parameters over the gradient axes.
 template <class T>
 class GradientReducer {
 public:
@@ -48,8 +48,9 @@ private:
 };
 
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
-/// (dp x tp x pp). Reduced gradients are the same on all copies, so each of the `dp_size` copies takes its part of every
-/// parameter. Parameters replicated over tp count on tp rank 0; the last stage's copy of tied embeddings does not count.
+/// (dp x tp x pp). Reduced gradients are the same on all copies, so each of the `dp_size` copies takes its part of
+/// every parameter. Parameters replicated over tp count on tp rank 0; the last stage's copy of tied embeddings does not
+/// count.
 template <class T>
 double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
                          layout::PerAxis here, int dp_size, bool is_first_stage);

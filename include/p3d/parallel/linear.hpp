@@ -1,9 +1,11 @@
 #pragma once
-// Tensor-parallel linear layers (Shoeybi et al., arXiv 1909.08053, section 3): the one place where their GEMMs meet their
-// reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases add to what is there.
+// Tensor-parallel linear layers (Shoeybi et al., arXiv 1909.08053, section 3): the one place where their GEMMs meet
+// their reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases add to what
+// is there.
 //
-//   column-parallel: the rank holds rows [out / tp] of W; forward needs no message, the input gradient is summed over tp.
-//   row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no message.
+//   column-parallel: the rank holds rows [out / tp] of W; forward needs no message, the input gradient is summed over
+//   tp. row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no
+//   message.
 //
 // Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features.
 
@@ -32,8 +34,8 @@ void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> 
 template <class T>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. From 1 MiB on in
-/// two halves of the tokens, so that the sum of the first overlaps the product of the second.
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. From 1
+/// MiB on in two halves of the tokens, so that the sum of the first overlaps the product of the second.
 template <class T>
 void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y);
 

@@ -1,6 +1,7 @@
 #pragma once
-// Vocabulary-parallel embedding and cross entropy (arXiv 1909.08053, section 3): each rank of the tp group holds a block of
-// vocabulary rows; the logits are never gathered. Padding rows (the vocabulary rounded up to a multiple of tp) take no part.
+// Vocabulary-parallel embedding and cross entropy (arXiv 1909.08053, section 3): each rank of the tp group holds a
+// block of vocabulary rows; the logits are never gathered. Padding rows (the vocabulary rounded up to a multiple of tp)
+// take no part.
 
 #include <p3d/parallel/linear.hpp>
 
@@ -17,8 +18,8 @@ struct VocabShard {
 
 /// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden.
 template <class T>
-void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens, View2<T const> weight,
-                             View2<T> out);
+void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
+                             View2<T const> weight, View2<T> out);
 
 /// Buffers of the loss, one set per activation slot (lse) and one shared (the rest). [tokens], [2, tokens].
 template <class T>
@@ -36,7 +37,7 @@ double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T c
 
 /// In place: logits become scale (softmax - one_hot). No message.
 template <class T>
-void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse, T scale,
-                         View2<T> logits);
+void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse,
+                         T scale, View2<T> logits);
 
 }  // namespace p3d::parallel

@@ -11,7 +11,7 @@
 namespace p3d::config {
 struct Config;
 enum class Precision;
-}
+}  // namespace p3d::config
 
 namespace p3d::plan {
 

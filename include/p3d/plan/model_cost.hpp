@@ -1,8 +1,9 @@
 #pragma once
 // What a model costs: parameters and floating-point operations. Pure arithmetic on the configuration.
 //
-// A product of [m, k] and [k, n] counts 2 m k n. Backward costs twice forward (gradients of inputs and of weights), so one
-// weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not counted.
+// A product of [m, k] and [k, n] counts 2 m k n. Backward costs twice forward (gradients of inputs and of weights), so
+// one weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not
+// counted.
 
 #include <p3d/layout/params.hpp>
 
@@ -24,8 +25,8 @@ std::int64_t weights_per_layer(config::Config const& config);
 /// Operations per token, forward and backward, by three conventions. With h = heads * head_dim:
 struct FlopsPerToken {
   /// 6 matmul_weights + 12 l h s: attention counted as if every token saw all s tokens. This is what MFU figures in
-  /// the literature use: equation 3 of arXiv 2104.04473 without recomputation, 72 B s l h^2 (1 + s/(6h) + V/(12 l h)), for
-  /// GPT; grouped-query attention and SwiGLU by the sizes of their matrices.
+  /// the literature use: equation 3 of arXiv 2104.04473 without recomputation, 72 B s l h^2 (1 + s/(6h) + V/(12 l h)),
+  /// for GPT; grouped-query attention and SwiGLU by the sizes of their matrices.
   double model = 0.0;
   /// 6 matmul_weights + 12 l h (s + 1) / 2: what causal attention needs, as token i sees i + 1 tokens.
   double causal = 0.0;

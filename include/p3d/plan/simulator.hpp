@@ -1,6 +1,6 @@
 #pragma once
-// A step's time before it runs: a pipeline program under the executor's rules, with a cost for every action. What the rules are
-// says schedule::Execution; the same program, with counts in place of times, is what the validator proves.
+// A step's time before it runs: a pipeline program under the executor's rules, with a cost for every action. What the
+// rules are says schedule::Execution; the same program, with counts in place of times, is what the validator proves.
 
 #include <p3d/schedule/schedule.hpp>
 #include <p3d/schedule/timeline.hpp>
@@ -24,12 +24,14 @@ struct PipelineCosts {
   std::vector<StageCost> stages;  ///< by stage
   double message_bytes = 0;       ///< of an activation or a gradient: tokens x hidden x bytes of a number
   double latency = 0;             ///< seconds until a message that is sent and asked for begins to arrive
-  double bandwidth = std::numeric_limits<double>::infinity();  ///< bytes per second between two ranks, each direction and kind
-  std::vector<double> slot_bytes{};  ///< by stage: activations of one slot; empty: not known
-  std::vector<double> reduce{};      ///< by stage: the reduction of its gradients over dp; empty: 0
-  double send = 0, receive = 0;    ///< the rank's own time to start a send, to post a receive
-  double step = 0;                 ///< the optimizer's update of a rank
-  /// In place of `stages`, where microbatches differ: that of microbatch m on stage s at s * num_microbatches + m. Empty: none.
+  double bandwidth =
+      std::numeric_limits<double>::infinity();  ///< bytes per second between two ranks, each direction and kind
+  std::vector<double> slot_bytes{};             ///< by stage: activations of one slot; empty: not known
+  std::vector<double> reduce{};                 ///< by stage: the reduction of its gradients over dp; empty: 0
+  double send = 0, receive = 0;                 ///< the rank's own time to start a send, to post a receive
+  double step = 0;                              ///< the optimizer's update of a rank
+  /// In place of `stages`, where microbatches differ: that of microbatch m on stage s at s * num_microbatches + m.
+  /// Empty: none.
   std::vector<StageCost> microbatches{};
 
   /// The same cost for every stage, nothing else.
@@ -39,38 +41,38 @@ struct PipelineCosts {
 };
 
 struct RankResult {
-  double busy = 0;         ///< F, B, I and W
-  double other = 0;        ///< REDUCE, STEP and starting messages
-  double begin = 0;        ///< of its first compute action
-  double end = 0;          ///< of its last compute action
-  int peak_live = 0;       ///< microbatches between F and the end of their backward, over all of its stages, at the most
-  int slots = 0;           ///< of all its stages: what is allocated
-  double peak_bytes = 0;   ///< slots x slot_bytes
+  double busy = 0;        ///< F, B, I and W
+  double other = 0;       ///< REDUCE, STEP and starting messages
+  double begin = 0;       ///< of its first compute action
+  double end = 0;         ///< of its last compute action
+  int peak_live = 0;      ///< microbatches between F and the end of their backward, over all of its stages, at the most
+  int slots = 0;          ///< of all its stages: what is allocated
+  double peak_bytes = 0;  ///< slots x slot_bytes
   double bytes_sent = 0;
 };
 
 struct Simulation {
-  double makespan = 0;       ///< the end of the last compute action of all
-  double step_time = 0;      ///< the end of the last action of all, with reductions and update
-  double longest_span = 0;   ///< the longest time from the first to the last compute action of a rank (what the zero-bubble
-                             ///< papers count)
+  double makespan = 0;      ///< the end of the last compute action of all
+  double step_time = 0;     ///< the end of the last action of all, with reductions and update
+  double longest_span = 0;  ///< the longest time from the first to the last compute action of a rank (what the
+                            ///< zero-bubble papers count)
   std::vector<RankResult> ranks;
   schedule::Timeline timeline;  ///< empty unless asked for
 
-  double busy() const;       ///< of all ranks
+  double busy() const;  ///< of all ranks
   /// 1 - busy / (ranks x makespan): the share of the ranks' time that is lost.
   double bubble() const;
   /// The same from each rank's first action on, at the worst rank: 1 - (its busy time) / longest_span.
   double span_bubble() const;
-  int peak_live() const;       ///< of the worst rank
-  double peak_bytes() const;   ///< of the worst rank
-  double bytes_sent() const;   ///< of all ranks
+  int peak_live() const;      ///< of the worst rank
+  double peak_bytes() const;  ///< of the worst rank
+  double bytes_sent() const;  ///< of all ranks
 };
 
-/// Runs a complete, valid program. A message is on its way from when it is sent (and, with rendezvous, asked for) and the one
-/// before it on its channel has arrived; it takes latency + message_bytes / bandwidth, and of the ranks' time only `send` and `receive`. Throws
-/// base::Error when the program cannot run to its end (validate() says why). Time linear in the number of actions; memory 8
-/// bytes for each message beside the program.
+/// Runs a complete, valid program. A message is on its way from when it is sent (and, with rendezvous, asked for) and
+/// the one before it on its channel has arrived; it takes latency + message_bytes / bandwidth, and of the ranks' time
+/// only `send` and `receive`. Throws base::Error when the program cannot run to its end (validate() says why). Time
+/// linear in the number of actions; memory 8 bytes for each message beside the program.
 Simulation simulate(schedule::Program const& program, PipelineCosts const& costs, schedule::Execution execution = {},
                     bool record = false);
 

@@ -17,7 +17,8 @@ io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
 bool has_moments(config::Config const& config);
 
-/// How a file differs from the run that would go on from it, as lines "model.hidden: 96 in the checkpoint, 128 in the input".
+/// How a file differs from the run that would go on from it, as lines "model.hidden: 96 in the checkpoint, 128 in the
+/// input".
 struct Differences {
   std::vector<std::string> forbidden;  ///< another model, other data, another precision: going on would be another run
   std::vector<std::string> noted;      ///< allowed changes, for the log
@@ -25,13 +26,13 @@ struct Differences {
 /// With Load::weights only the model must agree. The layout, the folders and what is only printed are never compared.
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, std::uint64_t data_hash);
 
-/// Reads a file into the trainer. Throws base::Error on every rank: with ExitCode::bad_input and all differences when it does
-/// not fit, with run_failed when it is damaged (the trainer's numbers are then not to be used). Collective.
+/// Reads a file into the trainer. Throws base::Error on every rank: with ExitCode::bad_input and all differences when
+/// it does not fit, with run_failed when it is damaged (the trainer's numbers are then not to be used). Collective.
 template <class T>
 void restore(Trainer<T>& trainer, std::string const& path);
 
-/// Does what checkpoint.resume says; returns the step that the run starts from. Files that are damaged are named and passed
-/// over with "auto". Refuses to start behind a valid checkpoint of the same name and folder. Collective.
+/// Does what checkpoint.resume says; returns the step that the run starts from. Files that are damaged are named and
+/// passed over with "auto". Refuses to start behind a valid checkpoint of the same name and folder. Collective.
 template <class T>
 std::int64_t resume(Trainer<T>& trainer);
 
@@ -61,9 +62,9 @@ private:
   config::Checkpoint options_;
   std::string run_name_;
   io::CheckpointWriter writer_;
-  base::Stopwatch start_;         ///< of the program
-  double deadline_ = 0.0;         ///< seconds on start_; infinite without a limit
-  base::Stopwatch since_last_;    ///< last checkpoint by time
+  base::Stopwatch start_;       ///< of the program
+  double deadline_ = 0.0;       ///< seconds on start_; infinite without a limit
+  base::Stopwatch since_last_;  ///< last checkpoint by time
   double step_begin_ = 0.0, longest_step_ = 0.0;
   double longest_write_ = 0.0;
   double write_estimate_ = 0.0;

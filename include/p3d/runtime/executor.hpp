@@ -1,6 +1,6 @@
 #pragma once
-// The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and calls
-// the stages; it knows no schedule and makes no exception for the first or the last stage.
+// The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and
+// calls the stages; it knows no schedule and makes no exception for the first or the last stage.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/model/stage.hpp>
@@ -34,17 +34,17 @@ struct Hooks {
 template <class T>
 class Executor {
 public:
-  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send reads
-  /// a slot and is waited for when the slot is taken again, so the slots are the limit and this one is none: a rank never
-  /// stops computing because its neighbour is late.
+  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send
+  /// reads a slot and is waited for when the slot is taken again, so the slots are the limit and this one is none: a
+  /// rank never stops computing because its neighbour is late.
   static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
   /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
   Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
            device::ExecSpace const& exec);
 
-  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token losses
-  /// of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
+  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
+  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
   double run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale, Hooks const& hooks);
 
   PhaseTimes& times() { return times_; }
@@ -60,9 +60,10 @@ private:
   };
   /// What an action needs and that the list alone does not say, found once per program.
   struct Detail {
-    std::string text;         ///< the action as text, for the watchdog
-    int neighbour_slot = -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
-    bool completes = false;   ///< the last action that adds to the stage's weight gradients
+    std::string text;  ///< the action as text, for the watchdog
+    int neighbour_slot =
+        -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
+    bool completes = false;  ///< the last action that adds to the stage's weight gradients
   };
   struct Run;
   std::vector<Detail> const& details(schedule::Program const& program);
@@ -71,9 +72,10 @@ private:
   void take_slot(schedule::Action const& action, Run const& run);
   /// Whether nothing travels from the slot of `action` any more.
   bool slot_is_free(schedule::Action const& action);
-  /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can compute. It is
-  /// posted when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
-  /// for nothing in another order than the program says. Not with tensor parallelism, where ranks wait inside actions.
+  /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can
+  /// compute. It is posted when the message is gone, but before anything on this slot, and before the rank waits for
+  /// anything: so it waits for nothing in another order than the program says. Not with tensor parallelism, where ranks
+  /// wait inside actions.
   void receive_activation(schedule::Action const& action, Run const& run);
   void post_deferred(Run const& run);
   void flush_deferred(Run const& run);
@@ -94,7 +96,7 @@ private:
   comm::Communicator* pipeline_;
   comm::Communicator* tensor_;
   device::ExecSpace exec_;
-  std::map<std::pair<int, int>, Messages> messages_;           ///< by (stage, slot)
+  std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
   PhaseTimes times_;

@@ -10,8 +10,8 @@
 
 namespace p3d::runtime {
 
-/// Rank 0 reads and checks the input for the size of `world`; the others get the resolved text from it, so that the file
-/// is read once. On faults rank 0 prints all of them, once, and every rank gets nothing. Collective.
+/// Rank 0 reads and checks the input for the size of `world`; the others get the resolved text from it, so that the
+/// file is read once. On faults rank 0 prints all of them, once, and every rank gets nothing. Collective.
 std::optional<config::Config> read_input_together(comm::Communicator& world, std::string const& path,
                                                   std::vector<std::string> const& overrides);
 

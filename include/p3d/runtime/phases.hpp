@@ -22,8 +22,8 @@ struct PhaseTimes {
   double total() const;
 };
 
-/// A table of min / mean / max over the ranks of `comm` with each phase's share of the mean total. Collective; the text is
-/// the same on every rank.
+/// A table of min / mean / max over the ranks of `comm` with each phase's share of the mean total. Collective; the text
+/// is the same on every rank.
 std::string summarize(PhaseTimes const& times, comm::Communicator& comm);
 
 }  // namespace p3d::runtime

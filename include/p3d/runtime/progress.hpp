@@ -21,14 +21,15 @@ struct ProgressPoint {
   std::optional<double> eval_loss;
 };
 
-/// On a terminal one line that is rewritten after every step; the lines of evaluations and of the last step stay. Otherwise a
-/// plain line every `log_every` steps, at the first, at the last and at every evaluation. Only rank 0 prints.
+/// On a terminal one line that is rewritten after every step; the lines of evaluations and of the last step stay.
+/// Otherwise a plain line every `log_every` steps, at the first, at the last and at every evaluation. Only rank 0
+/// prints.
 ///
 /// tokens/s is the mean of about the last ten steps, each step counting a tenth less than the one after it.
 class Progress {
 public:
-  /// `columns`: width of the terminal, 0 for none. Fields that do not fit into the rewritten line are left out, since a line
-  /// that wraps could not be taken back.
+  /// `columns`: width of the terminal, 0 for none. Fields that do not fit into the rewritten line are left out, since a
+  /// line that wraps could not be taken back.
   Progress(std::int64_t steps, std::int64_t log_every, int columns);
   void step(ProgressPoint const& point);
 

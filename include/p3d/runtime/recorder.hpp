@@ -10,8 +10,9 @@
 
 namespace p3d::runtime {
 
-/// From `begin` to `end`, in seconds of this rank's steady clock, the rank was busy with `action` or (`waits`) waited for the
-/// message, or at STEP for the other ranks. An action that waits in its middle has several events. Sent as bytes.
+/// From `begin` to `end`, in seconds of this rank's steady clock, the rank was busy with `action` or (`waits`) waited
+/// for the message, or at STEP for the other ranks. An action that waits in its middle has several events. Sent as
+/// bytes.
 struct RecordedEvent {
   double begin = 0.0, end = 0.0;
   schedule::Action action;

@@ -7,9 +7,10 @@
 
 namespace p3d::runtime {
 
-/// Trains as `config` says, on all ranks of `world`. Rank 0 prints and writes output_dir/resolved.toml and metrics.csv (an
-/// older metrics.csv is kept under a new name). Returns ok, interrupted (a signal, at a step boundary), not_finite or
-/// bad_input (the output folder, or data that differ between ranks); throws base::Error for what only some ranks see. Collective.
+/// Trains as `config` says, on all ranks of `world`. Rank 0 prints and writes output_dir/resolved.toml and metrics.csv
+/// (an older metrics.csv is kept under a new name). Returns ok, interrupted (a signal, at a step boundary), not_finite
+/// or bad_input (the output folder, or data that differ between ranks); throws base::Error for what only some ranks
+/// see. Collective.
 base::ExitCode run(config::Config const& config, comm::Communicator& world);
 
 }  // namespace p3d::runtime

@@ -1,6 +1,6 @@
 #pragma once
-// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule. Pure:
-// `p3d --check` makes it for any number of ranks.
+// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule.
+// Pure: `p3d --check` makes it for any number of ranks.
 
 #include <p3d/config/config.hpp>
 #include <p3d/layout/axes.hpp>
@@ -33,22 +33,24 @@ RunPlan make_run_plan(config::Config const& config);
 /// placement must be those of `stages`.
 RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::Program training);
 
-/// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations, scratch.
-std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages, schedule::Program const& training);
+/// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
+/// scratch.
+std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages,
+                               schedule::Program const& training);
 
 /// Activation slots of a stage: as many as the neediest of the programs wants.
 int num_slots(RunPlan const& plan, int stage);
 
-/// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global batch
-/// are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
+/// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global
+/// batch are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
 std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
 
-/// Bytes of one rank, by purpose. Activations (all slots of its stages) and workspace (the scratch these share) are exactly
-/// what the trainer's arena gives out.
+/// Bytes of one rank, by purpose. Activations (all slots of its stages) and workspace (the scratch these share) are
+/// exactly what the trainer's arena gives out.
 plan::MemoryPrediction predict_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank);
 
-/// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per token,
-/// memory by pipeline rank.
+/// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per
+/// token, memory by pipeline rank.
 std::string describe(config::Config const& config, RunPlan const& plan);
 
 }  // namespace p3d::runtime

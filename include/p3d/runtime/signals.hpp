@@ -1,5 +1,6 @@
 #pragma once
-// SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one ends the process at once.
+// SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one
+// ends the process at once.
 
 namespace p3d::runtime {
 

@@ -8,8 +8,8 @@
 
 namespace p3d::runtime {
 
-/// Records from its construction on; does nothing at all when run.trace is off. On a device every action then ends with a fence,
-/// so that its time is its own.
+/// Records from its construction on; does nothing at all when run.trace is off. On a device every action then ends with
+/// a fence, so that its time is its own.
 template <class T>
 class Tracing {
 public:
@@ -20,8 +20,8 @@ public:
   Tracing& operator=(Tracing const&) = delete;
 
   /// Writes run.output_dir/trace.json, trace.svg and costs.csv (for `p3d schedule --costs`) from rank 0 and returns the
-  /// text for the summary there; empty elsewhere, without a recorded step, and when run.trace is off. Throws base::Error on rank 0 when a
-  /// file cannot be written. Collective.
+  /// text for the summary there; empty elsewhere, without a recorded step, and when run.trace is off. Throws
+  /// base::Error on rank 0 when a file cannot be written. Collective.
   std::string finish();
 
 private:

@@ -1,6 +1,6 @@
 #pragma once
-// One rank's part of a training run as an object: mesh, stages, optimizer; one call is one step. The loop around it, with its
-// files and log lines, is run.hpp.
+// One rank's part of a training run as an object: mesh, stages, optimizer; one call is one step. The loop around it,
+// with its files and log lines, is run.hpp.
 
 #include <p3d/comm/mesh.hpp>
 #include <p3d/config/config.hpp>
@@ -20,12 +20,12 @@ namespace p3d::runtime {
 
 /// What one step gave, the same on every rank.
 struct StepResult {
-  std::int64_t step = 0;    ///< number of steps done, this one included
-  double loss = 0.0;        ///< mean cross entropy in nats over the tokens of the global batch, before the update
-  double grad_norm = 0.0;   ///< global L2 norm of the gradient, before clipping
+  std::int64_t step = 0;   ///< number of steps done, this one included
+  double loss = 0.0;       ///< mean cross entropy in nats over the tokens of the global batch, before the update
+  double grad_norm = 0.0;  ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
-  bool stop = false;        ///< some rank was asked by a signal to stop
-  double votes = 0.0;       ///< sum over the ranks of what they gave to step()
+  bool stop = false;   ///< some rank was asked by a signal to stop
+  double votes = 0.0;  ///< sum over the ranks of what they gave to step()
 };
 
 /// How text is drawn from the model.
@@ -34,15 +34,16 @@ struct SampleOptions {
   std::int64_t tokens = 0;
   double temperature = 1.0;  ///< 0: the most likely token
   std::int64_t top_k = 0;    ///< only the k most likely tokens; 0: all
-  double top_p = 1.0;        ///< only the most likely tokens that together reach this probability (Holtzman et al. 2020, nucleus)
+  double top_p =
+      1.0;  ///< only the most likely tokens that together reach this probability (Holtzman et al. 2020, nucleus)
   std::uint64_t seed = 1;
 };
 
 template <class T>
 class Trainer {
 public:
-  /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan and
-  /// the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
+  /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan
+  /// and the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
   Trainer(config::Config const& config, comm::Communicator const& parent);
   /// With a plan of another origin, for example a program made by hand: see make_run_plan.
   Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent);
@@ -50,19 +51,19 @@ public:
   Trainer(Trainer const&) = delete;
   Trainer& operator=(Trainer const&) = delete;
 
-  /// One training step. Throws base::Error with ExitCode::not_finite, on every rank, when the loss or the gradient norm is
-  /// not finite; it names the step and the first bad tensor in model order.
-  /// `vote`: a number whose sum over the ranks comes back in the result (it travels with the loss).
+  /// One training step. Throws base::Error with ExitCode::not_finite, on every rank, when the loss or the gradient norm
+  /// is not finite; it names the step and the first bad tensor in model order. `vote`: a number whose sum over the
+  /// ranks comes back in the result (it travels with the loss).
   StepResult step(double vote = 0.0);
   /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
   double evaluate(std::int64_t batches);
-  /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose "sample":
-  /// the same text under every layout up to rounding. temperature 0: the most likely token.
+  /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose
+  /// "sample": the same text under every layout up to rounding. temperature 0: the most likely token.
   std::string sample(SampleOptions const& options);
   /// The same with the run's seed, and all tokens.
   std::string sample(std::string const& prompt, std::int64_t tokens, double temperature);
-  /// Mean cross entropy over the windows of seq_len tokens that fit into [first, first + tokens] of the source, each once:
-  /// the same under every layout. Returns the number of windows too.
+  /// Mean cross entropy over the windows of seq_len tokens that fit into [first, first + tokens] of the source, each
+  /// once: the same under every layout. Returns the number of windows too.
   struct Score {
     double loss = 0.0;
     std::int64_t windows = 0;
@@ -72,8 +73,8 @@ public:
   /// Steps done; a checkpoint sets it.
   std::int64_t steps_done() const;
   void set_steps_done(std::int64_t steps);
-  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's moments. Valid as long as
-  /// the trainer.
+  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's moments. Valid as
+  /// long as the trainer.
   std::vector<io::CheckpointPart> checkpoint_parts(bool moments);
 
   /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.

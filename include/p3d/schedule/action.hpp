@@ -1,7 +1,7 @@
 #pragma once
-// A pipeline schedule as data: one list of actions per pipeline rank. Generators write the compute; passes add the slots,
-// the messages and the reductions; the executor, the validator, the simulator and the printers all read the same list.
-// Plain integers: no MPI, no Kokkos.
+// A pipeline schedule as data: one list of actions per pipeline rank. Generators write the compute; passes add the
+// slots, the messages and the reductions; the executor, the validator, the simulator and the printers all read the same
+// list. Plain integers: no MPI, no Kokkos.
 
 #include <cstdint>
 #include <string>
@@ -24,8 +24,9 @@ enum class Op : std::uint8_t {
   optimizer_step     ///< STEP: update this rank's parameters
 };
 
-/// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a stage:
-/// it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the last one.
+/// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a
+/// stage: it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the
+/// last one.
 struct Action {
   Op op = Op::forward;
   int stage = 0;
@@ -37,7 +38,7 @@ struct Action {
 /// The schedule of one training step.
 struct Program {
   int num_stages = 0;
-  int num_ranks = 0;                       ///< pipeline ranks; stage s lives on rank stage_rank[s]
+  int num_ranks = 0;  ///< pipeline ranks; stage s lives on rank stage_rank[s]
   int num_microbatches = 0;
   std::vector<int> stage_rank;
   std::vector<std::vector<Action>> ranks;  ///< actions of each pipeline rank, in order

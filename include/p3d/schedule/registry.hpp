@@ -16,13 +16,13 @@ struct Shape {
   int microbatch_group_size = 0;  ///< for interleaving, at least num_ranks; 0: num_ranks
 };
 
-/// One schedule: a file of its own, src/schedule/generators/<name>.cpp, that defines generator_<name>. The build finds it there,
-/// for the registry and for the names that the input may use; nothing else names it.
+/// One schedule: a file of its own, src/schedule/generators/<name>.cpp, that defines generator_<name>. The build finds
+/// it there, for the registry and for the names that the input may use; nothing else names it.
 struct Generator {
-  std::string_view name;             ///< as in the input file
-  std::string_view alias = {};       ///< another name for it
-  std::string_view help = {};        ///< one line: what it does and what it costs (f, i, w: times of the parts of a stage)
-  int stages_per_rank = 1;           ///< unless asked for another number
+  std::string_view name;        ///< as in the input file
+  std::string_view alias = {};  ///< another name for it
+  std::string_view help = {};   ///< one line: what it does and what it costs (f, i, w: times of the parts of a stage)
+  int stages_per_rank = 1;      ///< unless asked for another number
   bool any_stages_per_rank = false;  ///< may be asked for another number
   bool any_group_size = false;       ///< uses microbatch_group_size
   /// Fewer than this cannot be scheduled on so many ranks.
@@ -35,8 +35,8 @@ std::span<Generator const* const> generators();
 /// The generator of that name or alias, or nullptr.
 Generator const* find_generator(std::string_view name);
 /// The compute actions of a named schedule. Throws base::Error (bad_input) for an unknown name (with the nearest known
-/// one), for a number of stages per rank or a group size that the schedule does not take, and for too few microbatches (with
-/// the smallest number that works).
+/// one), for a number of stages per rank or a group size that the schedule does not take, and for too few microbatches
+/// (with the smallest number that works).
 Program generate(std::string_view name, Shape const& shape);
 
 }  // namespace p3d::schedule

@@ -23,21 +23,23 @@ inline constexpr int any_number = 1 << 30;
 
 // --- passes ----------------------------------------------------------------------------------------------------------
 
-/// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last action
-/// (and, where the previous stage lives on the same rank, until that stage has read the gradient from it). Sets num_slots.
-/// On a program without messages the slot is kept from where its receive must be posted at the latest; `lookahead` > 0
-/// keeps it that many compute actions longer, so that the receive can be posted earlier: more slots, better overlap.
+/// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last
+/// action (and, where the previous stage lives on the same rank, until that stage has read the gradient from it). Sets
+/// num_slots. On a program without messages the slot is kept from where its receive must be posted at the latest;
+/// `lookahead` > 0 keeps it that many compute actions longer, so that the receive can be posted earlier: more slots,
+/// better overlap.
 void assign_slots(Program& program, int lookahead = 0);
 
-/// Adds messages between stages on different ranks. Each receive of an activation is posted where its data should come (if all
-/// parts of all stages take the same time) or `receives_ahead` compute actions before its use, whichever is earlier, but not
-/// before its slot is free. Each receive of a gradient is posted `gradients_ahead` compute actions before its use, but after
-/// the forward of its microbatch; by default at once after that. Either is earlier where the order of the sends demands it.
-/// Each send directly follows the action that produces it. On one rank, neighbouring stages hand over without a message.
+/// Adds messages between stages on different ranks. Each receive of an activation is posted where its data should come
+/// (if all parts of all stages take the same time) or `receives_ahead` compute actions before its use, whichever is
+/// earlier, but not before its slot is free. Each receive of a gradient is posted `gradients_ahead` compute actions
+/// before its use, but after the forward of its microbatch; by default at once after that. Either is earlier where the
+/// order of the sends demands it. Each send directly follows the action that produces it. On one rank, neighbouring
+/// stages hand over without a message.
 void add_messages(Program& program, int receives_ahead = 1, int gradients_ahead = any_number);
 
-/// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at the
-/// end of each rank's list.
+/// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at
+/// the end of each rank's list.
 void add_reductions(Program& program);
 
 /// The complete program for a generator's output: assign_slots, add_messages, add_reductions.
@@ -49,7 +51,8 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///  * RECV_* posts a non-blocking receive into its slot and goes on; the F, B or I that reads it waits for it.
 ///  * SEND_* starts a non-blocking send. Before it, the executor waits until fewer than `sends_in_flight` sends of that
 ///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
-///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read it.
+///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read
+///  it.
 ///  * Neighbouring stages on one rank read each other's slot: F the output, B and I the gradient of the input.
 ///  * STEP waits for everything outstanding.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
@@ -80,24 +83,25 @@ void require_valid(Program const& program, Execution execution = {});
 
 // --- text ------------------------------------------------------------------------------------------------------------
 
-/// A header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8", then one line "rank 0: 0F0 0F1 ..." per rank. The header
-/// also has placement=0,1,1,0 where stage s is not on rank s % ranks, and slots=4,3,2,1 after the slot pass.
-/// parse_program() inverts it; it skips empty lines and comments ("#" to the end of the line), and throws base::Error with
-/// the line number.
+/// A header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8", then one line "rank 0: 0F0 0F1 ..." per rank. The
+/// header also has placement=0,1,1,0 where stage s is not on rank s % ranks, and slots=4,3,2,1 after the slot pass.
+/// parse_program() inverts it; it skips empty lines and comments ("#" to the end of the line), and throws base::Error
+/// with the line number.
 std::string to_text(Program const& program);
 Program parse_program(std::string_view text);
 
-/// CSV: one row per rank, one action per cell, without slots. parse_csv() reads it and skips empty cells, so that a file with
-/// one column per step can be read too; a stage lives where its actions stand. Throws base::Error with the line.
+/// CSV: one row per rank, one action per cell, without slots. parse_csv() reads it and skips empty cells, so that a
+/// file with one column per step can be read too; a stage lives where its actions stand. Throws base::Error with the
+/// line.
 std::string to_csv(Program const& program);
 Program parse_csv(std::string_view text);
 
-/// A schedule that a person wrote, in either form. Of compute actions alone a complete program is made; in one with messages,
-/// only slots and reductions are added where there are none. Not validated. Throws base::Error.
+/// A schedule that a person wrote, in either form. Of compute actions alone a complete program is made; in one with
+/// messages, only slots and reductions are added where there are none. Not validated. Throws base::Error.
 Program parse_schedule_file(std::string_view text, int slot_lookahead = 0);
 
-/// The program as a table, one row per rank, one column per step, compute actions only, as if every action took one step
-/// and messages none; ">1F3<" marks a cell (a message there gets a cell of its own). At most `max_ranks` rows and
+/// The program as a table, one row per rank, one column per step, compute actions only, as if every action took one
+/// step and messages none; ">1F3<" marks a cell (a message there gets a cell of its own). At most `max_ranks` rows and
 /// `max_steps` columns, around the mark; 0: all.
 std::string to_table(Program const& program, int marked_rank = -1, int marked_index = -1, int max_ranks = 0,
                      int max_steps = 0);

@@ -9,11 +9,12 @@
 
 namespace p3d::schedule {
 
-/// One action on one rank. For messages, the time that the rank spends on them itself (usually nothing), or waits for them.
+/// One action on one rank. For messages, the time that the rank spends on them itself (usually nothing), or waits for
+/// them.
 struct TimelineEvent {
-  int rank = 0;        ///< pipeline rank
+  int rank = 0;  ///< pipeline rank
   Action action;
-  double start = 0;    ///< seconds
+  double start = 0;  ///< seconds
   double end = 0;
   bool waits = false;  ///< the rank waits for this message (or, at STEP, for the other ranks)
   int step = -1;       ///< of the training run; -1: not said
@@ -23,35 +24,37 @@ struct TimelineEvent {
 /// One step (or several) of a pipeline. The time between two events of a rank is time that it waited, too.
 struct Timeline {
   int num_ranks = 0;
-  std::vector<TimelineEvent> events;     ///< in any order; of one rank they do not overlap
-  std::string title;                     ///< "1f1b, 4 ranks, 8 microbatches"
-  std::vector<std::string> rank_notes;   ///< empty, or one short text per rank, at the end of its row ("waits 27 %, 1.2 GiB")
-  std::vector<std::string> caption;      ///< lines below the picture (bubble, peak memory, how it was got)
+  std::vector<TimelineEvent> events;  ///< in any order; of one rank they do not overlap
+  std::string title;                  ///< "1f1b, 4 ranks, 8 microbatches"
+  std::vector<std::string>
+      rank_notes;  ///< empty, or one short text per rank, at the end of its row ("waits 27 %, 1.2 GiB")
+  std::vector<std::string> caption;  ///< lines below the picture (bubble, peak memory, how it was got)
   /// Stages per rank (chunks): with more than one, the picture tells them apart. 0: the number is read off the events.
   int stages_per_rank = 0;
 };
 
 /// What a rank did with the time from the first start to the last end of all ranks.
 struct RankTimes {
-  double compute = 0;   ///< F, B, I and W
-  double other = 0;     ///< reductions, the optimizer step, messages
-  double wait = 0;      ///< the rest: the bubble
+  double compute = 0;  ///< F, B, I and W
+  double other = 0;    ///< reductions, the optimizer step, messages
+  double wait = 0;     ///< the rest: the bubble
 };
 std::vector<RankTimes> rank_times(Timeline const& timeline);
 
-/// The share of all ranks' time that is not compute, in [0, 1]: the mean over the ranks of 1 - compute / span, where the span
-/// is from the first start to the last end of the compute actions of all ranks.
+/// The share of all ranks' time that is not compute, in [0, 1]: the mean over the ranks of 1 - compute / span, where
+/// the span is from the first start to the last end of the compute actions of all ranks.
 double bubble_share(Timeline const& timeline);
 
-/// A picture as SVG: ranks down, time across; forward, input and weight part, whole backward and waiting are told apart by
-/// colour, by lightness and by hatching, so that it can be read in black and white. `time_unit`: "s" chooses s, ms or us by
-/// size; any other text is printed as it is ("f" for multiples of a forward).
+/// A picture as SVG: ranks down, time across; forward, input and weight part, whole backward and waiting are told apart
+/// by colour, by lightness and by hatching, so that it can be read in black and white. `time_unit`: "s" chooses s, ms
+/// or us by size; any other text is printed as it is ("f" for multiples of a forward).
 std::string to_svg(Timeline const& timeline, std::string const& time_unit = "s");
 /// Several pictures below one another, with one time axis.
-std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title, std::string const& time_unit = "s");
+std::string to_svg(std::vector<Timeline> const& timelines, std::string const& title,
+                   std::string const& time_unit = "s");
 
-/// The Chrome trace format (JSON; opens in Perfetto and chrome://tracing): one track per rank, times in microseconds, the
-/// waits as events of their own ("wait 2RECV_F3" where it is known for what).
+/// The Chrome trace format (JSON; opens in Perfetto and chrome://tracing): one track per rank, times in microseconds,
+/// the waits as events of their own ("wait 2RECV_F3" where it is known for what).
 std::string to_chrome_trace(Timeline const& timeline);
 /// Several pipelines, each a process named by its title, on one clock.
 std::string to_chrome_trace(std::vector<Timeline> const& timelines);

@@ -9,8 +9,8 @@
 
 namespace p3d::schedule {
 
-/// Where the stages of a rank lie: a loop gives rank r the stages r, p + r, 2p + r, ...; a V turns round at the last rank, so
-/// that rank 0 holds the first and the last of 2p stages.
+/// Where the stages of a rank lie: a loop gives rank r the stages r, p + r, 2p + r, ...; a V turns round at the last
+/// rank, so that rank 0 holds the first and the last of 2p stages.
 enum class Placement { loop, v };
 
 inline int stage_of(Placement placement, int num_ranks, int rank, int chunk) {
@@ -35,12 +35,13 @@ inline Program empty_program(Shape const& shape, Placement placement = Placement
   return program;
 }
 
-/// Writes the list of one rank with two stages in a V as counts of actions: every action is for the next microbatch of its
-/// kind and chunk, and those after the last microbatch are left out.
+/// Writes the list of one rank with two stages in a V as counts of actions: every action is for the next microbatch of
+/// its kind and chunk, and those after the last microbatch are left out.
 class VList {
 public:
   VList(Program& program, int rank)
-      : list_(program.ranks[static_cast<std::size_t>(rank)]), microbatches_(program.num_microbatches),
+      : list_(program.ranks[static_cast<std::size_t>(rank)]),
+        microbatches_(program.num_microbatches),
         stage_{rank, program.num_stages - 1 - rank} {
     list_.reserve(6 * static_cast<std::size_t>(microbatches_));
   }

@@ -1,6 +1,7 @@
-// DualPipeV: the half of DualPipe (arXiv 2412.19437, figure 5) that needs no second copy of the weights: two stages per rank in
-// a V, backward split only where a rank would wait. In the steady state every forward of one stage is next to a backward of the
-// other, where a compute-communication overlap within the pair could be built. Keeps 2p + 1 activations of one stage.
+// DualPipeV: the half of DualPipe (arXiv 2412.19437, figure 5) that needs no second copy of the weights: two stages per
+// rank in a V, backward split only where a rank would wait. In the steady state every forward of one stage is next to a
+// backward of the other, where a compute-communication overlap within the pair could be built. Keeps 2p + 1 activations
+// of one stage.
 
 #include "common.hpp"
 
@@ -46,8 +47,10 @@ void list_of(Program& program, int rank) {
   // The last rank + 1 backwards of both stages: the later half of these 2 (rank + 1) is split.
   for (int i = 0; i < 2 * (rank + 1); ++i) {
     int const chunk = 1 - i % 2;
-    if (i <= rank) list.backward(chunk);
-    else split(chunk);
+    if (i <= rank)
+      list.backward(chunk);
+    else
+      split(chunk);
   }
   for (int i = 0; i < left; ++i) {
     one_weight();
@@ -64,10 +67,11 @@ Generator const generator_dualpipe_v{
     .help = "forwards beside backwards, two stages per rank in a V; a rank waits (p-1) chunk steps when f = i = w",
     .stages_per_rank = 2,
     .smallest_microbatches = [](int num_ranks) { return 2 * num_ranks; },
-    .make = [](Shape const& shape) {
-      Program program = empty_program(shape, Placement::v);
-      for (int rank = 0; rank < shape.num_ranks; ++rank) list_of(program, rank);
-      return program;
-    }};
+    .make =
+        [](Shape const& shape) {
+          Program program = empty_program(shape, Placement::v);
+          for (int rank = 0; rank < shape.num_ranks; ++rank) list_of(program, rank);
+          return program;
+        }};
 
 }  // namespace p3d::schedule

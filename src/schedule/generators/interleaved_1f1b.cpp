@@ -1,9 +1,9 @@
-// Interleaved 1F1B (arXiv 2104.04473, section 2.2 and figure 4, bottom): v stages (chunks) per rank make the bubble v times
-// smaller and the messages v times more.
+// Interleaved 1F1B (arXiv 2104.04473, section 2.2 and figure 4, bottom): v stages (chunks) per rank make the bubble v
+// times smaller and the messages v times more.
 //
-// Microbatches go in groups through all chunks. The paper needs the number of microbatches to be a multiple of p. Here the
-// groups are as even as possible and none is smaller than `microbatch_group_size` (unless there are too few microbatches for
-// one): with groups of at least p no rank runs dry between chunks, so that any m >= p takes the ideal
+// Microbatches go in groups through all chunks. The paper needs the number of microbatches to be a multiple of p. Here
+// the groups are as even as possible and none is smaller than `microbatch_group_size` (unless there are too few
+// microbatches for one): with groups of at least p no rank runs dry between chunks, so that any m >= p takes the ideal
 // (m + (p-1)/v)(f + b); m < p takes (v-1)(p-m)(f+b)/v more.
 
 #include "common.hpp"
@@ -39,7 +39,9 @@ Program interleaved(Shape const& shape) {
   for (int rank = 0; rank < p; ++rank) {
     auto& list = program.ranks[static_cast<std::size_t>(rank)];
     list.reserve(2 * all);
-    auto const add = [&](Op op, Place at) { list.push_back({op, stage_of(Placement::loop, p, rank, at.chunk), at.microbatch}); };
+    auto const add = [&](Op op, Place at) {
+      list.push_back({op, stage_of(Placement::loop, p, rank, at.chunk), at.microbatch});
+    };
     // The first backward needs the first group through all chunks, and the way to the last rank and back.
     int const ahead = v == 1 ? p - 1 - rank : 2 * (p - 1 - rank) + (v - 1) * largest;
     std::size_t const warmup = std::min(all, static_cast<std::size_t>(ahead));
@@ -55,12 +57,13 @@ Program interleaved(Shape const& shape) {
 }  // namespace
 
 extern Generator const generator_interleaved_1f1b;
-Generator const generator_interleaved_1f1b{
-    .name = "interleaved_1f1b",
-    .help = "1f1b with v stages per rank; bubble (p-1)/(v m), 1 + (p-1)/(p v) times the memory of 1f1b, v times the messages",
-    .stages_per_rank = 2,
-    .any_stages_per_rank = true,
-    .any_group_size = true,
-    .make = interleaved};
+Generator const generator_interleaved_1f1b{.name = "interleaved_1f1b",
+                                           .help =
+                                               "1f1b with v stages per rank; bubble (p-1)/(v m), 1 + (p-1)/(p v) times "
+                                               "the memory of 1f1b, v times the messages",
+                                           .stages_per_rank = 2,
+                                           .any_stages_per_rank = true,
+                                           .any_group_size = true,
+                                           .make = interleaved};
 
 }  // namespace p3d::schedule

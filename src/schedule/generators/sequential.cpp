@@ -1,5 +1,5 @@
-// One microbatch at a time through all stages: the plainest schedule, to compare with. Only one rank works at any time, so a
-// step takes m p (f + b), and each stage keeps one microbatch.
+// One microbatch at a time through all stages: the plainest schedule, to compare with. Only one rank works at any time,
+// so a step takes m p (f + b), and each stage keeps one microbatch.
 
 #include "common.hpp"
 
@@ -14,7 +14,8 @@ Generator const generator_sequential{
       Program program = empty_program(shape);
       for (int stage = 0; stage < shape.num_ranks; ++stage)
         for (int m = 0; m < shape.num_microbatches; ++m)
-          for (Op op : {Op::forward, Op::backward}) program.ranks[static_cast<std::size_t>(stage)].push_back({op, stage, m});
+          for (Op op : {Op::forward, Op::backward})
+            program.ranks[static_cast<std::size_t>(stage)].push_back({op, stage, m});
       return program;
     }};
 

@@ -1,9 +1,10 @@
-// ZB-V (arXiv 2401.10241, section 6 and figure 6): two stages per rank in a V, backward split. As the first rank also holds the
-// last stage, gradients come back early enough that no rank waits from its first to its last action (f = i = w, m >= 2p - 1),
-// in the memory of 1F1B: p microbatches of both stages, 2p of one.
+// ZB-V (arXiv 2401.10241, section 6 and figure 6): two stages per rank in a V, backward split. As the first rank also
+// holds the last stage, gradients come back early enough that no rank waits from its first to its last action (f = i =
+// w, m >= 2p - 1), in the memory of 1F1B: p microbatches of both stages, 2p of one.
 //
-// Rank r is r steps behind rank 0 in all of it. Its phases: fill the way down the V; alternate until the forwards come up the
-// other arm; let that arm's gradients start; steady state; drain inputs first where the next rank waits for them.
+// Rank r is r steps behind rank 0 in all of it. Its phases: fill the way down the V; alternate until the forwards come
+// up the other arm; let that arm's gradients start; steady state; drain inputs first where the next rank waits for
+// them.
 
 #include "common.hpp"
 
@@ -19,7 +20,8 @@ Generator const generator_zb_v{
     .make = [](Shape const& shape) {
       Program program = empty_program(shape, Placement::v);
       int const p = shape.num_ranks;
-      int const count = std::max(2 * p - 1, shape.num_microbatches);  // the pattern's own minimum; VList leaves out the surplus
+      int const count =
+          std::max(2 * p - 1, shape.num_microbatches);  // the pattern's own minimum; VList leaves out the surplus
       for (int rank = 0; rank < p; ++rank) {
         VList list(program, rank);
         auto const backward = [&](int chunk) {

@@ -1,10 +1,11 @@
 #pragma once
-// ZB-H1 and ZB-H2 (arXiv 2401.10241, section 2 and figures 2 and 3): 1F1B with the backward split. The input part goes on at
-// once, the weight part waits for a time when the rank would have nothing to do.
+// ZB-H1 and ZB-H2 (arXiv 2401.10241, section 2 and figures 2 and 3): 1F1B with the backward split. The input part goes
+// on at once, the weight part waits for a time when the rank would have nothing to do.
 //
-// With k = 1 (H1) or 2 (H2), rank r warms up with k (p-1-r) forwards and lets k r weight parts wait, so every rank keeps at
-// most k (p-1) + 1 microbatches: p for H1, as the first rank of 1F1B; 2p - 1 for H2. Bubble of a rank, from its first to
-// its last action (table 1 of the paper, with b the input part): H1 (p-1)(f + b - w), H2 (p-1)(f + b - 2w).
+// With k = 1 (H1) or 2 (H2), rank r warms up with k (p-1-r) forwards and lets k r weight parts wait, so every rank
+// keeps at most k (p-1) + 1 microbatches: p for H1, as the first rank of 1F1B; 2p - 1 for H2. Bubble of a rank, from
+// its first to its last action (table 1 of the paper, with b the input part): H1 (p-1)(f + b - w), H2 (p-1)(f + b -
+// 2w).
 
 #include "common.hpp"
 

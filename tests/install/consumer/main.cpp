@@ -1,5 +1,5 @@
-// A project outside p3d: trains three steps through the public headers alone, on the ranks it is started with, and writes the
-// losses as exact numbers. The calling test compares them with those of the installed program.
+// A project outside p3d: trains three steps through the public headers alone, on the ranks it is started with, and
+// writes the losses as exact numbers. The calling test compares them with those of the installed program.
 #include <p3d/base/error.hpp>
 #include <p3d/base/version.hpp>
 #include <p3d/comm/communicator.hpp>
@@ -22,7 +22,8 @@ int train(char const* input) {
   p3d::runtime::Trainer<double> trainer(*parsed.config, world);
   for (int step = 0; step < 3; ++step) {
     auto const result = trainer.step();
-    if (world.rank() == 0) std::printf("step %d loss %.17g grad_norm %.17g\n", static_cast<int>(result.step), result.loss, result.grad_norm);
+    if (world.rank() == 0)
+      std::printf("step %d loss %.17g grad_norm %.17g\n", static_cast<int>(result.step), result.loss, result.grad_norm);
   }
   return 0;
 }

@@ -26,14 +26,16 @@ INSTANTIATE_TEST_SUITE_P(AlwaysStage, Views, ::testing::Bool());
 /// element(i) = a + b i, by a kernel.
 template <class T>
 void fill(ExecSpace const& exec, View1<T> x, T a, T b) {
-  Kokkos::parallel_for("p3d::test::fill", Kokkos::RangePolicy<ExecSpace>(exec, 0, x.extent(0)),
-                       KOKKOS_LAMBDA(std::int64_t i) { x(i) = a + b * static_cast<T>(i); });
+  Kokkos::parallel_for(
+      "p3d::test::fill", Kokkos::RangePolicy<ExecSpace>(exec, 0, x.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t i) { x(i) = a + b * static_cast<T>(i); });
 }
 
 template <class T>
 std::vector<T> on_host(View1<T> x) {
   std::vector<T> out(x.extent(0));
-  Kokkos::View<T*, Kokkos::LayoutRight, device::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> host(out.data(), out.size());
+  Kokkos::View<T*, Kokkos::LayoutRight, device::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> host(out.data(),
+                                                                                                         out.size());
   Kokkos::deep_copy(host, x);
   return out;
 }

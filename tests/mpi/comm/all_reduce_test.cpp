@@ -1,5 +1,5 @@
-// Every all-reduce algorithm, on one node and on nodes made up of fewer ranks: exact sums at awkward lengths, the order of
-// summation, several requests at once, regions used again.
+// Every all-reduce algorithm, on one node and on nodes made up of fewer ranks: exact sums at awkward lengths, the order
+// of summation, several requests at once, regions used again.
 #include <support/mpi_main.hpp>
 
 #include <p3d/comm/large_count.hpp>
@@ -25,7 +25,8 @@ struct Way {
   bool fixed_order = true;
 };
 std::string name(Way const& w) {
-  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) + (w.fixed_order ? "" : "_any_order");
+  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) +
+         (w.fixed_order ? "" : "_any_order");
 }
 
 constexpr std::size_t room_for_buffers = std::size_t{8} << 20;
@@ -58,10 +59,11 @@ protected:
 };
 INSTANTIATE_TEST_SUITE_P(Ways, AllReduces,
                          ::testing::Values(Way{AllReduce::mpi, 0}, Way{AllReduce::ring, 0}, Way{AllReduce::tree, 0},
-                                           Way{AllReduce::shared, 0}, Way{AllReduce::shared, 2}, Way{AllReduce::hierarchical, 0},
-                                           Way{AllReduce::hierarchical, 1}, Way{AllReduce::hierarchical, 2},
-                                           Way{AllReduce::hierarchical, 3}, Way{AllReduce::hierarchical, 2, false},
-                                           Way{AllReduce::automatic, 0}, Way{AllReduce::automatic, 1}, Way{AllReduce::automatic, 2},
+                                           Way{AllReduce::shared, 0}, Way{AllReduce::shared, 2},
+                                           Way{AllReduce::hierarchical, 0}, Way{AllReduce::hierarchical, 1},
+                                           Way{AllReduce::hierarchical, 2}, Way{AllReduce::hierarchical, 3},
+                                           Way{AllReduce::hierarchical, 2, false}, Way{AllReduce::automatic, 0},
+                                           Way{AllReduce::automatic, 1}, Way{AllReduce::automatic, 2},
                                            Way{AllReduce::automatic, 0, false}),
                          [](auto const& info) { return name(info.param); });
 
@@ -75,7 +77,9 @@ T expected(int p, std::int64_t i, Reduction op) {
   T value = element<T>(0, i);
   for (int r = 1; r < p; ++r) {
     T const other = element<T>(r, i);
-    value = op == Reduction::sum ? static_cast<T>(value + other) : op == Reduction::max ? std::max(value, other) : std::min(value, other);
+    value = op == Reduction::sum   ? static_cast<T>(value + other)
+            : op == Reduction::max ? std::max(value, other)
+                                   : std::min(value, other);
   }
   return value;
 }
@@ -139,15 +143,18 @@ TEST_P(AllReduces, GiveTheSameBitsEverywhereAndAlways) {
     for (int repeat = 0; repeat < 3; ++repeat) {
       auto again = mine;
       world.all_reduce(again.data(), static_cast<std::int64_t>(count), Type::float32, Reduction::sum).wait();
-      EXPECT_EQ(std::memcmp(first.data(), again.data(), count * sizeof(float)), 0) << count << " elements, repeat " << repeat;
+      EXPECT_EQ(std::memcmp(first.data(), again.data(), count * sizeof(float)), 0)
+          << count << " elements, repeat " << repeat;
     }
     auto root = first;
     world.broadcast(root.data(), static_cast<std::int64_t>(count), Type::float32, 0).wait();
-    EXPECT_EQ(std::memcmp(first.data(), root.data(), count * sizeof(float)), 0) << count << " elements: other bits than rank 0";
+    EXPECT_EQ(std::memcmp(first.data(), root.data(), count * sizeof(float)), 0)
+        << count << " elements: other bits than rank 0";
   }
 }
 
-// On some ranks the buffer lies where the others read it; it is written anew at once, so a reader that comes late shows.
+// On some ranks the buffer lies where the others read it; it is written anew at once, so a reader that comes late
+// shows.
 TEST_P(AllReduces, OfSharedBuffers) {
   constexpr std::int64_t longest = 700001;
   for (int const divisor : {1, 2, 3}) {
@@ -162,9 +169,11 @@ TEST_P(AllReduces, OfSharedBuffers) {
         for (std::int64_t i = 0; i < count; ++i) values[i] = element<float>(me, i + repeat);
         world.all_reduce(values, count, Type::float32, Reduction::sum).wait();
         std::int64_t wrong = 0;
-        for (std::int64_t i = 0; i < count; ++i) wrong += values[i] != expected<float>(p, i + repeat, Reduction::sum) ? 1 : 0;
+        for (std::int64_t i = 0; i < count; ++i)
+          wrong += values[i] != expected<float>(p, i + repeat, Reduction::sum) ? 1 : 0;
         std::fill_n(values, count, -1.0F);
-        EXPECT_EQ(wrong, 0) << "of " << count << " elements, repeat " << repeat << ", every " << divisor << "th rank shares";
+        EXPECT_EQ(wrong, 0) << "of " << count << " elements, repeat " << repeat << ", every " << divisor
+                            << "th rank shares";
       }
     }
   }
@@ -197,7 +206,8 @@ TEST_P(AllReduces, SeveralAtOnce) {
   std::vector<Request> requests;
   for (std::size_t k = 0; k < counts.size(); ++k) {
     auto& v = values.emplace_back(static_cast<std::size_t>(counts[k]));
-    for (std::int64_t i = 0; i < counts[k]; ++i) v[static_cast<std::size_t>(i)] = element<double>(me, i + static_cast<std::int64_t>(k));
+    for (std::int64_t i = 0; i < counts[k]; ++i)
+      v[static_cast<std::size_t>(i)] = element<double>(me, i + static_cast<std::int64_t>(k));
     requests.push_back((k % 3 == 2 ? second : world).all_reduce(v.data(), counts[k], Type::float64, Reduction::sum));
   }
   // In another order on every rank.
@@ -205,7 +215,10 @@ TEST_P(AllReduces, SeveralAtOnce) {
   for (std::size_t k = 0; k < counts.size(); ++k) {
     std::int64_t wrong = 0;
     for (std::int64_t i = 0; i < counts[k]; ++i) {
-      wrong += values[k][static_cast<std::size_t>(i)] != expected<double>(p, i + static_cast<std::int64_t>(k), Reduction::sum) ? 1 : 0;
+      wrong += values[k][static_cast<std::size_t>(i)] !=
+                       expected<double>(p, i + static_cast<std::int64_t>(k), Reduction::sum)
+                   ? 1
+                   : 0;
     }
     EXPECT_EQ(wrong, 0) << "request " << k;
   }
@@ -214,7 +227,8 @@ TEST_P(AllReduces, SeveralAtOnce) {
 // Rank 0 waits for a message that the others send only after the reduction, in which rank 0's part is still to be done.
 TEST_P(AllReduces, GoOnWhileTheRankWaitsForSomethingElse) {
   std::vector<float> values(200003, 1.0F);
-  auto reduction = world.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), Type::float32, Reduction::sum);
+  auto reduction =
+      world.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), Type::float32, Reduction::sum);
   std::vector<int> word(1, 0);
   if (me == 0) {
     for (int r = 1; r < p; ++r) world.recv(word.data(), 1, Type::int32, r, 9).wait();
@@ -223,7 +237,8 @@ TEST_P(AllReduces, GoOnWhileTheRankWaitsForSomethingElse) {
     reduction.wait();
     world.send(word.data(), 1, Type::int32, 0, 9).wait();
   }
-  EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(p)), static_cast<std::ptrdiff_t>(values.size()));
+  EXPECT_EQ(std::count(values.begin(), values.end(), static_cast<float>(p)),
+            static_cast<std::ptrdiff_t>(values.size()));
 }
 
 TEST_P(AllReduces, RunHooksAndCountLikeAnyOperation) {
@@ -293,7 +308,8 @@ TEST(AllReduceOrder, IsThatOfTheRanks) {
     auto pairs = all;
     for (int width = 1; width < p; width *= 2) {
       for (int r = 0; r + width < p; r += 2 * width) {
-        for (std::size_t i = 0; i < count; ++i) pairs[static_cast<std::size_t>(r)][i] += pairs[static_cast<std::size_t>(r + width)][i];
+        for (std::size_t i = 0; i < count; ++i)
+          pairs[static_cast<std::size_t>(r)][i] += pairs[static_cast<std::size_t>(r + width)][i];
       }
     }
     EXPECT_EQ(sum(AllReduce::tree), pairs[0]) << count;

@@ -159,7 +159,7 @@ TEST(WaitPolicy, SpinsOnlyWithACoreForEachRank) {
 TEST(States, RanksInAWaitAnswer) {
   auto world = Communicator::world();
   set_activity(7, "2F0");
-  if (world.rank() == 0) {  // the others wait for this rank
+  if (world.rank() == 0) {                     // the others wait for this rank
     auto const states = collect_states(30.0);  // ends as soon as all have answered
     EXPECT_EQ(lines_with(states, "rank "), static_cast<std::size_t>(world.size())) << states;
     EXPECT_EQ(lines_with(states, "step 7, 2F0"), static_cast<std::size_t>(world.size())) << states;

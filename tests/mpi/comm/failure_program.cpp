@@ -1,4 +1,5 @@
-// A program that must fail: comm_failure CASE[:ALGORITHM of all-reduces]. The last rank misbehaves; comm.timeout_s is 2 s.
+// A program that must fail: comm_failure CASE[:ALGORITHM of all-reduces]. The last rank misbehaves; comm.timeout_s is 2
+// s.
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>

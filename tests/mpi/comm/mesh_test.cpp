@@ -77,9 +77,9 @@ void check(Mesh& mesh, Axes const& axes, int me, int num_ranks) {
   }
 }
 
-// Every order with every triple of sizes while each rank has a core. Making communicators is slow beyond that (MPI polls),
-// and the mesh sees only the sequence of sizes, so there every sequence comes once, the orders take turns, and the sizes
-// that differ most come in every order.
+// Every order with every triple of sizes while each rank has a core. Making communicators is slow beyond that (MPI
+// polls), and the mesh sees only the sequence of sizes, so there every sequence comes once, the orders take turns, and
+// the sizes that differ most come in every order.
 TEST(Mesh, AgreesWithArithmeticForEveryOrderAndSize) {
   auto world = Communicator::world();
   int const p = world.size();
@@ -150,7 +150,8 @@ TEST(Mesh, AWrongProductIsRefusedOnAllRanksWithEveryFactor) {
       ADD_FAILURE() << "a mesh was made";
     } catch (p3d::base::Error const& e) {
       EXPECT_EQ(e.code(), p3d::base::ExitCode::bad_input);
-      EXPECT_NE(e.text().found.find("tp = " + std::to_string(wrong) + " * pp = 1048576 * dp = 7"), std::string::npos) << e.what();
+      EXPECT_NE(e.text().found.find("tp = " + std::to_string(wrong) + " * pp = 1048576 * dp = 7"), std::string::npos)
+          << e.what();
       EXPECT_NE(e.text().expected.find(std::to_string(world.size())), std::string::npos) << e.what();
     }
   }

@@ -17,7 +17,8 @@ namespace {
 using namespace p3d;
 using device::View2;
 
-/// What a stage may consist of: embedding with layers, layers alone, layers with the head, or everything; and none at all.
+/// What a stage may consist of: embedding with layers, layers alone, layers with the head, or everything; and none at
+/// all.
 struct Case {
   std::string name;
   std::vector<int> layers;  ///< per stage
@@ -27,10 +28,10 @@ struct Case {
 config::Config tiny(bool llama, bool tied, double dropout, int tp) {
   auto result = config::parse_text(
       "", "test", "/",
-      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=6", "model.kv_heads=6", "model.hidden=24",
-       "model.ffn=48", "model.vocab_size=31", "model.seq_len=5", "model.layers=3", "batch.micro=2", "batch.microbatches=1",
-       "run.precision=fp64", fmt::format("model.tied_embeddings={}", tied), fmt::format("model.dropout={}", dropout),
-       fmt::format("parallel.tp={}", tp), "data.format=synthetic"},
+      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=6", "model.kv_heads=6",
+       "model.hidden=24", "model.ffn=48", "model.vocab_size=31", "model.seq_len=5", "model.layers=3", "batch.micro=2",
+       "batch.microbatches=1", "run.precision=fp64", fmt::format("model.tied_embeddings={}", tied),
+       fmt::format("model.dropout={}", dropout), fmt::format("parallel.tp={}", tp), "data.format=synthetic"},
       tp);
   if (!result.config) throw std::runtime_error(config::format(result.faults));
   return *result.config;
@@ -118,9 +119,9 @@ TEST_P(SplitBackward, EqualsTheWholeForEveryKindOfStage) {
   auto world = comm::Communicator::world();
   auto const config = tiny(llama, tied, dropout, world.size());
   double const scale = 0.25;
-  for (Case const& c : {Case{"whole model", {3}, 0}, Case{"first", {2, 1}, 0}, Case{"middle", {1, 1, 1}, 1},
-                        Case{"last", {1, 2}, 1}, Case{"embedding alone", {0, 3}, 0}, Case{"nothing", {1, 0, 2}, 1},
-                        Case{"head alone", {3, 0}, 1}}) {
+  for (Case const& c :
+       {Case{"whole model", {3}, 0}, Case{"first", {2, 1}, 0}, Case{"middle", {1, 1, 1}, 1}, Case{"last", {1, 2}, 1},
+        Case{"embedding alone", {0, 3}, 0}, Case{"nothing", {1, 0, 2}, 1}, Case{"head alone", {3, 0}, 1}}) {
     Rig whole(config, c, world, 3), split(config, c, world, 3);
     EXPECT_TRUE(whole.arena_is_full()) << c.name;
     // Two rounds: in the second, the buffers have changed places already.

@@ -1,4 +1,5 @@
-// Tensor-parallel layers, vocabulary-parallel loss and bucketed reduction against the same thing computed whole on one rank.
+// Tensor-parallel layers, vocabulary-parallel loss and bucketed reduction against the same thing computed whole on one
+// rank.
 
 #include <p3d/base/random.hpp>
 #include <p3d/config/config.hpp>
@@ -56,7 +57,8 @@ Matrix product(Form form, Matrix const& a, Matrix const& b) {
   for (std::size_t i = 0; i < m; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       double sum = 0.0;
-      for (std::size_t l = 0; l < k; ++l) sum += (form == Form::tn ? ha(l, i) : ha(i, l)) * (form == Form::nt ? hb(j, l) : hb(l, j));
+      for (std::size_t l = 0; l < k; ++l)
+        sum += (form == Form::tn ? ha(l, i) : ha(i, l)) * (form == Form::nt ? hb(j, l) : hb(l, j));
       hc(i, j) = sum;
     }
   }
@@ -69,7 +71,8 @@ void expect_block(Matrix const& part, Matrix const& whole, std::int64_t r0, std:
   auto const w = device::host_copy(whole);
   for (std::size_t i = 0; i < p.extent(0); ++i) {
     for (std::size_t j = 0; j < p.extent(1); ++j) {
-      ASSERT_NEAR(p(i, j), w(i + static_cast<std::size_t>(r0), j + static_cast<std::size_t>(c0)), 1e-12) << what << i << ',' << j;
+      ASSERT_NEAR(p(i, j), w(i + static_cast<std::size_t>(r0), j + static_cast<std::size_t>(c0)), 1e-12)
+          << what << i << ',' << j;
     }
   }
 }
@@ -86,7 +89,8 @@ TEST_F(Parallel, ColumnLinearForward) {
   std::int64_t const in = 7, out_each = 3, out = out_each * size;
   auto const x = block("x", 0, tokens, 0, in), w = block("w", 0, out, 0, in);
   auto const y = zeros(tokens, out_each);
-  parallel::column_linear_forward<double>(tp, x, block("w", rank * out_each, out_each, 0, in), View1<double const>(), y);
+  parallel::column_linear_forward<double>(tp, x, block("w", rank * out_each, out_each, 0, in), View1<double const>(),
+                                          y);
   expect_block(y, product(Form::nt, x, w), 0, rank * out_each, "y ");
 }
 
@@ -95,7 +99,8 @@ TEST_F(Parallel, ColumnLinearBackward) {
   auto const x = block("x", 0, tokens, 0, in), w = block("w", 0, out, 0, in), dy = block("dy", 0, tokens, 0, out);
   auto const dy_here = block("dy", 0, tokens, rank * out_each, out_each);
   auto const dx = zeros(tokens, in), dw = zeros(out_each, in);
-  auto sum = parallel::column_linear_backward_input<double>(tp, dy_here, block("w", rank * out_each, out_each, 0, in), dx);
+  auto sum =
+      parallel::column_linear_backward_input<double>(tp, dy_here, block("w", rank * out_each, out_each, 0, in), dx);
   parallel::linear_backward_weight<double>(tp.exec, dy_here, x, dw, View1<double>());
   sum.wait();
   expect_block(dx, product(Form::nn, dy, w), 0, 0, "dx ");
@@ -114,10 +119,12 @@ TEST_F(Parallel, RowLinear) {
 }
 
 TEST_F(Parallel, RowLinearInTwoHalvesOfAnOddNumberOfTokens) {
-  std::int64_t const many = 1025, in_each = 2, in = in_each * size, out = 130;  // 1.07 MB: more than what is sent in one piece
+  std::int64_t const many = 1025, in_each = 2, in = in_each * size,
+                     out = 130;  // 1.07 MB: more than what is sent in one piece
   auto const x = block("x", 0, many, 0, in), w = block("w", 0, out, 0, in);
   auto const y = zeros(many, out);
-  parallel::row_linear_forward<double>(tp, block("x", 0, many, rank * in_each, in_each), block("w", 0, out, rank * in_each, in_each), y);
+  parallel::row_linear_forward<double>(tp, block("x", 0, many, rank * in_each, in_each),
+                                       block("w", 0, out, rank * in_each, in_each), y);
   expect_block(y, product(Form::nt, x, w), 0, 0, "y ");
 }
 
@@ -180,14 +187,16 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
   for (std::size_t bucket : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 30}) {
     device::Owned1<double> grads("p3d::test::grads", static_cast<std::size_t>(params.flat_size()));
     auto const host = device::new_host_view(grads);  // a copy of its own on every backend
-    for (std::int64_t i = 0; i < params.flat_size(); ++i) host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
+    for (std::int64_t i = 0; i < params.flat_size(); ++i)
+      host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
     Kokkos::deep_copy(grads, host);
-    parallel::GradientReducer<double> reducer(tp.exec, params, grads,
-                                              [&](layout::AxisSet axes) -> comm::Communicator& {
-                                                EXPECT_TRUE(axes == layout::AxisSet{layout::Axis::dp});
-                                                return world;
-                                              },
-                                              bucket);
+    parallel::GradientReducer<double> reducer(
+        tp.exec, params, grads,
+        [&](layout::AxisSet axes) -> comm::Communicator& {
+          EXPECT_TRUE(axes == layout::AxisSet{layout::Axis::dp});
+          return world;
+        },
+        bucket);
     EXPECT_EQ(reducer.num_buckets(), bucket == 1 ? params.items().size() : reducer.num_buckets());
     for (int step = 0; step < 2; ++step) {
       Kokkos::deep_copy(grads, host);

@@ -34,7 +34,8 @@ TEST(ClockOffset, is_found_within_its_error) {
   // Any time between the two.
   for (double part : {0.0, 0.3, 1.0}) {
     double const time = first.time + part * (last.time - first.time);
-    EXPECT_LE(std::fabs(runtime::offset_at(first, last, time) - clock.offset(time)), 1.02 * (first.error + last.error) + 1e-7);
+    EXPECT_LE(std::fabs(runtime::offset_at(first, last, time) - clock.offset(time)),
+              1.02 * (first.error + last.error) + 1e-7);
   }
 }
 

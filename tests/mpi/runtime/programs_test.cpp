@@ -1,5 +1,5 @@
-// Programs of every shape, run by the executor, against one rank: whole and split backwards, weight parts put off, several
-// stages per rank in any placement, stages without layers, with dropout and tied embeddings, beside dp and tp.
+// Programs of every shape, run by the executor, against one rank: whole and split backwards, weight parts put off,
+// several stages per rank in any placement, stages without layers, with dropout and tied embeddings, beside dp and tp.
 
 #include <p3d/config/parse.hpp>
 #include <p3d/runtime/executor.hpp>
@@ -29,11 +29,12 @@ struct Mesh {
 config::Config make_config(bool llama, Mesh mesh) {
   auto result = config::parse_text(
       "", "test", P3D_SOURCE_DIR,
-      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", "model.hidden=16",
-       "model.ffn=32", "model.vocab_size=257", "model.seq_len=8", "model.layers=6", "batch.micro=1", "batch.global=10",
-       "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
-       "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01", fmt::format("parallel.dp={}", mesh.dp),
-       fmt::format("parallel.tp={}", mesh.tp), fmt::format("parallel.pp={}", mesh.pp)},
+      {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
+       "model.hidden=16", "model.ffn=32", "model.vocab_size=257", "model.seq_len=8", "model.layers=6", "batch.micro=1",
+       "batch.global=10", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
+       "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01",
+       fmt::format("parallel.dp={}", mesh.dp), fmt::format("parallel.tp={}", mesh.tp),
+       fmt::format("parallel.pp={}", mesh.pp)},
       mesh.dp * mesh.tp * mesh.pp);
   if (!result.config) throw std::runtime_error(config::format(result.faults));
   return *result.config;
@@ -60,7 +61,8 @@ Program put_off_weights(Program const& whole, int delay) {
 }
 
 /// List scheduling: in every time step each rank takes, of what is ready, the input part first, then a forward (of the
-/// later stage first), then a weight part; microbatches of a stage in order. `split`: 0 whole backwards, 1 split, 2 mixed.
+/// later stage first), then a weight part; microbatches of a stage in order. `split`: 0 whole backwards, 1 split, 2
+/// mixed.
 Program list_schedule(std::vector<int> placement, int ranks, int microbatches, int split) {
   Program p;
   p.num_stages = static_cast<int>(placement.size());
@@ -90,8 +92,10 @@ Program list_schedule(std::vector<int> placement, int ranks, int microbatches, i
         auto const& d = before[at];
         int const f = d.forward, b = d.input, w = d.weight;
         bool const last = s + 1 == p.num_stages;
-        if (b < (last ? f : std::min(f, before[at + 1].input))) consider(300 + s, is_split(s, b) ? Op::backward_input : Op::backward, s, b);
-        if (f < microbatches && f < b + 2 * ranks && (s == 0 || f < before[at - 1].forward)) consider(200 + s, Op::forward, s, f);
+        if (b < (last ? f : std::min(f, before[at + 1].input)))
+          consider(300 + s, is_split(s, b) ? Op::backward_input : Op::backward, s, b);
+        if (f < microbatches && f < b + 2 * ranks && (s == 0 || f < before[at - 1].forward))
+          consider(200 + s, Op::forward, s, f);
         int next = w;  // the next microbatch with a weight part of its own
         while (next < b && !is_split(s, next)) ++next;
         if (next < b) consider(100 + s, Op::backward_weight, s, next);
@@ -116,7 +120,8 @@ struct Case {
 std::vector<Case> cases(int pp, int microbatches) {
   std::vector<Case> out;
   for (int delay : {0, 1, 3, 1000}) {
-    out.push_back({fmt::format("1f1b, W put off by {}", delay), put_off_weights(schedule::one_f_one_b(pp, microbatches), delay)});
+    out.push_back(
+        {fmt::format("1f1b, W put off by {}", delay), put_off_weights(schedule::one_f_one_b(pp, microbatches), delay)});
   }
   out.push_back({"gpipe, W put off", put_off_weights(schedule::gpipe(pp, microbatches), 2)});
   std::vector<int> around, v, inner;
@@ -128,8 +133,8 @@ std::vector<Case> cases(int pp, int microbatches) {
   int n = 0;
   for (auto const& placement : {around, v, inner}) {
     for (int split : {0, 1, 2}) {
-      out.push_back({fmt::format("placement {} split {}", n / 3, split),
-                     list_schedule(placement, pp, microbatches, split)});
+      out.push_back(
+          {fmt::format("placement {} split {}", n / 3, split), list_schedule(placement, pp, microbatches, split)});
       ++n;
     }
   }
@@ -168,7 +173,8 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
   auto self = comm::Communicator::self();
   runtime::Trainer<double> alone(make_config(llama, {}), self);
   auto const expected = train(alone);
-  ASSERT_GT(expected.losses.front(), expected.losses.back() + 1e-3) << "the reference learns, so that losses can differ";
+  ASSERT_GT(expected.losses.front(), expected.losses.back() + 1e-3)
+      << "the reference learns, so that losses can differ";
 
   int const ranks = world.size();
   int turn = 0;

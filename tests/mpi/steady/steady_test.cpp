@@ -1,5 +1,5 @@
-// The steady step: from the second step on Kokkos allocates nothing, and every copy and every fence is one that we know the
-// reason of. Counted through Kokkos' own profiling hooks.
+// The steady step: from the second step on Kokkos allocates nothing, and every copy and every fence is one that we know
+// the reason of. Counted through Kokkos' own profiling hooks.
 
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/config/parse.hpp>
@@ -21,9 +21,9 @@ namespace {
 namespace hooks = Kokkos::Tools::Experimental;
 
 struct Events {
-  std::map<std::string, int> allocations;     ///< by label
-  std::map<std::uint64_t, int> copies;        ///< by size in bytes
-  std::map<std::string, int> fences;          ///< by label
+  std::map<std::string, int> allocations;  ///< by label
+  std::map<std::uint64_t, int> copies;     ///< by size in bytes
+  std::map<std::string, int> fences;       ///< by label
 };
 Events seen;
 
@@ -33,14 +33,17 @@ struct Counting {
   Counting() {
     seen = {};
     before = hooks::get_callbacks();
-    hooks::set_allocate_data_callback([](Kokkos::Tools::SpaceHandle space, char const* label, void const* data, std::uint64_t bytes) {
-      ++seen.allocations[label];
-      if (before.allocate_data != nullptr) before.allocate_data(space, label, data, bytes);
-    });
-    hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle to, char const* to_label, void const* to_data, Kokkos::Tools::SpaceHandle from,
-                                           char const* from_label, void const* from_data, std::uint64_t bytes) {
+    hooks::set_allocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle space, char const* label, void const* data, std::uint64_t bytes) {
+          ++seen.allocations[label];
+          if (before.allocate_data != nullptr) before.allocate_data(space, label, data, bytes);
+        });
+    hooks::set_begin_deep_copy_callback([](Kokkos::Tools::SpaceHandle to, char const* to_label, void const* to_data,
+                                           Kokkos::Tools::SpaceHandle from, char const* from_label,
+                                           void const* from_data, std::uint64_t bytes) {
       ++seen.copies[bytes];
-      if (before.begin_deep_copy != nullptr) before.begin_deep_copy(to, to_label, to_data, from, from_label, from_data, bytes);
+      if (before.begin_deep_copy != nullptr)
+        before.begin_deep_copy(to, to_label, to_data, from, from_label, from_data, bytes);
     });
     hooks::set_begin_fence_callback([](char const* label, std::uint32_t, std::uint64_t*) { ++seen.fences[label]; });
   }
@@ -50,12 +53,12 @@ struct Counting {
 /// Fences of p3d, each with its reason, and Kokkos' own inside the calls that we know.
 bool known_fence(std::string const& label) {
   for (char const* part : {
-           "p3d::collectives::",           // kernels end before MPI reads or writes their result
-           "p3d::kernels::block_sum",      // a number that the host needs: loss, norm
-           "p3d::runtime::step",           // the step's time is the step's work
-           "p3d::linalg::gemm",            // Kokkos-Kernels before 4 runs on the default instance only
-           "Kokkos::parallel_reduce",      // the same number, Kokkos' side
-           "Kokkos::deep_copy",            // tokens, see below
+           "p3d::collectives::",       // kernels end before MPI reads or writes their result
+           "p3d::kernels::block_sum",  // a number that the host needs: loss, norm
+           "p3d::runtime::step",       // the step's time is the step's work
+           "p3d::linalg::gemm",        // Kokkos-Kernels before 4 runs on the default instance only
+           "Kokkos::parallel_reduce",  // the same number, Kokkos' side
+           "Kokkos::deep_copy",        // tokens, see below
            "Kokkos::Impl::ViewCopy",
        })
     if (label.find(part) != std::string::npos) return true;
@@ -81,8 +84,8 @@ TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
       "", "steady", "",
       {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len), "model.layers=4",
        fmt::format("parallel.dp={}", l.dp), fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
-       fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches), "data.format=synthetic",
-       "comm.bucket_mb=0.1", "model.dropout=0.1"},
+       fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
+       "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
       l.ranks);
   ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
   p3d::runtime::Trainer<float> trainer(*input.config, world);
@@ -92,12 +95,14 @@ TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
     for (int i = 0; i < steps; ++i) trainer.step();
   }
   for (auto const& [label, count] : seen.allocations) {
-    // Where messages are staged, the pool of staging buffers grows when more of them travel at once than ever before: a matter of timing.
+    // Where messages are staged, the pool of staging buffers grows when more of them travel at once than ever before: a
+    // matter of timing.
     if (!p3d::device::host_reaches_views && label == "p3d::collectives::pinned") continue;
     ADD_FAILURE() << count << " allocation(s) of '" << label << "'";
   }
   // The only copies bring a microbatch's tokens to the first stage and its targets to the last one.
-  int const ends = l.pp == 1 ? 2 : (trainer.mesh().coordinate("pp") == 0 || trainer.mesh().coordinate("pp") == l.pp - 1 ? 1 : 0);
+  int const ends =
+      l.pp == 1 ? 2 : (trainer.mesh().coordinate("pp") == 0 || trainer.mesh().coordinate("pp") == l.pp - 1 ? 1 : 0);
   std::map<std::uint64_t, int> expected;
   if (ends > 0) expected[micro * seq_len * sizeof(int)] = steps * microbatches * ends;
   // (Where MPI cannot read and write Views, its messages are copied too.)

@@ -21,7 +21,10 @@ struct KnownAnswer {
 std::vector<KnownAnswer> const known_answers{
     {0, 0, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
     {~0ULL, ~0ULL, {~0U, ~0U}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-    {0x0370734413198a2eULL, 0x85a308d3243f6a88ULL, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    {0x0370734413198a2eULL,
+     0x85a308d3243f6a88ULL,
+     {0xa4093822, 0x299f31d0},
+     {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
 };
 
 // The generator written out from the paper (section 4.3: multipliers, Weyl constants, ten rounds), as the other half.
@@ -51,9 +54,10 @@ TEST(Random, BlockIsThePapersGeneratorAtCounterBlockAndStream) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     std::uint64_t const stream = i * 0x9e3779b97f4a7c15ULL, block = i * i * 0x100000001ULL + i;
     RandomKey const key = random_key(i, "purpose");
-    auto const expected = philox_of_the_paper({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                                               static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
-                                              key.k0, key.k1);
+    auto const expected =
+        philox_of_the_paper({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                             static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
+                            key.k0, key.k1);
     auto const found = random_block(key, stream, block);
     for (int w = 0; w < 4; ++w) EXPECT_EQ(found.w[w], expected[w]);
   }
@@ -65,7 +69,8 @@ TEST(Random, WordsAreTheBlocksInOrder) {
     EXPECT_EQ(random_word(key, 3, index), random_block(key, 3, index / 4).w[index % 4]);
 }
 
-// By hand: FNV-1a of "" is its offset basis, splitmix64 of the state 0 gives 0xe220a8397b1dcdaf (its published first output).
+// By hand: FNV-1a of "" is its offset basis, splitmix64 of the state 0 gives 0xe220a8397b1dcdaf (its published first
+// output).
 TEST(Random, KeyIsSplitmixOfTheHashedPurposeAndTheSeed) {
   RandomKey const key = random_key(14695981039346656037ULL, "");  // the hash and the seed cancel
   EXPECT_EQ(key.k0, 0x7b1dcdafU);
@@ -93,7 +98,9 @@ TEST(Random, KeysAndStreamsAreSeparate) {
     return bits;  // of 32000; the standard deviation of a fair coin is 89
   };
   RandomKey const a = random_key(1, "dropout"), b = random_key(1, "data"), c = random_key(2, "dropout");
-  auto word = [](RandomKey key, std::uint64_t stream) { return [=](std::uint64_t i) { return random_word(key, stream, i); }; };
+  auto word = [](RandomKey key, std::uint64_t stream) {
+    return [=](std::uint64_t i) { return random_word(key, stream, i); };
+  };
   EXPECT_NEAR(differing_bits(word(a, 0), word(b, 0)), 16000, 500);
   EXPECT_NEAR(differing_bits(word(a, 0), word(c, 0)), 16000, 500);
   EXPECT_NEAR(differing_bits(word(a, 0), word(a, 1)), 16000, 500);
@@ -143,10 +150,12 @@ TEST(Random, LogAndCosAreThoseOfTheLibrary) {
     auto const r = random_block(key, 0, static_cast<std::uint64_t>(i));
     double const u = uniform_from(r.w[0], r.w[1]);
     check(u);
-    check(std::ldexp(u, -(i % 53)));           // small
+    check(std::ldexp(u, -(i % 53)));            // small
     check(1.0 - std::ldexp(u, -(i % 53) - 1));  // near 1
   }
-  for (double u : {std::ldexp(1.0, -54), 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, std::sqrt(0.5), std::nextafter(1.0, 0.0), 1.0}) check(u);
+  for (double u : {std::ldexp(1.0, -54), 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, std::sqrt(0.5),
+                   std::nextafter(1.0, 0.0), 1.0})
+    check(u);
   EXPECT_LT(log_error, 5e-16);
   EXPECT_LT(cos_error, 1.5e-15);  // of which the library's argument, rounded to 2 pi u, is 9e-16
 }

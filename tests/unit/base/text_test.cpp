@@ -6,9 +6,9 @@ using namespace p3d::base;
 
 TEST(Nearest, FindsTheUsualMistakes) {
   std::vector<std::string> const known{"hidden", "layers", "heads", "kv_heads", "weight_decay", "lr"};
-  EXPECT_EQ(nearest("hiden", known), "hidden");             // left out
-  EXPECT_EQ(nearest("layerss", known), "layers");           // one too many
-  EXPECT_EQ(nearest("haeds", known), "heads");              // two swapped
+  EXPECT_EQ(nearest("hiden", known), "hidden");    // left out
+  EXPECT_EQ(nearest("layerss", known), "layers");  // one too many
+  EXPECT_EQ(nearest("haeds", known), "heads");     // two swapped
   EXPECT_EQ(nearest("weigth_decy", known), "weight_decay");
   EXPECT_EQ(nearest("heads", known), "heads");
 }
@@ -21,8 +21,8 @@ TEST(Nearest, SaysNothingWhenNothingIsNear) {
 }
 
 TEST(Nearest, AllowsTwoEditsOrAThirdOfTheWord) {
-  EXPECT_EQ(nearest("abcd", {"abxy"}), "abxy");          // two edits in four letters
-  EXPECT_EQ(nearest("abcd", {"axyz"}), "");              // three edits in four letters
+  EXPECT_EQ(nearest("abcd", {"abxy"}), "abxy");                          // two edits in four letters
+  EXPECT_EQ(nearest("abcd", {"axyz"}), "");                              // three edits in four letters
   EXPECT_EQ(nearest("abcdefghijkl", {"abcdefghwxyz"}), "abcdefghwxyz");  // four in twelve
   EXPECT_EQ(nearest("abcdefghijkl", {"abcdefgvwxyz"}), "");              // five in twelve
 }

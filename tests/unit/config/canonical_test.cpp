@@ -18,25 +18,77 @@ Config reparsed(Config const& config) {
 /// For each key a value that differs from the default and breaks no rule, with what else must change for that.
 std::map<std::string, std::vector<std::string>> const& changes() {
   static std::map<std::string, std::vector<std::string>> const map{
-      {"run.name", {"other"}}, {"run.seed", {"9223372036854775807"}}, {"run.steps", {"101"}}, {"run.output_dir", {"/x/y"}},
-      {"run.log_every", {"11"}}, {"run.eval_every", {"3"}}, {"run.eval_batches", {"0"}}, {"run.precision", {"fp64"}},
-      {"run.ceiling", {"false"}}, {"run.deterministic", {"false"}},
-      {"model.preset", {"gpt2-tiny"}}, {"model.vocab_size", {"50257"}}, {"model.hidden", {"72"}}, {"model.layers", {"5"}},
-      {"model.heads", {"8"}}, {"model.kv_heads", {"1"}}, {"model.ffn", {"123"}}, {"model.seq_len", {"65"}}, {"model.norm", {"rmsnorm"}},
-      {"model.position", {"rope"}}, {"model.activation", {"swiglu"}}, {"model.bias", {"false"}}, {"model.tied_embeddings", {"false"}},
-      {"model.dropout", {"0.1"}}, {"model.rope_theta", {"1234.5"}}, {"model.norm_eps", {"1e-6"}},
-      {"parallel.dp", {"3"}}, {"parallel.tp", {"2"}}, {"parallel.pp", {"2"}}, {"parallel.order", {"dp-pp-tp"}},
-      {"batch.micro", {"2"}}, {"batch.global", {"7"}}, {"batch.microbatches", {"7"}},
-      {"pipeline.schedule", {"gpipe"}}, {"pipeline.virtual_stages", {"1"}}, {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},
-      {"pipeline.lookahead", {"0"}}, {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}}, {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}}, {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
-      {"data.format", {"text"}}, {"data.path", {"[\"/a b\", '/c\"d']"}}, {"data.tokenizer", {}}, {"data.split", {"0.25"}},
-      {"optimizer.type", {"sgd"}}, {"optimizer.lr", {"3e-4"}}, {"optimizer.min_lr", {"0"}}, {"optimizer.lr_schedule", {"linear"}},
-      {"optimizer.warmup_steps", {"7"}}, {"optimizer.beta1", {"0.8"}}, {"optimizer.beta2", {"0.999"}}, {"optimizer.eps", {"1e-9"}},
-      {"optimizer.weight_decay", {"0"}}, {"optimizer.grad_clip", {"0.30000000000000004"}}, {"comm.timeout_s", {"1e22"}},
-      {"comm.bucket_mb", {"0.001"}}, {"comm.gpu_aware", {"off"}}, {"comm.allreduce", {"tree"}}, {"sample.tokens", {"7"}}, {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
-      {"sample.temperature", {"0"}}, {"run.trace", {"true"}}, {"run.time_limit", {"90s"}}, {"checkpoint.dir", {"/x/z"}}, {"checkpoint.every", {"\"30min\""}},
-      {"checkpoint.keep", {"0"}}, {"checkpoint.resume", {"none"}}, {"checkpoint.load", {"weights", std::string("checkpoint.resume=") + P3D_SOURCE_DIR + "/LICENSE"}},
-      {"checkpoint.async", {"false"}}, {"checkpoint.buffer_mb", {"7"}}, {"checkpoint.on_error", {"continue"}}};
+      {"run.name", {"other"}},
+      {"run.seed", {"9223372036854775807"}},
+      {"run.steps", {"101"}},
+      {"run.output_dir", {"/x/y"}},
+      {"run.log_every", {"11"}},
+      {"run.eval_every", {"3"}},
+      {"run.eval_batches", {"0"}},
+      {"run.precision", {"fp64"}},
+      {"run.ceiling", {"false"}},
+      {"run.deterministic", {"false"}},
+      {"model.preset", {"gpt2-tiny"}},
+      {"model.vocab_size", {"50257"}},
+      {"model.hidden", {"72"}},
+      {"model.layers", {"5"}},
+      {"model.heads", {"8"}},
+      {"model.kv_heads", {"1"}},
+      {"model.ffn", {"123"}},
+      {"model.seq_len", {"65"}},
+      {"model.norm", {"rmsnorm"}},
+      {"model.position", {"rope"}},
+      {"model.activation", {"swiglu"}},
+      {"model.bias", {"false"}},
+      {"model.tied_embeddings", {"false"}},
+      {"model.dropout", {"0.1"}},
+      {"model.rope_theta", {"1234.5"}},
+      {"model.norm_eps", {"1e-6"}},
+      {"parallel.dp", {"3"}},
+      {"parallel.tp", {"2"}},
+      {"parallel.pp", {"2"}},
+      {"parallel.order", {"dp-pp-tp"}},
+      {"batch.micro", {"2"}},
+      {"batch.global", {"7"}},
+      {"batch.microbatches", {"7"}},
+      {"pipeline.schedule", {"gpipe"}},
+      {"pipeline.virtual_stages", {"1"}},
+      {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},
+      {"pipeline.lookahead", {"0"}},
+      {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}},
+      {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}},
+      {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
+      {"data.format", {"text"}},
+      {"data.path", {"[\"/a b\", '/c\"d']"}},
+      {"data.tokenizer", {}},
+      {"data.split", {"0.25"}},
+      {"optimizer.type", {"sgd"}},
+      {"optimizer.lr", {"3e-4"}},
+      {"optimizer.min_lr", {"0"}},
+      {"optimizer.lr_schedule", {"linear"}},
+      {"optimizer.warmup_steps", {"7"}},
+      {"optimizer.beta1", {"0.8"}},
+      {"optimizer.beta2", {"0.999"}},
+      {"optimizer.eps", {"1e-9"}},
+      {"optimizer.weight_decay", {"0"}},
+      {"optimizer.grad_clip", {"0.30000000000000004"}},
+      {"comm.timeout_s", {"1e22"}},
+      {"comm.bucket_mb", {"0.001"}},
+      {"comm.gpu_aware", {"off"}},
+      {"comm.allreduce", {"tree"}},
+      {"sample.tokens", {"7"}},
+      {"sample.prompt", {"\"a\\\"b\\\\c\\n\\t\\u0001\xc3\xa9\""}},
+      {"sample.temperature", {"0"}},
+      {"run.trace", {"true"}},
+      {"run.time_limit", {"90s"}},
+      {"checkpoint.dir", {"/x/z"}},
+      {"checkpoint.every", {"\"30min\""}},
+      {"checkpoint.keep", {"0"}},
+      {"checkpoint.resume", {"none"}},
+      {"checkpoint.load", {"weights", std::string("checkpoint.resume=") + P3D_SOURCE_DIR + "/LICENSE"}},
+      {"checkpoint.async", {"false"}},
+      {"checkpoint.buffer_mb", {"7"}},
+      {"checkpoint.on_error", {"continue"}}};
   return map;
 }
 
@@ -56,7 +108,8 @@ TEST(Canonical, EveryKeyIsCoveredHere) {
 }
 
 TEST(Canonical, EveryKeyChangesTheTextAndTheHashAndIsReproduced) {
-  std::string const base_text = std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
+  std::string const base_text =
+      std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
   auto const base = good(base_text);
   std::set<std::uint64_t> hashes{hash(base)};
   std::set<std::string> texts{canonical_toml(base)};
@@ -65,7 +118,8 @@ TEST(Canonical, EveryKeyChangesTheTextAndTheHashAndIsReproduced) {
     auto const config = changed(key);
     EXPECT_NE(config, base) << key;
     EXPECT_TRUE(texts.insert(canonical_toml(config)).second || key == "batch.microbatches") << key;
-    EXPECT_TRUE(hashes.insert(hash(config)).second || key == "batch.microbatches") << key;  // the same as batch.global = 7
+    EXPECT_TRUE(hashes.insert(hash(config)).second || key == "batch.microbatches")
+        << key;  // the same as batch.global = 7
     EXPECT_NE(hash(config), hash(base)) << key;
     EXPECT_EQ(reparsed(config), config) << key;
     EXPECT_EQ(canonical_toml(reparsed(config)), canonical_toml(config)) << key;
@@ -77,8 +131,10 @@ TEST(Canonical, HoldsEveryKeyOnceAndInOrder) {
   std::vector<std::string> written, known;
   std::string section;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
-    else if (auto const equals = line.find(" = "); equals != line.npos) written.push_back(section + "." + line.substr(0, equals));
+    if (line.starts_with('['))
+      section = line.substr(1, line.size() - 2);
+    else if (auto const equals = line.find(" = "); equals != line.npos)
+      written.push_back(section + "." + line.substr(0, equals));
   }
   for (auto const& help : key_help()) known.push_back(help.key);
   EXPECT_EQ(written, known);
@@ -111,7 +167,8 @@ TEST(Canonical, FloatsAreTheShortestThatReadBackTheSame) {
 }
 
 TEST(Canonical, EqualInputsOfDifferentSpellingHashTheSame) {
-  EXPECT_EQ(hash(good("[optimizer]\nlr = 0.001\n[run]\nsteps = 1_000\n")), hash(good("[run]\nsteps = 1000\n", {"optimizer.lr=1e-3"})));
+  EXPECT_EQ(hash(good("[optimizer]\nlr = 0.001\n[run]\nsteps = 1_000\n")),
+            hash(good("[run]\nsteps = 1000\n", {"optimizer.lr=1e-3"})));
   EXPECT_EQ(hash(good("[model]\ndropout = -0.0\n")), hash(good("[model]\ndropout = 0\n")));
 }
 

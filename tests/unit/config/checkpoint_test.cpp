@@ -18,14 +18,16 @@ TEST(CheckpointKeys, EveryIsStepsOrTime) {
     std::int64_t seconds;
     char const* back;
   };
-  for (auto const& c : {Case{"90s", 90, "90s"}, Case{"30min", 1800, "30min"}, Case{"120min", 7200, "2h"}, Case{"1.5h", 5400, "90min"}}) {
+  for (auto const& c : {Case{"90s", 90, "90s"}, Case{"30min", 1800, "30min"}, Case{"120min", 7200, "2h"},
+                        Case{"1.5h", 5400, "90min"}}) {
     auto const config = good(base_text, {std::string("checkpoint.every=\"") + c.text + '"'});
     EXPECT_EQ(config.checkpoint.period.seconds, c.seconds) << c.text;
     EXPECT_EQ(config.checkpoint.every, 0);
     EXPECT_TRUE(config.checkpoint.on());
     EXPECT_EQ(to_string(config.checkpoint.period), c.back);
   }
-  for (char const* text : {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"", "true"}) {
+  for (char const* text :
+       {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"", "true"}) {
     auto const result = parse_text(base_text, "t", "/", {std::string("checkpoint.every=") + text}, 1);
     ASSERT_EQ(result.faults.size(), 1u) << text;
     EXPECT_EQ(result.faults[0].key, "checkpoint.every");

@@ -22,7 +22,8 @@ TEST(Derive, KvHeadsFollowHeads) {
 
 TEST(Derive, FfnFollowsHiddenAndActivation) {
   EXPECT_EQ(good("[model]\nhidden = 100\n").model.ffn, 400);
-  // 8/3 hidden, rounded up to a multiple of 16: 8/3 * 96 = 256, 8/3 * 100 = 266.7 -> 272, 8/3 * 102 = 272, 8/3 * 4096 -> 10928.
+  // 8/3 hidden, rounded up to a multiple of 16: 8/3 * 96 = 256, 8/3 * 100 = 266.7 -> 272, 8/3 * 102 = 272, 8/3 * 4096
+  // -> 10928.
   auto const swiglu = [](int hidden) {
     return good("[model]\nactivation = \"swiglu\"\nheads = 2\nhidden = " + std::to_string(hidden) + "\n").model.ffn;
   };
@@ -44,9 +45,10 @@ TEST(Derive, TheBatch) {
     char const* text;
     int micro, microbatches, global;
   };
-  for (auto const& row : {Row{"", 1, 2, 6},  // microbatches = pp
-                          Row{"micro = 4", 4, 2, 24}, Row{"micro = 2\nglobal = 60", 2, 10, 60}, Row{"microbatches = 5", 1, 5, 15},
-                          Row{"micro = 2\nmicrobatches = 5", 2, 5, 30}, Row{"micro = 2\nglobal = 30\nmicrobatches = 5", 2, 5, 30}}) {
+  for (auto const& row :
+       {Row{"", 1, 2, 6},  // microbatches = pp
+        Row{"micro = 4", 4, 2, 24}, Row{"micro = 2\nglobal = 60", 2, 10, 60}, Row{"microbatches = 5", 1, 5, 15},
+        Row{"micro = 2\nmicrobatches = 5", 2, 5, 30}, Row{"micro = 2\nglobal = 30\nmicrobatches = 5", 2, 5, 30}}) {
     auto const b = good(std::string("[parallel]\ndp = 3\npp = 2\n[batch]\n") + row.text + "\n").batch;
     EXPECT_EQ(b.micro, row.micro) << row.text;
     EXPECT_EQ(b.microbatches, row.microbatches) << row.text;
@@ -66,13 +68,12 @@ TEST(Derive, PathsAreAbsoluteAndStartAtTheRightFolder) {
   EXPECT_EQ(good("[run]\noutput_dir = \"./x/../y/\"\n").run.output_dir, here + "/y");
   EXPECT_EQ(good("[run]\noutput_dir = \"/a/b\"\n").run.output_dir, "/a/b");
   std::string const root = P3D_SOURCE_DIR;
-  EXPECT_EQ(good("[data]\npath = [\"inputs/../LICENSE\", \"src/\"]\n").data.path, (std::vector<std::string>{root + "/LICENSE", root + "/src"}));
+  EXPECT_EQ(good("[data]\npath = [\"inputs/../LICENSE\", \"src/\"]\n").data.path,
+            (std::vector<std::string>{root + "/LICENSE", root + "/src"}));
   EXPECT_EQ(good("", {"data.path=abc"}).data.path, (std::vector<std::string>{here + "/abc"}));
 }
 
-TEST(Derive, IntegersAreNumbers) {
-  EXPECT_EQ(good("[optimizer]\nlr = 1\ngrad_clip = 2\n").optimizer.grad_clip, 2.0);
-}
+TEST(Derive, IntegersAreNumbers) { EXPECT_EQ(good("[optimizer]\nlr = 1\ngrad_clip = 2\n").optimizer.grad_clip, 2.0); }
 
 }  // namespace
 }  // namespace p3d::config::test

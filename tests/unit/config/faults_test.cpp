@@ -28,74 +28,117 @@ TEST_P(OneKey, GivesOneFault) {
   expect_contains(fault.fix, c.fix);
 }
 
-INSTANTIATE_TEST_SUITE_P(Unknown, OneKey, testing::Values(
-    FaultCase{"[model]\nhiden = 4\n", "model.hiden", "t.toml:2:1", "a key of [model]: preset,", "hiden", "did you mean hidden?"},
-    FaultCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2", "run, model, parallel", "[modle]", "did you mean [model]?"},
-    FaultCase{"[zzzzzz]\na = 3\n", "zzzzzz", "t.toml:1:2", "a section", "[zzzzzz]", "remove it"},
-    FaultCase{"hidden = 4\n", "hidden", "t.toml:1:1", "a section", "outside of any section", "did you mean hidden below [model]?"},
-    FaultCase{"[model]\nlr = 4\n", "model.lr", "t.toml:2:1", "a key of [model]", "lr", "did you mean lr below [optimizer]?"},
-    FaultCase{"[run]\n\n  zzzzzzzzzzzz = 4\n", "run.zzzzzzzzzzzz", "t.toml:3:3", "a key of [run]", "zzzzzzzzzzzz", "--help-input"},
-    FaultCase{"[parallel]\nzz.y = 4\n", "parallel.zz", "t.toml:2:1", "dp, tp, pp, order", "zz", "did you mean"},
-    FaultCase{"model = 3\n", "model", "t.toml:1:1", "[model] as a section", "the integer 3", "write [model]"},
-    FaultCase{"[[run]]\nsteps = 3\n", "run", "t.toml:1:3", "[run] as a section", "a list", "write [run]"}));
+INSTANTIATE_TEST_SUITE_P(
+    Unknown, OneKey,
+    testing::Values(
+        FaultCase{"[model]\nhiden = 4\n", "model.hiden", "t.toml:2:1", "a key of [model]: preset,", "hiden",
+                  "did you mean hidden?"},
+        FaultCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2", "run, model, parallel", "[modle]",
+                  "did you mean [model]?"},
+        FaultCase{"[zzzzzz]\na = 3\n", "zzzzzz", "t.toml:1:2", "a section", "[zzzzzz]", "remove it"},
+        FaultCase{"hidden = 4\n", "hidden", "t.toml:1:1", "a section", "outside of any section",
+                  "did you mean hidden below [model]?"},
+        FaultCase{"[model]\nlr = 4\n", "model.lr", "t.toml:2:1", "a key of [model]", "lr",
+                  "did you mean lr below [optimizer]?"},
+        FaultCase{"[run]\n\n  zzzzzzzzzzzz = 4\n", "run.zzzzzzzzzzzz", "t.toml:3:3", "a key of [run]", "zzzzzzzzzzzz",
+                  "--help-input"},
+        FaultCase{"[parallel]\nzz.y = 4\n", "parallel.zz", "t.toml:2:1", "dp, tp, pp, order", "zz", "did you mean"},
+        FaultCase{"model = 3\n", "model", "t.toml:1:1", "[model] as a section", "the integer 3", "write [model]"},
+        FaultCase{"[[run]]\nsteps = 3\n", "run", "t.toml:1:3", "[run] as a section", "a list", "write [run]"}));
 
-INSTANTIATE_TEST_SUITE_P(Type, OneKey, testing::Values(
-    FaultCase{"[model]\nhidden = \"64\"\n", "model.hidden", "t.toml:2:10", "integer from 1", "the string \"64\"", "write 64"},
-    FaultCase{"[run]\nsteps = 1e3\n", "run.steps", "t.toml:2:9", "integer from 1", "the number 1000.0", "write 1000"},
-    FaultCase{"[run]\nsteps = 1.5\n", "run.steps", "t.toml:2:9", "integer from 1", "the number 1.5", "write an integer"},
-    FaultCase{"[run]\nsteps = true\n", "run.steps", "t.toml:2:9", "integer from 1", "the boolean true", "write an integer"},
-    FaultCase{"[run]\nsteps = [3]\n", "run.steps", "t.toml:2:9", "integer from 1", "a list", "write an integer"},
-    FaultCase{"[run]\nname = 3\n", "run.name", "t.toml:2:8", "string", "the integer 3", "double quotes"},
-    FaultCase{"[run]\nname = 2024-01-01\n", "run.name", "t.toml:2:8", "string", "a date", "double quotes"},
-    FaultCase{"[model]\nbias = 1\n", "model.bias", "t.toml:2:8", "true | false", "the integer 1", "write true or false"},
-    FaultCase{"[model]\nbias = \"true\"\n", "model.bias", "t.toml:2:8", "true | false", "the string", "without quotes"},
-    FaultCase{"[optimizer]\nlr = \"1e-3\"\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "the string", "write 0.001"},
-    FaultCase{"[optimizer]\nlr = {}\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "a table", "write a number"},
-    FaultCase{"[data]\nformat = \"synthetic\"\npath = 3\n", "data.path", "t.toml:3:8", "list of strings", "the integer 3", "double quotes"},
-    FaultCase{"[data]\nformat = \"synthetic\"\npath = [\"a\",\n  3]\n", "data.path", "t.toml:4:3", "list of strings", "the integer 3", "double quotes"},
-    FaultCase{"[pipeline]\nlayers_per_stage = 2\n", "pipeline.layers_per_stage", "t.toml:2:20", "\"even\" | \"cost\" | list", "the integer 2", "[3, 3, 2]"},
-    FaultCase{"[pipeline]\nlayers_per_stage = [1, \"1\"]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list", "the string \"1\" in the list", "write 1"},
-    FaultCase{"[pipeline]\nlayers_per_stage = [1, -1]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list", "-1 in the list", "set it to 0 or more"},
-    FaultCase{"[pipeline]\nlayers_per_stage = []\n", "pipeline.layers_per_stage", "t.toml:2:20", "list", "an empty list", "stages"}));
+INSTANTIATE_TEST_SUITE_P(
+    Type, OneKey,
+    testing::Values(
+        FaultCase{"[model]\nhidden = \"64\"\n", "model.hidden", "t.toml:2:10", "integer from 1", "the string \"64\"",
+                  "write 64"},
+        FaultCase{"[run]\nsteps = 1e3\n", "run.steps", "t.toml:2:9", "integer from 1", "the number 1000.0",
+                  "write 1000"},
+        FaultCase{"[run]\nsteps = 1.5\n", "run.steps", "t.toml:2:9", "integer from 1", "the number 1.5",
+                  "write an integer"},
+        FaultCase{"[run]\nsteps = true\n", "run.steps", "t.toml:2:9", "integer from 1", "the boolean true",
+                  "write an integer"},
+        FaultCase{"[run]\nsteps = [3]\n", "run.steps", "t.toml:2:9", "integer from 1", "a list", "write an integer"},
+        FaultCase{"[run]\nname = 3\n", "run.name", "t.toml:2:8", "string", "the integer 3", "double quotes"},
+        FaultCase{"[run]\nname = 2024-01-01\n", "run.name", "t.toml:2:8", "string", "a date", "double quotes"},
+        FaultCase{"[model]\nbias = 1\n", "model.bias", "t.toml:2:8", "true | false", "the integer 1",
+                  "write true or false"},
+        FaultCase{"[model]\nbias = \"true\"\n", "model.bias", "t.toml:2:8", "true | false", "the string",
+                  "without quotes"},
+        FaultCase{"[optimizer]\nlr = \"1e-3\"\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "the string",
+                  "write 0.001"},
+        FaultCase{"[optimizer]\nlr = {}\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "a table", "write a number"},
+        FaultCase{"[data]\nformat = \"synthetic\"\npath = 3\n", "data.path", "t.toml:3:8", "list of strings",
+                  "the integer 3", "double quotes"},
+        FaultCase{"[data]\nformat = \"synthetic\"\npath = [\"a\",\n  3]\n", "data.path", "t.toml:4:3",
+                  "list of strings", "the integer 3", "double quotes"},
+        FaultCase{"[pipeline]\nlayers_per_stage = 2\n", "pipeline.layers_per_stage", "t.toml:2:20",
+                  "\"even\" | \"cost\" | list", "the integer 2", "[3, 3, 2]"},
+        FaultCase{"[pipeline]\nlayers_per_stage = [1, \"1\"]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list",
+                  "the string \"1\" in the list", "write 1"},
+        FaultCase{"[pipeline]\nlayers_per_stage = [1, -1]\n", "pipeline.layers_per_stage", "t.toml:2:24", "list",
+                  "-1 in the list", "set it to 0 or more"},
+        FaultCase{"[pipeline]\nlayers_per_stage = []\n", "pipeline.layers_per_stage", "t.toml:2:20", "list",
+                  "an empty list", "stages"}));
 
-INSTANTIATE_TEST_SUITE_P(Choice, OneKey, testing::Values(
-    FaultCase{"[model]\nnorm = \"layernrom\"\n", "model.norm", "t.toml:2:8", "layernorm | rmsnorm", "\"layernrom\"", "did you mean \"layernorm\"?"},
-    FaultCase{"[model]\nnorm = \"batchnormalization\"\n", "model.norm", "t.toml:2:8", "layernorm | rmsnorm", "\"batchnormalization\"", "use one of: layernorm, rmsnorm"},
-    FaultCase{"[model]\npreset = \"gpt2-tny\"\n", "model.preset", "t.toml:2:10", "gpt2-tiny | ", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"},
-    FaultCase{"[pipeline]\nschedule = \"1f1\"\n", "pipeline.schedule", "t.toml:2:12", "| gpipe | ", "\"1f1\"", "did you mean \"1f1b\"?"},
-    FaultCase{"[comm]\nallreduce = \"shred\"\n", "comm.allreduce", "t.toml:2:13", "auto | mpi | ring | tree | hierarchical | shared", "\"shred\"", "did you mean \"shared\"?"},
-    FaultCase{"[run]\nprecision = 64\n", "run.precision", "t.toml:2:13", "fp64 | fp32", "the integer 64", "use one of: fp64, fp32"},
-    FaultCase{"[pipeline]\nlayers_per_stage = \"evn\"\n", "pipeline.layers_per_stage", "t.toml:2:20", "\"even\" | \"cost\"", "\"evn\"", "did you mean \"even\"?"},
-    FaultCase{"[parallel]\norder = \"tp-pp\"\n", "parallel.order", "t.toml:2:9",
-         "tp-pp-dp | tp-dp-pp | pp-tp-dp | pp-dp-tp | dp-tp-pp | dp-pp-tp", "\"tp-pp\"", "tp-pp-dp"}));
+INSTANTIATE_TEST_SUITE_P(
+    Choice, OneKey,
+    testing::Values(FaultCase{"[model]\nnorm = \"layernrom\"\n", "model.norm", "t.toml:2:8", "layernorm | rmsnorm",
+                              "\"layernrom\"", "did you mean \"layernorm\"?"},
+                    FaultCase{"[model]\nnorm = \"batchnormalization\"\n", "model.norm", "t.toml:2:8",
+                              "layernorm | rmsnorm", "\"batchnormalization\"", "use one of: layernorm, rmsnorm"},
+                    FaultCase{"[model]\npreset = \"gpt2-tny\"\n", "model.preset", "t.toml:2:10", "gpt2-tiny | ",
+                              "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"},
+                    FaultCase{"[pipeline]\nschedule = \"1f1\"\n", "pipeline.schedule", "t.toml:2:12", "| gpipe | ",
+                              "\"1f1\"", "did you mean \"1f1b\"?"},
+                    FaultCase{"[comm]\nallreduce = \"shred\"\n", "comm.allreduce", "t.toml:2:13",
+                              "auto | mpi | ring | tree | hierarchical | shared", "\"shred\"",
+                              "did you mean \"shared\"?"},
+                    FaultCase{"[run]\nprecision = 64\n", "run.precision", "t.toml:2:13", "fp64 | fp32",
+                              "the integer 64", "use one of: fp64, fp32"},
+                    FaultCase{"[pipeline]\nlayers_per_stage = \"evn\"\n", "pipeline.layers_per_stage", "t.toml:2:20",
+                              "\"even\" | \"cost\"", "\"evn\"", "did you mean \"even\"?"},
+                    FaultCase{"[parallel]\norder = \"tp-pp\"\n", "parallel.order", "t.toml:2:9",
+                              "tp-pp-dp | tp-dp-pp | pp-tp-dp | pp-dp-tp | dp-tp-pp | dp-pp-tp", "\"tp-pp\"",
+                              "tp-pp-dp"}));
 
-INSTANTIATE_TEST_SUITE_P(Range, OneKey, testing::Values(
-    FaultCase{"[run]\nsteps = 0\n", "run.steps", "t.toml:2:9", "integer from 1", "0", "set it to 1 or more"},
-    FaultCase{"[run]\nseed = -1\n", "run.seed", "t.toml:2:8", "integer >= 0", "-1", "set it to 0 or more"},
-    FaultCase{"[run]\nname = \"\"\n", "run.name", "t.toml:2:8", "not empty", "an empty string", "at least one character"},
-    FaultCase{"[run]\noutput_dir = \"\"\n", "run.output_dir", "t.toml:2:14", "not empty", "an empty string", "at least one character"},
-    FaultCase{"[model]\nhidden = -64\n", "model.hidden", "t.toml:2:10", "integer from 1", "-64", "1 or more"},
-    FaultCase{"[model]\nhidden = 99999999999\n", "model.hidden", "t.toml:2:10", "to 1048576", "99999999999", "1048576 or less"},
-    FaultCase{"[model]\ndropout = 1.0\n", "model.dropout", "t.toml:2:11", "[0, 1)", "1", "less than 1"},
-    FaultCase{"[model]\ndropout = -0.1\n", "model.dropout", "t.toml:2:11", "[0, 1)", "-0.1", "at least 0"},
-    FaultCase{"[model]\nrope_theta = 0\n", "model.rope_theta", "t.toml:2:14", "> 0", "0", "more than 0"},
-    FaultCase{"[data]\nformat = \"synthetic\"\nsplit = 0.91\n", "data.split", "t.toml:3:9", "[0, 0.9]", "0.91", "at most 0.9"},
-    FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", ">= 0", "-0.001", "at least 0"},
-    FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", ">= 0", "nan", "finite"},
-    FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", ">= 0", "inf", "finite"},
-    FaultCase{"[optimizer]\nbeta1 = 1\n", "optimizer.beta1", "t.toml:2:9", "[0, 1)", "1", "less than 1"},
-    FaultCase{"[optimizer]\nbeta2 = -0.5\n", "optimizer.beta2", "t.toml:2:9", "[0, 1)", "-0.5", "at least 0"},
-    FaultCase{"[optimizer]\neps = 0\n", "optimizer.eps", "t.toml:2:7", "> 0", "0", "more than 0"},
-    FaultCase{"[comm]\ntimeout_s = 0\n", "comm.timeout_s", "t.toml:2:13", "> 0", "0", "more than 0"},
-    FaultCase{"[parallel]\ntp = 0\n", "parallel.tp", "t.toml:2:6", "from 1", "0", "1 or more"},
-    FaultCase{"[batch]\nmicro = 0\n", "batch.micro", "t.toml:2:9", "from 1", "0", "1 or more"}));
+INSTANTIATE_TEST_SUITE_P(
+    Range, OneKey,
+    testing::Values(
+        FaultCase{"[run]\nsteps = 0\n", "run.steps", "t.toml:2:9", "integer from 1", "0", "set it to 1 or more"},
+        FaultCase{"[run]\nseed = -1\n", "run.seed", "t.toml:2:8", "integer >= 0", "-1", "set it to 0 or more"},
+        FaultCase{"[run]\nname = \"\"\n", "run.name", "t.toml:2:8", "not empty", "an empty string",
+                  "at least one character"},
+        FaultCase{"[run]\noutput_dir = \"\"\n", "run.output_dir", "t.toml:2:14", "not empty", "an empty string",
+                  "at least one character"},
+        FaultCase{"[model]\nhidden = -64\n", "model.hidden", "t.toml:2:10", "integer from 1", "-64", "1 or more"},
+        FaultCase{"[model]\nhidden = 99999999999\n", "model.hidden", "t.toml:2:10", "to 1048576", "99999999999",
+                  "1048576 or less"},
+        FaultCase{"[model]\ndropout = 1.0\n", "model.dropout", "t.toml:2:11", "[0, 1)", "1", "less than 1"},
+        FaultCase{"[model]\ndropout = -0.1\n", "model.dropout", "t.toml:2:11", "[0, 1)", "-0.1", "at least 0"},
+        FaultCase{"[model]\nrope_theta = 0\n", "model.rope_theta", "t.toml:2:14", "> 0", "0", "more than 0"},
+        FaultCase{"[data]\nformat = \"synthetic\"\nsplit = 0.91\n", "data.split", "t.toml:3:9", "[0, 0.9]", "0.91",
+                  "at most 0.9"},
+        FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", ">= 0", "-0.001", "at least 0"},
+        FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", ">= 0", "nan", "finite"},
+        FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", ">= 0", "inf", "finite"},
+        FaultCase{"[optimizer]\nbeta1 = 1\n", "optimizer.beta1", "t.toml:2:9", "[0, 1)", "1", "less than 1"},
+        FaultCase{"[optimizer]\nbeta2 = -0.5\n", "optimizer.beta2", "t.toml:2:9", "[0, 1)", "-0.5", "at least 0"},
+        FaultCase{"[optimizer]\neps = 0\n", "optimizer.eps", "t.toml:2:7", "> 0", "0", "more than 0"},
+        FaultCase{"[comm]\ntimeout_s = 0\n", "comm.timeout_s", "t.toml:2:13", "> 0", "0", "more than 0"},
+        FaultCase{"[parallel]\ntp = 0\n", "parallel.tp", "t.toml:2:6", "from 1", "0", "1 or more"},
+        FaultCase{"[batch]\nmicro = 0\n", "batch.micro", "t.toml:2:9", "from 1", "0", "1 or more"}));
 
-INSTANTIATE_TEST_SUITE_P(Syntax, OneKey, testing::Values(
-    FaultCase{"[run]\nname = abc\n", "", "t.toml:2:8", "valid TOML", "the line is: name = abc", "double quotes"},
-    FaultCase{"[run]\nsteps = 1\nsteps = 2\n", "", "t.toml:3:9", "valid TOML", "cannot redefine", "keep one of the two"},
-    FaultCase{"[run]\n[model]\n[run]\n", "", "t.toml:3:1", "valid TOML", "cannot redefine", "keep one of the two"},
-    FaultCase{"[run\nsteps = 1\n", "", "t.toml:1:5", "valid TOML", "[run", "correct this line"},
-    FaultCase{"[run]\nsteps = 99999999999999999999\n", "", "t.toml:2:29", "valid TOML", "64 bits", "correct this line"}));
+INSTANTIATE_TEST_SUITE_P(Syntax, OneKey,
+                         testing::Values(FaultCase{"[run]\nname = abc\n", "", "t.toml:2:8", "valid TOML",
+                                                   "the line is: name = abc", "double quotes"},
+                                         FaultCase{"[run]\nsteps = 1\nsteps = 2\n", "", "t.toml:3:9", "valid TOML",
+                                                   "cannot redefine", "keep one of the two"},
+                                         FaultCase{"[run]\n[model]\n[run]\n", "", "t.toml:3:1", "valid TOML",
+                                                   "cannot redefine", "keep one of the two"},
+                                         FaultCase{"[run\nsteps = 1\n", "", "t.toml:1:5", "valid TOML", "[run",
+                                                   "correct this line"},
+                                         FaultCase{"[run]\nsteps = 99999999999999999999\n", "", "t.toml:2:29",
+                                                   "valid TOML", "64 bits", "correct this line"}));
 
 TEST(Faults, AMissingFileIsNamedInFullWithTheCurrentFolderAndASimilarFile) {
   std::string const folder = std::string(P3D_SOURCE_DIR) + "/inputs/";
@@ -107,9 +150,7 @@ TEST(Faults, AMissingFileIsNamedInFullWithTheCurrentFolderAndASimilarFile) {
   expect_contains(fault.fix, "the current directory is /");
 }
 
-TEST(Faults, AFolderIsNoInput) {
-  expect_contains(only_fault(parse_file(P3D_SOURCE_DIR, {}, 1)).found, "is a folder");
-}
+TEST(Faults, AFolderIsNoInput) { expect_contains(only_fault(parse_file(P3D_SOURCE_DIR, {}, 1)).found, "is a folder"); }
 
 TEST(Faults, ALostValueCausesNoSecondFault) {
   // Each of these would break a rule with the default in place of what was meant.
@@ -123,13 +164,14 @@ TEST(Faults, ALostValueCausesNoSecondFault) {
 
 TEST(Faults, AllAtOnceInReadingOrder) {
   auto const result = parse(
-      "[run]\nsteps = 0\nname = 3\n[modell]\nlayers = 2\n[batch]\nglobal = 7\nmicro = 2\n[optimizer]\nlr = nan\nwarmup = 3\n",
+      "[run]\nsteps = 0\nname = 3\n[modell]\nlayers = 2\n[batch]\nglobal = 7\nmicro = 2\n[optimizer]\nlr = nan\nwarmup "
+      "= 3\n",
       {"parallel.tp=x", "run.sed=3"}, 4);
   EXPECT_FALSE(result.config);
   std::vector<std::string> found;
   for (auto const& fault : result.faults) found.push_back(fault.key);
-  EXPECT_EQ(found, (std::vector<std::string>{"run.steps", "run.name", "modell", "optimizer.lr", "optimizer.warmup", "parallel.tp",
-                                             "run.sed"}));
+  EXPECT_EQ(found, (std::vector<std::string>{"run.steps", "run.name", "modell", "optimizer.lr", "optimizer.warmup",
+                                             "parallel.tp", "run.sed"}));
   auto const text = format(result.faults);
   expect_contains(text, "the input has 7 faults");
   expect_contains(text, "7. run.sed\n   expected: ");

@@ -23,8 +23,9 @@ TEST(Override, ThePresetOfTheCommandLineReplacesTheFiles) {
 TEST(Override, TheLastOfTwoCounts) { EXPECT_EQ(good("", {"run.steps=3", "run.steps=4"}).run.steps, 4); }
 
 TEST(Override, ValuesAreTomlOrBareWords) {
-  auto const config = good("", {"run.name=my run", "run.precision=fp64", "pipeline.schedule=gpipe", "sample.prompt=", "model.bias=false",
-                                "optimizer.lr=3e-4", "data.path=[\"a\", '/b']", "pipeline.layers_per_stage=[2]"});
+  auto const config = good(
+      "", {"run.name=my run", "run.precision=fp64", "pipeline.schedule=gpipe", "sample.prompt=", "model.bias=false",
+           "optimizer.lr=3e-4", "data.path=[\"a\", '/b']", "pipeline.layers_per_stage=[2]"});
   EXPECT_EQ(config.run.name, "my run");
   EXPECT_EQ(config.run.precision, Precision::fp64);
   EXPECT_EQ(config.pipeline.schedule, "gpipe");
@@ -62,26 +63,27 @@ TEST_P(BadOverride, GivesOneFault) {
   expect_contains(fault.fix, c.fix);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, BadOverride, testing::Values(
-    OverrideCase{"other.toml", "other.toml", "other.toml", "one input file"},
-    OverrideCase{"run.steps", "run.steps", "run.steps", "run.steps=VALUE"},
-    OverrideCase{"run.stps=3", "run.stps", "run.stps", "did you mean run.steps?"},
-    OverrideCase{"runn.steps=3", "runn.steps", "runn.steps", "did you mean run.steps?"},
-    OverrideCase{"steps=3", "steps", "steps", "did you mean run.steps?"},
-    OverrideCase{"modl.hiden=3", "modl.hiden", "modl.hiden", "did you mean model.hidden?"},
-    OverrideCase{"qqq.zz=3", "qqq.zz", "qqq.zz", "--help-input"},
-    OverrideCase{"=3", "", "", "--help-input"},
-    OverrideCase{"run.steps=ten", "run.steps", "the string \"ten\"", "write an integer"},
-    OverrideCase{"run.steps=", "run.steps", "an empty string", "write an integer"},
-    OverrideCase{"run.steps=010", "run.steps", "the string \"010\"", "write 10"},
-    OverrideCase{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
-    OverrideCase{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
-    OverrideCase{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
-    OverrideCase{"run.name=5", "run.name", "the integer 5", "single quotes"},
-    OverrideCase{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
-    OverrideCase{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
-    OverrideCase{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
-    OverrideCase{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, BadOverride,
+    testing::Values(
+        OverrideCase{"other.toml", "other.toml", "other.toml", "one input file"},
+        OverrideCase{"run.steps", "run.steps", "run.steps", "run.steps=VALUE"},
+        OverrideCase{"run.stps=3", "run.stps", "run.stps", "did you mean run.steps?"},
+        OverrideCase{"runn.steps=3", "runn.steps", "runn.steps", "did you mean run.steps?"},
+        OverrideCase{"steps=3", "steps", "steps", "did you mean run.steps?"},
+        OverrideCase{"modl.hiden=3", "modl.hiden", "modl.hiden", "did you mean model.hidden?"},
+        OverrideCase{"qqq.zz=3", "qqq.zz", "qqq.zz", "--help-input"}, OverrideCase{"=3", "", "", "--help-input"},
+        OverrideCase{"run.steps=ten", "run.steps", "the string \"ten\"", "write an integer"},
+        OverrideCase{"run.steps=", "run.steps", "an empty string", "write an integer"},
+        OverrideCase{"run.steps=010", "run.steps", "the string \"010\"", "write 10"},
+        OverrideCase{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
+        OverrideCase{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
+        OverrideCase{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
+        OverrideCase{"run.name=5", "run.name", "the integer 5", "single quotes"},
+        OverrideCase{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
+        OverrideCase{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
+        OverrideCase{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
+        OverrideCase{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
 
 TEST(Override, ALineBreakSmugglesNothingIn) {
   EXPECT_EQ(only_fault(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");

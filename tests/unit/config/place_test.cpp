@@ -10,9 +10,10 @@ TEST(Place, LineAndColumn) {
     char const* text;
     char const* where;
   };
-  for (auto const& row : {Row{"# a comment\n\n[run]  # more\n   steps   =   0\n", "t.toml:4:16"}, Row{"[run]\r\nsteps = 0\r\n", "t.toml:2:9"},
-                          Row{"run.steps = 0\n", "t.toml:1:13"}, Row{"run = { steps = 0 }\n", "t.toml:1:17"},
-                          Row{"[run]\n\"steps\" = 0\n", "t.toml:2:11"}, Row{"[run]\n# \xc3\xa9\nsteps = 0", "t.toml:3:9"}}) {
+  for (auto const& row : {Row{"# a comment\n\n[run]  # more\n   steps   =   0\n", "t.toml:4:16"},
+                          Row{"[run]\r\nsteps = 0\r\n", "t.toml:2:9"}, Row{"run.steps = 0\n", "t.toml:1:13"},
+                          Row{"run = { steps = 0 }\n", "t.toml:1:17"}, Row{"[run]\n\"steps\" = 0\n", "t.toml:2:11"},
+                          Row{"[run]\n# \xc3\xa9\nsteps = 0", "t.toml:3:9"}}) {
     EXPECT_EQ(only_fault(parse(row.text)).where, row.where) << row.text;
   }
 }

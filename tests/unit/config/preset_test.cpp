@@ -36,10 +36,11 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
     char const* name;
     double billions;
   };
-  for (auto const& row : {Row{"gpt2-124m", 0.124}, Row{"gpt2-350m", 0.354}, Row{"gpt2-774m", 0.774}, Row{"gpt2-1558m", 1.558},
-                          Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
-                          Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016},
-                          Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030}, Row{"llama3-70b", 70.554}}) {
+  for (auto const& row :
+       {Row{"gpt2-124m", 0.124}, Row{"gpt2-350m", 0.354}, Row{"gpt2-774m", 0.774}, Row{"gpt2-1558m", 1.558},
+        Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
+        Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016}, Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030},
+        Row{"llama3-70b", 70.554}}) {
     EXPECT_NEAR(billions(preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }
@@ -54,7 +55,8 @@ TEST(Preset, TheTinyOnesDivideByManyLayouts) {
     EXPECT_EQ(m.vocab_size, 256);
     for (auto const* tp : {"1", "2", "3", "6"}) {
       for (auto const* pp : {"1", "3", "5", "7", "8"}) {
-        good("", {std::string("model.preset=") + name, std::string("parallel.tp=") + tp, std::string("parallel.pp=") + pp});
+        good("",
+             {std::string("model.preset=") + name, std::string("parallel.tp=") + tp, std::string("parallel.pp=") + pp});
       }
     }
   }

@@ -85,7 +85,8 @@ TEST(Permute, IsABijectionForEveryCount) {
 TEST(Permute, EpochsAndKeysDiffer) {
   auto order = [](std::uint64_t seed, std::uint64_t epoch) {
     std::vector<std::uint64_t> out;
-    for (std::uint64_t x = 0; x < 1000; ++x) out.push_back(permute(base::random_key(seed, "data.order"), epoch, x, 1000));
+    for (std::uint64_t x = 0; x < 1000; ++x)
+      out.push_back(permute(base::random_key(seed, "data.order"), epoch, x, 1000));
     return out;
   };
   std::set<std::vector<std::uint64_t>> all;
@@ -157,11 +158,13 @@ TEST(Sampler, TooFewTokensSaysHowManyAreNeeded) {
     return std::string("none");
   };
   EXPECT_EQ(error(99, 0.0), "none");
-  EXPECT_EQ(error(100, 0.0), "at least 101 training tokens (model.seq_len + 1) | 100 of the 100 tokens (data.split = 0) | "
-                             "add text, or lower model.seq_len or data.split");
+  EXPECT_EQ(error(100, 0.0),
+            "at least 101 training tokens (model.seq_len + 1) | 100 of the 100 tokens (data.split = 0) | "
+            "add text, or lower model.seq_len or data.split");
   EXPECT_EQ(error(9, 0.1), "none");
-  EXPECT_EQ(error(10, 0.1), "at least 11 held-out tokens (model.seq_len + 1) | 10 of the 100 tokens (data.split = 0.1) | "
-                            "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
+  EXPECT_EQ(error(10, 0.1),
+            "at least 11 held-out tokens (model.seq_len + 1) | 10 of the 100 tokens (data.split = 0.1) | "
+            "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
   auto c = settings(10, 0.1);
   c.run.eval_batches = 0;
   EXPECT_NO_THROW(Sampler(source, c));

@@ -19,7 +19,7 @@ std::vector<int> tokens(TokenSource const& source, std::int64_t first, std::size
 // From an implementation of the definition in Python integers (Philox included).
 TEST(Synthetic, KnownTokens) {
   EXPECT_EQ(tokens(*make_synthetic(7, 50), 0, 24), (std::vector<int>{40, 37, 16, 19, 40, 37, 16, 19, 40, 37, 16, 19,
-                                                                      40, 37, 16, 19, 40, 37, 16, 2, 21, 4, 35, 2}));
+                                                                     40, 37, 16, 19, 40, 37, 16, 2,  21, 4,  35, 2}));
 }
 
 TEST(Synthetic, AnyPlaceReadsAsFromTheStart) {

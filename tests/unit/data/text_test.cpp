@@ -56,10 +56,11 @@ TEST(TextFiles, TheSameFileIsReadOnce) {
   test::TempDir const dir;
   auto const file = dir.write("corpus/x.txt", "x");
   dir.write("other/y.txt", "y");
-  fs::create_symlink(file, dir.path() / "corpus/link.txt");          // to a file met under its own name too
+  fs::create_symlink(file, dir.path() / "corpus/link.txt");  // to a file met under its own name too
   fs::create_directory_symlink(dir.path() / "other", dir.path() / "corpus/more");
   fs::create_directory_symlink(dir.path() / "corpus", dir.path() / "other/circle");
-  EXPECT_EQ(names(find_text_files({dir / "corpus", file, dir / "corpus"})), (std::vector<std::string>{"link.txt", "y.txt"}));
+  EXPECT_EQ(names(find_text_files({dir / "corpus", file, dir / "corpus"})),
+            (std::vector<std::string>{"link.txt", "y.txt"}));
 }
 
 TEST(TextFiles, NothingToReadIsAnError) {
@@ -93,7 +94,8 @@ TEST(ByteText, FilesFollowEachOtherAsBytes) {
 
 TEST(ByteText, HashIsOfTheContentOnly) {
   test::TempDir const dir;
-  auto const abc = dir.write("abc", "abc"), ab = dir.write("ab", "ab"), c = dir.write("c", "c"), abd = dir.write("abd", "abd");
+  auto const abc = dir.write("abc", "abc"), ab = dir.write("ab", "ab"), c = dir.write("c", "c"),
+             abd = dir.write("abd", "abd");
   EXPECT_EQ(make_byte_text({abc}, 256)->hash(), 0x44bc2cf5ad770999u);  // XXH64("abc", seed 0), published
   EXPECT_EQ(text(*make_byte_text({ab, c}, 256)), "abc");
   EXPECT_EQ(make_byte_text({ab, c}, 256)->hash(), make_byte_text({abc}, 256)->hash());

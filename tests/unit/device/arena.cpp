@@ -16,8 +16,8 @@ TEST(Arena, PiecesAreAlignedAndDisjoint) {
   auto const a = arena.take<float>(3);
   auto const b = arena.take<double>(4, 5);
   auto const c = arena.take<float>(1);
-  for (void const* p : {static_cast<void const*>(a.data()), static_cast<void const*>(b.data()),
-                        static_cast<void const*>(c.data())})
+  for (void const* p :
+       {static_cast<void const*>(a.data()), static_cast<void const*>(b.data()), static_cast<void const*>(c.data())})
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % Arena::alignment, 0u);
   EXPECT_EQ(reinterpret_cast<char*>(b.data()) - reinterpret_cast<char*>(a.data()), 64);
   EXPECT_EQ(reinterpret_cast<char*>(c.data()) - reinterpret_cast<char*>(b.data()), 192);

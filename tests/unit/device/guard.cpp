@@ -1,5 +1,5 @@
-// What device::guard_memory is for: the host must not touch device memory, nor a kernel a host copy, although both are the same
-// here. In builds with the address sanitizer and a host backend.
+// What device::guard_memory is for: the host must not touch device memory, nor a kernel a host copy, although both are
+// the same here. In builds with the address sanitizer and a host backend.
 
 #include <p3d/device/guard.hpp>
 

@@ -16,7 +16,7 @@ std::int64_t count_zeros(device::View1<float const> array) {
   std::int64_t sum = 0;
   Kokkos::parallel_reduce(
       "p3d::test::zeros", Kokkos::RangePolicy<device::ExecSpace>(0, static_cast<std::int64_t>(array.extent(0))),
-      KOKKOS_LAMBDA(std::int64_t i, std::int64_t& s) { s += array(i) == 0.0f ? 1 : 0; }, sum);
+      KOKKOS_LAMBDA(std::int64_t i, std::int64_t & s) { s += array(i) == 0.0f ? 1 : 0; }, sum);
   return sum;
 }
 
@@ -52,7 +52,8 @@ TEST(Memory, LargeArraysAreZeros) {
 
 TEST(Memory, LinuxIsAskedForHugePages) {
   if (!std::is_same_v<device::MemSpace, device::HostSpace>) GTEST_SKIP() << "memory of a device";
-  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled")) GTEST_SKIP() << "this system has no transparent huge pages";
+  if (!std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"))
+    GTEST_SKIP() << "this system has no transparent huge pages";
   auto const large = device::large_array<float>("p3d::test::large", 8 << 20);
   EXPECT_TRUE(wants_huge_pages(large.data() + large.extent(0) / 2));
   auto const small = device::large_array<float>("p3d::test::small", 1 << 16);

@@ -11,7 +11,9 @@
 namespace p3d::test {
 
 /// The value of an element: every array and place has its own.
-inline double value_of(std::size_t array, std::int64_t i) { return static_cast<double>(array + 1) * 1000003.0 + static_cast<double>(i) * 0.37; }
+inline double value_of(std::size_t array, std::int64_t i) {
+  return static_cast<double>(array + 1) * 1000003.0 + static_cast<double>(i) * 0.37;
+}
 
 inline std::vector<io::TableRow> small_table() {
   return {{.name = "embed.token.weight", .rows = 101, .cols = 96, .layer = -1, .decay = true},
@@ -33,8 +35,8 @@ inline io::CheckpointHeader small_header(io::Element element) {
   return h;
 }
 
-/// The parts of one rank and their memory: the embedding by padded rows over `comm`, the projection by columns, the second
-/// vector by columns, the first one replicated.
+/// The parts of one rank and their memory: the embedding by padded rows over `comm`, the projection by columns, the
+/// second vector by columns, the first one replicated.
 template <class T>
 struct SmallParts {
   std::vector<std::vector<T>> memory;
@@ -59,21 +61,24 @@ struct SmallParts {
           break;
         }
         case 1: p.replicas = &comm; break;
-        default:
-          p.col_begin = p.global_cols * r / n;
-          p.cols = p.global_cols * (r + 1) / n - p.col_begin;
+        default: p.col_begin = p.global_cols * r / n; p.cols = p.global_cols * (r + 1) / n - p.col_begin;
       }
       auto& m = memory[a];
       m.assign(static_cast<std::size_t>(p.rows * p.cols), T(-1));
       if (fill) {
         for (std::int64_t i = 0; i < p.rows; ++i) {
           for (std::int64_t j = 0; j < p.cols; ++j) {
-            m[static_cast<std::size_t>(i * p.cols + j)] = static_cast<T>(value_of(a, (p.row_begin + i) * p.global_cols + p.col_begin + j));
+            m[static_cast<std::size_t>(i * p.cols + j)] =
+                static_cast<T>(value_of(a, (p.row_begin + i) * p.global_cols + p.col_begin + j));
           }
         }
       }
-      p.copy_out = [&m](std::int64_t first, std::int64_t count, void* out) { std::memcpy(out, m.data() + first, static_cast<std::size_t>(count) * sizeof(T)); };
-      p.copy_in = [&m](std::int64_t first, std::int64_t count, void const* in) { std::memcpy(m.data() + first, in, static_cast<std::size_t>(count) * sizeof(T)); };
+      p.copy_out = [&m](std::int64_t first, std::int64_t count, void* out) {
+        std::memcpy(out, m.data() + first, static_cast<std::size_t>(count) * sizeof(T));
+      };
+      p.copy_in = [&m](std::int64_t first, std::int64_t count, void const* in) {
+        std::memcpy(m.data() + first, in, static_cast<std::size_t>(count) * sizeof(T));
+      };
       parts.push_back(std::move(p));
     }
   }

@@ -47,8 +47,10 @@ void write(std::string const& path, int ranks, bool async, std::int64_t buffer) 
     auto self = comm::Communicator::self();
     SmallParts<T> small(sub, self, true);
     io::CheckpointWriter writer(sub, {.buffer_bytes = buffer, .async = async, .verify = true});
-    writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(), true, small.parts);
-    for (auto& m : small.memory) std::fill(m.begin(), m.end(), T(7));  // the parts may change now: both ways are done with them
+    writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(), true,
+                 small.parts);
+    for (auto& m : small.memory)
+      std::fill(m.begin(), m.end(), T(7));  // the parts may change now: both ways are done with them
     auto const result = writer.finish();
     ASSERT_FALSE(result.error) << base::format(*result.error);
     EXPECT_TRUE(result.verified);
@@ -106,7 +108,8 @@ TEST(Checkpoint, HeaderTableAndPrecisionComeBack) {
   SmallParts<float> narrow(world(), self, true);
   io::load_parts(world(), file, Element::float64, wide.parts, 3000);
   for (std::size_t a = 0; a < wide.memory.size(); ++a) {
-    for (std::size_t i = 0; i < wide.memory[a].size(); ++i) ASSERT_EQ(wide.memory[a][i], static_cast<double>(narrow.memory[a][i]));
+    for (std::size_t i = 0; i < wide.memory[a].size(); ++i)
+      ASSERT_EQ(wide.memory[a][i], static_cast<double>(narrow.memory[a][i]));
   }
 }
 

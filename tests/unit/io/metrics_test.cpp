@@ -40,13 +40,15 @@ TEST(Metrics, LinesAreExactlyThis) {
 TEST(Metrics, ReadsBackTheSameBits) {
   test::TempDir const dir;
   using Limits = std::numeric_limits<double>;
-  std::vector<double> const hard{0.1,           2.0 / 3.0,           std::nextafter(1.0, 2.0), Limits::min(), Limits::max(),
-                                 Limits::denorm_min(), Limits::infinity(), -0.0,                     1e22};
+  std::vector<double> const hard{
+      0.1,  2.0 / 3.0, std::nextafter(1.0, 2.0), Limits::min(), Limits::max(), Limits::denorm_min(), Limits::infinity(),
+      -0.0, 1e22};
   std::vector<MetricsRow> rows;
   {
     io::MetricsWriter writer(dir.path().string());
     for (std::size_t i = 0; i < hard.size(); ++i) {
-      MetricsRow row{static_cast<std::int64_t>(i), std::int64_t{1} << 62, hard[i], hard[i], hard[i], hard[i], hard[i], {}};
+      MetricsRow row{
+          static_cast<std::int64_t>(i), std::int64_t{1} << 62, hard[i], hard[i], hard[i], hard[i], hard[i], {}};
       if (i % 2 == 0) row.eval_loss = hard[i];
       rows.push_back(row);
       writer.write(row);
@@ -75,7 +77,8 @@ TEST(Metrics, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
   test::TempDir const dir;
   std::filesystem::create_symlink("/dev/full", dir.path() / "metrics.csv");
-  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir.path().string()); }), (dir / "metrics.csv") + ": No space left on device");
+  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir.path().string()); }),
+            (dir / "metrics.csv") + ": No space left on device");
 }
 
 TEST(Metrics, OtherFilesAreRefusedWithTheLine) {

@@ -42,7 +42,7 @@ Vec swiglu_backward(Vec const& x, Vec const& dy) {
   return host(d);
 }
 
-Vec const gelu_x = random_values("gelu x", rows* cols, 2.0), dy = random_values("act dy", rows* cols),
+Vec const gelu_x = random_values("gelu x", rows*cols, 2.0), dy = random_values("act dy", rows*cols),
           swiglu_x = random_values("swiglu x", 2 * rows * cols, 2.0);
 
 TEST(Gelu, ForwardMatchesTheFormula) {

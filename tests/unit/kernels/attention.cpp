@@ -27,14 +27,15 @@ TEST_P(Attention, BackwardMatchesTheGradientWrittenOut) {
   expect_close(backward<float>(c, qkv, dout), expected, 1e-5, "dqkv, float");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, Attention,
-    // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
-    ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0}, Case{1, 523, 1, 1, 9, 0.2},
-                      Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
-                      Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0}, Case{1, 130, 3, 1, 37, 0.0},
-                      Case{2, 7, 2, 2, 6, 0.3}, Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5}),
-    [](auto const& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
+                         // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
+                         ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0},
+                                           Case{1, 523, 1, 1, 9, 0.2}, Case{2, 5, 2, 2, 6, 0.0},
+                                           Case{1, 1, 1, 1, 4, 0.0}, Case{1, 64, 1, 1, 32, 0.0},
+                                           Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0},
+                                           Case{1, 130, 3, 1, 37, 0.0}, Case{2, 7, 2, 2, 6, 0.3},
+                                           Case{1, 131, 4, 2, 20, 0.2}, Case{3, 64, 2, 1, 40, 0.5}),
+                         [](auto const& info) { return info.param.name(); });
 
 class AttentionGradient : public ::testing::TestWithParam<Case> {};
 TEST_P(AttentionGradient, MatchesFiniteDifferences) {
@@ -44,8 +45,8 @@ TEST_P(AttentionGradient, MatchesFiniteDifferences) {
                   backward<double>(c, qkv, dout), "dqkv");
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionGradient,
-                         ::testing::Values(Case{2, 5, 4, 2, 6, 0.0}, Case{1, 67, 1, 1, 3, 0.0}, Case{2, 6, 2, 1, 4, 0.4},
-                                           Case{1, 66, 2, 2, 2, 0.3}),
+                         ::testing::Values(Case{2, 5, 4, 2, 6, 0.0}, Case{1, 67, 1, 1, 3, 0.0},
+                                           Case{2, 6, 2, 1, 4, 0.4}, Case{1, 66, 2, 2, 2, 0.3}),
                          [](auto const& info) { return info.param.name(); });
 
 TEST(AttentionSplit, HeadsInTwoHalvesGiveTheSameNumbers) {
@@ -63,9 +64,9 @@ TEST(AttentionSplit, HeadsInTwoHalvesGiveTheSameNumbers) {
     auto const split = forward<double>(part, columns_of(qkv, whole.width(), ranges));
     std::vector<std::pair<std::int64_t, std::int64_t>> const out_range = {{2 * half * 10, 20}};
     expect_same(split.out, columns_of(all.out, whole.out_width(), out_range), "out");
-    expect_same(backward<double>(part, columns_of(qkv, whole.width(), ranges),
-                                 columns_of(dout, whole.out_width(), out_range)),
-                columns_of(gradient, whole.width(), ranges), "dqkv");
+    expect_same(
+        backward<double>(part, columns_of(qkv, whole.width(), ranges), columns_of(dout, whole.out_width(), out_range)),
+        columns_of(gradient, whole.width(), ranges), "dqkv");
   }
 }
 

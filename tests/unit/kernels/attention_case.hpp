@@ -22,7 +22,8 @@ struct Case {
   std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
   std::int64_t out_width() const { return heads * dim; }
   kernels::AttentionShape shape() const {
-    return {{first_sample, samples, seq}, heads, kv_heads, dim, first_head, 4, 1.0 / std::sqrt(static_cast<double>(dim))};
+    return {
+        {first_sample, samples, seq}, heads, kv_heads, dim, first_head, 4, 1.0 / std::sqrt(static_cast<double>(dim))};
   }
   kernels::Dropout dropout() const { return kernels::make_dropout(rate, 5, "attention"); }
   std::string name() const {
@@ -66,7 +67,9 @@ struct Head {
   std::int64_t q(std::int64_t i, std::int64_t d) const { return row(i) + head * c.dim + d; }
   std::int64_t k(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + kv()) * c.dim + d; }
   std::int64_t v(std::int64_t i, std::int64_t d) const { return row(i) + (c.heads + c.kv_heads + kv()) * c.dim + d; }
-  std::int64_t o(std::int64_t i, std::int64_t d) const { return (sample * c.seq + i) * c.out_width() + head * c.dim + d; }
+  std::int64_t o(std::int64_t i, std::int64_t d) const {
+    return (sample * c.seq + i) * c.out_width() + head * c.dim + d;
+  }
   double factor(std::int64_t i, std::int64_t j) const {
     auto const drop = c.dropout();
     if (!drop.active()) return 1.0;
@@ -132,7 +135,8 @@ inline Vec plain_gradient(Case const& c, Vec const& qkv, Vec const& dout) {
 }
 
 /// Some column ranges (begin, count) of a matrix, side by side.
-inline Vec columns_of(Vec const& m, std::int64_t width, std::vector<std::pair<std::int64_t, std::int64_t>> const& ranges) {
+inline Vec columns_of(Vec const& m, std::int64_t width,
+                      std::vector<std::pair<std::int64_t, std::int64_t>> const& ranges) {
   Vec out;
   for (std::size_t row = 0; row < m.size(); row += width)
     for (auto [begin, count] : ranges) out.insert(out.end(), m.begin() + row + begin, m.begin() + row + begin + count);

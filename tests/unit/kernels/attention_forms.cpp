@@ -10,9 +10,11 @@ class PortableAttention : public ::testing::TestWithParam<Case> {};
 
 template <class T>
 void check_portable(Case const& c, double tolerance) {
-  auto const qkv_values = random_values("qkv", c.rows() * c.width()), dout_values = random_values("dout", c.rows() * c.out_width());
+  auto const qkv_values = random_values("qkv", c.rows() * c.width()),
+             dout_values = random_values("dout", c.rows() * c.out_width());
   auto const expected = plain(c, qkv_values);
-  auto const qkv = matrix_of<T>(c.rows(), c.width(), qkv_values), dout = matrix_of<T>(c.rows(), c.out_width(), dout_values);
+  auto const qkv = matrix_of<T>(c.rows(), c.width(), qkv_values),
+             dout = matrix_of<T>(c.rows(), c.out_width(), dout_values);
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width()), dqkv("p3d::test::dqkv", c.rows(), c.width());
   Owned1<T> const lse("p3d::test::lse", c.rows() * c.heads), delta("p3d::test::delta", c.rows() * c.heads);
   Kokkos::deep_copy(out, std::numeric_limits<T>::quiet_NaN());
@@ -30,8 +32,9 @@ TEST_P(PortableAttention, MatchesTheMatricesWrittenOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PortableAttention,
-                         ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0}, Case{2, 65, 2, 1, 8, 0.0},
-                                           Case{1, 150, 4, 2, 64, 0.0}, Case{1, 130, 3, 1, 37, 0.0}, Case{2, 7, 2, 2, 6, 0.3},
+                         ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 1, 1, 1, 4, 0.0},
+                                           Case{2, 65, 2, 1, 8, 0.0}, Case{1, 150, 4, 2, 64, 0.0},
+                                           Case{1, 130, 3, 1, 37, 0.0}, Case{2, 7, 2, 2, 6, 0.3},
                                            Case{1, 131, 4, 2, 20, 0.2}),
                          [](auto const& info) { return info.param.name(); });
 

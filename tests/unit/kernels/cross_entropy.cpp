@@ -109,7 +109,8 @@ TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
 
 // One shard; uneven ones; one that holds only padding.
 INSTANTIATE_TEST_SUITE_P(Shards, CrossEntropy,
-                         ::testing::Values(std::vector<std::int64_t>{0, padded}, std::vector<std::int64_t>{0, 100, padded},
+                         ::testing::Values(std::vector<std::int64_t>{0, padded},
+                                           std::vector<std::int64_t>{0, 100, padded},
                                            std::vector<std::int64_t>{0, 3, 130, padded},
                                            std::vector<std::int64_t>{0, 205, padded}));
 

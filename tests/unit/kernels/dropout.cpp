@@ -1,4 +1,5 @@
-// Dropout at hidden sites: the documented mask, element by element; residual forward and backward; no layout in the mask.
+// Dropout at hidden sites: the documented mask, element by element; residual forward and backward; no layout in the
+// mask.
 
 #include "support.hpp"
 
@@ -13,8 +14,8 @@ namespace dropout_test {
 
 constexpr std::int64_t samples = 4, seq = 6, hidden = 133, rows = samples * seq;  // hidden is not a multiple of 4
 kernels::Dropout const drop = kernels::make_dropout(0.3, 11, "site");
-Vec const x = random_values("x", rows* hidden), branch = random_values("branch", rows* hidden),
-          bias = random_values("bias", hidden), dy = random_values("dy", rows* hidden);
+Vec const x = random_values("x", rows*hidden), branch = random_values("branch", rows*hidden),
+          bias = random_values("bias", hidden), dy = random_values("dy", rows*hidden);
 
 /// The factor of row r, column c when the first sample is `first`, word by word.
 double factor(kernels::Dropout const& d, std::int64_t first, std::int64_t r, std::int64_t c) {

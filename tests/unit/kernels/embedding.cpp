@@ -11,7 +11,7 @@ namespace embedding_test {
 
 constexpr std::int64_t vocabulary = 11, hidden = 37, samples = 2, seq = 5, rows = samples * seq;
 std::vector<int> const tokens = {3, 3, 0, 10, 7, 3, 10, 10, 1, 3};  // 3 and 10 come several times
-Vec const weight = random_values("wte", vocabulary* hidden), dout = random_values("dout", rows* hidden),
+Vec const weight = random_values("wte", vocabulary*hidden), dout = random_values("dout", rows*hidden),
           positions = random_values("wpe", 9 * hidden);
 
 /// Rows [begin, end) of the vocabulary.
@@ -23,8 +23,8 @@ template <class T>
 Vec forward(std::int64_t begin, std::int64_t end) {
   Owned2<T> const out("p3d::test::out", rows, hidden);
   Kokkos::deep_copy(out, T(99));
-  kernels::embedding_forward<T>(ExecSpace(), ints_of(tokens), matrix_of<T>(end - begin, hidden, shard(weight, begin, end)),
-                                begin, out);
+  kernels::embedding_forward<T>(ExecSpace(), ints_of(tokens),
+                                matrix_of<T>(end - begin, hidden, shard(weight, begin, end)), begin, out);
   return host(out);
 }
 template <class T>

@@ -70,8 +70,8 @@ Gradients backward(Case const& c, Vec const& x, Vec const& w, Vec const& dy, Sto
 class Norm : public ::testing::TestWithParam<Case> {
 protected:
   Case const c = GetParam();
-  Vec const x = random_values("norm x", c.rows* c.hidden), w = random_values("norm w", c.hidden),
-            b = random_values("norm b", c.hidden), dy = random_values("norm dy", c.rows* c.hidden);
+  Vec const x = random_values("norm x", c.rows*c.hidden), w = random_values("norm w", c.hidden),
+            b = random_values("norm b", c.hidden), dy = random_values("norm dy", c.rows*c.hidden);
 };
 
 TEST_P(Norm, ForwardMatchesPlainSums) {

@@ -58,7 +58,8 @@ TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {
   kernels::fill_normal<double>(ExecSpace(), key, 0.02, 3, 70, cols, global_rows - 3, block);
   Vec part;
   auto const whole = host(all);
-  for (std::int64_t r = 3; r < 6; ++r) part.insert(part.end(), whole.begin() + r * cols + 70, whole.begin() + (r + 1) * cols);
+  for (std::int64_t r = 3; r < 6; ++r)
+    part.insert(part.end(), whole.begin() + r * cols + 70, whole.begin() + (r + 1) * cols);
   expect_same(host(block), part);  // to the last bit, however the block is cut
 }
 

@@ -38,7 +38,7 @@ Vec plain(Vec x, std::int64_t offset) {
   return x;
 }
 
-Vec const x = random_values("rope x", samples* seq* width), dy = random_values("rope dy", samples* seq* width);
+Vec const x = random_values("rope x", samples*seq*width), dy = random_values("rope dy", samples*seq*width);
 
 TEST(Rope, MatchesComplexNumbers) {
   for (std::int64_t offset : {0, 1000}) {

@@ -109,7 +109,8 @@ inline void expect_gradient(std::function<double(Vec const&)> const& loss, Vec x
 inline void expect_same(Vec const& a, Vec const& b, std::string const& what = "value") {
   ASSERT_EQ(a.size(), b.size()) << what;
   // memcmp takes no null pointer, not even for no bytes.
-  ASSERT_TRUE(a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0) << what << ": not the same bits";
+  ASSERT_TRUE(a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0)
+      << what << ": not the same bits";
 }
 
 inline Vec plus(Vec a, Vec const& b) {

@@ -28,7 +28,8 @@ void check_adamw(double tolerance) {
       p[i] -= lr * (mh / (std::sqrt(vh) + eps) + decay * p[i]);
     }
     bool const clear = t % 2 == 0;
-    kernels::AdamW const step{lr, beta1, beta2, eps, decay, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t), grad_scale, clear};
+    kernels::AdamW const step{lr,         beta1, beta2, eps, decay, 1 - std::pow(beta1, t), 1 - std::pow(beta2, t),
+                              grad_scale, clear};
     auto const dg = vector_of<T>(g);
     kernels::adamw<T>(ExecSpace(), step, dp, dg, dm, dv);
     EXPECT_EQ(host(dg), clear ? Vec(n, 0.0) : host(vector_of<T>(g)));

@@ -1,6 +1,6 @@
-// Brute force of the gradient rule. Every rank of a small mesh works out, element by element, the gradient of the tokens
-// it sees for the elements it holds. Then every possible set of axes is tried for the reduction: the sets that make each
-// held element the sum over all tokens must be those that the parameter table names.
+// Brute force of the gradient rule. Every rank of a small mesh works out, element by element, the gradient of the
+// tokens it sees for the elements it holds. Then every possible set of axes is tried for the reduction: the sets that
+// make each held element the sum over all tokens must be those that the parameter table names.
 
 #include "tiny_models.hpp"
 
@@ -17,7 +17,9 @@ using namespace p3d::layout;
 constexpr int num_tokens = 12;  // divisible by dp = 1, 2, 3
 
 // An arbitrary contribution of one token to one global element; integers, so sums are exact.
-std::int64_t contribution(int token, std::int64_t element) { return (token + 1) * (7 * element + 3) % 1009 + token * token; }
+std::int64_t contribution(int token, std::int64_t element) {
+  return (token + 1) * (7 * element + 3) % 1009 + token * token;
+}
 
 std::vector<std::int64_t> local_values(LocalParam const& p, int first_token, int step) {
   std::vector<std::int64_t> out(static_cast<std::size_t>(p.size()));
@@ -55,7 +57,8 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
           std::vector<std::int64_t> sum(mine.size());
           for (auto const& [other, theirs] : gradient[s.name]) {
             auto const a = grid.coordinates(rank), b = grid.coordinates(other);
-            bool const together = a.pp == b.pp && (a.dp == b.dp || set.has(Axis::dp)) && (a.tp == b.tp || set.has(Axis::tp));
+            bool const together =
+                a.pp == b.pp && (a.dp == b.dp || set.has(Axis::dp)) && (a.tp == b.tp || set.has(Axis::tp));
             for (std::size_t i = 0; together && i < sum.size(); ++i) sum[i] += theirs[i];
           }
           right = right && sum == wanted[s.name][rank];
@@ -64,7 +67,8 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
         auto const rule = s.gradient_axes();
         bool const named = (grid.sizes().dp == 1 || set.has(Axis::dp) == rule.has(Axis::dp)) &&
                            (grid.sizes().tp == 1 || set.has(Axis::tp) == rule.has(Axis::tp));
-        EXPECT_EQ(right, named) << s.name << " reduced over" << (set.has(Axis::dp) ? " dp" : "") << (set.has(Axis::tp) ? " tp" : "");
+        EXPECT_EQ(right, named) << s.name << " reduced over" << (set.has(Axis::dp) ? " dp" : "")
+                                << (set.has(Axis::tp) ? " tp" : "");
         wrong_sets_seen += !right;
       }
     }

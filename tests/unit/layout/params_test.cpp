@@ -61,18 +61,19 @@ TEST(ParamTable, NamesInGlobalOrder) {
     for (auto const& s : table.specs()) out.push_back(s.name);
     return out;
   };
-  EXPECT_EQ(names(test::tiny_gpt()),
-            (std::vector<std::string>{"embed.token.weight", "embed.position.weight", "layers.0.norm1.weight", "layers.0.norm1.bias",
-                                      "layers.0.attn.q.weight", "layers.0.attn.k.weight", "layers.0.attn.v.weight",
-                                      "layers.0.attn.q.bias", "layers.0.attn.k.bias", "layers.0.attn.v.bias",
-                                      "layers.0.attn.out.weight", "layers.0.attn.out.bias", "layers.0.norm2.weight",
-                                      "layers.0.norm2.bias", "layers.0.mlp.up.weight", "layers.0.mlp.up.bias",
-                                      "layers.0.mlp.down.weight", "layers.0.mlp.down.bias", "final_norm.weight", "final_norm.bias"}));
+  EXPECT_EQ(
+      names(test::tiny_gpt()),
+      (std::vector<std::string>{
+          "embed.token.weight",       "embed.position.weight",  "layers.0.norm1.weight",    "layers.0.norm1.bias",
+          "layers.0.attn.q.weight",   "layers.0.attn.k.weight", "layers.0.attn.v.weight",   "layers.0.attn.q.bias",
+          "layers.0.attn.k.bias",     "layers.0.attn.v.bias",   "layers.0.attn.out.weight", "layers.0.attn.out.bias",
+          "layers.0.norm2.weight",    "layers.0.norm2.bias",    "layers.0.mlp.up.weight",   "layers.0.mlp.up.bias",
+          "layers.0.mlp.down.weight", "layers.0.mlp.down.bias", "final_norm.weight",        "final_norm.bias"}));
   EXPECT_EQ(names(test::tiny_llama()),
-            (std::vector<std::string>{"embed.token.weight", "layers.0.norm1.weight", "layers.0.attn.q.weight", "layers.0.attn.k.weight",
-                                      "layers.0.attn.v.weight", "layers.0.attn.out.weight", "layers.0.norm2.weight",
-                                      "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight", "layers.0.mlp.down.weight",
-                                      "final_norm.weight", "head.weight"}));
+            (std::vector<std::string>{"embed.token.weight", "layers.0.norm1.weight", "layers.0.attn.q.weight",
+                                      "layers.0.attn.k.weight", "layers.0.attn.v.weight", "layers.0.attn.out.weight",
+                                      "layers.0.norm2.weight", "layers.0.mlp.gate.weight", "layers.0.mlp.up.weight",
+                                      "layers.0.mlp.down.weight", "final_norm.weight", "head.weight"}));
 }
 
 TEST(ParamTable, InitialDistributionsAndDecay) {
@@ -124,7 +125,8 @@ TEST(StageParams, ShardsTileEveryParameterOnce) {
           }
           if (p.valid_rows < p.rows) {
             EXPECT_TRUE(p.spec->padded);
-            EXPECT_EQ(p.row_begin + p.valid_rows, std::max(p.row_begin, p.spec->rows)) << "padding lies behind the array";
+            EXPECT_EQ(p.row_begin + p.valid_rows, std::max(p.row_begin, p.spec->rows))
+                << "padding lies behind the array";
           }
         }
       }
@@ -162,7 +164,8 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
       for (int n : used) EXPECT_LE(n, 1);
 
       auto touches = [&](std::string const& first, std::string const& second) {
-        EXPECT_EQ(params.find(first).offset + params.find(first).size(), params.find(second).offset) << first << " " << second;
+        EXPECT_EQ(params.find(first).offset + params.find(first).size(), params.find(second).offset)
+            << first << " " << second;
       };
       for (auto l = stages.layers(stage).begin; l < stages.layers(stage).end; ++l) {
         auto const attn = "layers." + std::to_string(l) + ".attn.", mlp = "layers." + std::to_string(l) + ".mlp.";

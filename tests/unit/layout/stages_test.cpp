@@ -52,7 +52,8 @@ void each_division(int layers, int stages, std::vector<int>& v, std::function<vo
 }
 
 TEST(BalancedLayers, IsTheBestOfAllDivisions) {
-  std::vector<std::vector<int>> const placements{{0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0, 1, 0, 1}, {0, 1, 2, 2, 1, 0}};
+  std::vector<std::vector<int>> const placements{
+      {0}, {0, 1}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0, 1, 0, 1}, {0, 1, 2, 2, 1, 0}};
   for (int layers = 1; layers <= 9; ++layers) {
     for (auto const& ranks : placements) {
       auto const stages = static_cast<int>(ranks.size());
@@ -72,7 +73,9 @@ TEST(BalancedLayers, IsTheBestOfAllDivisions) {
   }
 }
 
-TEST(BalancedLayers, WithoutExtraCostsIsEven) { EXPECT_EQ(balanced_layers(30, {0, 1, 2, 3}, 2.5, 0.0, 0.0), even_layers(30, 4)); }
+TEST(BalancedLayers, WithoutExtraCostsIsEven) {
+  EXPECT_EQ(balanced_layers(30, {0, 1, 2, 3}, 2.5, 0.0, 0.0), even_layers(30, 4));
+}
 
 TEST(BalancedLayers, CountsAllStagesOfARank) {
   // GPT-2 124M in the form of a V: the head weighs 5.4 layers and is on rank 0.
@@ -125,8 +128,8 @@ TEST(MakeStageMap, FollowsThePipelineSection) {
   c.pipeline.layers_per_stage = {6, 9, 9, 5};
   EXPECT_THROW(make_stage_map(c), p3d::base::Error);
 
-  // hidden 64, ffn 256, sequence 64: one layer is 4*64^2 + 64*64 + 2*64*256 = 53248 multiply-adds per token; a vocabulary
-  // of 2496 makes the head 64*2496 = 3 layers. So 30 + 3 units on 4 stages: 9, 8, 8 and 5 + 3.
+  // hidden 64, ffn 256, sequence 64: one layer is 4*64^2 + 64*64 + 2*64*256 = 53248 multiply-adds per token; a
+  // vocabulary of 2496 makes the head 64*2496 = 3 layers. So 30 + 3 units on 4 stages: 9, 8, 8 and 5 + 3.
   c.pipeline.layer_split = p3d::config::LayerSplit::cost;
   c.model.vocab_size = 2496;
   EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{9, 8, 8, 5}));

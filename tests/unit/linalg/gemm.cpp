@@ -28,7 +28,9 @@ struct Matrix {
   Owned2<T> wide;
   View2<T> view;
   Matrix(std::string_view name, std::int64_t rows_, std::int64_t cols_, std::int64_t left, std::int64_t right)
-      : rows(rows_), cols(cols_), wide("p3d::test::matrix", rows_, left + cols_ + right),
+      : rows(rows_),
+        cols(cols_),
+        wide("p3d::test::matrix", rows_, left + cols_ + right),
         view(p3d::device::columns(View2<T>(wide), left, left + cols_)) {
     auto const host = p3d::device::host_mirror(wide);
     auto const key = p3d::base::random_key(3, name);
@@ -44,8 +46,8 @@ struct Matrix {
 
 template <class T>
 void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T beta, std::int64_t margin) {
-  SCOPED_TRACE(std::string("op ") + static_cast<char>(op_a) + static_cast<char>(op_b) + " m " + std::to_string(m) + " n " +
-               std::to_string(n) + " k " + std::to_string(k) + " margin " + std::to_string(margin));
+  SCOPED_TRACE(std::string("op ") + static_cast<char>(op_a) + static_cast<char>(op_b) + " m " + std::to_string(m) +
+               " n " + std::to_string(n) + " k " + std::to_string(k) + " margin " + std::to_string(margin));
   Matrix<T> const a("a", op_a == Op::none ? m : k, op_a == Op::none ? k : m, margin, 2 * margin);
   Matrix<T> const b("b", op_b == Op::none ? k : n, op_b == Op::none ? n : k, 2 * margin, margin);
   Matrix<T> const c("c", m, n, margin, margin);
@@ -59,7 +61,8 @@ void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T a
     for (std::int64_t j = 0; j < ldc; ++j) {
       std::int64_t const col = j - margin;
       if (col < 0 || col >= n) {
-        ASSERT_EQ(after[i * ldc + j], before[i * ldc + j]) << "wrote beside the column range, row " << i << " column " << col;
+        ASSERT_EQ(after[i * ldc + j], before[i * ldc + j])
+            << "wrote beside the column range, row " << i << " column " << col;
         continue;
       }
       long double sum = 0;
@@ -69,7 +72,8 @@ void check(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T a
         sum += static_cast<long double>(x) * y;
       }
       double const expected = static_cast<double>(alpha * sum + beta * static_cast<long double>(before[i * ldc + j]));
-      ASSERT_NEAR(after[i * ldc + j], expected, tolerance * (1.0 + std::abs(expected))) << "row " << i << " column " << col;
+      ASSERT_NEAR(after[i * ldc + j], expected, tolerance * (1.0 + std::abs(expected)))
+          << "row " << i << " column " << col;
     }
 }
 
@@ -78,8 +82,17 @@ void check_all(T alpha, T beta) {
   for (Op op_a : {Op::none, Op::transpose})
     for (Op op_b : {Op::none, Op::transpose})
       for (std::int64_t margin : {0, 3})
-        for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{
-                 {1, 1, 1}, {1, 7, 5}, {7, 1, 5}, {5, 7, 1}, {33, 17, 65}, {64, 48, 32}, {131, 190, 70}, {257, 90, 67}, {4, 3, 0}, {0, 3, 4}, {3, 0, 4}})
+        for (auto [m, n, k] : std::vector<std::tuple<int, int, int>>{{1, 1, 1},
+                                                                     {1, 7, 5},
+                                                                     {7, 1, 5},
+                                                                     {5, 7, 1},
+                                                                     {33, 17, 65},
+                                                                     {64, 48, 32},
+                                                                     {131, 190, 70},
+                                                                     {257, 90, 67},
+                                                                     {4, 3, 0},
+                                                                     {0, 3, 4},
+                                                                     {3, 0, 4}})
           check<T>(op_a, op_b, m, n, k, alpha, beta, margin);
 }
 

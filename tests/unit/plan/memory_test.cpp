@@ -13,7 +13,7 @@ plan::MemoryPrediction predict(config::Config const& c, int pipeline_rank) {
 }
 
 TEST(Memory, SixteenBytesPerParameterInFp32WithAdamw) {
-  auto c = test::paper_rows()[0].config();  // one rank holds everything
+  auto c = test::paper_rows()[0].config();                            // one rank holds everything
   auto const numbers = layout::make_param_table(c).num_parameters();  // every size is a multiple of the alignment
   EXPECT_EQ(predict(c, 0).total(), 16 * numbers);
   EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{4 * numbers, 4 * numbers, 8 * numbers, 0, 0}));

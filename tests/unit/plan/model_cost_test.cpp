@@ -96,7 +96,8 @@ TEST(StageParameters, SumToTheModelPlusTheSecondTiedCopy) {
     auto const rows = plan::stage_parameters(table, layout::make_stage_map(c), sizes);
     ASSERT_EQ(rows.size(), 4u);
     std::int64_t const embedding = 50257 * c.model.hidden;
-    auto const sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0}, [](auto n, auto const& r) { return n + r.parameters; });
+    auto const sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
+                                     [](auto n, auto const& r) { return n + r.parameters; });
     EXPECT_EQ(sum, table.num_parameters() + (tied ? embedding : 0));
     // A middle stage: 15 layers; matrices, their inner biases are split over 8, norms and outer biases are copies.
     std::int64_t const h = 10240;

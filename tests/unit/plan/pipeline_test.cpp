@@ -34,13 +34,16 @@ void refused(config::Config const& c, std::vector<std::string> const& words, pla
     ADD_FAILURE() << c.pipeline.schedule;
   } catch (base::Error const& e) {
     EXPECT_EQ(e.code(), base::ExitCode::bad_input);
-    for (auto const& word : words) EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << word << " in\n" << e.what();
+    for (auto const& word : words)
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << word << " in\n" << e.what();
   }
 }
 
 struct TempFile {
   explicit TempFile(std::string const& content)
-      : path((std::filesystem::temp_directory_path() / ("p3d_pipeline_test_" + std::to_string(std::hash<std::string>{}(content)))).string()) {
+      : path((std::filesystem::temp_directory_path() /
+              ("p3d_pipeline_test_" + std::to_string(std::hash<std::string>{}(content))))
+                 .string()) {
     std::ofstream(path) << content;
   }
   ~TempFile() { std::filesystem::remove(path); }
@@ -94,8 +97,9 @@ TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
 
 TEST(Pipeline, reads_schedules_from_files) {
   auto const original = schedule::generate("zb_v", {2, 3, 0});
-  for (auto const& text : {schedule::to_csv(original), schedule::to_text(original), schedule::to_text(schedule::complete(original)),
-                           schedule::to_csv(schedule::complete(original))}) {
+  for (auto const& text :
+       {schedule::to_csv(original), schedule::to_text(original), schedule::to_text(schedule::complete(original)),
+        schedule::to_csv(schedule::complete(original))}) {
     bool const only_compute = text.find("SEND") == std::string::npos;
     TempFile const file(text);
     auto c = pipeline("file", 2, 3);
@@ -103,7 +107,9 @@ TEST(Pipeline, reads_schedules_from_files) {
     c.pipeline.lookahead = 0;
     EXPECT_EQ(plan::plan_pipeline(c).program, schedule::complete(original)) << text;
     c.pipeline.lookahead = 1;  // for the message pass
-    EXPECT_EQ(plan::plan_pipeline(c).program, only_compute ? schedule::complete(original, 1, 1) : schedule::complete(original)) << text;
+    EXPECT_EQ(plan::plan_pipeline(c).program,
+              only_compute ? schedule::complete(original, 1, 1) : schedule::complete(original))
+        << text;
     c.parallel.pp = 3;
     refused(c, {"parallel.pp = 3", "pipeline.file"});
     c.parallel.pp = 2;
@@ -135,7 +141,8 @@ TEST(Pipeline, auto_takes_the_quickest_that_fits) {
   plan::RankBytes const bytes = [](layout::StageMap const& stages, schedule::Program const& program) {
     std::vector<double> out(static_cast<std::size_t>(program.num_ranks), 0.0);
     for (int s = 0; s < program.num_stages; ++s)
-      out[static_cast<std::size_t>(stages.pipeline_rank(s))] += stages.num_layers(s) * gib / 4 * program.num_slots[static_cast<std::size_t>(s)];
+      out[static_cast<std::size_t>(stages.pipeline_rank(s))] +=
+          stages.num_layers(s) * gib / 4 * program.num_slots[static_cast<std::size_t>(s)];
     return out;
   };
   double last = 0;
@@ -185,8 +192,11 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
   EXPECT_EQ(back.send, costs.send);
   EXPECT_EQ(back.receive, costs.receive);
   for (auto const& [text, words] : std::vector<std::pair<std::string, std::string>>{
-           {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"}, {"0,1,1,1\n2,1,1,1\n", "line 2"}, {"0,1,x,1\n", "\"x\""},
-           {"0,1,-1,1\n", "not negative"}, {"0,1\n", "stage,forward"}}) {
+           {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"},
+           {"0,1,1,1\n2,1,1,1\n", "line 2"},
+           {"0,1,x,1\n", "\"x\""},
+           {"0,1,-1,1\n", "not negative"},
+           {"0,1\n", "stage,forward"}}) {
     try {
       plan::parse_costs(text, 2);
       ADD_FAILURE() << text;

@@ -1,5 +1,5 @@
-// The simulator is linear: a machine's worth of stages in seconds. The limit is ctest's time-out; time and memory are printed,
-// not tested.
+// The simulator is linear: a machine's worth of stages in seconds. The limit is ctest's time-out; time and memory are
+// printed, not tested.
 
 #include <p3d/base/timer.hpp>
 #include <p3d/plan/simulator.hpp>

@@ -26,8 +26,9 @@ schedule::Program program_of(char const* name, int p, int m, int v = 0) {
 
 }  // namespace
 
-// Without communication cost no rule of the executor (slots, rendezvous, one send in flight) costs time: what the free-running
-// lists take, every schedule takes, under any of them. closed_forms_test pins the free-running lists to the papers.
+// Without communication cost no rule of the executor (slots, rendezvous, one send in flight) costs time: what the
+// free-running lists take, every schedule takes, under any of them. closed_forms_test pins the free-running lists to
+// the papers.
 TEST(Simulator, rules_cost_nothing_when_messages_do_not) {
   for (schedule::Generator const* g : schedule::generators())
     for (int p = 1; p <= most_ranks; ++p)
@@ -38,9 +39,11 @@ TEST(Simulator, rules_cost_nothing_when_messages_do_not) {
         for (schedule::Execution const how : {schedule::Execution{true, 1}, {true, 1000}, {false, 1}}) {
           auto const result = simulate(program, PipelineCosts::uniform(program.num_stages), how);
           ASSERT_EQ(result.makespan, free.makespan) << g->name << ", " << p << " ranks, " << m << " microbatches";
-          ASSERT_EQ(result.longest_span, free.longest_span) << g->name << ", " << p << " ranks, " << m << " microbatches";
+          ASSERT_EQ(result.longest_span, free.longest_span)
+              << g->name << ", " << p << " ranks, " << m << " microbatches";
           for (int r = 0; r < p; ++r)
-            ASSERT_EQ(result.ranks[static_cast<std::size_t>(r)].peak_live, test::peak_live_on_rank(compute, r)) << g->name;
+            ASSERT_EQ(result.ranks[static_cast<std::size_t>(r)].peak_live, test::peak_live_on_rank(compute, r))
+                << g->name;
         }
       }
 }
@@ -55,7 +58,8 @@ TEST(Simulator, closed_forms_of_gpipe_1f1b_and_interleaved) {
           auto const result = simulate(program_of(name, p, m), PipelineCosts::uniform(p, cost));
           ASSERT_EQ(result.makespan, (m + p - 1) * all) << name << ", " << p << " ranks, " << m << " microbatches";
           for (int r = 0; r < p; ++r)
-            ASSERT_EQ(result.ranks[static_cast<std::size_t>(r)].slots, std::string(name) == "gpipe" ? m : std::min(p - r, m));
+            ASSERT_EQ(result.ranks[static_cast<std::size_t>(r)].slots,
+                      std::string(name) == "gpipe" ? m : std::min(p - r, m));
         }
         for (int v = 2; v <= 4; ++v) {
           if (m % 3 != 0 && m % p != 0) continue;  // all m are in closed_forms_test
@@ -89,7 +93,8 @@ TEST(Simulator, a_message_by_hand) {
   EXPECT_EQ(result.peak_bytes(), 100);
   EXPECT_DOUBLE_EQ(schedule::bubble_share(result.timeline), result.bubble());
   ASSERT_EQ(result.timeline.events.size(), 4u + 4u);  // F, B, REDUCE and STEP on both ranks
-  // Starting a message takes the rank's own time too: F 0 to 2, its send until 3, there at 8, F until 10, B until 13, send until 14, ...
+  // Starting a message takes the rank's own time too: F 0 to 2, its send until 3, there at 8, F until 10, B until 13,
+  // send until 14, ...
   costs.send = 1;
   costs.receive = 0.5;
   auto const slower = simulate(program_of("1f1b", 2, 1), costs, {}, true);
@@ -120,16 +125,19 @@ TEST(Simulator, rendezvous_waits_for_the_receive) {
   // Rank 1's list gets another stage's work first, so that its receive comes late.
   program = schedule::parse_program(
       "p3d-schedule 1 stages=3 ranks=2 microbatches=2 placement=0,1,0 slots=2,1,1\n"
-      "rank 0: 0F0@0 0SEND_F0@0 0F1@1 0SEND_F1@1 2RECV_F0@0 2F0@0 2B0@0 2SEND_B0@0 0RECV_B0@0 2RECV_F1@0 2F1@0 2B1@0 2SEND_B1@0 "
+      "rank 0: 0F0@0 0SEND_F0@0 0F1@1 0SEND_F1@1 2RECV_F0@0 2F0@0 2B0@0 2SEND_B0@0 0RECV_B0@0 2RECV_F1@0 2F1@0 2B1@0 "
+      "2SEND_B1@0 "
       "0RECV_B1@1 0B0@0 0B1@1 0REDUCE 2REDUCE STEP\n"
-      "rank 1: 1RECV_F0@0 1F0@0 1SEND_F0@0 1RECV_B0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1SEND_F1@0 1RECV_B1@0 1B1@0 1SEND_B1@0 "
+      "rank 1: 1RECV_F0@0 1F0@0 1SEND_F0@0 1RECV_B0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1SEND_F1@0 1RECV_B1@0 1B1@0 "
+      "1SEND_B1@0 "
       "1REDUCE STEP\n");
   ASSERT_TRUE(schedule::validate(program, {true, 1}).empty());
   costs = PipelineCosts::uniform(3, {1, 1, 0});
   costs.latency = 4;
-  double const rendezvous = simulate(program, costs, {true, 1}).makespan, eager = simulate(program, costs, {false, 1}).makespan;
-  // Eager: 1F1's input is there when rank 1's slot is free. Rendezvous: the slot is free when the gradient that was sent from it
-  // has arrived (4), and the message begins only then (4).
+  double const rendezvous = simulate(program, costs, {true, 1}).makespan,
+               eager = simulate(program, costs, {false, 1}).makespan;
+  // Eager: 1F1's input is there when rank 1's slot is free. Rendezvous: the slot is free when the gradient that was
+  // sent from it has arrived (4), and the message begins only then (4).
   EXPECT_EQ(rendezvous - eager, 4 + 4);
 }
 
@@ -137,19 +145,27 @@ TEST(Simulator, rendezvous_waits_for_the_receive) {
 TEST(Simulator, timelines_keep_the_order_of_data) {
   std::mt19937 random(9);
   for (int round = 0; round < 200; ++round) {
-    auto const program = schedule::complete(
-        test::random_program(random, round % 2 ? std::vector<int>{0, 1, 2, 2, 1, 0} : std::vector<int>{0, 1, 2, 0, 1, 2}, 3, 1 + round % 5, round % 3));
+    auto const program = schedule::complete(test::random_program(
+        random, round % 2 ? std::vector<int>{0, 1, 2, 2, 1, 0} : std::vector<int>{0, 1, 2, 0, 1, 2}, 3, 1 + round % 5,
+        round % 3));
     PipelineCosts costs;
-    for (int s = 0; s < 6; ++s) costs.stages.push_back({1.0 + test::draw(random, 5), 1.0 + test::draw(random, 5), 1.0 + test::draw(random, 5)});
+    for (int s = 0; s < 6; ++s)
+      costs.stages.push_back({1.0 + test::draw(random, 5), 1.0 + test::draw(random, 5), 1.0 + test::draw(random, 5)});
     costs.latency = test::draw(random, 4);
     auto const result = simulate(program, costs, {round % 4 != 0, 1 + round % 2}, true);
-    std::vector<std::vector<double>> forward(6, std::vector<double>(static_cast<std::size_t>(program.num_microbatches))), backward = forward;
-    auto const at = [](std::vector<std::vector<double>>& v, int s, int m) -> double& { return v[static_cast<std::size_t>(s)][static_cast<std::size_t>(m)]; };
+    std::vector<std::vector<double>> forward(6,
+                                             std::vector<double>(static_cast<std::size_t>(program.num_microbatches))),
+        backward = forward;
+    auto const at = [](std::vector<std::vector<double>>& v, int s, int m) -> double& {
+      return v[static_cast<std::size_t>(s)][static_cast<std::size_t>(m)];
+    };
     for (auto const& e : result.timeline.events) {
       if (e.action.op == schedule::Op::forward) at(forward, e.action.stage, e.action.microbatch) = e.end;
       if (schedule::makes_input_gradient(e.action.op)) at(backward, e.action.stage, e.action.microbatch) = e.end;
     }
-    auto const flight = [&](int a, int b) { return schedule::rank_of(program, a) == schedule::rank_of(program, b) ? 0.0 : costs.latency; };
+    auto const flight = [&](int a, int b) {
+      return schedule::rank_of(program, a) == schedule::rank_of(program, b) ? 0.0 : costs.latency;
+    };
     std::vector<double> clock(3, 0.0);
     for (auto const& e : result.timeline.events) {
       int const s = e.action.stage, m = e.action.microbatch;
@@ -168,7 +184,7 @@ TEST(Simulator, timelines_keep_the_order_of_data) {
 
 TEST(Simulator, refuses_programs_that_cannot_run) {
   auto program = program_of("1f1b", 2, 2);
-  std::swap(program.ranks[1][0], program.ranks[1][1]);  // F before its receive
+  std::swap(program.ranks[1][0], program.ranks[1][1]);   // F before its receive
   program.ranks[0].erase(program.ranks[0].begin() + 1);  // and no send
   EXPECT_THROW(simulate(program, PipelineCosts::uniform(2)), base::Error);
   EXPECT_THROW(simulate(schedule::one_f_one_b(2, 2), PipelineCosts::uniform(2)), base::Error);

@@ -1,4 +1,5 @@
-// The products that the MFU is measured against are the model's: their work is that of the FLOP formula, whatever the layout.
+// The products that the MFU is measured against are the model's: their work is that of the FLOP formula, whatever the
+// layout.
 
 #include <p3d/config/parse.hpp>
 #include <p3d/plan/model_cost.hpp>
@@ -31,12 +32,12 @@ struct Case {
 };
 
 TEST(ModelProducts, DoTheWorkOfTheFlopFormula) {
-  for (auto const& c : {Case{"gpt2-124m", 1, 1}, Case{"llama-124m", 1, 1}, Case{"llama-124m", 4, 1}, Case{"gpt2-tiny", 2, 4},
-                        Case{"llama-tiny", 2, 2}}) {
-    auto const config = config_of({std::string("model.preset=") + c.preset, "model.vocab_size=50256", "batch.micro=2",
-                                   "parallel.tp=" + std::to_string(c.tp), "parallel.pp=" + std::to_string(c.pp),
-                                   "data.format=synthetic"},
-                                  c.tp * c.pp);
+  for (auto const& c : {Case{"gpt2-124m", 1, 1}, Case{"llama-124m", 1, 1}, Case{"llama-124m", 4, 1},
+                        Case{"gpt2-tiny", 2, 4}, Case{"llama-tiny", 2, 2}}) {
+    auto const config = config_of(
+        {std::string("model.preset=") + c.preset, "model.vocab_size=50256", "batch.micro=2",
+         "parallel.tp=" + std::to_string(c.tp), "parallel.pp=" + std::to_string(c.pp), "data.format=synthetic"},
+        c.tp * c.pp);
     double const tokens = 2.0 * static_cast<double>(config.model.seq_len);
     double const expected = 6.0 * static_cast<double>(plan::matmul_weights(config)) * tokens / (c.tp * c.pp);
     auto const products = runtime::model_products(config);

@@ -17,7 +17,13 @@ std::vector<int> span(int begin, int end) {
 }
 
 Place at(std::vector<int> cores, int threads = 1, std::string host = "a") {
-  return {.host = std::move(host), .cores = std::move(cores), .host_cores = 0, .threads = threads, .blas_threads = threads, .gpu = -1, .gpu_name = "",
+  return {.host = std::move(host),
+          .cores = std::move(cores),
+          .host_cores = 0,
+          .threads = threads,
+          .blas_threads = threads,
+          .gpu = -1,
+          .gpu_name = "",
           .gpu_bus = ""};
 }
 
@@ -43,12 +49,14 @@ TEST(Placement, RangesOfNumbers) {
 TEST(Placement, NeighboursThatAreAlikeShareALine) {
   std::vector<Place> const places{at(span(0, 4)), at(span(0, 4)), at(span(4, 8), 4), at(span(0, 4), 1, "b")};
   EXPECT_EQ(describe(places, 9),
-            "  ranks 0-1 on a: cores 0-3, 1 thread\n  rank 2 on a: cores 4-7, 4 threads\n  rank 3 on b: cores 0-3, 1 thread\n");
+            "  ranks 0-1 on a: cores 0-3, 1 thread\n  rank 2 on a: cores 4-7, 4 threads\n  rank 3 on b: cores 0-3, 1 "
+            "thread\n");
   EXPECT_EQ(describe(places, 1), "  ranks 0-1 on a: cores 0-3, 1 thread\n  ... and ranks 2-3\n");
 }
 
 TEST(Placement, WhatFitsGetsNoWarning) {
-  EXPECT_TRUE(placement_warnings({at(span(0, 4)), at(span(0, 4)), at(span(0, 4)), at(span(0, 4))}).empty()) << "unbound, as many ranks as cores";
+  EXPECT_TRUE(placement_warnings({at(span(0, 4)), at(span(0, 4)), at(span(0, 4)), at(span(0, 4))}).empty())
+      << "unbound, as many ranks as cores";
   EXPECT_TRUE(placement_warnings({at(span(0, 4), 4), at(span(4, 8), 4)}).empty()) << "bound, a thread for each core";
   EXPECT_TRUE(placement_warnings({at({0, 1}), at({1, 2})}).empty()) << "they overlap, but both find a core";
   EXPECT_TRUE(placement_warnings({at({0}), at({0}, 1, "b")}).empty()) << "core 0 of two hosts";
@@ -58,7 +66,8 @@ TEST(Placement, WhatFitsGetsNoWarning) {
 TEST(Placement, MoreRanksThanCoresIsNoFaultWhereAllAreFree) {
   std::vector<Place> const places(8, at(span(0, 4)));
   EXPECT_TRUE(placement_warnings(places).empty());
-  EXPECT_EQ(placement_note(places), "  8 ranks take turns on 4 cores: good for trying out; as many ranks as cores are faster\n");
+  EXPECT_EQ(placement_note(places),
+            "  8 ranks take turns on 4 cores: good for trying out; as many ranks as cores are faster\n");
   EXPECT_EQ(placement_note(std::vector<Place>(4, at(span(0, 4)))), "");
 }
 

@@ -18,7 +18,8 @@ std::string printed(int steps, int log_every, int columns, bool evaluates = fals
   testing::internal::CaptureStdout();
   Progress progress(steps, log_every, columns);
   for (int i = 1; i <= steps; ++i) {
-    ProgressPoint p{.step = i, .loss = 5.0 / i, .grad_norm = 0.5, .lr = 1e-3, .tokens = 3000.0, .seconds = 2.0, .eval_loss = {}};
+    ProgressPoint p{
+        .step = i, .loss = 5.0 / i, .grad_norm = 0.5, .lr = 1e-3, .tokens = 3000.0, .seconds = 2.0, .eval_loss = {}};
     if (evaluates && i % 3 == 0) p.eval_loss = 4.25;
     progress.step(p);
   }
@@ -78,7 +79,8 @@ TEST(ProgressOnATerminal, LeavesOutWhatDoesNotFit) {
     text.erase(text.find("step 8/8"));  // the last line stays and may wrap
     for (std::size_t at = 0; at < text.size();) {
       auto const end = std::min(text.find("\r\x1b[K", at), text.size());
-      EXPECT_LT(static_cast<int>(end - at), columns + (end == at ? 1 : 0)) << columns << ": " << text.substr(at, end - at);
+      EXPECT_LT(static_cast<int>(end - at), columns + (end == at ? 1 : 0))
+          << columns << ": " << text.substr(at, end - at);
       at = end + 4;
     }
   }

@@ -73,11 +73,13 @@ TEST(TraceReport, gives_back_the_costs_of_every_schedule) {
     ASSERT_EQ(found.timelines.size(), 3u);  // two pipelines and the simulated step
     EXPECT_EQ(found.timelines[0].events.size(), 4 * simulated.timeline.events.size());
     EXPECT_EQ(found.drawn.size(), 2u);
-    EXPECT_NE(runtime::summary(found, program).find("difference +0.0 points"), std::string::npos) << runtime::summary(found, program);
+    EXPECT_NE(runtime::summary(found, program).find("difference +0.0 points"), std::string::npos)
+        << runtime::summary(found, program);
   }
 }
 
-// Microbatches of different length: the mean cannot say it, every action's own time can. Then 0.125 s are lost before every action.
+// Microbatches of different length: the mean cannot say it, every action's own time can. Then 0.125 s are lost before
+// every action.
 TEST(TraceReport, tells_uneven_times_from_messages) {
   auto const program = schedule::complete(schedule::generate("zb_v", {4, 8, 0}));
   auto costs = uneven_costs(program);
@@ -137,7 +139,10 @@ TEST(Recorder, parts_an_action_at_its_waits_and_keeps_the_last_steps) {
       EXPECT_GE(e.end - e.begin, 1e-3);
       last = e.end;
     }
-    EXPECT_EQ(seen, (std::vector<std::pair<Op, bool>>{{Op::recv_activation, true}, {Op::forward, false}, {Op::optimizer_step, false},
-                                                      {Op::optimizer_step, true}, {Op::optimizer_step, false}}));
+    EXPECT_EQ(seen, (std::vector<std::pair<Op, bool>>{{Op::recv_activation, true},
+                                                      {Op::forward, false},
+                                                      {Op::optimizer_step, false},
+                                                      {Op::optimizer_step, true},
+                                                      {Op::optimizer_step, false}}));
   }
 }

@@ -31,8 +31,8 @@ TEST(Action, parse_inverts_to_string) {
 }
 
 TEST(Action, refuses_other_text_and_quotes_it) {
-  for (char const* text : {"", "F0", "0F", "0X1", "0F1@", "0F1@-1", "0F1 ", " 0F1", "-1F0", "0F-1", "0STEP", "STEP0", "0REDUCE1",
-                           "0f1", "99999999999F0", "0F1@2@3", "0SEND1"})
+  for (char const* text : {"", "F0", "0F", "0X1", "0F1@", "0F1@-1", "0F1 ", " 0F1", "-1F0", "0F-1", "0STEP", "STEP0",
+                           "0REDUCE1", "0f1", "99999999999F0", "0F1@2@3", "0SEND1"})
     try {
       parse_action(text);
       ADD_FAILURE() << "accepted: " << text;

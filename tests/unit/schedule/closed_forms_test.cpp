@@ -1,5 +1,5 @@
-// Closed forms of every schedule without communication cost, against an event simulation of the test's own. f, i, w: time of
-// forward, input part and weight part of a whole rank; v: stages per rank.
+// Closed forms of every schedule without communication cost, against an event simulation of the test's own. f, i, w:
+// time of forward, input part and weight part of a whole rank; v: stages per rank.
 
 #include "unit_cost.hpp"
 
@@ -21,7 +21,8 @@ constexpr int most_ranks = 16, most_microbatches = 64, most_chunks = 4;
 
 int peak_of(Program const& program) {
   int peak = 0;
-  for (int rank = 0; rank < program.num_ranks; ++rank) peak = std::max(peak, p3d::test::peak_live_on_rank(program, rank));
+  for (int rank = 0; rank < program.num_ranks; ++rank)
+    peak = std::max(peak, p3d::test::peak_live_on_rank(program, rank));
   return peak;
 }
 
@@ -37,8 +38,8 @@ TEST(ClosedForms, sequential_runs_one_rank_at_a_time) {
   EXPECT_EQ(generate("round_robin", {3, 4}), generate("sequential", {3, 4}));
 }
 
-// arXiv 2104.04473 section 2.2: bubble (p-1)(f+b)/v; memory 1 + (p-1)/(p v) times 1F1B's: (v p + p - 1) chunks. For every m, not
-// only for multiples of p; fewer than p add p - m idle steps at each of the v - 1 turns.
+// arXiv 2104.04473 section 2.2: bubble (p-1)(f+b)/v; memory 1 + (p-1)/(p v) times 1F1B's: (v p + p - 1) chunks. For
+// every m, not only for multiples of p; fewer than p add p - m idle steps at each of the v - 1 turns.
 TEST(ClosedForms, interleaved) {
   for (int v = 1; v <= most_chunks; ++v)
     for (int p = 1; p <= most_ranks; ++p)
@@ -71,9 +72,9 @@ TEST(ClosedForms, looped_bfs) {
       }
 }
 
-// arXiv 2401.10241 table 1: bubble (p-1)(f + b - w) at memory p, against (p-1)(f + b + w) of 1F1B: a third for f = b = w. In it,
-// the bubble of a rank counts from its first to its last action. Here the time from the first action of all to the last of all
-// is exact too: p - 1 units longer than the work.
+// arXiv 2401.10241 table 1: bubble (p-1)(f + b - w) at memory p, against (p-1)(f + b + w) of 1F1B: a third for f = b =
+// w. In it, the bubble of a rank counts from its first to its last action. Here the time from the first action of all
+// to the last of all is exact too: p - 1 units longer than the work.
 TEST(ClosedForms, zb_h1_has_a_third_of_the_bubble) {
   for (int p = 1; p <= most_ranks; ++p)
     for (int m = p; m <= most_microbatches; ++m) {
@@ -116,8 +117,8 @@ TEST(ClosedForms, zb_v_has_no_bubble) {
     }
 }
 
-// DualPipeV: at most the (p-1)(f&b + b - 3w) that its README states for stages of equal parts without overlap (two stages per
-// rank: 2(p-1) units), at 2p + 1 chunks.
+// DualPipeV: at most the (p-1)(f&b + b - 3w) that its README states for stages of equal parts without overlap (two
+// stages per rank: 2(p-1) units), at 2p + 1 chunks.
 TEST(ClosedForms, dualpipe_v) {
   for (int p = 1; p <= most_ranks; ++p)
     for (int m = 2 * p; m <= most_microbatches; ++m) {
@@ -127,9 +128,9 @@ TEST(ClosedForms, dualpipe_v) {
     }
 }
 
-// arXiv 2405.15362: memory of V-Min and V-Half, in microbatches of both stages, (p+4)/3 and (p+2)/2 (rounded down; 1F1B: p);
-// bubbles about 2p/3 and p/2 of a microbatch's time (1F1B: p-1). These two are heuristics (a repeated pattern, squeezed): the
-// gap to a zero bubble is printed.
+// arXiv 2405.15362: memory of V-Min and V-Half, in microbatches of both stages, (p+4)/3 and (p+2)/2 (rounded down;
+// 1F1B: p); bubbles about 2p/3 and p/2 of a microbatch's time (1F1B: p-1). These two are heuristics (a repeated
+// pattern, squeezed): the gap to a zero bubble is printed.
 TEST(ClosedForms, v_min_and_v_half_keep_to_their_memory) {
   struct Case {
     char const* name;
@@ -157,13 +158,15 @@ TEST(ClosedForms, v_min_and_v_half_keep_to_their_memory) {
   }
 }
 
-// arXiv 2211.05322 (eager-1F1B): the time of 1F1B when messages are free, with 2(p - s) - 1 microbatches on stage s in place of p - s.
+// arXiv 2211.05322 (eager-1F1B): the time of 1F1B when messages are free, with 2(p - s) - 1 microbatches on stage s in
+// place of p - s.
 TEST(ClosedForms, eager_1f1b) {
   for (int p = 1; p <= most_ranks; ++p)
     for (int m = 1; m <= most_microbatches; ++m) {
       Program const program = generate("eager_1f1b", {p, m});
       for (Costs const costs : {Costs{1, 1, 1}, {2, 1, 0.5}})
-        ASSERT_EQ(run_free(program, costs).makespan, (m + p - 1) * (costs.forward + costs.input + costs.weight)) << p << " ranks, " << m << " microbatches";
+        ASSERT_EQ(run_free(program, costs).makespan, (m + p - 1) * (costs.forward + costs.input + costs.weight))
+            << p << " ranks, " << m << " microbatches";
       for (int s = 0; s < p; ++s) ASSERT_EQ(p3d::test::peak_live(program, s), std::min(2 * (p - s) - 1, m));
     }
 }

@@ -57,8 +57,10 @@ void mutate(std::mt19937& random, Program& p) {
       break;
     }
     default:
-      if (action.microbatch >= 0) action.op = static_cast<Op>(draw(random, 8));
-      else action.stage = draw(random, p.num_stages);
+      if (action.microbatch >= 0)
+        action.op = static_cast<Op>(draw(random, 8));
+      else
+        action.stage = draw(random, p.num_stages);
   }
 }
 
@@ -75,7 +77,8 @@ void compare(Program const& program, Execution how, Report const& truth, Count& 
   count.wrong_results += truth.outcome == Outcome::wrong_result;
   ASSERT_EQ(found.empty(), truth.outcome == Outcome::fine)
       << "interpreter: " << truth.why << "\nvalidator: " << (found.empty() ? "valid" : found.front().message)
-      << "\nrendezvous " << how.rendezvous << ", in flight " << how.sends_in_flight << '\n' << to_text(program);
+      << "\nrendezvous " << how.rendezvous << ", in flight " << how.sends_in_flight << '\n'
+      << to_text(program);
 }
 
 Execution random_execution(std::mt19937& random) { return {draw(random, 4) != 0, draw(random, 3)}; }
@@ -132,15 +135,17 @@ TEST(Fuzz, random_orders_of_more_ranks) {
   Count count;
   for (int round = 0; round < 12000 && !HasFatalFailure(); ++round) {
     Program program = random_whole(
-        random, {{{0, 1, 2}, 3}, {{0, 1, 2, 3}, 4}, {{0, 1, 2, 2, 1, 0}, 3}, {{0, 1, 2, 0, 1, 2}, 3}, {{2, 0, 1, 1, 3}, 4}}, 5);
+        random,
+        {{{0, 1, 2}, 3}, {{0, 1, 2, 3}, 4}, {{0, 1, 2, 2, 1, 0}, 3}, {{0, 1, 2, 0, 1, 2}, 3}, {{2, 0, 1, 1, 3}, 4}}, 5);
     for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 3); changes > 0; --changes) mutate(random, program);
     Execution const how = random_execution(random);
     Report const truth = interpret_one_order(program, how, 1);
     // The outcome cannot depend on the order in which the ranks run.
     for (unsigned seed : {2u, 3u}) {
       auto const other = interpret_one_order(program, how, seed);
-      ASSERT_EQ(truth.outcome == Outcome::fine, other.outcome == Outcome::fine) << truth.why << " / " << other.why << '\n'
-                                                                             << to_text(program);
+      ASSERT_EQ(truth.outcome == Outcome::fine, other.outcome == Outcome::fine)
+          << truth.why << " / " << other.why << '\n'
+          << to_text(program);
     }
     compare(program, how, truth, count);
   }
@@ -150,7 +155,8 @@ TEST(Fuzz, random_orders_of_more_ranks) {
 // Every single neighbour swap of a small program: none is left out by chance.
 TEST(Fuzz, every_swap_of_neighbours) {
   Count count;
-  for (Program const& whole : {complete(one_f_one_b(2, 3)), complete(gpipe(2, 3), 3), complete(one_f_one_b(3, 2), 2, 2)})
+  for (Program const& whole :
+       {complete(one_f_one_b(2, 3)), complete(gpipe(2, 3), 3), complete(one_f_one_b(3, 2), 2, 2)})
     for (std::size_t r = 0; r < whole.ranks.size(); ++r)
       for (std::size_t i = 0; i + 1 < whole.ranks[r].size(); ++i)
         for (int in_flight : {0, 1, 2}) {
@@ -171,25 +177,30 @@ TEST(Fuzz, every_schedule_of_the_registry) {
     for (int round = 0; round < 1200 && !HasFatalFailure(); ++round) {
       int const p = 2 + draw(random, 3), v = g->any_stages_per_rank ? 1 + draw(random, 3) : 0;
       int const m = g->smallest_microbatches(p) + draw(random, 5);
-      Program program = complete(generate(g->name, {p, m, v, g->any_group_size ? p + draw(random, 3) : 0}), draw(random, 4), draw(random, 3));
-      for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 2); changes > 0; --changes) mutate(random, program);
+      Program program = complete(generate(g->name, {p, m, v, g->any_group_size ? p + draw(random, 3) : 0}),
+                                 draw(random, 4), draw(random, 3));
+      for (int changes = draw(random, 8) == 0 ? 0 : 1 + draw(random, 2); changes > 0; --changes)
+        mutate(random, program);
       Execution const how = random_execution(random);
       compare(program, how, interpret_one_order(program, how, static_cast<unsigned>(round)), count);
     }
   print(count);
 }
 
-// Every swap of two actions of a rank, and every other slot for every microbatch, of programs with several stages per rank:
-// messages of several stages share a channel, and stages read each other's slots.
+// Every swap of two actions of a rank, and every other slot for every microbatch, of programs with several stages per
+// rank: messages of several stages share a channel, and stages read each other's slots.
 TEST(Fuzz, every_swap_and_every_slot_with_several_stages_per_rank) {
   std::mt19937 random(5);
   Count count;
   Execution const how{true, 1};
-  std::vector<Placement> const placements{{{0, 0}, 1}, {{0, 0, 0}, 1}, {{0, 1, 1, 0}, 2}, {{0, 1, 0, 1}, 2}, {{0, 1, 0}, 2}};
+  std::vector<Placement> const placements{
+      {{0, 0}, 1}, {{0, 0, 0}, 1}, {{0, 1, 1, 0}, 2}, {{0, 1, 0, 1}, 2}, {{0, 1, 0}, 2}};
   for (int round = 0; round < 40; ++round) {
     auto const& [stages, ranks] = placements[static_cast<std::size_t>(round) % placements.size()];
     Program const whole = complete(random_program(random, stages, ranks, 2 + round % 2, round % 3), 3);
-    auto const check = [&](Program const& program) { compare(program, how, interpret_one_order(program, how, 1), count); };
+    auto const check = [&](Program const& program) {
+      compare(program, how, interpret_one_order(program, how, 1), count);
+    };
     for (std::size_t r = 0; r < whole.ranks.size(); ++r)
       for (std::size_t i = 0; i < whole.ranks[r].size(); ++i)
         for (std::size_t j = 0; j < i; ++j) {

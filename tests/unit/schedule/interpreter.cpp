@@ -12,8 +12,8 @@ namespace {
 using schedule::Action;
 using schedule::Op;
 
-// The value of a buffer is a number that says what it holds: no value is -1, and the data of a message of microbatch m made
-// by stage s are distinct numbers for activation and gradient.
+// The value of a buffer is a number that says what it holds: no value is -1, and the data of a message of microbatch m
+// made by stage s are distinct numbers for activation and gradient.
 constexpr int none = -1;
 int activation(int stage, int microbatch) { return 1000 * (stage + 1) + microbatch; }
 int gradient(int stage, int microbatch) { return 100000 + 1000 * (stage + 1) + microbatch; }
@@ -44,7 +44,10 @@ using Key = std::tuple<int, int, bool>;
 class Machine {
 public:
   Machine(schedule::Program const& program, schedule::Execution execution)
-      : program_(&program), execution_(execution), at(program.ranks.size(), 0), reduced_(at_size(program.num_stages), 0),
+      : program_(&program),
+        execution_(execution),
+        at(program.ranks.size(), 0),
+        reduced_(at_size(program.num_stages), 0),
         sums_(at_size(program.num_stages)) {
     for (int s = 0; s < program.num_stages; ++s) slots_.emplace_back(at_size(program.num_slots[at_size(s)]));
   }
@@ -64,7 +67,8 @@ public:
     if (a.op == Op::optimizer_step) {
       if (!step(rank)) return false;
     } else {
-      if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank) throw Fault{Outcome::misuse, "foreign stage"};
+      if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank)
+        throw Fault{Outcome::misuse, "foreign stage"};
       if (a.op == Op::reduce_gradients) {
         if (++reduced_[at_size(a.stage)] > 1) throw Fault{Outcome::wrong_result, "reduced twice"};
         check_sum(a.stage);
@@ -103,7 +107,9 @@ private:
   }
 
   /// The number of sends in a lane whose data the receiver has not got yet (eager sends are complete at once).
-  std::size_t outstanding(Lane const& lane) const { return execution_.rendezvous ? lane.sends.size() - lane.delivered : 0; }
+  std::size_t outstanding(Lane const& lane) const {
+    return execution_.rendezvous ? lane.sends.size() - lane.delivered : 0;
+  }
 
   /// Moves data for every pair of a send and a receive that has met.
   void deliver(Lane& lane, bool is_gradient) {
@@ -201,7 +207,8 @@ private:
       slot(a).input = value;
     }
     Buffers& b = slot(a);
-    if (a.stage > 0 && b.input != activation(a.stage - 1, a.microbatch)) throw Fault{Outcome::wrong_result, "wrong input"};
+    if (a.stage > 0 && b.input != activation(a.stage - 1, a.microbatch))
+      throw Fault{Outcome::wrong_result, "wrong input"};
     if (b.saved != none) throw Fault{Outcome::misuse, "forward twice"};
     b.saved = a.microbatch;
     b.output = activation(a.stage, a.microbatch);
@@ -323,7 +330,8 @@ Report interpret_one_order(schedule::Program const& program, schedule::Execution
       for (int rank : order) {
         auto const before = machine.state();
         ended = ended && machine.ended(rank);
-        for (unsigned runs = 1 + random() % 6; runs > 0 && machine.go(rank); --runs) {}
+        for (unsigned runs = 1 + random() % 6; runs > 0 && machine.go(rank); --runs) {
+        }
         moved = moved || machine.state() != before;
       }
       if (ended) {

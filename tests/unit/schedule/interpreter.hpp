@@ -1,6 +1,6 @@
 #pragma once
-// An interpreter of complete programs, independent of the validator: it moves values instead of counting, and tries every
-// order in which the ranks can go on (or random ones, for programs with too many states).
+// An interpreter of complete programs, independent of the validator: it moves values instead of counting, and tries
+// every order in which the ranks can go on (or random ones, for programs with too many states).
 
 #include <p3d/schedule/schedule.hpp>
 

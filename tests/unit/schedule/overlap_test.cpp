@@ -1,5 +1,5 @@
-// Messages travel while ranks compute: receives are posted before the action that precedes their use, and sends are waited for only
-// where their slot is used again.
+// Messages travel while ranks compute: receives are posted before the action that precedes their use, and sends are
+// waited for only where their slot is used again.
 
 #include <p3d/plan/simulator.hpp>
 #include <p3d/schedule/query.hpp>
@@ -70,7 +70,8 @@ TEST(Overlap, costs_at_most_a_slot_of_a_stage) {
       }
 }
 
-// With messages that take half as long as a part, an overlapping schedule must not be slower, and 1f1b and dualpipe_v quicker.
+// With messages that take half as long as a part, an overlapping schedule must not be slower, and 1f1b and dualpipe_v
+// quicker.
 TEST(Overlap, hides_messages) {
   std::map<std::string_view, double> gain;
   for (Generator const* g : generators()) {
@@ -88,8 +89,8 @@ TEST(Overlap, hides_messages) {
   EXPECT_GT(gain["dualpipe_v"], 0);
 }
 
-// What the eager variant is for (arXiv 2211.05322): with messages of half a forward the steady state runs at the speed of the compute,
-// (f + b) for each microbatch; 1f1b pays for the way there and back.
+// What the eager variant is for (arXiv 2211.05322): with messages of half a forward the steady state runs at the speed
+// of the compute, (f + b) for each microbatch; 1f1b pays for the way there and back.
 TEST(Overlap, eager_1f1b_hides_what_1f1b_cannot) {
   int const p = 4;
   auto const time = [&](char const* name, int m) {
@@ -102,7 +103,8 @@ TEST(Overlap, eager_1f1b_hides_what_1f1b_cannot) {
   EXPECT_GT(time("1f1b", 40) - time("1f1b", 20), 20 * 3.2);
 }
 
-// A rank waits for a send when it takes the slot again. It computes something before that, so that the message has time.
+// A rank waits for a send when it takes the slot again. It computes something before that, so that the message has
+// time.
 TEST(Overlap, no_slot_is_taken_right_after_a_send_from_it) {
   for (Generator const* g : generators())
     for (int p = 2; p <= 8; ++p) {
@@ -111,7 +113,8 @@ TEST(Overlap, no_slot_is_taken_right_after_a_send_from_it) {
         for (std::size_t i = 0; i < list.size(); ++i) {
           if (!is_send(list[i].op)) continue;
           for (std::size_t next = i + 1; next < list.size() && !is_compute(list[next].op); ++next)
-            EXPECT_FALSE(list[next].op == Op::recv_activation && list[next].stage == list[i].stage && list[next].slot == list[i].slot)
+            EXPECT_FALSE(list[next].op == Op::recv_activation && list[next].stage == list[i].stage &&
+                         list[next].slot == list[i].slot)
                 << g->name << ", p " << p << ": " << to_string(list[next]) << " after " << to_string(list[i]);
         }
     }

@@ -11,12 +11,13 @@ using namespace p3d::schedule;
 using p3d::test::random_program;
 
 TEST(Passes, one_f_one_b_completed_by_hand) {
-  EXPECT_EQ(to_text(complete(one_f_one_b(2, 3))),
-            "p3d-schedule 1 stages=2 ranks=2 microbatches=3 slots=2,1\n"
-            "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0RECV_B1@1 0B0@0 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 0B2@0 "
-            "0REDUCE STEP\n"
-            "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1RECV_F2@0 1F2@0 1B2@0 1SEND_B2@0 "
-            "1REDUCE STEP\n");
+  EXPECT_EQ(
+      to_text(complete(one_f_one_b(2, 3))),
+      "p3d-schedule 1 stages=2 ranks=2 microbatches=3 slots=2,1\n"
+      "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0RECV_B1@1 0B0@0 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 0B2@0 "
+      "0REDUCE STEP\n"
+      "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1RECV_F2@0 1F2@0 1B2@0 1SEND_B2@0 "
+      "1REDUCE STEP\n");
 }
 
 TEST(Passes, a_spare_slot_lets_the_receive_go_ahead) {
@@ -47,14 +48,16 @@ TEST(Passes, slots_are_the_peak_of_liveness) {
     Program const compute = random_program(random, {0, 1, 2}, 3, 5, round % 3);
     Program program = compute;
     assign_slots(program);
-    // Where the order of messages does not force early receives, the peak is that of the compute actions; a forced early
-    // receive can only add.
+    // Where the order of messages does not force early receives, the peak is that of the compute actions; a forced
+    // early receive can only add.
     EXPECT_EQ(program.num_slots[0], p3d::test::peak_live(compute, 0));
-    for (int s = 1; s < 3; ++s) EXPECT_GE(program.num_slots[static_cast<std::size_t>(s)], p3d::test::peak_live(compute, s));
+    for (int s = 1; s < 3; ++s)
+      EXPECT_GE(program.num_slots[static_cast<std::size_t>(s)], p3d::test::peak_live(compute, s));
   }
 }
 
-// The consumer may take the messages of a channel in another order than they were sent: the pass posts them in send order.
+// The consumer may take the messages of a channel in another order than they were sent: the pass posts them in send
+// order.
 TEST(Passes, receives_are_posted_in_the_order_of_the_sends) {
   Program compute = p3d::test::empty_program({0, 1}, 2, 3);
   for (int m : {0, 1, 2}) compute.ranks[0].push_back({Op::forward, 0, m});

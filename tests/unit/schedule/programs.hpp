@@ -39,13 +39,15 @@ inline schedule::Program random_program(std::mt19937& random, std::vector<int> s
         bool const has_gradient = s + 1 == p.num_stages || state[at + stride] >= input;
         bool const split_this = split == 1 || (split == 2 && (s + m) % 2 == 0);
         if (state[at] == nothing && has_input) ready.push_back({Op::forward, s, m});
-        if (state[at] == forward && has_gradient) ready.push_back({split_this ? Op::backward_input : Op::backward, s, m});
+        if (state[at] == forward && has_gradient)
+          ready.push_back({split_this ? Op::backward_input : Op::backward, s, m});
         if (state[at] == input) ready.push_back({Op::backward_weight, s, m});
       }
     if (ready.empty()) return p;
     Action const a = ready[static_cast<std::size_t>(draw(random, static_cast<int>(ready.size())))];
-    state[static_cast<std::size_t>(a.stage * microbatches + a.microbatch)] =
-        a.op == Op::forward ? forward : a.op == Op::backward_input ? input : all;
+    state[static_cast<std::size_t>(a.stage * microbatches + a.microbatch)] = a.op == Op::forward          ? forward
+                                                                             : a.op == Op::backward_input ? input
+                                                                                                          : all;
     p.ranks[static_cast<std::size_t>(p.stage_rank[static_cast<std::size_t>(a.stage)])].push_back(a);
   }
 }

@@ -19,8 +19,8 @@ TEST(Registry, names_are_unique_and_explained) {
       EXPECT_EQ(find_generator(g->alias), g);
     }
   }
-  for (char const* name : {"sequential", "round_robin", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zb_h1", "zb_h2", "zb_v",
-                           "dualpipe_v", "v_half", "v_min"})
+  for (char const* name : {"sequential", "round_robin", "gpipe", "1f1b", "interleaved_1f1b", "looped_bfs", "zb_h1",
+                           "zb_h2", "zb_v", "dualpipe_v", "v_half", "v_min"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 
@@ -39,8 +39,8 @@ TEST(Registry, every_schedule_is_valid) {
             Program const program = complete(generate(g->name, {p, m, 0}), ahead, lookahead);
             for (Execution const how : {Execution{true, 1}, {true, 2}, {false, 1}, {false, 2}}) {
               auto const found = validate(program, how);
-              ASSERT_TRUE(found.empty()) << g->name << ", p " << p << ", m " << m << ", ahead " << ahead << ", lookahead "
-                                         << lookahead << ": " << found.front().message << '\n'
+              ASSERT_TRUE(found.empty()) << g->name << ", p " << p << ", m " << m << ", ahead " << ahead
+                                         << ", lookahead " << lookahead << ": " << found.front().message << '\n'
                                          << to_text(program);
             }
           }

@@ -1,5 +1,5 @@
-// The validator and the passes are linear: a machine's worth of stages in seconds. The limit is ctest's time-out; the time
-// is printed, not tested.
+// The validator and the passes are linear: a machine's worth of stages in seconds. The limit is ctest's time-out; the
+// time is printed, not tested.
 
 #include <p3d/schedule/schedule.hpp>
 

@@ -34,8 +34,8 @@ TEST(Table, a_window_around_the_mark) {
 
 TEST(Table, shows_programs_that_cannot_run) {
   Program program = one_f_one_b(2, 2);
-  program.ranks[0][0] = {Op::forward, 0, 1};       // 0F0 is gone: 1F0 can never run
-  program.ranks[1][3] = {Op::backward, 17, 99};    // and this names nothing
+  program.ranks[0][0] = {Op::forward, 0, 1};     // 0F0 is gone: 1F0 can never run
+  program.ranks[1][3] = {Op::backward, 17, 99};  // and this names nothing
   std::string const table = to_table(program, 0, 0);
   for (char const* cell : {">0F1<", "1F0", "17B99", "0B1"}) EXPECT_NE(table.find(cell), std::string::npos) << table;
 }

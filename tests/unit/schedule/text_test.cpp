@@ -37,29 +37,30 @@ TEST(Text, a_file_by_hand) {
 
 TEST(Text, refuses_with_the_line) {
   std::string const head = "p3d-schedule 1 stages=2 ranks=2 microbatches=1";
-  for (auto const& [text, line] : std::vector<std::pair<std::string, int>>{
-           {"", 0},
-           {"schedule 1", 1},
-           {"p3d-schedule 2 stages=1 ranks=1 microbatches=1", 1},
-           {"p3d-schedule 1 stages=2 ranks=2", 1},
-           {"p3d-schedule 1 stages=2 ranks=2 microbatches=0", 1},
-           {"p3d-schedule 1 stages=2 ranks=2 microbatches=x", 1},
-           {"p3d-schedule 1 stages=99999999 ranks=2 microbatches=1", 1},
-           {head + " colour=3", 1},
-           {head + " placement=0", 1},
-           {head + " placement=0,2", 1},
-           {head + " slots=1,2,3", 1},
-           {head + "\n0F0", 2},
-           {head + "\nrank 2: 0F0", 2},
-           {head + "\nrank 0 0: 0F0", 2},
-           {head + "\nrank 0:\nrank 0:\n", 3},
-           {head + "\nrank 0: 0F0\n\nrank 1: 1F0 1Q0\n", 4},
-           {head + "\nrank 0: 0F0\n", 2}})
+  for (auto const& [text, line] :
+       std::vector<std::pair<std::string, int>>{{"", 0},
+                                                {"schedule 1", 1},
+                                                {"p3d-schedule 2 stages=1 ranks=1 microbatches=1", 1},
+                                                {"p3d-schedule 1 stages=2 ranks=2", 1},
+                                                {"p3d-schedule 1 stages=2 ranks=2 microbatches=0", 1},
+                                                {"p3d-schedule 1 stages=2 ranks=2 microbatches=x", 1},
+                                                {"p3d-schedule 1 stages=99999999 ranks=2 microbatches=1", 1},
+                                                {head + " colour=3", 1},
+                                                {head + " placement=0", 1},
+                                                {head + " placement=0,2", 1},
+                                                {head + " slots=1,2,3", 1},
+                                                {head + "\n0F0", 2},
+                                                {head + "\nrank 2: 0F0", 2},
+                                                {head + "\nrank 0 0: 0F0", 2},
+                                                {head + "\nrank 0:\nrank 0:\n", 3},
+                                                {head + "\nrank 0: 0F0\n\nrank 1: 1F0 1Q0\n", 4},
+                                                {head + "\nrank 0: 0F0\n", 2}})
     try {
       parse_program(text);
       ADD_FAILURE() << "accepted: " << text;
     } catch (p3d::base::Error const& error) {
-      EXPECT_NE(error.text().where.find("line " + std::to_string(line)), std::string::npos) << text << '\n' << error.what();
+      EXPECT_NE(error.text().where.find("line " + std::to_string(line)), std::string::npos) << text << '\n'
+                                                                                            << error.what();
       EXPECT_EQ(error.code(), p3d::base::ExitCode::bad_input);
     }
 }

@@ -15,10 +15,8 @@ Timeline small() {
   t.num_ranks = 2;
   t.title = "a <b> & c";
   t.events = {{1, {Op::backward, 1, 0, 0}, 4, 10},  // in any order
-              {0, {Op::forward, 0, 0, 0}, 0, 2},
-              {1, {Op::forward, 1, 0, 0}, 2, 4},
-              {0, {Op::backward_input, 0, 0, 0}, 4, 6},
-              {0, {Op::backward_weight, 0, 0, 0}, 6, 8},
+              {0, {Op::forward, 0, 0, 0}, 0, 2},        {1, {Op::forward, 1, 0, 0}, 2, 4},
+              {0, {Op::backward_input, 0, 0, 0}, 4, 6}, {0, {Op::backward_weight, 0, 0, 0}, 6, 8},
               {0, {Op::reduce_gradients, 0}, 8, 9}};
   return t;
 }
@@ -46,7 +44,8 @@ TEST(Timeline, chrome_trace_has_every_action_and_every_wait) {
   std::string const json = to_chrome_trace(small());
   EXPECT_EQ(count(json, "\"ph\": \"X\""), 6u + 3u);  // rank 0 waits from 2 to 4 and 9 to 10; rank 1 from 0 to 2
   EXPECT_EQ(count(json, "\"name\": \"wait\""), 3u);
-  EXPECT_NE(json.find("\"name\": \"0W0\", \"cat\": \"weight part\", \"ph\": \"X\", \"pid\": 0, \"tid\": 0, \"ts\": 6000000.000, \"dur\": 2000000.000, "
+  EXPECT_NE(json.find("\"name\": \"0W0\", \"cat\": \"weight part\", \"ph\": \"X\", \"pid\": 0, \"tid\": 0, \"ts\": "
+                      "6000000.000, \"dur\": 2000000.000, "
                       "\"args\": {\"stage\": 0, \"microbatch\": 0, \"slot\": 0}"),
             std::string::npos)
       << json;
@@ -59,8 +58,8 @@ TEST(Timeline, svg_draws_every_action) {
   t.rank_notes = {"first", "second"};
   t.caption = {"bubble 30 %"};
   std::string const svg = to_svg(t);
-  for (char const* text : {"a &lt;b&gt; &amp; c", ">rank 0<", ">rank 1<", ">first<", ">second<", ">bubble 30 %<", ">forward<", ">backward<",
-                           ">input part<", ">weight part<", ">wait (lost time)<", ">in s<"})
+  for (char const* text : {"a &lt;b&gt; &amp; c", ">rank 0<", ">rank 1<", ">first<", ">second<", ">bubble 30 %<",
+                           ">forward<", ">backward<", ">input part<", ">weight part<", ">wait (lost time)<", ">in s<"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
   EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
   EXPECT_NE(to_svg({t, t}, "two").find(">two<"), std::string::npos);
@@ -81,8 +80,11 @@ TEST(Csv, round_trip_and_faults) {
   EXPECT_EQ(to_csv(one_f_one_b(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   // One column per step, as PyTorch writes it; spaces, quotes and comments do not matter.
   EXPECT_EQ(parse_csv("# two ranks\n0F0,0F1,,0B0,,0B1\r\n,\"1F0\", 1B0,1F1,1B1,\n"), one_f_one_b(2, 2));
-  for (auto const& [text, words] : std::vector<std::pair<std::string, std::string>>{
-           {"", "one row of actions"}, {"0F0,0B0\n0F1\n", "stage 0 on one rank"}, {"0F0,2F0\n", "every stage"}, {"0F0,oops\n", "cell 2"}}) {
+  for (auto const& [text, words] :
+       std::vector<std::pair<std::string, std::string>>{{"", "one row of actions"},
+                                                        {"0F0,0B0\n0F1\n", "stage 0 on one rank"},
+                                                        {"0F0,2F0\n", "every stage"},
+                                                        {"0F0,oops\n", "cell 2"}}) {
     try {
       parse_csv(text);
       ADD_FAILURE() << text;

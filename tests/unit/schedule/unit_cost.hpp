@@ -35,18 +35,21 @@ inline FreeRun run_free(schedule::Program const& program, Costs costs) {
         auto const s = static_cast<std::size_t>(a.stage), m = static_cast<std::size_t>(a.microbatch);
         double ready = 0;
         if (a.op == Op::forward && s > 0) ready = forward[s - 1][m];
-        if (a.op == Op::backward || a.op == Op::backward_input) ready = s + 1 < stages ? backward[s + 1][m] : forward[s][m];
+        if (a.op == Op::backward || a.op == Op::backward_input)
+          ready = s + 1 < stages ? backward[s + 1][m] : forward[s][m];
         if (a.op == Op::backward_weight) ready = backward[s][m];
         if (ready < 0) break;
-        double const cost = a.op == Op::forward           ? costs.forward
-                            : a.op == Op::backward        ? costs.input + costs.weight
-                            : a.op == Op::backward_input  ? costs.input
-                                                          : costs.weight;
+        double const cost = a.op == Op::forward          ? costs.forward
+                            : a.op == Op::backward       ? costs.input + costs.weight
+                            : a.op == Op::backward_input ? costs.input
+                                                         : costs.weight;
         double const start = std::max(clock[r], ready);
         if (begin[r] < 0) begin[r] = start;
         clock[r] = start + cost;
-        if (a.op == Op::forward) forward[s][m] = clock[r];
-        else if (a.op != Op::backward_weight) backward[s][m] = clock[r];
+        if (a.op == Op::forward)
+          forward[s][m] = clock[r];
+        else if (a.op != Op::backward_weight)
+          backward[s][m] = clock[r];
         moved = true;
       }
   }

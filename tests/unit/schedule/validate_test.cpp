@@ -25,7 +25,8 @@ void refused(Program const& program, int rank, int index, std::string const& wor
   auto const found = validate(program, how);
   ASSERT_FALSE(found.empty()) << to_text(program);
   bool named = false;
-  for (auto const& v : found) named = named || (v.rank == rank && v.index == index && v.message.find(words) != std::string::npos);
+  for (auto const& v : found)
+    named = named || (v.rank == rank && v.index == index && v.message.find(words) != std::string::npos);
   EXPECT_TRUE(named) << found.front().rank << ", " << found.front().index << ": " << found.front().message << '\n'
                      << to_text(program);
 }
@@ -91,7 +92,8 @@ TEST(Validate, reordered_receives) {
   Program program = complete(gpipe(2, 3), 3);
   auto& list = program.ranks[1];
   std::size_t const a = find(list, "1RECV_F0"), b = find(list, "1RECV_F1");
-  ASSERT_LT(std::max(a, b), find(list, "1F0"));  // both posted before any is used: swapping them breaks the matching only
+  ASSERT_LT(std::max(a, b),
+            find(list, "1F0"));  // both posted before any is used: swapping them breaks the matching only
   std::swap(list[a], list[b]);
   auto const found = validate(program);
   ASSERT_EQ(found.size(), 1u);
@@ -138,8 +140,8 @@ TEST(Validate, wrong_rank_and_wrong_message) {
   refused(program, 0, 0, "no message here");
 }
 
-// A deadlock by hand: rank 0 sends three activations before it posts the receive of the first gradient, and rank 1 has one
-// slot, which it can only reuse when that gradient has gone. Eager sends hide it; so does a second send in flight.
+// A deadlock by hand: rank 0 sends three activations before it posts the receive of the first gradient, and rank 1 has
+// one slot, which it can only reuse when that gradient has gone. Eager sends hide it; so does a second send in flight.
 TEST(Validate, receives_posted_too_late) {
   Program const program = parse_program(
       "p3d-schedule 1 stages=2 ranks=2 microbatches=3 slots=3,1\n"
@@ -157,8 +159,8 @@ TEST(Validate, receives_posted_too_late) {
             "deadlock: 1RECV_F1@0 waits until rank 0 posts RECV_B number 1 with rank 1; rank 0 is at 0SEND_F2@2");
 }
 
-// Blocking sends in the natural order deadlock in the steady state of 1F1B (SEND_F meets SEND_B); one non-blocking send per
-// direction is enough, and eager sends hide it.
+// Blocking sends in the natural order deadlock in the steady state of 1F1B (SEND_F meets SEND_B); one non-blocking send
+// per direction is enough, and eager sends hide it.
 TEST(Validate, natural_order_with_blocking_sends) {
   for (int p = 2; p <= 6; ++p)
     for (int m = p; m <= 2 * p; ++m) {
