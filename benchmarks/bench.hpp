@@ -8,7 +8,7 @@
 #include <p3d/device/memory.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/gemm.hpp>
-#include <p3d/runtime/input.hpp>
+#include <p3d/run/input.hpp>
 
 #include <fmt/format.h>
 
@@ -94,7 +94,7 @@ inline std::optional<config::Config> read_input(comm::Communicator& world, int a
     if (world.rank() == 0) fmt::print(stderr, "expected the name of an input file; found no argument\n");
     return {};
   }
-  return runtime::read_input_together(world, argv[1], std::vector<std::string>(argv + 2, argv + argc));
+  return run::read_input_together(world, argv[1], std::vector<std::string>(argv + 2, argv + argc));
 }
 
 /// Lines that begin with '#': what was measured, on what.

@@ -8,8 +8,8 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/mesh.hpp>
 #include <p3d/device/memory.hpp>
-#include <p3d/runtime/ceiling.hpp>
-#include <p3d/runtime/input.hpp>
+#include <p3d/report/ceiling.hpp>
+#include <p3d/run/input.hpp>
 
 extern "C" void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*,
                        int const*, float const*, int const*, float const*, float*, int const*);
@@ -24,7 +24,7 @@ constexpr int rounds = 9;
 double mean_over_ranks(comm::Communicator& world, double x) { return collectives::all_reduce(world, x) / world.size(); }
 
 /// The same product by the BLAS itself. It sees columns where we have rows: C^T = op(B)^T op(A)^T.
-void raw_product(runtime::Product const& p, float const* a, float const* b, float* c) {
+void raw_product(report::Product const& p, float const* a, float const* b, float* c) {
   int const m = static_cast<int>(p.m), n = static_cast<int>(p.n), k = static_cast<int>(p.k);
   float const one = 1.0f, beta = p.adds ? 1.0f : 0.0f;
   char const ta = static_cast<char>(p.op_a), tb = static_cast<char>(p.op_b);
@@ -33,7 +33,7 @@ void raw_product(runtime::Product const& p, float const* a, float const* b, floa
 }
 
 void bench_products(config::Config const& c, comm::Communicator& world) {
-  runtime::CeilingMeter<float> const meter(runtime::model_products(c), world);
+  report::CeilingMeter<float> const meter(report::model_products(c), world);
   constexpr bool host = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
   std::vector<double> ours, raw;
   for (auto const& p : meter.products()) {

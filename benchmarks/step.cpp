@@ -6,9 +6,9 @@
 #include "bench.hpp"
 
 #include <p3d/plan/model_cost.hpp>
-#include <p3d/runtime/ceiling.hpp>
-#include <p3d/runtime/input.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/report/ceiling.hpp>
+#include <p3d/run/input.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <array>
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace p3d;
 
-using Phases = std::array<double, runtime::num_phases>;
+using Phases = std::array<double, engine::num_phases>;
 
 /// Phase times of a step, mean over the ranks.
 Phases mean(Phases now, Phases const& before, comm::Communicator& world) {
@@ -41,20 +41,20 @@ void bench_steps(config::Config const& c, comm::Communicator& world, int rounds)
     fmt::print("# {} tokens a step, {} ranks, microbatches of {}; ceiling in GFLOP/s a rank, times in seconds\n",
                c.batch.global * c.model.seq_len, world.size(), c.batch.micro);
     fmt::print("round,ceiling,step,tokens_per_s,mfu");
-    for (std::size_t i = 0; i < runtime::num_phases; ++i)
-      fmt::print(",{}", runtime::name(static_cast<runtime::Phase>(i)));
+    for (std::size_t i = 0; i < engine::num_phases; ++i)
+      fmt::print(",{}", runtime::name(static_cast<engine::Phase>(i)));
     fmt::print("\n");
   }
   double const flops = plan::model_flops_per_step(c) / world.size(),
                tokens = static_cast<double>(c.batch.global * c.model.seq_len);
-  runtime::Trainer<float> trainer(c, world);
-  runtime::CeilingMeter<float> meter(runtime::model_products(c), world);
+  engine::Trainer<float> trainer(c, world);
+  report::CeilingMeter<float> meter(report::model_products(c), world);
   auto const ceiling = [&] { return meter.speed(meter.measure()); };
   trainer.step();  // touches all memory
   ceiling();
   double before = ceiling();
   std::vector<double> ceilings, seconds, mfus;
-  std::array<std::vector<double>, runtime::num_phases> phases;
+  std::array<std::vector<double>, engine::num_phases> phases;
   for (int round = 1; round <= rounds; ++round) {
     auto const start = trainer.times().seconds;
     world.barrier().wait();

@@ -9,9 +9,10 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/runtime/input.hpp>
-#include <p3d/runtime/run.hpp>
-#include <p3d/runtime/run_plan.hpp>
+#include <p3d/report/describe.hpp>
+#include <p3d/run/input.hpp>
+#include <p3d/run/run.hpp>
+#include <p3d/engine/run_plan.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -30,18 +31,18 @@ int check(p3d::app::CommandLine const& line) {
     std::cerr << p3d::config::format(result.faults) << std::flush;
     return static_cast<int>(ExitCode::bad_input);
   }
-  auto const plan = p3d::runtime::make_run_plan(*result.config);
+  auto const plan = p3d::engine::make_run_plan(*result.config);
   std::cout << p3d::config::canonical_toml(*result.config) << '\n'
-            << p3d::runtime::describe(*result.config, plan) << "The input is valid." << std::endl;
+            << p3d::report::describe(*result.config, plan) << "The input is valid." << std::endl;
   return 0;
 }
 
 /// The part of main that every rank runs with MPI and Kokkos up.
 int run(p3d::app::CommandLine const& line) {
   auto world = p3d::comm::Communicator::world();
-  auto const config = p3d::runtime::read_input_together(world, line.input, line.overrides);  // 4. validate, once
+  auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
   if (!config) return static_cast<int>(ExitCode::bad_input);
-  return static_cast<int>(p3d::runtime::run(*config, world));  // 5. mesh, model, train, finish
+  return static_cast<int>(p3d::run::run(*config, world));  // 5. mesh, model, train, finish
 }
 
 }  // namespace

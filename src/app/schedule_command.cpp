@@ -7,7 +7,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/plan/pipeline.hpp>
-#include <p3d/runtime/run_plan.hpp>
+#include <p3d/engine/run_plan.hpp>
 #include <p3d/schedule/timeline.hpp>
 
 #include <CLI/CLI.hpp>
@@ -60,7 +60,7 @@ public:
 
   int show() {
     base::Stopwatch watch;
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), runtime::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
     std::cout << header(plan) << schedule::to_table(plan.program, -1, -1, 32, 40);
     write(options_.text, schedule::to_text(plan.program));
@@ -71,15 +71,15 @@ public:
 
   int check() {
     base::Stopwatch watch;
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), runtime::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
     std::size_t actions = 0;
     for (auto const& list : plan.program.ranks) actions += list.size();
     double const made = watch.seconds();
     watch = {};
-    schedule::require_valid(plan.program, runtime::execution);
+    schedule::require_valid(plan.program, engine::execution);
     double const rendezvous = watch.seconds();
     watch = {};
-    schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = runtime::execution.sends_in_flight});
+    schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = engine::execution.sends_in_flight});
     std::cout << header(plan)
               << fmt::format(
                      "valid: {} actions run to their end with rendezvous sends ({:.3g} s), and with "
@@ -89,9 +89,9 @@ public:
   }
 
   int simulate() {
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), runtime::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
-    auto const result = plan::simulate(plan.program, costs(plan.stages), runtime::execution, false);
+    auto const result = plan::simulate(plan.program, costs(plan.stages), engine::execution, false);
     std::cout << header(plan)
               << fmt::format("{:<6} {:>12} {:>12} {:>9} {:>6} {:>6} {:>12}\n", "rank", "busy", "waits", "bubble",
                              "keeps", "slots", "sent");
@@ -118,7 +118,7 @@ public:
 
   int compare() {
     auto const all = plan::compare_schedules(
-        config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), runtime::execution,
+        config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), engine::execution,
         !options_.svg.empty());
     std::cout << fmt::format("{} pipeline ranks, {} of {} sequences; by time\n", config_.parallel.pp,
                              base::counted(config_.batch.microbatches, "microbatch"), config_.batch.micro)
@@ -153,11 +153,11 @@ public:
 private:
   plan::RankBytes rank_bytes() const {
     return [this](layout::StageMap const& stages, schedule::Program const& program) {
-      return runtime::rank_bytes(config_, stages, program);
+      return engine::rank_bytes(config_, stages, program);
     };
   }
   double worst_rank(layout::StageMap const& stages, schedule::Program const& program) const {
-    auto const bytes = runtime::rank_bytes(config_, stages, program);
+    auto const bytes = engine::rank_bytes(config_, stages, program);
     return *std::max_element(bytes.begin(), bytes.end());
   }
 
@@ -210,7 +210,7 @@ private:
     return timeline;
   }
   void pictures(plan::PipelinePlan const& plan) {
-    auto const result = plan::simulate(plan.program, costs(plan.stages), runtime::execution, true);
+    auto const result = plan::simulate(plan.program, costs(plan.stages), engine::execution, true);
     auto timeline = labelled(result, header(plan), std::max(1, plan.program.num_stages / plan.program.num_ranks));
     timeline.title.pop_back();
     timeline.title += ": simulated";

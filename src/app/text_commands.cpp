@@ -10,7 +10,7 @@
 #include <p3d/device/environment.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/linalg/blas_threads.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -139,7 +139,7 @@ std::optional<config::Config> make_config(io::CheckpointHeader const& header, Li
 /// Loads the weights and calls work(trainer, header).
 template <class T, class Work>
 int with_model(config::Config const& c, io::Checkpoint const& file, comm::Communicator& world, Work const& work) {
-  runtime::Trainer<T> trainer(c, world);
+  engine::Trainer<T> trainer(c, world);
   io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
                  trainer.checkpoint_parts(false), c.checkpoint.buffer_mb << 20);
   return work(trainer, file.header);
@@ -178,7 +178,7 @@ int run(int argc, char** argv, Line const& line, Changes const& changes, Work co
 
 int generate_command(int argc, char** argv) {
   Line line;
-  runtime::SampleOptions o;
+  engine::SampleOptions o;
   o.tokens = 200;
   o.temperature = 0.8;
   CLI::App app{

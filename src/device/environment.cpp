@@ -48,7 +48,7 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
   // Every rank would advise to bind its threads (several unbound ranks on a node would then bind theirs to the same
-  // cores: p3d leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room runtime says that
+  // cores: p3d leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room report says that
   // once, with what to do.
   setenv("KOKKOS_DISABLE_WARNINGS", "true", 0);
   Kokkos::initialize(count, args.data());

@@ -5,7 +5,7 @@
 #include "reference.hpp"
 
 #include <p3d/config/parse.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
 
@@ -53,7 +53,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
                                                 fmt::format("parallel.pp={}", world.size() / (dp * tp))},
                                                world.size());
     ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
-    p3d::runtime::Trainer<double> trainer(*input.config, world);
+    p3d::engine::Trainer<double> trainer(*input.config, world);
     for (std::size_t s = 0; s < reference.steps.size(); ++s) {
       trainer.keep_gradients(s == 0);
       auto const result = trainer.step();

@@ -14,7 +14,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/blas_threads.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <fmt/format.h>
 
@@ -59,7 +59,7 @@ std::optional<p3d::config::Config> make_config(Options const& o, Model const& m,
 
 template <class T>
 std::vector<double> train(p3d::config::Config const& config, p3d::comm::Communicator const& comm) {
-  p3d::runtime::Trainer<T> trainer(config, comm);
+  p3d::engine::Trainer<T> trainer(config, comm);
   std::vector<double> losses;
   for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
   P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");

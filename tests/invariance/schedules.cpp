@@ -15,7 +15,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 #include <p3d/schedule/registry.hpp>
 
 #include <fmt/format.h>
@@ -144,17 +144,17 @@ private:
     auto const config = make_config(llama, mesh, microbatches, v.overrides, seed_);
     auto const* const generator = p3d::schedule::find_generator(config.pipeline.schedule);
     int const smallest = generator->smallest_microbatches(mesh.pp);
-    p3d::runtime::RunPlan plan = [&] {
+    p3d::engine::RunPlan plan = [&] {
       auto good = config;
       good.batch.microbatches =
           std::max<std::int64_t>(microbatches, smallest);  // the smallest number that is named must work
-      return p3d::runtime::make_run_plan(good);
+      return p3d::engine::make_run_plan(good);
     }();
     if (microbatches < smallest) return refusal(name, config, smallest);
-    p3d::runtime::Trainer<double> trainer(config, std::move(plan), world_);
+    p3d::engine::Trainer<double> trainer(config, std::move(plan), world_);
     std::vector<double> losses;
     for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
-    auto const memory = p3d::runtime::predict_memory(config, trainer.plan(), trainer.mesh().coordinate("pp"));
+    auto const memory = p3d::engine::predict_memory(config, trainer.plan(), trainer.mesh().coordinate("pp"));
     std::int64_t other_peak =
         static_cast<std::int64_t>(trainer.activation_high_water()) != memory.activations + memory.workspace;
     world_.all_reduce(&other_peak, 1, p3d::comm::Type::int64, p3d::comm::Reduction::max).wait();
@@ -173,7 +173,7 @@ private:
   void refusal(std::string const& name, Config const& config, int smallest) {
     ++refused_;
     try {
-      p3d::runtime::make_run_plan(config);
+      p3d::engine::make_run_plan(config);
       verdict(false, name, "not refused");
     } catch (p3d::base::Error const& e) {
       auto const words = fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest,
@@ -188,8 +188,8 @@ private:
     if (!losses.empty()) return losses;
     losses.resize(num_steps);
     if (world_.rank() == 0) {
-      p3d::runtime::Trainer<double> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4),
-                                            p3d::comm::Communicator::self());
+      p3d::engine::Trainer<double> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4),
+                                           p3d::comm::Communicator::self());
       for (auto& loss : losses) loss = trainer.step().loss;
       P3D_REQUIRE(losses.front() > losses.back() + 0.01, "the reference learns, so that losses can differ");
     }

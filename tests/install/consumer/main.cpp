@@ -5,7 +5,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <cstdio>
 #include <exception>
@@ -19,7 +19,7 @@ int train(char const* input) {
     std::fprintf(stderr, "%s", p3d::config::format(parsed.faults).c_str());
     return 2;
   }
-  p3d::runtime::Trainer<double> trainer(*parsed.config, world);
+  p3d::engine::Trainer<double> trainer(*parsed.config, world);
   for (int step = 0; step < 3; ++step) {
     auto const result = trainer.step();
     if (world.rank() == 0)

@@ -5,7 +5,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/compat.hpp>
 #include <p3d/device/view.hpp>
-#include <p3d/runtime/trainer.hpp>
+#include <p3d/engine/trainer.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
 
@@ -55,7 +55,7 @@ bool known_fence(std::string const& label) {
   for (char const* part : {
            "p3d::collectives::",       // kernels end before MPI reads or writes their result
            "p3d::kernels::block_sum",  // a number that the host needs: loss, norm
-           "p3d::runtime::step",       // the step's time is the step's work
+           "p3d::engine::step",        // the step's time is the step's work
            "p3d::linalg::gemm",        // Kokkos-Kernels before 4 runs on the default instance only
            "Kokkos::parallel_reduce",  // the same number, Kokkos' side
            "Kokkos::deep_copy",        // tokens, see below
@@ -88,7 +88,7 @@ TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
        "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
       l.ranks);
   ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
-  p3d::runtime::Trainer<float> trainer(*input.config, world);
+  p3d::engine::Trainer<float> trainer(*input.config, world);
   trainer.step();  // the first step may make what is kept: scratch of threads, buffers of reductions
   {
     Counting const counting;

@@ -15,7 +15,7 @@ using namespace p3d::schedule;
 
 namespace {
 
-constexpr Execution as_executed{true, std::numeric_limits<int>::max()};  // runtime::execution
+constexpr Execution as_executed{true, std::numeric_limits<int>::max()};  // engine::execution
 
 /// Receives with and without a compute action between them and the one that needs them. The first of a rank does not
 /// count: there is nothing before it.

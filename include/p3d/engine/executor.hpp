@@ -1,0 +1,106 @@
+#pragma once
+// The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and
+// calls the stages; it knows no schedule and makes no exception for the first or the last stage.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/model/stage.hpp>
+#include <p3d/engine/phases.hpp>
+#include <p3d/engine/recorder.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace p3d::engine {
+
+/// What the executor calls at the places that are not its own business.
+struct Hooks {
+  /// Puts a microbatch's tokens and targets into a slot.
+  std::function<void(int stage, int slot, int microbatch)> load;
+  /// Parameters [first, last) of a stage got their last contribution of this step.
+  std::function<void(int stage, std::size_t first, std::size_t last)> gradients_ready;
+  /// Finish the reduction of a stage's gradients.
+  std::function<void(int stage)> reduce_gradients;
+  /// Update all parameters of this rank. Receives the sum of token losses seen on this rank.
+  std::function<void(double loss_sum)> optimizer_step;
+};
+
+template <class T>
+class Executor {
+public:
+  /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send
+  /// reads a slot and is waited for when the slot is taken again, so the slots are the limit and this one is none: a
+  /// rank never stops computing because its neighbour is late.
+  static constexpr int sends_in_flight = std::numeric_limits<int>::max();
+
+  /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
+  Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+           device::ExecSpace const& exec);
+
+  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
+  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
+  double run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale, Hooks const& hooks);
+
+  PhaseTimes& times() { return times_; }
+
+  /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
+  void record_into(Recorder* recorder) { recorder_ = recorder; }
+  Recorder* recorder() { return recorder_; }
+
+private:
+  /// The messages that read or write a slot.
+  struct Messages {
+    comm::Request recv_activation, recv_gradient, send_activation, send_gradient;
+  };
+  /// What an action needs and that the list alone does not say, found once per program.
+  struct Detail {
+    std::string text;  ///< the action as text, for the watchdog
+    int neighbour_slot =
+        -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
+    bool completes = false;  ///< the last action that adds to the stage's weight gradients
+  };
+  struct Run;
+  std::vector<Detail> const& details(schedule::Program const& program);
+  void execute(schedule::Action const& action, Detail const& detail, Run& run);
+  void execute_recorded(schedule::Action const& action, Detail const& detail, Run& run);
+  void take_slot(schedule::Action const& action, Run const& run);
+  /// Whether nothing travels from the slot of `action` any more.
+  bool slot_is_free(schedule::Action const& action);
+  /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can
+  /// compute. It is posted when the message is gone, but before anything on this slot, and before the rank waits for
+  /// anything: so it waits for nothing in another order than the program says. Not with tensor parallelism, where ranks
+  /// wait inside actions.
+  void receive_activation(schedule::Action const& action, Run const& run);
+  void post_deferred(Run const& run);
+  void flush_deferred(Run const& run);
+  void forward(schedule::Action const& action, Detail const& detail, Run& run);
+  void backward(schedule::Action const& action, Detail const& detail, Run& run);
+  void receive(schedule::Action const& action, Run const& run);
+  void send(schedule::Action const& action, Run const& run);
+  void wait_for_all_sends(Run const& run);
+  Messages& messages(schedule::Action const& action);
+  model::Stage<T>& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
+  /// Runs `work`, books its time less the time it waited for TP messages.
+  template <class Work>
+  void timed(Phase phase, Work&& work);
+  /// Waits for a message of the slot of `action`.
+  void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, Run const& run);
+
+  std::map<int, model::Stage<T>*> stages_;
+  comm::Communicator* pipeline_;
+  comm::Communicator* tensor_;
+  device::ExecSpace exec_;
+  std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
+  std::map<schedule::Program const*, std::vector<Detail>> details_;
+  std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
+  PhaseTimes times_;
+  Recorder* recorder_ = nullptr;
+};
+
+}  // namespace p3d::engine

@@ -1,0 +1,29 @@
+#pragma once
+// Where a rank's time goes.
+
+#include <p3d/comm/communicator.hpp>
+
+#include <array>
+#include <cstddef>
+#include <string>
+
+namespace p3d::engine {
+
+/// Phases of a step. Waiting for a message counts as communication, not as the phase it interrupts.
+enum class Phase : std::size_t { forward, backward, tp_comm, pipeline_wait, dp_comm, optimizer, other };
+inline constexpr std::size_t num_phases = 7;
+char const* name(Phase phase);
+
+/// Seconds per phase on this rank.
+struct PhaseTimes {
+  std::array<double, num_phases> seconds{};
+  double& operator[](Phase p) { return seconds[static_cast<std::size_t>(p)]; }
+  double operator[](Phase p) const { return seconds[static_cast<std::size_t>(p)]; }
+  double total() const;
+};
+
+/// A table of min / mean / max over the ranks of `comm` with each phase's share of the mean total. Collective; the text
+/// is the same on every rank.
+std::string summarize(PhaseTimes const& times, comm::Communicator& comm);
+
+}  // namespace p3d::engine

@@ -1,0 +1,52 @@
+#pragma once
+// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule.
+// Pure: `p3d --check` makes it for any number of ranks.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/axes.hpp>
+#include <p3d/layout/params.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/schedule/schedule.hpp>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace p3d::engine {
+
+/// What the executor does with messages: programs are proved and simulated for it.
+inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
+
+struct RunPlan {
+  layout::RankGrid grid;
+  layout::ParamTable table;
+  layout::StageMap stages;
+  schedule::Program training;    ///< one step, validated
+  schedule::Program evaluation;  ///< the same microbatches, forward only
+  schedule::Program probe;       ///< one microbatch, forward only (sampling)
+  std::string schedule_note;     ///< why pipeline.schedule = "auto" chose this schedule; else empty
+};
+/// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
+RunPlan make_run_plan(config::Config const& config);
+/// The same with a given division into stages and a given program of one step (complete and valid), whose stages and
+/// placement must be those of `stages`.
+RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::Program training);
+
+/// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
+/// scratch.
+std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages,
+                               schedule::Program const& training);
+
+/// Activation slots of a stage: as many as the neediest of the programs wants.
+int num_slots(RunPlan const& plan, int stage);
+
+/// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global
+/// batch are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
+std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
+
+/// Bytes of one rank, by purpose. Activations (all slots of its stages) and workspace (the scratch these share) are
+/// exactly what the trainer's arena gives out.
+plan::MemoryPrediction predict_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank);
+
+}  // namespace p3d::engine

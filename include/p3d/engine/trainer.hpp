@@ -1,0 +1,108 @@
+#pragma once
+// One rank's part of a training run as an object: mesh, stages, optimizer; one call is one step. The loop around it,
+// with its files and log lines, is run.hpp.
+
+#include <p3d/comm/mesh.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/data/sampler.hpp>
+#include <p3d/data/token_source.hpp>
+#include <p3d/io/checkpoint.hpp>
+#include <p3d/engine/phases.hpp>
+#include <p3d/engine/recorder.hpp>
+#include <p3d/engine/run_plan.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace p3d::engine {
+
+/// What one step gave, the same on every rank.
+struct StepResult {
+  std::int64_t step = 0;   ///< number of steps done, this one included
+  double loss = 0.0;       ///< mean cross entropy in nats over the tokens of the global batch, before the update
+  double grad_norm = 0.0;  ///< global L2 norm of the gradient, before clipping
+  double lr = 0.0;
+  bool stop = false;   ///< some rank was asked to stop (stop_when)
+  double votes = 0.0;  ///< sum over the ranks of what they gave to step()
+};
+
+/// How text is drawn from the model.
+struct SampleOptions {
+  std::string prompt;
+  std::int64_t tokens = 0;
+  double temperature = 1.0;  ///< 0: the most likely token
+  std::int64_t top_k = 0;    ///< only the k most likely tokens; 0: all
+  double top_p =
+      1.0;  ///< only the most likely tokens that together reach this probability (Holtzman et al. 2020, nucleus)
+  std::uint64_t seed = 1;
+};
+
+template <class T>
+class Trainer {
+public:
+  /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan
+  /// and the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
+  Trainer(config::Config const& config, comm::Communicator const& parent);
+  /// With a plan of another origin, for example a program made by hand: see make_run_plan.
+  Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent);
+  ~Trainer();
+  Trainer(Trainer const&) = delete;
+  Trainer& operator=(Trainer const&) = delete;
+
+  /// One training step. Throws base::Error with ExitCode::not_finite, on every rank, when the loss or the gradient norm
+  /// is not finite; it names the step and the first bad tensor in model order. `vote`: a number whose sum over the
+  /// ranks comes back in the result (it travels with the loss).
+  StepResult step(double vote = 0.0);
+  /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
+  /// all.
+  void stop_when(std::function<bool()> asked);
+  /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
+  double evaluate(std::int64_t batches);
+  /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose
+  /// "sample": the same text under every layout up to rounding. temperature 0: the most likely token.
+  std::string sample(SampleOptions const& options);
+  /// The same with the run's seed, and all tokens.
+  std::string sample(std::string const& prompt, std::int64_t tokens, double temperature);
+  /// Mean cross entropy over the windows of seq_len tokens that fit into [first, first + tokens] of the source, each
+  /// once: the same under every layout. Returns the number of windows too.
+  struct Score {
+    double loss = 0.0;
+    std::int64_t windows = 0;
+  };
+  Score score(layout::Range tokens);
+
+  /// Steps done; a checkpoint sets it.
+  std::int64_t steps_done() const;
+  void set_steps_done(std::int64_t steps);
+  /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's moments. Valid as
+  /// long as the trainer.
+  std::vector<io::CheckpointPart> checkpoint_parts(bool moments);
+
+  /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
+  void keep_gradients(bool keep);
+  /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
+  std::vector<double> gather_value(std::string const& name);
+  std::vector<double> gather_gradient(std::string const& name);
+
+  config::Config const& config() const;
+  RunPlan const& plan() const;
+  data::TokenSource const& source() const;
+  data::Sampler const& sampler() const;
+  comm::Mesh& mesh();
+  /// Time by phase on this rank since construction.
+  PhaseTimes times() const;
+  /// From now on the times of the actions of training go there, until it is null. It must live as long.
+  void record_into(Recorder* recorder);
+  /// Activation and scratch bytes of this rank: taken from the arena, at its highest.
+  std::size_t activation_high_water() const;
+  std::size_t activation_capacity() const;
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace p3d::engine

@@ -1,0 +1,57 @@
+#pragma once
+// The speed that a training step could have on this machine: the model's own matrix products, alone, on all ranks at
+// once. The denominator of the MFU (model FLOP/s over the ceiling; arXiv 2204.02311, appendix B, has the data sheet's
+// peak there).
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/device/view.hpp>
+#include <p3d/linalg/gemm.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::report {
+
+/// One kind of matrix product of a microbatch on one rank: C (+)= op(A) op(B), shapes as in linalg::gemm.
+struct Product {
+  std::string name;
+  linalg::Op op_a, op_b;
+  std::int64_t m, n, k;
+  bool adds = false;  ///< C += (a weight gradient); else C =
+  double work = 0.0;  ///< FLOPs of all products of this kind in a microbatch, at full size
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+
+/// Forward, input gradient and weight gradient of every linear layer and of the head, as one rank of the layout does
+/// them. Products above `most_flops` get fewer tokens, then (the head) fewer columns; 0: full size.
+std::vector<Product> model_products(config::Config const& config, double most_flops = 0.0);
+
+/// Owns three buffers, big enough for the largest product, and times the products in them.
+template <class T>
+class CeilingMeter {
+public:
+  CeilingMeter(std::vector<Product> products, comm::Communicator& world);
+  /// Seconds of one call of each product, mean over the ranks, which work at the same time. Collective.
+  std::vector<double> measure();
+  /// FLOP/s of one rank for `seconds` as measure() gives them, each kind with its share of the model's work.
+  double speed(std::vector<double> const& seconds) const;
+  std::vector<Product> const& products() const { return products_; }
+  void run(Product const& product) const;
+
+private:
+  std::vector<Product> products_;
+  comm::Communicator* world_;
+  device::Owned1<T> a_, b_, c_;
+};
+
+/// A quick figure for a run: small products, once to warm up, then the better of two. FLOP/s of one rank, the same on
+/// every rank. About a second where a core does 100 GFLOP/s. Collective.
+template <class T>
+double quick_ceiling(config::Config const& config, comm::Communicator& world);
+
+/// "MFU 0.85: ...", for the end of a run. `step_seconds`: a usual step's time; `ceiling` as quick_ceiling gives it.
+std::string describe_mfu(config::Config const& config, int ranks, double step_seconds, double ceiling);
+
+}  // namespace p3d::report

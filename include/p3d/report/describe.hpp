@@ -1,0 +1,15 @@
+#pragma once
+// The start-up text.
+
+#include <p3d/config/config.hpp>
+#include <p3d/engine/run_plan.hpp>
+
+#include <string>
+
+namespace p3d::report {
+
+/// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per
+/// token, memory by pipeline rank.
+std::string describe(config::Config const& config, engine::RunPlan const& plan);
+
+}  // namespace p3d::report

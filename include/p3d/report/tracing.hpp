@@ -1,0 +1,32 @@
+#pragma once
+// run.trace: the real times of every action on every rank, as files and as a line of the summary.
+
+#include <p3d/engine/trainer.hpp>
+
+#include <memory>
+#include <string>
+
+namespace p3d::report {
+
+/// Records from its construction on; does nothing at all when run.trace is off. On a device every action then ends with
+/// a fence, so that its time is its own.
+template <class T>
+class Tracing {
+public:
+  /// Collective (the clocks of the ranks are compared).
+  explicit Tracing(engine::Trainer<T>& trainer);
+  ~Tracing();
+  Tracing(Tracing const&) = delete;
+  Tracing& operator=(Tracing const&) = delete;
+
+  /// Writes run.output_dir/trace.json, trace.svg and costs.csv (for `p3d schedule --costs`) from rank 0 and returns the
+  /// text for the summary there; empty elsewhere, without a recorded step, and when run.trace is off. Throws
+  /// base::Error on rank 0 when a file cannot be written. Collective.
+  std::string finish();
+
+private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace p3d::report

@@ -1,0 +1,76 @@
+#pragma once
+// Checkpoints of a training run: what a trainer's state is called in the file, when one is written, where a run starts.
+
+#include <p3d/base/timer.hpp>
+#include <p3d/io/checkpoint.hpp>
+#include <p3d/io/checkpoint_writer.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::run {
+
+/// What the file says beside the arrays.
+io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash);
+std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
+bool has_moments(config::Config const& config);
+
+/// How a file differs from the run that would go on from it, as lines "model.hidden: 96 in the checkpoint, 128 in the
+/// input".
+struct Differences {
+  std::vector<std::string> forbidden;  ///< another model, other data, another precision: going on would be another run
+  std::vector<std::string> noted;      ///< allowed changes, for the log
+};
+/// With Load::weights only the model must agree. The layout, the folders and what is only printed are never compared.
+Differences compare(io::CheckpointHeader const& file, config::Config const& config, std::uint64_t data_hash);
+
+/// Reads a file into the trainer. Throws base::Error on every rank: with ExitCode::bad_input and all differences when
+/// it does not fit, with run_failed when it is damaged (the trainer's numbers are then not to be used). Collective.
+template <class T>
+void restore(engine::Trainer<T>& trainer, std::string const& path);
+
+/// Does what checkpoint.resume says; returns the step that the run starts from. Files that are damaged are named and
+/// passed over with "auto". Refuses to start behind a valid checkpoint of the same name and folder. Collective.
+template <class T>
+std::int64_t resume(engine::Trainer<T>& trainer);
+
+/// Writes the checkpoints of a run.
+template <class T>
+class Checkpointing {
+public:
+  /// `start`: wall time counts from here. Collective.
+  Checkpointing(engine::Trainer<T>& trainer, base::Stopwatch start);
+
+  /// What to give to Trainer::step: the root rank's clock decides for all.
+  double vote();
+  /// After a step: begins, moves along or reports a checkpoint. Returns true when time is nearly up. Collective.
+  bool after_step(engine::StepResult const& result);
+  /// Writes the state as it is, unless that is done, and waits. False when it failed(). Collective.
+  bool save_and_wait();
+  /// A checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed. The same on every rank.
+  bool failed() const { return failed_; }
+  /// One line about the memory and the times, for the log.
+  std::string describe() const;
+
+private:
+  void start_writing();
+  void report(io::WriteResult const& result);
+
+  engine::Trainer<T>* trainer_;
+  config::Checkpoint options_;
+  std::string run_name_;
+  io::CheckpointWriter writer_;
+  base::Stopwatch start_;       ///< of the program
+  double deadline_ = 0.0;       ///< seconds on start_; infinite without a limit
+  base::Stopwatch since_last_;  ///< last checkpoint by time
+  double step_begin_ = 0.0, longest_step_ = 0.0;
+  double longest_write_ = 0.0;
+  double write_estimate_ = 0.0;
+  std::int64_t saved_step_ = -1;
+  std::int64_t given_up_step_ = -1;
+  bool failed_ = false;
+};
+
+}  // namespace p3d::run

@@ -1,0 +1,16 @@
+#pragma once
+// A whole training run: what is printed at the start, the step loop, evaluation, files, the summary.
+
+#include <p3d/base/error.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/config.hpp>
+
+namespace p3d::run {
+
+/// Trains as `config` says, on all ranks of `world`. Rank 0 prints and writes output_dir/resolved.toml and metrics.csv
+/// (an older metrics.csv is kept under a new name). Returns ok, interrupted (a signal, at a step boundary), not_finite
+/// or bad_input (the output folder, or data that differ between ranks); throws base::Error for what only some ranks
+/// see. Collective.
+base::ExitCode run(config::Config const& config, comm::Communicator& world);
+
+}  // namespace p3d::run

@@ -1,0 +1,21 @@
+#pragma once
+// SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one
+// ends the process at once.
+
+namespace p3d::run {
+
+/// Installs the handlers for its lifetime and restores the old ones.
+class SignalGuard {
+public:
+  /// `speaks`: the first signal is answered on stderr, so that nobody wonders during a long step.
+  explicit SignalGuard(bool speaks = false);
+  ~SignalGuard();
+  SignalGuard(SignalGuard const&) = delete;
+  SignalGuard& operator=(SignalGuard const&) = delete;
+};
+
+/// The signal that asked this rank to stop, or 0. What comes within half a second of the first one is the same request:
+/// launchers and batch systems deliver one twice.
+int stop_signal();
+
+}  // namespace p3d::run

@@ -1,0 +1,272 @@
+#include <p3d/engine/executor.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/wait.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace p3d::engine {
+
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+enum Direction : int { activation = 0, gradient = 1 };
+/// One tag per (receiving stage, kind), so that chunks that share a pair of ranks cannot be mixed up.
+int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage + direction; }
+}  // namespace
+
+/// What one pass over the program carries along.
+template <class T>
+struct Executor<T>::Run {
+  schedule::Program const& program;
+  bool training;
+  double loss_scale;
+  Hooks const& hooks;
+  Recorder* recorder;
+  double loss_sum = 0.0;
+};
+
+template <class T>
+Executor<T>::Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+                      device::ExecSpace const& exec)
+    : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec) {}
+
+template <class T>
+std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::Program const& program) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto& out = details_[&program];
+  if (out.size() == actions.size()) return out;
+  std::map<std::pair<int, int>, int> slots;  // by (stage, microbatch)
+  std::map<int, std::size_t> last;           // by stage
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].op == Op::forward) slots[{actions[i].stage, actions[i].microbatch}] = actions[i].slot;
+    if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
+  }
+  out.clear();
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    auto const& a = actions[i];
+    auto& d = out.emplace_back();
+    d.text = schedule::to_string(a);
+    bool const reads_previous = a.op == Op::forward && schedule::input_is_local(program, a.stage);
+    bool const reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
+    if (reads_previous) d.neighbour_slot = slots.at({a.stage - 1, a.microbatch});
+    if (reads_next) d.neighbour_slot = slots.at({a.stage + 1, a.microbatch});
+    d.completes = schedule::makes_weight_gradient(a.op) && last.at(a.stage) == i;
+  }
+  return out;
+}
+
+template <class T>
+double Executor<T>::run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale,
+                        Hooks const& hooks) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto const& known = details(program);
+  Run run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
+  if (run.recorder) run.recorder->begin_step(step);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    comm::set_activity(step, known[i].text.c_str());
+    if (run.recorder) {
+      execute_recorded(actions[i], known[i], run);
+    } else {
+      execute(actions[i], known[i], run);
+    }
+  }
+  comm::set_activity(step, "end of the step");
+  wait_for_all_sends(run);
+  return run.loss_sum;
+}
+
+template <class T>
+void Executor<T>::execute_recorded(Action const& action, Detail const& detail, Run& run) {
+  run.recorder->begin_action();
+  execute(action, detail, run);
+  device::fence(exec_, "p3d::engine::recorded_action");
+  run.recorder->end_action(action);
+}
+
+template <class T>
+void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
+  if (!deferred_.empty()) {
+    post_deferred(run);
+    bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
+                                    [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
+    if (needed || action.op == Op::reduce_gradients || action.op == Op::optimizer_step) flush_deferred(run);
+  }
+  switch (action.op) {
+    case Op::recv_activation: receive_activation(action, run); break;
+    case Op::recv_gradient: receive(action, run); break;
+    case Op::forward: forward(action, detail, run); break;
+    case Op::backward:
+    case Op::backward_input:
+    case Op::backward_weight: backward(action, detail, run); break;
+    case Op::send_activation:
+    case Op::send_gradient: send(action, run); break;
+    case Op::reduce_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
+    case Op::optimizer_step:
+      wait_for_all_sends(run);
+      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum); });
+      break;
+  }
+}
+
+template <class T>
+typename Executor<T>::Messages& Executor<T>::messages(Action const& action) {
+  return messages_[{action.stage, action.slot}];
+}
+
+template <class T>
+void Executor<T>::take_slot(Action const& action, Run const& run) {
+  // The slot's buffers may still be on their way from its last microbatch.
+  auto& m = messages(action);
+  timed_wait(m.send_activation, Op::send_activation, action, run);
+  timed_wait(m.send_gradient, Op::send_gradient, action, run);
+}
+
+template <class T>
+bool Executor<T>::slot_is_free(Action const& action) {
+  auto& m = messages(action);
+  return m.send_activation.test() && m.send_gradient.test();
+}
+
+template <class T>
+void Executor<T>::receive_activation(Action const& action, Run const& run) {
+  if (tensor_->size() == 1 && (!deferred_.empty() || !slot_is_free(action))) {
+    deferred_.push_back(action);
+    return;
+  }
+  take_slot(action, run);
+  receive(action, run);
+}
+
+template <class T>
+void Executor<T>::post_deferred(Run const& run) {
+  while (!deferred_.empty() && slot_is_free(deferred_.front())) {
+    receive(deferred_.front(), run);
+    deferred_.pop_front();
+  }
+}
+
+template <class T>
+void Executor<T>::flush_deferred(Run const& run) {
+  auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
+  for (Action const& action : due) {
+    take_slot(action, run);
+    receive(action, run);
+  }
+}
+
+template <class T>
+void Executor<T>::forward(Action const& action, Detail const& detail, Run& run) {
+  auto& s = stage(action);
+  auto& m = messages(action);
+  if (m.recv_activation.active()) {
+    timed_wait(m.recv_activation, Op::recv_activation, action, run);
+  } else {
+    take_slot(action, run);
+    if (detail.neighbour_slot >= 0) {
+      Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1)->output(detail.neighbour_slot));
+    }
+  }
+  timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
+  timed(Phase::forward, [&] { run.loss_sum += s.forward(action.slot, run.training); });
+}
+
+template <class T>
+void Executor<T>::backward(Action const& action, Detail const& detail, Run& run) {
+  auto& s = stage(action);
+  auto& m = messages(action);
+  if (schedule::makes_input_gradient(action.op)) {
+    if (m.recv_gradient.active()) {
+      timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
+    } else if (detail.neighbour_slot >= 0) {
+      Kokkos::deep_copy(exec_, s.gradient(action.slot), stages_.at(action.stage + 1)->gradient(detail.neighbour_slot));
+    }
+  }
+  // The input part overwrites the output. Its send is over: the gradient that came back was made from it.
+  if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
+  typename model::Stage<T>::Ready ready;
+  if (detail.completes) {
+    ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
+  }
+  timed(Phase::backward, [&] {
+    if (action.op == Op::backward) s.backward(action.slot, run.loss_scale, ready);
+    if (action.op == Op::backward_input) s.backward_input(action.slot, run.loss_scale);
+    if (action.op == Op::backward_weight) s.backward_weight(action.slot, ready);
+  });
+}
+
+template <class T>
+void Executor<T>::receive(Action const& action, Run const& run) {
+  auto const& s = stage(action);
+  auto& m = messages(action);
+  if (action.op == Op::recv_activation) {
+    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
+    m.recv_activation =
+        collectives::start_recv<T>(exec_, *pipeline_, s.input(action.slot), peer, tag(action.stage, activation));
+  } else {
+    // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
+    // it.
+    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
+    m.recv_gradient =
+        collectives::start_recv<T>(exec_, *pipeline_, s.gradient(action.slot), peer, tag(action.stage, gradient));
+  }
+}
+
+template <class T>
+void Executor<T>::send(Action const& action, Run const& run) {
+  auto const& s = stage(action);
+  auto& m = messages(action);
+  bool const forward = action.op == Op::send_activation;
+  int const to = forward ? action.stage + 1 : action.stage - 1;
+  int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
+  Direction const direction = forward ? activation : gradient;
+  auto& request = forward ? m.send_activation : m.send_gradient;
+  request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot),
+                                       peer, tag(to, direction));
+}
+
+template <class T>
+void Executor<T>::wait_for_all_sends(Run const& run) {
+  for (auto& [place, m] : messages_) {
+    Action const slot{Op::forward, place.first, -1, place.second};
+    timed_wait(m.send_activation, Op::send_activation, slot, run);
+    timed_wait(m.send_gradient, Op::send_gradient, slot, run);
+  }
+}
+
+template <class T>
+template <class Work>
+void Executor<T>::timed(Phase phase, Work&& work) {
+  double const waited_before = tensor_->accounting().wait_seconds;
+  base::Stopwatch watch;
+  work();
+  double const waited = tensor_->accounting().wait_seconds - waited_before;
+  times_[phase] += watch.seconds() - waited;
+  times_[Phase::tp_comm] += waited;
+}
+
+template <class T>
+void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, Run const& run) {
+  if (!request.active()) return;
+  if (!deferred_.empty()) {
+    if (request.test()) return;
+    flush_deferred(run);
+  }
+  double const begin = run.recorder ? Recorder::now() : 0.0;
+  base::Stopwatch watch;
+  request.wait();
+  times_[Phase::pipeline_wait] += watch.seconds();
+  // The microbatch of a send that is waited for is that of the slot's last user.
+  bool const sends = schedule::is_send(message);
+  if (run.recorder) run.recorder->waited({message, action.stage, sends ? -1 : action.microbatch, action.slot}, begin);
+}
+
+template class Executor<float>;
+template class Executor<double>;
+
+}  // namespace p3d::engine

@@ -1,0 +1,54 @@
+#include <p3d/engine/recorder.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <chrono>
+
+namespace p3d::engine {
+
+namespace {
+/// What an action does before and between its waits is only looking whether it must wait.
+constexpr double too_short = 2e-5;
+}  // namespace
+
+Recorder::Recorder(std::size_t steps_kept) : steps_kept_(steps_kept) {
+  P3D_REQUIRE(steps_kept > 0, "a recorder keeps a step");
+}
+
+double Recorder::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Recorder::begin_step(std::int64_t number) {
+  Step step;
+  if (steps_.size() == steps_kept_) {  // its memory is used again
+    step = std::move(steps_.front());
+    steps_.pop_front();
+    step.events.clear();
+  }
+  step.number = number;
+  steps_.push_back(std::move(step));
+}
+
+void Recorder::begin_action() {
+  first_of_action_ = steps_.back().events.size();
+  busy_since_ = now();
+}
+
+void Recorder::waited(schedule::Action const& what, double begin) {
+  auto& events = steps_.back().events;
+  // Which action is busy until then is known at its end.
+  if (begin - busy_since_ > too_short) events.push_back({busy_since_, begin, {}, 0});
+  busy_since_ = now();
+  events.push_back({begin, busy_since_, what, 1});
+}
+
+void Recorder::end_action(schedule::Action const& action) {
+  auto& events = steps_.back().events;
+  double const end = now();
+  for (std::size_t i = first_of_action_; i < events.size(); ++i)
+    if (!events[i].waits) events[i].action = action;
+  events.push_back({busy_since_, end, action, 0});
+}
+
+}  // namespace p3d::engine

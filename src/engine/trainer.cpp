@@ -1,0 +1,404 @@
+#include "trainer_state.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/device/guard.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/optim/lr_schedule.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace p3d::engine {
+
+namespace {
+
+std::vector<comm::MeshAxis> mesh_axes(layout::RankGrid const& grid) {
+  std::vector<comm::MeshAxis> axes;
+  for (auto a : grid.order()) axes.push_back({layout::name(a), grid.sizes()[a]});
+  return axes;
+}
+
+std::vector<std::string> axis_names(layout::AxisSet axes) {
+  std::vector<std::string> names;
+  for (auto a : layout::all_axes) {
+    if (axes.has(a)) names.emplace_back(layout::name(a));
+  }
+  return names;
+}
+
+comm::AllReduceSettings all_reduce_settings(config::Config const& c) {
+  auto const algorithm = [&] {
+    switch (c.comm.allreduce) {
+      case config::AllReduce::automatic: break;
+      case config::AllReduce::mpi: return comm::AllReduce::mpi;
+      case config::AllReduce::ring: return comm::AllReduce::ring;
+      case config::AllReduce::tree: return comm::AllReduce::tree;
+      case config::AllReduce::hierarchical: return comm::AllReduce::hierarchical;
+      case config::AllReduce::shared: return comm::AllReduce::shared;
+    }
+    return comm::AllReduce::automatic;
+  }();
+  return {algorithm, c.run.deterministic};
+}
+
+std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto const m = predict_memory(c, plan, pipeline_rank);
+  return static_cast<std::size_t>(m.activations + m.workspace);
+}
+
+/// What ranks of a node shall be able to read of each other; only memory that the host reaches.
+template <class T>
+std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
+  bool const reduced = c.parallel.dp > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
+  if (!device::host_reaches_views || !reduced) return 0;
+  return static_cast<std::size_t>(
+             layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) *
+         sizeof(T);
+}
+
+std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  return device::host_reaches_views && c.parallel.tp > 1
+             ? arena_bytes(c, plan, pipeline_rank) + device::Arena::alignment
+             : 0;
+}
+
+}  // namespace
+
+template <class T>
+StageUnit<T>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
+                        parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
+                        std::function<comm::Communicator&(layout::AxisSet)> const& communicator)
+    : gradients_memory(shared_gradient_bytes<T>(c, plan, number, coordinates)),
+      params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed,
+             static_cast<T*>(gradients_memory.data())),
+      stage(c, plan.stages, number, params, tp, arena, workspace, num_slots(plan, number)),
+      reducer(tp.exec, params.layout(), params.grads(), communicator,
+              static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
+      optimizer(c.optimizer, params.layout()) {}
+
+template <class T>
+Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent)
+    : config(c),
+      plan(std::move(run_plan)),
+      mesh(parent, mesh_axes(plan.grid)),
+      here(plan.grid.coordinates(mesh.world().rank())),
+      source(data::make_token_source(c)),
+      sampler(*source, c),
+      tp{exec, &mesh.along("tp")},
+      activations_memory(prepare_reductions()),
+      arena(arena_bytes(c, plan, here.pp), "p3d::engine::activations", activations_memory.data()),
+      workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
+  auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
+  inputs.resize(tokens);
+  targets.resize(tokens);
+  std::map<int, model::Stage<T>*> stages;
+  for (int s : plan.stages.stages_of(here.pp)) {
+    auto unit =
+        std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena, workspace,
+                                       [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
+    stages[s] = &unit->stage;
+    units[s] = std::move(unit);
+  }
+  int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
+  if (c.model.tied_embeddings && first != last) {
+    tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
+    if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
+  }
+  executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
+}
+
+template <class T>
+comm::Communicator& Trainer<T>::State::along(layout::AxisSet axes) {
+  return mesh.along(axis_names(axes));
+}
+
+template <class T>
+comm::SharedBuffer Trainer<T>::State::prepare_reductions() {
+  require_same_input();
+  constexpr std::size_t page = 4096;  // each buffer takes whole ones
+  std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
+  std::size_t bytes = activations + page;
+  for (int s : plan.stages.stages_of(here.pp)) bytes += shared_gradient_bytes<T>(config, plan, s, here) + page;
+  mesh.prepare(all_reduce_settings(config), bytes);
+  return comm::SharedBuffer(activations);
+}
+
+template <class T>
+void Trainer<T>::State::require_same_input() {
+  // Equal hashes have equal minimum and maximum; the complement turns the maximum into a second minimum.
+  std::array<std::uint64_t, 4> h{config::hash(config), ~config::hash(config), source->hash(), ~source->hash()};
+  mesh.world().all_reduce(h.data(), 4, comm::Type::uint64, comm::Reduction::min).wait();
+  for (std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+    if (h[i] == ~h[i + 1]) continue;
+    throw base::Error({.expected = i == 0 ? "the same input on every rank" : "the same training data on every rank",
+                       .found = fmt::format("different {} on some ranks (hash of this rank's: {:016x})",
+                                            i == 0 ? "inputs" : "data", i == 0 ? config::hash(config) : source->hash()),
+                       .where = i == 0 ? "" : fmt::format("data.path: {}", source->describe()),
+                       .fix = "give every node the same files (a shared file system, or identical copies)"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+template <class T>
+void Trainer<T>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
+                             std::int64_t index) {
+  auto const seq = static_cast<std::size_t>(config.model.seq_len);
+  for (std::int64_t b = 0; b < config.batch.micro; ++b) {
+    auto const at = static_cast<std::size_t>(b) * seq;
+    std::span<int> const in(inputs.data() + at, seq), out(targets.data() + at, seq);
+    if (training) {
+      sampler.train(sample + b, in, out);
+    } else {
+      sampler.eval(eval_batch, index + b, in, out);
+    }
+  }
+  units.at(stage)->stage.load(slot, {sample, config.batch.micro, config.model.seq_len}, inputs, targets);
+}
+
+template <class T>
+void Trainer<T>::State::reduce(int stage) {
+  auto& unit = *units.at(stage);
+  unit.reducer.finish();
+  if (!tie_group.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
+  tie = collectives::start_all_reduce<T>(exec, tie_group, device::flat(unit.params.matrix("embed.token.weight").grad));
+}
+
+template <class T>
+void Trainer<T>::State::wait_recorded(comm::Request& request) {
+  auto* const recorder = executor->recorder();
+  double const begin = recorder ? Recorder::now() : 0.0;
+  request.wait();
+  if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
+}
+
+template <class T>
+void Trainer<T>::State::finish_tie() {
+  if (tie.active()) wait_recorded(tie);
+  auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
+  if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
+  auto const a = first->second->params.matrix("embed.token.weight").grad,
+             b = last->second->params.matrix("embed.token.weight").grad;
+  kernels::residual_forward<T>(exec, {0, 1, static_cast<std::int64_t>(a.extent(0))}, a, b, {}, {}, a);
+  Kokkos::deep_copy(exec, b, a);
+}
+
+template <class T>
+void Trainer<T>::State::update(double loss_sum, StepResult& result) {
+  finish_tie();
+  double squares = 0.0;
+  for (auto& [number, unit] : units) {
+    squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here,
+                                              config.parallel.dp, unit->stage.is_first());
+  }
+  // Every rank of a tp group saw the whole group's loss.
+  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0, result.votes};
+  auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
+  wait_recorded(summed);
+  result.loss = sums[0] / static_cast<double>(tokens_per_step());
+  result.grad_norm = std::sqrt(sums[1]);
+  result.stop = sums[2] > 0.0;
+  result.votes = sums[3];
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
+  double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
+  for (auto& [number, unit] : units) {
+    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads(),
+                          keep_gradients);
+  }
+  gradients_are_zero = !keep_gradients;
+}
+
+template <class T>
+void Trainer<T>::State::report_not_finite(StepResult const& result) {
+  // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
+  auto const& specs = plan.table.specs();
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t first = none;
+  std::int64_t elements = 0;
+  auto const scan = [&](std::int64_t only) {
+    for (auto& [number, unit] : units) {
+      for (auto const& item : unit->params.layout().items()) {
+        auto const row = item.spec - specs.data();
+        auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
+        for (int g = 0; g < 2; ++g) {
+          auto const all = g == 0 ? unit->params.values() : unit->params.grads();
+          std::int64_t const key = row + g * static_cast<std::int64_t>(specs.size());
+          if (only >= 0 && key != only) continue;
+          device::View1<T const> const part = Kokkos::subview(all, range);
+          auto const bad = kernels::count_not_finite<T>(exec, part);
+          if (bad > 0) first = std::min(first, key);
+          elements += bad;
+        }
+      }
+    }
+  };
+  scan(-1);
+  mesh.world().all_reduce(&first, 1, comm::Type::int64, comm::Reduction::min).wait();
+  elements = 0;
+  if (first != none) scan(first);
+  mesh.world().all_reduce(&elements, 1, comm::Type::int64, comm::Reduction::max).wait();
+  std::string tensor = "no parameter or gradient holds a bad element: the loss or the norm itself overflowed";
+  if (first != none) {
+    auto const n = static_cast<std::int64_t>(specs.size());
+    tensor = fmt::format("first bad tensor in model order: the {} of {} ({} bad elements on the rank that has most)",
+                         first < n ? "value" : "gradient", specs[static_cast<std::size_t>(first % n)].name, elements);
+  }
+  throw base::Error({.expected = "a finite loss and gradient norm",
+                     .found = fmt::format("loss {}, gradient norm {} at step {}; {}", result.loss, result.grad_norm,
+                                          result.step, tensor),
+                     .where = fmt::format("step {} of {}", result.step, config.run.steps),
+                     .fix = "lower optimizer.lr, raise optimizer.warmup_steps, set optimizer.grad_clip = 1.0, or use "
+                            "run.precision = \"fp64\" to see whether it is rounding"},
+                    base::ExitCode::not_finite);
+}
+
+template <class T>
+Hooks Trainer<T>::State::training_hooks(StepResult& result) {
+  Hooks hooks;
+  hooks.load = [this](int stage, int slot, int microbatch) {
+    load(stage, slot, first_sample(config, steps_done, here.dp, microbatch), true, 0, 0);
+  };
+  hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
+    units.at(stage)->reducer.ready(first, last);
+  };
+  hooks.reduce_gradients = [this](int stage) { reduce(stage); };
+  hooks.optimizer_step = [this, &result](double loss_sum) { update(loss_sum, result); };
+  return hooks;
+}
+
+template <class T>
+Trainer<T>::Trainer(config::Config const& config, comm::Communicator const& parent)
+    : Trainer(config, make_run_plan(config), parent) {}
+template <class T>
+Trainer<T>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent)
+    : state_(std::make_unique<State>(config, std::move(plan), parent)) {}
+template <class T>
+Trainer<T>::~Trainer() = default;
+
+template <class T>
+StepResult Trainer<T>::step(double vote) {
+  auto& s = *state_;
+  base::Stopwatch watch;
+  StepResult result;
+  result.step = s.steps_done + 1;
+  result.votes = vote;
+  result.lr = optim::learning_rate(s.config.optimizer, s.steps_done, s.config.run.steps);
+  for (auto& [number, unit] : s.units) {
+    if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
+    unit->reducer.begin();
+  }
+  s.executor->run(s.plan.training, result.step, true, 1.0 / static_cast<double>(s.tokens_per_step()),
+                  s.training_hooks(result));
+  device::fence(s.exec, "p3d::engine::step");
+  ++s.steps_done;
+  s.elapsed += watch.seconds();
+  return result;
+}
+
+template <class T>
+double Trainer<T>::evaluate(std::int64_t batches) {
+  auto& s = *state_;
+  double sum = 0.0;
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    Hooks hooks;
+    hooks.load = [&](int stage, int slot, int microbatch) {
+      auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
+      s.load(stage, slot, index, false, batch, index);
+    };
+    sum += s.executor->run(s.plan.evaluation, s.steps_done, false, 0.0, hooks);
+  }
+  if (s.here.tp != 0) sum = 0.0;
+  sum = collectives::all_reduce(s.mesh.world(), sum);
+  return sum / static_cast<double>(batches * s.tokens_per_step());
+}
+
+template <class T>
+config::Config const& Trainer<T>::config() const {
+  return state_->config;
+}
+template <class T>
+RunPlan const& Trainer<T>::plan() const {
+  return state_->plan;
+}
+template <class T>
+data::TokenSource const& Trainer<T>::source() const {
+  return *state_->source;
+}
+template <class T>
+data::Sampler const& Trainer<T>::sampler() const {
+  return state_->sampler;
+}
+template <class T>
+comm::Mesh& Trainer<T>::mesh() {
+  return state_->mesh;
+}
+template <class T>
+std::size_t Trainer<T>::activation_high_water() const {
+  return state_->arena.high_water();
+}
+template <class T>
+std::size_t Trainer<T>::activation_capacity() const {
+  return state_->arena.capacity();
+}
+
+template <class T>
+PhaseTimes Trainer<T>::times() const {
+  auto t = state_->executor->times();
+  // What is left of the time inside step() is loading and the executor itself.
+  t[Phase::other] += std::max(0.0, state_->elapsed - t.total());
+  return t;
+}
+
+template <class T>
+void Trainer<T>::record_into(Recorder* recorder) {
+  state_->executor->record_into(recorder);
+}
+
+template <class T>
+std::vector<double> Trainer<T>::gather_value(std::string const& name) {
+  return state_->gather(name, false);
+}
+template <class T>
+void Trainer<T>::keep_gradients(bool keep) {
+  state_->keep_gradients = keep;
+}
+template <class T>
+std::vector<double> Trainer<T>::gather_gradient(std::string const& name) {
+  P3D_REQUIRE(!state_->gradients_are_zero, "the gradients of the last step were kept");
+  return state_->gather(name, true);
+}
+
+template <class T>
+std::vector<double> Trainer<T>::State::gather(std::string const& name, bool gradient) {
+  auto const& spec = plan.table.find(name);
+  std::vector<double> full(static_cast<std::size_t>(spec.size()), 0.0);
+  for (auto& [number, unit] : units) {
+    if (!unit->params.has(name) || (spec.tied && !unit->stage.is_first())) continue;
+    if (spec.split_axes().empty() && here.tp != 0) continue;
+    auto const& item = unit->params.layout().find(name);
+    auto const m = unit->params.matrix(name);
+    auto const host = device::host_copy(gradient ? m.grad : m.value);
+    for (std::int64_t i = 0; i < item.valid_rows; ++i) {
+      for (std::int64_t j = 0; j < item.cols; ++j) {
+        full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] =
+            static_cast<double>(host(i, j));
+      }
+    }
+  }
+  along({layout::Axis::tp, layout::Axis::pp})
+      .all_reduce(full.data(), static_cast<std::int64_t>(full.size()), comm::Type::float64, comm::Reduction::sum)
+      .wait();
+  return full;
+}
+
+template struct StageUnit<float>;
+template struct StageUnit<double>;
+template class Trainer<float>;
+template class Trainer<double>;
+
+}  // namespace p3d::engine

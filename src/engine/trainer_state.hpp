@@ -1,0 +1,75 @@
+#pragma once
+// The inside of Trainer, shared by the files that implement it.
+
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/model/stage.hpp>
+#include <p3d/optim/optimizer.hpp>
+#include <p3d/parallel/gradients.hpp>
+#include <p3d/engine/executor.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <optional>
+
+namespace p3d::engine {
+
+/// Everything one stage needs on this rank.
+template <class T>
+struct StageUnit {
+  comm::SharedBuffer gradients_memory;  ///< none where nobody else reads them
+  model::Parameters<T> params;
+  model::Stage<T> stage;
+  parallel::GradientReducer<T> reducer;
+  optim::Optimizer<T> optimizer;
+
+  StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
+            parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
+            std::function<comm::Communicator&(layout::AxisSet)> const& communicator);
+};
+
+template <class T>
+struct Trainer<T>::State {
+  config::Config config;
+  RunPlan plan;
+  comm::Mesh mesh;
+  layout::PerAxis here;  ///< this rank's coordinates
+  std::unique_ptr<data::TokenSource> source;
+  data::Sampler sampler;
+  device::ExecSpace exec{};
+  parallel::TensorParallel tp;
+  comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
+  device::Arena arena;
+  model::Workspace<T> workspace;
+  comm::Communicator
+      tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
+  comm::Request tie{};  ///< the sum of its gradient over the two
+  std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
+  std::optional<Executor<T>> executor;
+  std::function<bool()> stop_asked;  ///< empty: never
+  std::int64_t steps_done = 0;
+  bool keep_gradients = false;       ///< after the update
+  bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
+  double elapsed = 0.0;              ///< seconds inside step()
+  std::vector<int> inputs, targets;  ///< one microbatch, host
+
+  State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent);
+
+  comm::Communicator& along(layout::AxisSet axes);
+  std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
+  /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
+  comm::SharedBuffer prepare_reductions();
+  /// Throws unless every rank has the same input and the same data.
+  void require_same_input();
+  Hooks training_hooks(StepResult& result);
+  void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
+  void reduce(int stage);
+  /// Waits for other ranks during the update.
+  void wait_recorded(comm::Request& request);
+  /// Both copies of a tied embedding get the sum of their gradients.
+  void finish_tie();
+  /// Sums loss, gradient norm and the stop flag over the ranks, checks them, updates the parameters.
+  void update(double loss_sum, StepResult& result);
+  [[noreturn]] void report_not_finite(StepResult const& result);
+  std::vector<double> gather(std::string const& name, bool gradient);
+};
+
+}  // namespace p3d::engine

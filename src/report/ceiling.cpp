@@ -1,0 +1,137 @@
+#include <p3d/report/ceiling.hpp>
+
+#include <p3d/base/timer.hpp>
+#include <p3d/device/memory.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/layout/axes.hpp>
+#include <p3d/model/block.hpp>
+#include <p3d/plan/model_cost.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace p3d::report {
+
+namespace {
+
+constexpr double quick_flops = 2.5e9;       ///< of one product of quick_ceiling
+constexpr std::int64_t least_tokens = 128;  ///< fewer would change the speed, not only the time
+constexpr std::int64_t least_columns = 1024;
+
+struct Linear {
+  std::string name;
+  std::int64_t out, in;
+  double times;  ///< per microbatch and rank
+  bool is_head = false;
+};
+
+std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t least) {
+  if (most <= 0.0 || flops <= most) return size;
+  return std::min(size, std::max(least, static_cast<std::int64_t>(static_cast<double>(size) * most / flops)));
+}
+
+}  // namespace
+
+std::vector<Product> model_products(config::Config const& c, double most_flops) {
+  auto const s = model::block_sizes(c);
+  double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
+  std::vector<Linear> const linears{
+      {"qkv", s.qkv(), s.hidden, layers},
+      {"attention out", s.hidden, s.heads * s.head_dim, layers},
+      {"mlp up", s.up(), s.hidden, layers},
+      {"mlp down", s.hidden, s.ffn, layers},
+      {"head", layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size(), s.hidden, 1.0 / c.parallel.pp, true}};
+  std::vector<Product> list;
+  for (auto const& l : linears) {
+    auto const flops = [&](std::int64_t tokens, std::int64_t out) {
+      return 2.0 * static_cast<double>(tokens) * static_cast<double>(out) * static_cast<double>(l.in);
+    };
+    auto const n = fit(s.tokens, flops(s.tokens, l.out), most_flops, least_tokens);
+    auto const out = l.is_head ? fit(l.out, flops(n, l.out), most_flops, least_columns) : l.out;
+    double const work = l.times * flops(s.tokens, l.out);
+    list.push_back({l.name + " forward", linalg::Op::none, linalg::Op::transpose, n, out, l.in, false, work});
+    list.push_back({l.name + " input gradient", linalg::Op::none, linalg::Op::none, n, l.in, out, false, work});
+    list.push_back({l.name + " weight gradient", linalg::Op::transpose, linalg::Op::none, out, l.in, n, true, work});
+  }
+  return list;
+}
+
+template <class T>
+CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator& world)
+    : products_(std::move(products)), world_(&world) {
+  std::int64_t a = 0, b = 0, c = 0;
+  for (auto const& p : products_) {
+    a = std::max(a, p.m * p.k);
+    b = std::max(b, p.k * p.n);
+    c = std::max(c, p.m * p.n);
+  }
+  a_ = device::large_array<T>("p3d::report::ceiling_a", a);
+  b_ = device::large_array<T>("p3d::report::ceiling_b", b);
+  c_ = device::large_array<T>("p3d::report::ceiling_c", c);
+  kernels::fill<T>({}, a_, T(0.5));
+  kernels::fill<T>({}, b_, T(0.25));
+}
+
+template <class T>
+void CeilingMeter<T>::run(Product const& p) const {
+  device::View2<T const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k,
+                                 p.op_a == linalg::Op::none ? p.k : p.m);
+  device::View2<T const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n,
+                                 p.op_b == linalg::Op::none ? p.n : p.k);
+  device::ExecSpace const exec;
+  linalg::gemm<T>(exec, p.op_a, p.op_b, T(1), a, b, p.adds ? T(1) : T(0), device::View2<T>(c_.data(), p.m, p.n));
+  device::fence(exec, "p3d::report::ceiling");
+}
+
+template <class T>
+std::vector<double> CeilingMeter<T>::measure() {
+  std::vector<double> seconds;
+  for (auto const& p : products_) {
+    world_->barrier().wait();
+    base::Stopwatch const watch;
+    run(p);
+    seconds.push_back(watch.seconds());
+  }
+  world_
+      ->all_reduce(seconds.data(), static_cast<std::int64_t>(seconds.size()), comm::Type::float64, comm::Reduction::sum)
+      .wait();
+  for (auto& s : seconds) s /= world_->size();
+  return seconds;
+}
+
+template <class T>
+double CeilingMeter<T>::speed(std::vector<double> const& seconds) const {
+  double work = 0.0, time = 0.0;
+  for (std::size_t i = 0; i < products_.size(); ++i) {
+    work += products_[i].work;
+    time += products_[i].work / products_[i].flops() * seconds[i];
+  }
+  return work / time;
+}
+
+template <class T>
+double quick_ceiling(config::Config const& c, comm::Communicator& world) {
+  CeilingMeter<T> meter(model_products(c, quick_flops), world);
+  meter.measure();
+  auto best = meter.measure();
+  auto const again = meter.measure();
+  for (std::size_t i = 0; i < best.size(); ++i) best[i] = std::min(best[i], again[i]);
+  return meter.speed(best);
+}
+
+std::string describe_mfu(config::Config const& c, int ranks, double step_seconds, double ceiling) {
+  double const speed = plan::model_flops_per_step(c) / step_seconds / ranks;
+  double const unit = ceiling < 1e13 ? 1e9 : 1e12;
+  return fmt::format(
+      "MFU {:.2f}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
+      speed / ceiling, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
+}
+
+template class CeilingMeter<float>;
+template class CeilingMeter<double>;
+template double quick_ceiling<float>(config::Config const&, comm::Communicator&);
+template double quick_ceiling<double>(config::Config const&, comm::Communicator&);
+
+}  // namespace p3d::report

@@ -1,0 +1,123 @@
+// The text of `p3d --check` and of a run's start.
+
+#include <p3d/report/describe.hpp>
+
+#include <p3d/base/text.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace p3d::report {
+
+namespace {
+
+/// Texts one after the other; of more than `most` only the first half and the last few.
+std::string shortened(std::vector<std::string> const& parts, std::size_t most, std::string const& separator) {
+  if (parts.size() <= most) return base::join(parts, separator);
+  std::vector<std::string> kept(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(most / 2));
+  kept.emplace_back("...");
+  auto const last = std::max<std::size_t>(1, most / 4);
+  kept.insert(kept.end(), parts.end() - static_cast<std::ptrdiff_t>(last), parts.end());
+  return base::join(kept, separator);
+}
+
+/// "[0 1] [2 3] [4 5] [6 7]".
+std::string groups_text(std::vector<std::vector<int>> const& groups) {
+  std::vector<std::string> parts;
+  for (auto const& g : groups) {
+    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " "))
+                                  : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
+  }
+  return shortened(parts, 4, " ");
+}
+
+/// "9 + 9 + 8 + 6"; of many stages, those in a row with equal numbers share a term: "2 x 36 + 1 x 64".
+std::string sum_text(std::vector<int> const& numbers) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t next = i + 1;
+    while (numbers.size() > 16 && next < numbers.size() && numbers[next] == numbers[i]) ++next;
+    parts.push_back(next - i == 1 ? fmt::format("{}", numbers[i]) : fmt::format("{} x {}", numbers[i], next - i));
+    i = next;
+  }
+  return shortened(parts, 16, " + ");
+}
+
+std::string mesh_text(layout::RankGrid const& grid) {
+  auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
+  for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
+  text += " (neighbouring ranks first)\n";
+  for (auto a : {layout::Axis::tp, layout::Axis::pp, layout::Axis::dp}) {
+    auto const groups = grid.groups(a);
+    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), groups.size(), grid.sizes()[a],
+                        groups_text(groups));
+  }
+  return text;
+}
+
+std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
+  std::vector<int> layers;
+  for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
+  std::vector<std::string> slots;
+  for (int n : plan.training.num_slots) slots.push_back(fmt::format("{}", n));
+  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n",
+                          base::counted(plan.stages.num_stages(), "stage"), c.pipeline.schedule,
+                          base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
+  if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
+  text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
+  text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
+  std::size_t actions = 0;
+  for (auto const& list : plan.training.ranks) actions += list.size();
+  constexpr std::size_t quick = 5'000'000;
+  if (c.parallel.pp > 1 && actions < quick) {
+    auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), engine::execution);
+    text += fmt::format(
+        "  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n",
+        actions, 100.0 * simulated.bubble());
+  }
+  return text;
+}
+
+/// The table of memory, of many coordinates only the first and the last few and where the most is.
+std::string memory_text(config::Config const& c, engine::RunPlan const& plan) {
+  std::vector<plan::MemoryPrediction> memory;
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    memory.push_back(engine::predict_memory(c, plan, r));
+  }
+  std::vector<std::string> lines;
+  auto const table = plan::format(memory);
+  for (std::size_t at = 0; at < table.size();) {
+    auto const end = table.find('\n', at);
+    lines.push_back(table.substr(at, end - at));
+    at = end + 1;
+  }
+  constexpr std::size_t most = 16;
+  auto text = "Memory of a rank, by pipeline coordinate:\n" + shortened(lines, most, "\n") + "\n";
+  if (lines.size() > most) {
+    auto const top = std::max_element(memory.begin(), memory.end(),
+                                      [](auto const& a, auto const& b) { return a.total() < b.total(); });
+    text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
+                        top - memory.begin());
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe(config::Config const& c, engine::RunPlan const& plan) {
+  auto const flops = plan::flops_per_token(c);
+  auto text = mesh_text(plan.grid) + stages_text(c, plan);
+  text +=
+      fmt::format("Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
+                  plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
+                  base::human_count(flops.model), base::human_count(plan::model_flops_per_step(c)),
+                  c.batch.global * c.model.seq_len);
+  return text + memory_text(c, plan);
+}
+
+}  // namespace p3d::report

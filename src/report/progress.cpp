@@ -1,0 +1,47 @@
+#include <p3d/report/progress.hpp>
+
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+
+#include <fmt/format.h>
+
+#include <vector>
+
+namespace p3d::report {
+
+Progress::Progress(std::int64_t steps, std::int64_t log_every, int columns)
+    : steps_(steps), log_every_(log_every), columns_(columns) {}
+
+// What matters most comes first: a narrow terminal loses what is at the end.
+std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
+  double const speed = recent_seconds_ > 0 ? recent_tokens_ / recent_seconds_ : 0.0;
+  double const left = watch_.seconds() / static_cast<double>(done_) * static_cast<double>(steps_ - p.step);
+  std::vector<std::string> fields{
+      fmt::format("step {:>{}}/{}", p.step, std::to_string(steps_).size(), steps_),
+      fmt::format("loss {:.4f}", p.loss),
+      fmt::format("{:>6} tokens/s", base::human_count(speed)),
+      p.step < steps_ ? fmt::format("{:>11} left", base::human_seconds(left)) : fmt::format("{:>16}", "done"),
+      fmt::format("norm {:.3f}", p.grad_norm),
+      fmt::format("lr {:.2e}", p.lr),
+  };
+  if (p.eval_loss) fields.push_back(fmt::format("held-out loss {:.4f}", *p.eval_loss));
+  auto text = fields[0];
+  for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i)
+    text += "  " + fields[i];
+  return text.substr(0, width);
+}
+
+void Progress::step(ProgressPoint const& p) {
+  constexpr double memory = 0.9;
+  ++done_;
+  recent_tokens_ = memory * recent_tokens_ + p.tokens;
+  recent_seconds_ = memory * recent_seconds_ + p.seconds;
+  bool const stays = p.step == steps_ || p.eval_loss.has_value();
+  if (stays || (columns_ == 0 && (p.step == 1 || p.step % log_every_ == 0))) {
+    base::log_root(line(p, std::string::npos));
+  } else if (columns_ > 0) {
+    base::status_root(line(p, static_cast<std::size_t>(columns_ - 1)));
+  }
+}
+
+}  // namespace p3d::report

@@ -1,0 +1,271 @@
+#include "trace_report.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+namespace p3d::report {
+
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::Program;
+
+/// Seconds by (op, stage), and how often that action ran.
+class Means {
+public:
+  Means(Program const& program, double repeats) {
+    for (auto const& actions : program.ranks)
+      for (Action const& a : actions) counts_[key(a)] += repeats;
+  }
+  void add(Action const& a, double seconds) { sums_[key(a)] += seconds; }
+  /// Negative when the program has no such action.
+  double of(Op op, int stage) const {
+    auto const count = counts_.find({op, stage});
+    if (count == counts_.end()) return -1.0;
+    auto const sum = sums_.find({op, stage});
+    return sum == sums_.end() ? 0.0 : sum->second / count->second;
+  }
+
+  /// The mean over all actions of these kinds; 0 without any.
+  double of_all(bool (*kind)(Op)) const {
+    double sum = 0.0, count = 0.0;
+    for (auto const& [key, seconds] : sums_) sum += kind(key.first) ? seconds : 0.0;
+    for (auto const& [key, number] : counts_) count += kind(key.first) ? number : 0.0;
+    return count > 0.0 ? sum / count : 0.0;
+  }
+
+private:
+  using Key = std::pair<Op, int>;
+  static Key key(Action const& a) { return {a.op, a.stage}; }
+  std::map<Key, double> counts_, sums_;
+};
+
+plan::StageCost stage_cost(Means const& means, int stage) {
+  double const whole = means.of(Op::backward, stage), input = means.of(Op::backward_input, stage);
+  plan::StageCost cost{.forward = means.of(Op::forward, stage)};
+  if (input < 0) {  // never divided: only the sum is known
+    cost.input = cost.weight = whole / 2;
+  } else {
+    cost.input = input;
+    cost.weight = means.of(Op::backward_weight, stage);
+    cost.backward = whole;
+  }
+  return cost;
+}
+
+/// One step of one pipeline: from the first begin to the last end of its compute actions.
+struct StepTimes {
+  double begin = std::numeric_limits<double>::infinity();
+  double end = -begin;
+  double busy = 0.0;
+};
+
+StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
+  StepTimes t;
+  for (auto const& steps : pipeline.ranks)
+    for (engine::RecordedEvent const& e : steps[step].events) {
+      if (e.waits || !schedule::is_compute(e.action.op)) continue;
+      t.begin = std::min(t.begin, e.begin);
+      t.end = std::max(t.end, e.end);
+      t.busy += e.end - e.begin;
+    }
+  return t;
+}
+
+/// The makespan of a step when every action takes the time that it took.
+double replayed_makespan(Program const& program, plan::PipelineCosts costs, PipelineRecord const& pipeline,
+                         std::size_t step) {
+  auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
+  costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
+  for (auto const& steps : pipeline.ranks)
+    for (engine::RecordedEvent const& e : steps[step].events) {
+      if (e.waits || !schedule::is_compute(e.action.op)) continue;
+      auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches +
+                                      static_cast<std::size_t>(e.action.microbatch)];
+      auto& part = e.action.op == Op::forward          ? cost.forward
+                   : e.action.op == Op::backward       ? cost.backward
+                   : e.action.op == Op::backward_input ? cost.input
+                                                       : cost.weight;
+      part += e.end - e.begin;
+    }
+  return plan::simulate(program, costs, engine::execution).makespan;
+}
+
+/// Messages that were there before they were waited for, and the seconds that taking them in took all the same: MPI
+/// copies them then, in the time of the rank.
+struct Intake {
+  double seconds = 0.0, messages = 0.0;
+};
+
+void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfer, Intake& intake) {
+  std::map<std::tuple<Op, int, int>, double>
+      sent;  // by the receive that it is for: (op, stage, microbatch) -> end of the send
+  for (auto const& steps : pipeline.ranks)
+    for (engine::RecordedEvent const& e : steps[step].events) {
+      if (e.waits || !schedule::is_send(e.action.op)) continue;
+      bool const forward = e.action.op == Op::send_activation;
+      sent[{forward ? Op::recv_activation : Op::recv_gradient, e.action.stage + (forward ? 1 : -1),
+            e.action.microbatch}] = e.end;
+    }
+  for (auto const& steps : pipeline.ranks)
+    for (engine::RecordedEvent const& e : steps[step].events) {
+      if (!e.waits || !schedule::is_recv(e.action.op)) continue;
+      auto const send = sent.find({e.action.op, e.action.stage, e.action.microbatch});
+      if (send == sent.end() || e.begin < send->second + transfer) continue;
+      intake.seconds += e.end - e.begin;
+      intake.messages += 1.0;
+    }
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
+
+schedule::Timeline empty_timeline(Program const& program) {
+  schedule::Timeline t;
+  t.num_ranks = program.num_ranks;
+  t.stages_per_rank = (program.num_stages + program.num_ranks - 1) / program.num_ranks;
+  return t;
+}
+
+void append(schedule::Timeline& timeline, PipelineRecord const& pipeline, std::size_t step, double origin) {
+  for (std::size_t r = 0; r < pipeline.ranks.size(); ++r) {
+    auto const& recorded = pipeline.ranks[r][step];
+    for (engine::RecordedEvent const& e : recorded.events)
+      timeline.events.push_back({static_cast<int>(r), e.action, e.begin - origin, e.end - origin, e.waits != 0,
+                                 static_cast<int>(recorded.number)});
+  }
+}
+
+/// How much of the time from the first to the last compute action each rank did not compute.
+std::vector<std::string> notes(schedule::Timeline const& timeline, double makespan) {
+  std::vector<std::string> out;
+  for (auto const& times : schedule::rank_times(timeline))
+    out.push_back("waits " + percent(std::max(0.0, 1.0 - times.compute / makespan)));
+  return out;
+}
+
+std::string seconds_text(double seconds) {
+  return seconds >= 1.0 ? fmt::format("{:.4g} s", seconds) : fmt::format("{:.4g} ms", 1e3 * seconds);
+}
+
+}  // namespace
+
+TraceReport report(std::string const& schedule, Program const& program, std::vector<PipelineRecord> const& pipelines,
+                   double transfer, double message_bytes, std::int64_t warm_up) {
+  P3D_REQUIRE(!pipelines.empty() && !pipelines.front().ranks.front().empty(), "a report needs a recorded step");
+  auto const& first = pipelines.front();
+  std::size_t const recorded = first.ranks.front().size();
+  std::size_t const begin = recorded > 1 && first.ranks.front().front().number == warm_up ? 1 : 0;
+  TraceReport out;
+  out.steps = static_cast<int>(recorded - begin);
+  double const repeats = static_cast<double>(recorded - begin) * static_cast<double>(pipelines.size());
+
+  Means means(program, repeats);
+  double busy = 0.0, spans = 0.0;
+  Intake intake;
+  std::vector<double> update(static_cast<std::size_t>(program.num_ranks), 0.0);
+  std::vector<std::pair<double, std::size_t>> lengths;
+  for (auto const& pipeline : pipelines)
+    for (std::size_t s = begin; s < recorded; ++s) {
+      auto const times = step_times(pipeline, s);
+      add_intake(pipeline, s, transfer, intake);
+      busy += times.busy;
+      spans += times.end - times.begin;
+      if (&pipeline == &first) lengths.emplace_back(times.end - times.begin, s);
+      for (std::size_t r = 0; r < pipeline.ranks.size(); ++r)
+        for (engine::RecordedEvent const& e : pipeline.ranks[r][s].events) {
+          if (e.waits) continue;
+          if (e.action.op == Op::optimizer_step)
+            update[r] += (e.end - e.begin) / repeats;
+          else
+            means.add(e.action, e.end - e.begin);
+        }
+    }
+  out.measured_bubble = 1.0 - busy / (spans * program.num_ranks);
+  out.measured_makespan = spans / repeats;
+
+  for (int s = 0; s < program.num_stages; ++s) {
+    out.costs.stages.push_back(stage_cost(means, s));
+    out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
+  }
+  out.costs.send = means.of_all(schedule::is_send);
+  out.costs.receive =
+      means.of_all(schedule::is_recv) + (intake.messages > 0.0 ? intake.seconds / intake.messages : 0.0);
+  out.costs.step = *std::max_element(update.begin(), update.end());
+  out.costs.latency = transfer;
+  out.costs.message_bytes = message_bytes;
+  out.simulated = plan::simulate(program, out.costs, engine::execution, true);
+  double replayed = 0.0;
+  for (auto const& pipeline : pipelines)
+    for (std::size_t s = begin; s < recorded; ++s) replayed += replayed_makespan(program, out.costs, pipeline, s);
+  out.replayed_bubble = 1.0 - busy / (replayed * program.num_ranks);
+
+  auto const middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
+  std::nth_element(lengths.begin(), middle, lengths.end());
+  auto const typical = step_times(first, middle->second);
+  double origin = typical.begin;
+  for (auto const& pipeline : pipelines) origin = std::min(origin, step_times(pipeline, 0).begin);
+
+  for (auto const& pipeline : pipelines) {
+    auto t = empty_timeline(program);
+    t.title = fmt::format("{}, dp {}, tp {}: measured", schedule, pipeline.where.dp, pipeline.where.tp);
+    for (std::size_t s = 0; s < recorded; ++s) append(t, pipeline, s, origin);
+    out.timelines.push_back(std::move(t));
+  }
+
+  auto measured = empty_timeline(program);
+  append(measured, first, middle->second, typical.begin);
+  double const span = typical.end - typical.begin;
+  measured.title =
+      fmt::format("{}, {}, {}: measured, step {}{}", schedule, base::counted(program.num_ranks, "rank"),
+                  base::counted(program.num_microbatches, "microbatch"), first.ranks.front()[middle->second].number,
+                  pipelines.size() > 1 ? fmt::format(" of the first of {} pipelines", pipelines.size()) : "");
+  measured.rank_notes = notes(measured, span);
+  measured.caption.push_back(fmt::format("first to last action {}; bubble (time in which ranks do not compute) {}",
+                                         seconds_text(span), percent(1.0 - typical.busy / (span * program.num_ranks))));
+  measured.caption.push_back(fmt::format(
+      "over {}: bubble {} = {} of the schedule {:+.1f} of uneven times {:+.1f} of messages and waking up",
+      base::counted(out.steps, "step"), percent(out.measured_bubble), percent(out.simulated.bubble()),
+      100 * (out.replayed_bubble - out.simulated.bubble()), 100 * (out.measured_bubble - out.replayed_bubble)));
+  auto simulated = out.simulated.timeline;
+  simulated.title = "the same step simulated with the measured mean costs";
+  simulated.rank_notes = notes(simulated, out.simulated.makespan);
+  simulated.caption.push_back(fmt::format("first to last action {}; bubble {}; a message takes {}",
+                                          seconds_text(out.simulated.makespan), percent(out.simulated.bubble()),
+                                          seconds_text(transfer)));
+  out.drawn = {std::move(measured), simulated};
+  simulated.title = fmt::format("{}: simulated with the measured costs", schedule);
+  for (auto& e : simulated.events) {
+    e.start += typical.begin - origin;
+    e.end += typical.begin - origin;
+    e.step = static_cast<int>(first.ranks.front()[middle->second].number);
+  }
+  out.timelines.push_back(std::move(simulated));
+  return out;
+}
+
+std::string summary(TraceReport const& r, Program const& program) {
+  double const predicted = r.simulated.bubble();
+  double const difference = 100.0 * (r.measured_bubble - predicted);
+  return fmt::format(
+      "Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference "
+      "{:+.1f} points{}\n"
+      "  the schedule loses {}, uneven times of an action {:+.1f} (simulated with each action's own time: {}), "
+      "messages and waking up {:+.1f}; "
+      "makespan {} predicted, {} measured",
+      base::counted(program.num_microbatches, "microbatch"), base::counted(program.num_ranks, "pipeline rank"),
+      base::counted(r.steps, "step"), percent(predicted), percent(r.measured_bubble), difference,
+      predicted > 0 ? fmt::format(" ({:+.1f} % of the prediction)", difference / predicted) : "", percent(predicted),
+      100 * (r.replayed_bubble - predicted), percent(r.replayed_bubble), 100 * (r.measured_bubble - r.replayed_bubble),
+      seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan));
+}
+
+}  // namespace p3d::report

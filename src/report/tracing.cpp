@@ -1,0 +1,167 @@
+#include <p3d/report/tracing.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/io/text_file.hpp>
+#include <p3d/plan/pipeline.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "clock_offset.hpp"
+#include "trace_report.hpp"
+
+namespace p3d::report {
+
+namespace {
+
+/// Actions of all ranks and kept steps together: what the trace file holds, about 150 bytes for each.
+constexpr std::size_t most_actions = 200'000;
+constexpr int trace_tag = 8;
+
+std::size_t steps_to_keep(engine::RunPlan const& plan) {
+  std::size_t actions = 0;
+  for (auto const& list : plan.training.ranks) actions += 2 * list.size();  // each may wait
+  auto const sizes = plan.grid.sizes();
+  auto const pipelines = static_cast<std::size_t>(sizes.dp) * static_cast<std::size_t>(sizes.tp);
+  return std::max<std::size_t>(2, most_actions / (actions * pipelines));
+}
+
+/// A step number, the number of its events, and the events.
+std::vector<char> pack(std::deque<engine::Recorder::Step> const& steps) {
+  static_assert(std::is_trivially_copyable_v<engine::RecordedEvent>);
+  std::vector<char> bytes;
+  auto const put = [&](void const* data, std::size_t size) {
+    auto const* from = static_cast<char const*>(data);
+    bytes.insert(bytes.end(), from, from + size);
+  };
+  for (auto const& step : steps) {
+    std::int64_t const head[2]{step.number, static_cast<std::int64_t>(step.events.size())};
+    put(head, sizeof(head));
+    put(step.events.data(), step.events.size() * sizeof(engine::RecordedEvent));
+  }
+  return bytes;
+}
+
+std::vector<engine::Recorder::Step> unpack(std::vector<char> const& bytes) {
+  std::vector<engine::Recorder::Step> steps;
+  auto const* from = bytes.data();
+  auto const* const end = from + bytes.size();
+  while (from < end) {
+    std::int64_t head[2]{};
+    std::memcpy(head, from, sizeof(head));
+    from += sizeof(head);
+    auto& step = steps.emplace_back();
+    step.number = head[0];
+    step.events.resize(static_cast<std::size_t>(head[1]));
+    if (!step.events.empty())
+      std::memcpy(static_cast<void*>(step.events.data()), from, step.events.size() * sizeof(engine::RecordedEvent));
+    from += step.events.size() * sizeof(engine::RecordedEvent);
+  }
+  return steps;
+}
+
+/// Everybody's recorded steps, by rank; on rank 0 only.
+std::vector<std::vector<engine::Recorder::Step>> gather(comm::Communicator& world,
+                                                        std::deque<engine::Recorder::Step> const& mine) {
+  auto const bytes = pack(mine);
+  auto size = static_cast<std::int64_t>(bytes.size());
+  std::vector<std::vector<engine::Recorder::Step>> all;
+  if (world.rank() != 0) {
+    world.send(&size, 1, comm::Type::int64, 0, trace_tag).wait();
+    world.send(bytes.data(), size, comm::Type::byte, 0, trace_tag).wait();
+    return all;
+  }
+  all.emplace_back(mine.begin(), mine.end());
+  for (int rank = 1; rank < world.size(); ++rank) {
+    world.recv(&size, 1, comm::Type::int64, rank, trace_tag).wait();
+    std::vector<char> theirs(static_cast<std::size_t>(size));
+    world.recv(theirs.data(), size, comm::Type::byte, rank, trace_tag).wait();
+    all.push_back(unpack(theirs));
+  }
+  return all;
+}
+
+std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
+                                        std::vector<std::vector<engine::Recorder::Step>> all) {
+  std::vector<PipelineRecord> out;
+  auto const sizes = grid.sizes();
+  for (int dp = 0; dp < sizes.dp; ++dp)
+    for (int tp = 0; tp < sizes.tp; ++tp) {
+      auto& pipeline = out.emplace_back();
+      pipeline.where = {dp, tp, 0};
+      for (int pp = 0; pp < sizes.pp; ++pp)
+        pipeline.ranks.push_back(std::move(all[static_cast<std::size_t>(grid.rank({dp, tp, pp}))]));
+    }
+  return out;
+}
+
+}  // namespace
+
+template <class T>
+struct Tracing<T>::State {
+  engine::Trainer<T>& trainer;
+  engine::Recorder recorder;
+  ClockOffset first;
+  std::int64_t warm_up;
+};
+
+template <class T>
+Tracing<T>::Tracing(engine::Trainer<T>& trainer) {
+  if (!trainer.config().run.trace) return;
+  state_ = std::make_unique<State>(
+      State{trainer, engine::Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
+  state_->first = measure_clock_offset(trainer.mesh().world(), engine::Recorder::now);
+  trainer.record_into(&state_->recorder);
+}
+
+template <class T>
+Tracing<T>::~Tracing() {
+  if (state_) state_->trainer.record_into(nullptr);
+}
+
+template <class T>
+std::string Tracing<T>::finish() {
+  if (!state_ || state_->recorder.steps().empty()) return {};
+  auto& trainer = state_->trainer;
+  trainer.record_into(nullptr);
+  auto& world = trainer.mesh().world();
+  auto const last = measure_clock_offset(world, engine::Recorder::now);
+  auto steps = state_->recorder.steps();
+  for (auto& step : steps)
+    for (auto& e : step.events)
+      for (double* time : {&e.begin, &e.end}) *time += offset_at(state_->first, last, *time);
+
+  auto const& c = trainer.config();
+  auto const& plan = trainer.plan();
+  double const bytes = plan::model_costs(c, plan.stages).message_bytes;
+  // Between the first two ranks of a pipeline.
+  int const neighbour = c.parallel.pp > 1 ? plan.grid.rank({0, 0, 1}) : 0;
+  double const transfer = measure_transfer(world, neighbour, static_cast<std::size_t>(bytes));
+  auto all = gather(world, steps);
+  if (world.rank() != 0) return {};
+
+  auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes,
+                     state_->warm_up);
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto const memory = engine::predict_memory(c, plan, r);  // what the arena holds, exactly
+    made.drawn.front().rank_notes[static_cast<std::size_t>(r)] +=
+        ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
+  }
+  made.drawn.front().caption.emplace_back(
+      "at the right: share of the time in which a rank does not compute, and its memory for activations");
+  auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
+  io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));
+  io::write_text_atomically(path("trace.svg"), schedule::to_svg(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));
+  io::write_text_atomically(path("costs.csv"), plan::to_csv(made.costs));
+  return fmt::format("{}\nWritten: {}, {}, {}", summary(made, plan.training), path("trace.json"), path("trace.svg"),
+                     path("costs.csv"));
+}
+
+template class Tracing<float>;
+template class Tracing<double>;
+
+}  // namespace p3d::report

@@ -1,0 +1,107 @@
+// What a checkpoint is called and how it is compared with a run.
+
+#include <p3d/run/checkpoint.hpp>
+
+#include <p3d/base/version.hpp>
+#include <p3d/config/parse.hpp>
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+namespace p3d::run {
+
+namespace {
+
+/// "section.key" -> value as it is written, of a canonical input (one key on each line).
+std::map<std::string, std::string> values(std::string const& toml) {
+  std::map<std::string, std::string> out;
+  std::istringstream in(toml);
+  std::string line, section;
+  while (std::getline(in, line)) {
+    if (line.starts_with('[')) section = line.substr(1, line.find(']') - 1) + ".";
+    auto const equals = line.find(" = ");
+    if (line.starts_with('#') || line.starts_with('[') || equals == std::string::npos) continue;
+    out[section + line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return out;
+}
+
+enum class Weight { ignored, noted, forbidden };
+
+/// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
+Weight weight_of(std::string const& key, config::Config const& config) {
+  static std::set<std::string> const same_data{"run.seed",       "run.precision", "batch.global",  "data.format",
+                                               "data.tokenizer", "data.split",    "optimizer.type"};
+  static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",      "run.trace",
+                                          "run.ceiling",  "run.time_limit", "run.eval_every",     "run.eval_batches",
+                                          "model.preset", "batch.micro",    "batch.microbatches", "data.path"};
+  bool const all = config.checkpoint.load == config::Load::all;
+  if (free.contains(key)) return Weight::ignored;
+  if (key == "model.dropout") return all ? Weight::noted : Weight::ignored;
+  // The weights of a model with rotary positions fit every length of text.
+  if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
+  if (key.starts_with("model.")) return Weight::forbidden;
+  if (same_data.contains(key)) return all ? Weight::forbidden : Weight::ignored;
+  bool const training = key.starts_with("optimizer.") || key == "run.steps";
+  return training && all ? Weight::noted : Weight::ignored;
+}
+
+}  // namespace
+
+io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t step, std::uint64_t data_hash) {
+  io::CheckpointHeader h;
+  h.step = step;
+  h.samples = step * c.batch.global;
+  h.tokens = h.samples * c.model.seq_len;
+  h.seed = c.run.seed;
+  h.data_hash = data_hash;
+  h.element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
+  h.p3d_version = base::version_with_hash();
+  h.input = config::canonical_toml(c);
+  return h;
+}
+
+std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table) {
+  std::vector<io::TableRow> out;
+  for (auto const& spec : table.specs()) {
+    io::TableRow row;
+    row.name = spec.name;
+    row.rows = spec.rows;
+    row.cols = spec.cols;
+    row.layer = spec.layer;
+    row.decay = spec.decay;
+    row.vector = spec.rows == 1;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+bool has_moments(config::Config const& c) { return c.optimizer.type == config::OptimizerType::adamw; }
+
+Differences compare(io::CheckpointHeader const& file, config::Config const& config, std::uint64_t data_hash) {
+  Differences out;
+  auto const here = values(config::canonical_toml(config));
+  auto const there = values(file.input);
+  auto const defaults = values(config::canonical_toml(config::Config{}));
+  for (auto const& [key, value] : here) {
+    auto const weight = weight_of(key, config);
+    auto const found = there.find(key);
+    // A key that is younger than the file: the file's run did what the default does.
+    auto const& other = found != there.end() ? found->second : defaults.at(key);
+    if (weight == Weight::ignored || other == value) continue;
+    auto line = fmt::format("{}: {} in the checkpoint, {} in the input", key, other, value);
+    (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
+  }
+  if (config.checkpoint.load == config::Load::weights) return out;
+  if (file.data_hash != data_hash) {
+    out.forbidden.push_back(
+        fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash));
+  }
+  return out;
+}
+
+}  // namespace p3d::run

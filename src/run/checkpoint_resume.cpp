@@ -1,0 +1,160 @@
+// Where a run starts.
+
+#include <p3d/run/checkpoint.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/io/checkpoint_folder.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::run {
+
+namespace {
+
+using config::Load;
+
+constexpr char const* indent = "\n            ";
+
+/// Rank 0 looks into the folder, the others take its word: all valid checkpoints of the run, newest first, after lines
+/// about those that are not valid. Collective.
+std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config::Config const& c) {
+  std::vector<io::CheckpointFile> files;
+  std::optional<base::Error> failure;
+  if (world.rank() == 0) {
+    try {
+      files = io::find_checkpoints(c.checkpoint.dir, c.run.name);
+    } catch (base::Error const& e) {
+      failure = e;
+    }
+    std::reverse(files.begin(), files.end());
+  }
+  auto count = static_cast<std::int64_t>(failure ? -1 : static_cast<std::int64_t>(files.size()));
+  world.broadcast(&count, 1, comm::Type::int64, 0).wait();
+  if (failure) throw *failure;
+  if (count < 0) {
+    throw base::Error({.expected = "a folder of checkpoints that can be read",
+                       .found = "another one (rank 0 says why)",
+                       .where = c.checkpoint.dir,
+                       .fix = "check its permissions"});
+  }
+  files.resize(static_cast<std::size_t>(count));
+  for (auto& f : files) {
+    std::int64_t numbers[2] = {f.step, f.valid ? 1 : 0};
+    world.broadcast(numbers, 2, comm::Type::int64, 0).wait();
+    f.step = numbers[0];
+    f.valid = numbers[1] == 1;
+    f.path = io::checkpoint_path(c.checkpoint.dir, c.run.name, f.step);
+  }
+  return files;
+}
+
+/// A run must not write behind a valid checkpoint that it does not come from: that would be taken for its newest.
+void require_newest(std::vector<io::CheckpointFile> const& files, config::Config const& c, std::int64_t start) {
+  for (auto const& f : files) {
+    if (!f.valid || f.step <= start) continue;
+    throw base::Error(
+        {.expected = fmt::format("no checkpoint of \"{}\" after step {}, where this run starts", c.run.name, start),
+         .found = f.path,
+         .where = fmt::format("checkpoint.resume = \"{}\"", c.checkpoint.resume),
+         .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or checkpoint.dir, or "
+                "move the file away"},
+        base::ExitCode::bad_input);
+  }
+}
+
+std::string list(std::vector<std::string> const& lines) {
+  std::string out;
+  for (auto const& line : lines) out += indent + line;
+  return out;
+}
+
+}  // namespace
+
+template <class T>
+void restore(engine::Trainer<T>& trainer, std::string const& path) {
+  auto const& c = trainer.config();
+  auto& world = trainer.mesh().world();
+  auto const file = io::read_checkpoint(world, path);
+  auto const differences = compare(file.header, c, trainer.source().hash());
+  if (!differences.forbidden.empty()) {
+    throw base::Error(
+        {.expected = c.checkpoint.load == Load::all ? "a checkpoint of this model, data and precision"
+                                                    : "a checkpoint of this model",
+         .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
+         .where = path,
+         .fix = c.checkpoint.load == Load::all
+                    ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
+                      "(checkpoint.load = \"weights\")"
+                    : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"},
+        base::ExitCode::bad_input);
+  }
+  bool const all = c.checkpoint.load == Load::all;
+  base::Stopwatch watch;
+  io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
+                 trainer.checkpoint_parts(all && has_moments(c)), c.checkpoint.buffer_mb << 20);
+  if (all) trainer.set_steps_done(file.header.step);
+  std::int64_t elements = 0;
+  for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
+  auto const read = fmt::format(
+      "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
+      base::human_seconds(watch.seconds()));
+  base::log_root(
+      all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, file.header.tokens, read)
+          : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step,
+                        read));
+  if (!differences.noted.empty()) base::log_root("  changed since that checkpoint:" + list(differences.noted));
+}
+
+template <class T>
+std::int64_t resume(engine::Trainer<T>& trainer) {
+  auto const& c = trainer.config();
+  auto const& options = c.checkpoint;
+  bool const automatic = options.resume == "auto";
+  if (automatic && !options.on()) return 0;
+  auto& world = trainer.mesh().world();
+  std::vector<io::CheckpointFile> files;
+  if (options.on()) files = find_together(world, c);
+  if (!automatic) {
+    if (options.resume != "none") {
+      try {
+        restore(trainer, options.resume);
+      } catch (base::Error const& e) {  // damaged: nothing was started
+        throw base::Error(e.text(), base::ExitCode::bad_input);
+      }
+    }
+    require_newest(files, c, trainer.steps_done());
+    return trainer.steps_done();
+  }
+  for (auto const& f : files) {
+    if (f.valid) {
+      try {
+        restore(trainer, f.path);
+        return trainer.steps_done();
+      } catch (base::Error const& e) {
+        if (e.code() == base::ExitCode::bad_input) throw;
+        base::warn_root(fmt::format("passing over a damaged checkpoint\n{}", e.what()));
+      }
+    } else {
+      base::warn_root(fmt::format("passing over {}: {}", f.path, f.fault));
+    }
+  }
+  if (!files.empty()) {
+    throw base::Error({.expected = "a valid checkpoint to go on from",
+                       .found = fmt::format("{} file(s) of this run, none of them valid", files.size()),
+                       .where = options.dir,
+                       .fix = "copy a good one back, or start again with checkpoint.resume = \"none\""},
+                      base::ExitCode::bad_input);
+  }
+  return 0;
+}
+
+template void restore(engine::Trainer<float>&, std::string const&);
+template void restore(engine::Trainer<double>&, std::string const&);
+template std::int64_t resume(engine::Trainer<float>&);
+template std::int64_t resume(engine::Trainer<double>&);
+
+}  // namespace p3d::run

@@ -1,0 +1,160 @@
+// When checkpoints are written.
+
+#include <p3d/run/checkpoint.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/io/text_file.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <limits>
+
+namespace p3d::run {
+
+namespace {
+
+constexpr double vote_period = 1.0, vote_deadline = 2.0;
+
+/// Seconds that remain by run.time_limit (of which `used` are gone) and by the end time that Slurm gives its jobs.
+double seconds_left(config::Run const& run, double used) {
+  double left = std::numeric_limits<double>::infinity();
+  if (run.time_limit.seconds > 0) return static_cast<double>(run.time_limit.seconds) - used;
+  if (char const* end = std::getenv("SLURM_JOB_END_TIME")) {
+    double const at = std::strtod(end, nullptr);
+    if (at > 0) left = at - static_cast<double>(std::time(nullptr));
+  }
+  return left;
+}
+
+/// Until a write has been timed, a slow disk is assumed.
+constexpr double assumed_bytes_per_second = 100e6;
+
+}  // namespace
+
+template <class T>
+Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, base::Stopwatch start)
+    : trainer_(&trainer),
+      options_(trainer.config().checkpoint),
+      run_name_(trainer.config().run.name),
+      writer_(trainer.mesh().world(),
+              {.buffer_bytes = options_.buffer_mb << 20, .async = options_.async, .verify = options_.keep > 0}),
+      start_(start) {
+  auto const& c = trainer.config();
+  deadline_ = start_.seconds() + seconds_left(c.run, start_.seconds());
+  saved_step_ = trainer.steps_done();
+  step_begin_ = start_.seconds();
+  if (!options_.on()) return;
+  bool const moments = has_moments(c);
+  writer_.reserve(trainer.checkpoint_parts(moments), sizeof(T) == 8 ? io::Element::float64 : io::Element::float32);
+  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(T) * (moments ? 3 : 1) /
+                    assumed_bytes_per_second;
+  if (trainer.mesh().world().rank() == 0) {
+    io::make_folder(options_.dir);
+    for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
+      base::log_root("Removed an unfinished checkpoint: " + path);
+  }
+}
+
+template <class T>
+std::string Checkpointing<T>::describe() const {
+  if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
+  auto const when =
+      options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
+  auto const bytes = write_estimate_ * assumed_bytes_per_second;
+  return fmt::format("Checkpoints: {} into {}, {} each, {}{}", when, options_.dir, base::human_bytes(bytes),
+                     options_.async
+                         ? fmt::format("written while training goes on from a copy of {} on rank 0",
+                                       base::human_bytes(static_cast<double>(writer_.copy_bytes())))
+                         : fmt::format("written by all ranks together with {} MiB of buffer", options_.buffer_mb),
+                     options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
+}
+
+template <class T>
+double Checkpointing<T>::vote() {
+  double const now = start_.seconds();
+  longest_step_ = std::max(longest_step_, now - step_begin_);
+  step_begin_ = now;
+  if (trainer_->mesh().world().rank() != 0) return 0.0;
+  double vote = 0.0;
+  if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds))
+    vote += vote_period;
+  // Room for the step that begins now, one more that is as slow, and a checkpoint.
+  double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
+  double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
+  if (now + 2.0 * longest_step_ + write + spare >= deadline_) vote += vote_deadline;
+  return vote;
+}
+
+template <class T>
+bool Checkpointing<T>::after_step(engine::StepResult const& result) {
+  if (writer_.busy()) {
+    if (auto const done = writer_.poll()) report(*done);
+  }
+  bool const stop = result.votes >= vote_deadline;
+  bool const by_time = result.votes == vote_period || result.votes == vote_period + vote_deadline;
+  if (options_.on() && !stop && !failed_ && (by_time || (options_.every > 0 && result.step % options_.every == 0)))
+    start_writing();
+  return stop;
+}
+
+template <class T>
+void Checkpointing<T>::start_writing() {
+  if (writer_.busy()) report(writer_.finish());  // one at a time: the disk is slower than checkpoint.every
+  auto const& c = trainer_->config();
+  auto const step = trainer_->steps_done();
+  if (step == saved_step_ || failed_) return;
+  since_last_.reset();
+  writer_.start(io::checkpoint_path(options_.dir, run_name_, step),
+                checkpoint_header(c, step, trainer_->source().hash()), checkpoint_table(trainer_->plan().table),
+                has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+  if (!options_.async) report(writer_.finish());
+}
+
+template <class T>
+bool Checkpointing<T>::save_and_wait() {
+  if (!options_.on()) return true;
+  if (writer_.busy()) report(writer_.finish());
+  if (!failed_ && saved_step_ != trainer_->steps_done() && given_up_step_ != trainer_->steps_done()) start_writing();
+  if (writer_.busy()) report(writer_.finish());
+  return !failed_;
+}
+
+template <class T>
+void Checkpointing<T>::report(io::WriteResult const& r) {
+  if (r.error) {
+    given_up_step_ = r.step;
+    auto text = *r.error;
+    text.fix += saved_step_ > 0 ? fmt::format("; the checkpoint of step {} is intact", saved_step_)
+                                : "; older checkpoints are intact";
+    if (options_.on_error == config::OnError::stop) {
+      failed_ = true;
+      base::error_once("no checkpoint of step " + std::to_string(r.step) + "\n" + base::format(text));
+      return;
+    }
+    base::warn_root(
+        fmt::format("no checkpoint of step {}, the run goes on (checkpoint.on_error)\n{}", r.step, base::format(text)));
+    return;
+  }
+  saved_step_ = r.step;
+  longest_write_ = std::max(longest_write_, r.seconds);
+  base::log_root(fmt::format("Checkpoint of step {}: {} in {}, training held for {}: {}", r.step,
+                             base::human_bytes(static_cast<double>(r.bytes)), base::human_seconds(r.seconds),
+                             base::human_seconds(r.held_seconds), r.path));
+  if (!r.verified || trainer_->mesh().world().rank() != 0) return;
+  try {
+    io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep);
+  } catch (base::Error const& e) {
+    base::warn_root(e.what());  // too many checkpoints are no reason to stop
+  }
+}
+
+template class Checkpointing<float>;
+template class Checkpointing<double>;
+
+}  // namespace p3d::run

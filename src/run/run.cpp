@@ -1,0 +1,160 @@
+#include <p3d/run/run.hpp>
+
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/base/version.hpp>
+#include <p3d/comm/wait.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+#include <p3d/report/ceiling.hpp>
+#include <p3d/report/describe.hpp>
+#include <p3d/run/checkpoint.hpp>
+#include <p3d/report/progress.hpp>
+#include <p3d/run/signals.hpp>
+#include <p3d/report/tracing.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "gpu_aware.hpp"
+#include <p3d/report/placement.hpp>
+#include "run_files.hpp"
+#include <p3d/report/terminal.hpp>
+
+namespace p3d::run {
+
+namespace {
+
+std::string machine(comm::Communicator const& world) {
+  auto const node = comm::node_share();
+  return fmt::format("p3d {}: {}, {} on this node with {}, backend {} with {} a rank\n", base::version_with_hash(),
+                     base::counted(world.size(), "rank"), node.ranks, base::counted(node.cores, "core"),
+                     device::backend_name(), base::counted(device::host_threads(), "thread"));
+}
+
+double median(std::vector<double> v) {
+  if (v.empty()) return 0.0;
+  auto const middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), middle, v.end());
+  return *middle;
+}
+
+/// A failure of rank 0's files ends the run on all ranks: the exception leaves through main, which aborts.
+template <class T>
+base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
+  bool const root = world.rank() == 0;
+  double const ceiling =
+      c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
+  engine::Trainer<T> trainer(c, world);
+  std::int64_t const first_step = resume(trainer);
+  std::optional<RunFiles> files;
+  if (root) files.emplace(c, first_step);
+  base::log_root(config::canonical_toml(c));
+  base::log_root(machine(world) + report::describe(c, trainer.plan()));
+  if (world.size() > 1)
+    base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
+  base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
+                             trainer.sampler().num_train_windows(), c.model.seq_len,
+                             trainer.sampler().num_eval_windows()));
+
+  Checkpointing<T> checkpoints(trainer, start);
+  base::log_root(checkpoints.describe() + "\n");
+  SignalGuard signals(root);
+  trainer.stop_when([] { return stop_signal() != 0; });
+  report::Tracing<T> tracing(trainer);
+  report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
+  base::Stopwatch whole;
+  double const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
+  bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
+  double first_loss = 0.0, last_loss = 0.0;
+  std::optional<double> eval_loss;
+  std::int64_t done = first_step;
+  bool stopped = false;
+  std::vector<double> step_seconds;
+  double in_steps = 0.0;
+  while (done < c.run.steps && !stopped) {
+    base::Stopwatch watch;
+    engine::StepResult r;
+    try {
+      r = trainer.step(checkpoints.vote());
+    } catch (base::Error const& e) {
+      // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole
+      // run.
+      if (e.code() != base::ExitCode::not_finite) throw;
+      base::error_once(e.what());
+      return e.code();
+    }
+    double const seconds = watch.seconds();
+    in_steps += seconds;
+    step_seconds.push_back(seconds);
+    done = r.step;
+    if (done == first_step + 1) first_loss = r.loss;
+    last_loss = r.loss;
+    bool const time_is_up = checkpoints.after_step(r);
+    stopped = (r.stop || time_is_up) && done < c.run.steps;
+    bool const last = done == c.run.steps;
+    eval_loss.reset();
+    if (evaluates && !stopped && (last || (c.run.eval_every > 0 && done % c.run.eval_every == 0))) {
+      eval_loss = trainer.evaluate(c.run.eval_batches);
+    }
+    if (files) {
+      files->write({done, done * static_cast<std::int64_t>(tokens), r.loss, r.grad_norm, r.lr, seconds * 1e3,
+                    tokens / seconds, eval_loss});
+    }
+    progress.step({done, r.loss, r.grad_norm, r.lr, tokens, seconds, eval_loss});
+    if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
+  }
+  if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
+
+  auto const traced = tracing.finish();
+  auto const phases = summarize(trainer.times(), trainer.mesh().world());
+  base::log_root(fmt::format(
+      "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
+      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
+      eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
+      base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
+  if (ceiling > 0.0 && !step_seconds.empty())
+    base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling));
+  base::log_root(phases);
+  if (!traced.empty()) base::log_root(traced + "\n");
+  if (!stopped && c.sample.tokens > 0) {
+    auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
+    base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
+                               report::printable(c.sample.prompt), report::printable(text)));
+  }
+  base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
+  if (stopped) {
+    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done,
+                               c.run.steps, c.checkpoint.on() ? ": the same command goes on from here" : ""));
+  }
+  return stopped ? base::ExitCode::interrupted : base::ExitCode::ok;
+}
+
+}  // namespace
+
+base::ExitCode run(config::Config const& c, comm::Communicator& world) {
+  base::Stopwatch start;
+  auto policy = comm::wait_policy();
+  policy.timeout_s = c.comm.timeout_s;
+  comm::set_wait_policy(policy);
+  if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
+  report::report_placement(linalg::set_blas_threads(device::host_threads()), world);
+  try {
+    if (auto const line = choose_message_path(c.comm); !line.empty()) base::log_root(line);
+    return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
+  } catch (base::Error const& e) {
+    // Thrown alike on every rank: one message is enough, and no rank needs to be killed.
+    if (e.code() != base::ExitCode::bad_input) throw;
+    base::error_once(e.what());
+    return e.code();
+  }
+}
+
+}  // namespace p3d::run

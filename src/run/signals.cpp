@@ -1,0 +1,62 @@
+#include <p3d/run/signals.hpp>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <unistd.h>
+
+namespace p3d::run {
+
+namespace {
+
+constexpr double same_request_s = 0.5;
+constexpr char const* answer = "\np3d: stopping after this step; another signal stops at once\n";
+
+volatile std::sig_atomic_t received = 0;
+std::atomic<double> received_at = 0.0;
+static_assert(std::atomic<double>::is_always_lock_free, "used in a signal handler");
+bool answers = false;
+
+double now() {  // clock_gettime may be called in a signal handler
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void handler(int signal) {
+  if (received != 0) {
+    if (now() - received_at > same_request_s) _exit(128 + signal);
+    return;
+  }
+  received_at = now();
+  received = signal;
+  int const error = errno;
+  if (answers && write(STDERR_FILENO, answer, std::strlen(answer)) < 0) answers = false;
+  errno = error;
+}
+
+using Handler = void (*)(int);
+Handler old_int = SIG_DFL;
+Handler old_term = SIG_DFL;
+Handler old_usr1 = SIG_DFL;
+}  // namespace
+
+SignalGuard::SignalGuard(bool speaks) {
+  received = 0;
+  answers = speaks;
+  old_int = std::signal(SIGINT, handler);
+  old_term = std::signal(SIGTERM, handler);
+  old_usr1 = std::signal(SIGUSR1, handler);
+}
+
+SignalGuard::~SignalGuard() {
+  std::signal(SIGINT, old_int);
+  std::signal(SIGTERM, old_term);
+  std::signal(SIGUSR1, old_usr1);
+}
+
+int stop_signal() { return received; }
+
+}  // namespace p3d::run

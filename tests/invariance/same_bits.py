@@ -1,0 +1,78 @@
+"""Compares two builds of p3d bit by bit: trains 20 steps in 12 layouts with each and compares the hashes of all weights
+and moments. For a change that must not touch a number.
+
+usage: python3 tests/invariance/same_bits.py BEFORE AFTER      (two programs; needs h5py and mpiexec)
+"""
+import hashlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import h5py
+
+MODEL = ["model.vocab_size=256", "model.hidden=48", "model.heads=4", "model.layers=4", "model.seq_len=40",
+         "batch.global=12", "batch.micro=1", "run.steps=20", "run.log_every=20", "optimizer.lr=1e-2",
+         "checkpoint.every=20", "checkpoint.resume=none", "run.eval_every=0", "run.eval_batches=0"]
+LAYOUTS = [  # ranks, overrides
+    (1, []),
+    (2, ["parallel.dp=2"]),
+    (2, ["parallel.tp=2", "model.dropout=0.1"]),
+    (2, ["parallel.pp=2", "pipeline.schedule=1f1b"]),
+    (3, ["parallel.dp=3", "run.precision=fp64"]),
+    (4, ["parallel.dp=2", "parallel.tp=2", "run.precision=fp64", "model.dropout=0.1"]),
+    (4, ["parallel.pp=4", "pipeline.schedule=zb_h1"]),
+    (4, ["parallel.pp=2", "parallel.tp=2", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2"]),
+    (4, ["parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_v", "run.precision=fp64"]),
+    (4, ["parallel.pp=4", "pipeline.schedule=gpipe", "model.preset=llama-124m", "model.kv_heads=2", "model.ffn=96"]),
+    (6, ["parallel.dp=3", "parallel.tp=2"]),
+    (8, ["parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2"]),
+]
+
+
+def hash_of(path):
+    """Of the names, shapes, types and bytes of all arrays of parameters and moments."""
+    total = hashlib.sha256()
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset) and name.split("/")[0] in ("parameters", "first_moment", "second_moment"):
+            total.update(f"{name} {item.shape} {item.dtype}".encode())
+            total.update(item[()].tobytes())
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return total.hexdigest()[:16]
+
+
+def train(program, ranks, overrides, folder):
+    source = pathlib.Path(__file__).resolve().parents[2]
+    model = [o for o in MODEL if o.split("=")[0] not in {k.split("=")[0] for k in overrides}]
+    subprocess.run(["mpiexec", "-n", str(ranks), program, "input.toml", *model, *overrides], cwd=folder, check=True,
+                   stdout=subprocess.DEVNULL)
+    files = sorted(folder.rglob("*.h5"))
+    assert files, f"no checkpoint in {folder}"
+    return hash_of(files[-1])
+
+
+def main():
+    programs = [str(pathlib.Path(p).resolve()) for p in sys.argv[1:3]]
+    assert len(programs) == 2, __doc__
+    different = 0
+    for ranks, overrides in LAYOUTS:
+        hashes = []
+        for program in programs:
+            with tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder)
+                licence = (pathlib.Path(__file__).resolve().parents[2] / "LICENSE").read_text()
+                (folder / "text.txt").write_text(licence)
+                (folder / "input.toml").write_text(
+                    '[run]\nname = "bits"\nseed = 7\n[data]\nformat = "text"\npath = ["text.txt"]\n[model]\n')
+                hashes.append(train(program, ranks, overrides, folder))
+        same = hashes[0] == hashes[1]
+        different += not same
+        print(f"{'same     ' if same else 'DIFFERENT'} {hashes[0]} {hashes[1]}  {ranks} ranks {' '.join(overrides)}", flush=True)
+    print(f"{len(LAYOUTS) - different} passed, {different} failed")
+    return different != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
