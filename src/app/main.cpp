@@ -1,21 +1,18 @@
 // p3d: parse, validate, mesh, model, run, finish.
 
 #include "command_line.hpp"
+#include "guard.hpp"
 #include "schedule_command.hpp"
 #include "tools.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/device/environment.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/run/input.hpp>
 #include <p3d/run/run.hpp>
 #include <p3d/engine/run_plan.hpp>
 
-#include <algorithm>
-#include <exception>
 #include <iostream>
 #include <string_view>
 
@@ -37,40 +34,23 @@ int check(p3d::app::CommandLine const& line) {
   return 0;
 }
 
-/// The part of main that every rank runs with MPI and Kokkos up.
-int run(p3d::app::CommandLine const& line) {
-  auto world = p3d::comm::Communicator::world();
+/// Training: every rank runs this.
+int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
   auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
-  if (!config) return static_cast<int>(ExitCode::bad_input);
-  return static_cast<int>(p3d::run::run(*config, world));  // 5. mesh, model, train, finish
+  return static_cast<int>(p3d::run::run(config, world));  // 5. mesh, model, train, finish
+}
+
+int command(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
+  if (auto const code = p3d::app::run_tool(argc, argv)) return *code;
+  auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
+  if (line.finished) return line.exit_code;
+  if (line.check) return check(line);                                                        // 2. check only
+  return p3d::app::with_ranks(argc, argv, [&](auto& world) { return train(line, world); });  // 3. MPI, then Kokkos
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
-  if (auto const code = p3d::app::run_tool(argc, argv)) return *code;
-  auto const line = p3d::app::parse_command_line(argc, argv);  // 1. parse the command line
-  if (line.finished) return line.exit_code;
-  try {
-    if (line.check) return check(line);      // 2. check only
-    p3d::comm::Environment mpi(argc, argv);  // 3. MPI, then Kokkos
-    try {
-      auto const node = p3d::comm::node_share();
-      p3d::device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
-      return run(line);
-    } catch (p3d::base::Error const& e) {
-      p3d::base::error_here(std::string("p3d stops:\n") + e.what());
-      p3d::comm::abort_all(static_cast<int>(e.code()));
-    } catch (std::exception const& e) {
-      p3d::base::error_here(std::string("p3d stops:\n") + e.what());
-      p3d::comm::abort_all(static_cast<int>(ExitCode::run_failed));
-    }
-  } catch (p3d::base::Error const& e) {
-    std::cerr << "p3d stops:\n" << e.what() << std::endl;
-    return static_cast<int>(e.code());
-  } catch (std::exception const& e) {
-    std::cerr << "p3d stops:\n" << e.what() << std::endl;
-    return static_cast<int>(ExitCode::run_failed);
-  }
+  return p3d::app::guarded([&] { return command(argc, argv); });
 }

@@ -284,13 +284,8 @@ int schedule_command(int argc, char** argv) {
     std::cerr << config::format(result.faults) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);
   }
-  try {
-    Command command(std::move(*result.config), std::move(o));
-    return (command.*action)();
-  } catch (base::Error const& e) {
-    std::cerr << e.what() << std::endl;
-    return static_cast<int>(e.code());
-  }
+  Command command(std::move(*result.config), std::move(o));
+  return (command.*action)();
 }
 
 }  // namespace p3d::app

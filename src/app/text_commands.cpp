@@ -1,10 +1,11 @@
 #include "text_commands.hpp"
 
 #include "command_line.hpp"
+#include "guard.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
-#include <p3d/comm/communicator.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
@@ -18,9 +19,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -37,24 +36,6 @@ struct Line {
   std::string checkpoint;
   Overrides layout;  ///< "parallel.tp=2", ...
 };
-
-/// Starts MPI and Kokkos around `work(world)`.
-int with_ranks(int argc, char** argv, std::function<int(comm::Communicator&)> const& work) {
-  comm::Environment mpi(argc, argv);
-  try {
-    auto const node = comm::node_share();
-    device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
-    linalg::set_blas_threads(device::host_threads());
-    auto world = comm::Communicator::world();
-    return work(world);
-  } catch (base::Error const& e) {
-    base::error_here(std::string("p3d stops:\n") + e.what());
-    comm::abort_all(static_cast<int>(e.code()));
-  } catch (std::exception const& e) {
-    base::error_here(std::string("p3d stops:\n") + e.what());
-    comm::abort_all(static_cast<int>(ExitCode::run_failed));
-  }
-}
 
 /// Parses the words after the command; an exit code when there is nothing more to do.
 std::optional<int> parse(CLI::App& app, Line& line, int argc, char** argv) {
@@ -102,19 +83,14 @@ std::optional<int> given(Overrides const& layout, char const* axis) {
 /// The input of the run that wrote the checkpoint, changed to what only reads: no optimizer state, the plainest
 /// schedule, the layout of the run where its ranks are there, else copies (or what the command line says). `changes`
 /// come last.
-std::optional<config::Config> make_config(io::CheckpointHeader const& header, Line const& line, int ranks,
-                                          Overrides const& changes) {
+config::Config make_config(io::CheckpointHeader const& header, Line const& line, int ranks, Overrides const& changes) {
   Overrides plain{
       "data.format=synthetic",          "data.path=[]",        "data.split=0.0",         "optimizer.type=sgd",
       "optimizer.warmup_steps=0",       "run.eval_batches=0",  "run.time_limit=\"\"",    "checkpoint.every=0",
       "checkpoint.resume=none",         "checkpoint.load=all", "pipeline.schedule=1f1b", "pipeline.virtual_stages=0",
       "pipeline.layers_per_stage=even", "sample.tokens=0"};
-  auto const report = [](config::ParseResult const& result) {
-    base::error_once(config::format(result.faults));
-    return std::nullopt;
-  };
   auto const stored = config::parse_text(header.input, "the input in the checkpoint", "/", plain, 0);
-  if (!stored.config) return report(stored);
+  if (!stored.config) throw config::InputError(stored.faults);
   auto sizes = stored.config->parallel;
   bool const same = stored.config->num_ranks() == ranks && line.layout.empty();
   if (!same) {
@@ -132,8 +108,8 @@ std::optional<config::Config> make_config(io::CheckpointHeader const& header, Li
   all.push_back(fmt::format("batch.global={}", stored.config->batch.micro * sizes.pp * sizes.dp));
   all.insert(all.end(), changes.begin(), changes.end());
   auto const result = config::parse_text(header.input, "the input in the checkpoint", "/", all, ranks);
-  if (!result.config) return report(result);
-  return result.config;
+  if (!result.config) throw config::InputError(result.faults);
+  return *result.config;
 }
 
 /// Loads the weights and calls work(trainer, header).
@@ -160,17 +136,12 @@ Overrides stored_data(std::string const& input) {
 template <class Changes, class Work>
 int run(int argc, char** argv, Line const& line, Changes const& changes, Work const& work) {
   return with_ranks(argc, argv, [&](comm::Communicator& world) {
-    try {
-      auto const file = io::read_checkpoint(world, line.checkpoint);
-      auto const c = make_config(file.header, line, world.size(), changes(file.header));
-      if (!c) return static_cast<int>(ExitCode::bad_input);
-      return c->run.precision == config::Precision::fp64 ? with_model<double>(*c, file, world, work)
-                                                         : with_model<float>(*c, file, world, work);
-    } catch (base::Error const& e) {
-      // All of these are thrown alike on every rank, before anything was started.
-      base::error_once(e.what());
-      return static_cast<int>(ExitCode::bad_input);
-    }
+    linalg::set_blas_threads(device::host_threads());
+    auto const file = io::read_checkpoint(world, line.checkpoint);
+    auto const c = comm::agree(world, "use the input in the checkpoint",
+                               [&] { return make_config(file.header, line, world.size(), changes(file.header)); });
+    return c.run.precision == config::Precision::fp64 ? with_model<double>(c, file, world, work)
+                                                      : with_model<float>(c, file, world, work);
   });
 }
 

@@ -26,4 +26,15 @@ std::string format(std::vector<Fault> const& faults) {
   return out;
 }
 
+InputError::InputError(std::vector<Fault> const& faults)
+    : base::Error(faults.empty() ? base::ErrorText{}
+                                 : base::ErrorText{.expected = faults.front().expected,
+                                                   .found = faults.front().found,
+                                                   .where = faults.front().where,
+                                                   .fix = faults.front().fix},
+                  base::ExitCode::bad_input),
+      all_(format(faults)) {
+  while (all_.ends_with('\n')) all_.pop_back();
+}
+
 }  // namespace p3d::config

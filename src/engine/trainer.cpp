@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/timer.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
@@ -88,29 +89,34 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       plan(std::move(run_plan)),
       mesh(parent, mesh_axes(plan.grid)),
       here(plan.grid.coordinates(mesh.world().rank())),
-      source(data::make_token_source(c)),
-      sampler(*source, c),
+      source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
+      sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
       tp{exec, &mesh.along("tp")},
-      activations_memory(prepare_reductions()),
-      arena(arena_bytes(c, plan, here.pp), "p3d::engine::activations", activations_memory.data()),
-      workspace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, arena) {
-  auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
-  inputs.resize(tokens);
-  targets.resize(tokens);
+      activations_memory(prepare_reductions()) {
+  comm::agree(mesh.world(), "take the memory that the run needs", [&] { allocate(); });
   std::map<int, model::Stage<T>*> stages;
-  for (int s : plan.stages.stages_of(here.pp)) {
-    auto unit =
-        std::make_unique<StageUnit<T>>(c, plan, s, here, tp, arena, workspace,
-                                       [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
-    stages[s] = &unit->stage;
-    units[s] = std::move(unit);
-  }
+  for (auto& [number, unit] : units) stages[number] = &unit->stage;
   int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
   if (c.model.tied_embeddings && first != last) {
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
+}
+
+template <class T>
+void Trainer<T>::State::allocate() {
+  auto const& c = config;
+  arena.emplace(arena_bytes(c, plan, here.pp), "p3d::engine::activations", activations_memory.data());
+  workspace.emplace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
+  auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
+  inputs.resize(tokens);
+  targets.resize(tokens);
+  for (int s : plan.stages.stages_of(here.pp)) {
+    units[s] =
+        std::make_unique<StageUnit<T>>(c, plan, s, here, tp, *arena, *workspace,
+                                       [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
+  }
 }
 
 template <class T>
@@ -197,7 +203,8 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
                                               config.parallel.dp, unit->stage.is_first());
   }
   // Every rank of a tp group saw the whole group's loss.
-  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0, result.votes};
+  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
+                             result.votes};
   auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
   wait_recorded(summed);
   result.loss = sums[0] / static_cast<double>(tokens_per_step());
@@ -271,9 +278,17 @@ Hooks Trainer<T>::State::training_hooks(StepResult& result) {
   return hooks;
 }
 
+namespace {
+/// A schedule may come from a file: every rank reads it.
+RunPlan plan_together(config::Config const& config, comm::Communicator const& parent) {
+  comm::Communicator own(parent.mpi(), "plan");
+  return comm::agree(own, "plan the run", [&] { return make_run_plan(config); });
+}
+}  // namespace
+
 template <class T>
 Trainer<T>::Trainer(config::Config const& config, comm::Communicator const& parent)
-    : Trainer(config, make_run_plan(config), parent) {}
+    : Trainer(config, plan_together(config, parent), parent) {}
 template <class T>
 Trainer<T>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent)
     : state_(std::make_unique<State>(config, std::move(plan), parent)) {}
@@ -339,11 +354,11 @@ comm::Mesh& Trainer<T>::mesh() {
 }
 template <class T>
 std::size_t Trainer<T>::activation_high_water() const {
-  return state_->arena.high_water();
+  return state_->arena->high_water();
 }
 template <class T>
 std::size_t Trainer<T>::activation_capacity() const {
-  return state_->arena.capacity();
+  return state_->arena->capacity();
 }
 
 template <class T>

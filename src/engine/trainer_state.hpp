@@ -37,8 +37,8 @@ struct Trainer<T>::State {
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
   comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
-  device::Arena arena;
-  model::Workspace<T> workspace;
+  std::optional<device::Arena> arena;     ///< these two, and `units`, once they are allocated
+  std::optional<model::Workspace<T>> workspace;
   comm::Communicator
       tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
   comm::Request tie{};  ///< the sum of its gradient over the two
@@ -53,6 +53,8 @@ struct Trainer<T>::State {
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent);
 
+  /// Takes this rank's memory. Local.
+  void allocate();
   comm::Communicator& along(layout::AxisSet axes);
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.

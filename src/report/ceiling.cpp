@@ -1,6 +1,7 @@
 #include <p3d/report/ceiling.hpp>
 
 #include <p3d/base/timer.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/layout/axes.hpp>
@@ -67,9 +68,11 @@ CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator&
     b = std::max(b, p.k * p.n);
     c = std::max(c, p.m * p.n);
   }
-  a_ = device::large_array<T>("p3d::report::ceiling_a", a);
-  b_ = device::large_array<T>("p3d::report::ceiling_b", b);
-  c_ = device::large_array<T>("p3d::report::ceiling_c", c);
+  comm::agree(world, "take the memory to measure the ceiling", [&] {
+    a_ = device::large_array<T>("p3d::report::ceiling_a", a);
+    b_ = device::large_array<T>("p3d::report::ceiling_b", b);
+    c_ = device::large_array<T>("p3d::report::ceiling_c", c);
+  });
   kernels::fill<T>({}, a_, T(0.5));
   kernels::fill<T>({}, b_, T(0.25));
 }

@@ -5,6 +5,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 
 #include <fmt/format.h>
@@ -23,24 +24,12 @@ constexpr char const* indent = "\n            ";
 /// about those that are not valid. Collective.
 std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config::Config const& c) {
   std::vector<io::CheckpointFile> files;
-  std::optional<base::Error> failure;
-  if (world.rank() == 0) {
-    try {
-      files = io::find_checkpoints(c.checkpoint.dir, c.run.name);
-    } catch (base::Error const& e) {
-      failure = e;
-    }
+  comm::agree_on_root(world, [&] {
+    files = io::find_checkpoints(c.checkpoint.dir, c.run.name);
     std::reverse(files.begin(), files.end());
-  }
-  auto count = static_cast<std::int64_t>(failure ? -1 : static_cast<std::int64_t>(files.size()));
+  });
+  auto count = static_cast<std::int64_t>(files.size());
   world.broadcast(&count, 1, comm::Type::int64, 0).wait();
-  if (failure) throw *failure;
-  if (count < 0) {
-    throw base::Error({.expected = "a folder of checkpoints that can be read",
-                       .found = "another one (rank 0 says why)",
-                       .where = c.checkpoint.dir,
-                       .fix = "check its permissions"});
-  }
   files.resize(static_cast<std::size_t>(count));
   for (auto& f : files) {
     std::int64_t numbers[2] = {f.step, f.valid ? 1 : 0};
@@ -122,6 +111,8 @@ std::int64_t resume(engine::Trainer<T>& trainer) {
     if (options.resume != "none") {
       try {
         restore(trainer, options.resume);
+      } catch (base::ReportedError const&) {
+        throw;
       } catch (base::Error const& e) {  // damaged: nothing was started
         throw base::Error(e.text(), base::ExitCode::bad_input);
       }
@@ -134,6 +125,8 @@ std::int64_t resume(engine::Trainer<T>& trainer) {
       try {
         restore(trainer, f.path);
         return trainer.steps_done();
+      } catch (base::ReportedError const&) {
+        throw;
       } catch (base::Error const& e) {
         if (e.code() == base::ExitCode::bad_input) throw;
         base::warn_root(fmt::format("passing over a damaged checkpoint\n{}", e.what()));

@@ -5,6 +5,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/text_file.hpp>
 
@@ -51,14 +52,17 @@ Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, base::Stopwatch sta
   step_begin_ = start_.seconds();
   if (!options_.on()) return;
   bool const moments = has_moments(c);
-  writer_.reserve(trainer.checkpoint_parts(moments), sizeof(T) == 8 ? io::Element::float64 : io::Element::float32);
+  auto& world = trainer.mesh().world();
+  comm::agree(world, "take the memory for checkpoints", [&] {
+    writer_.reserve(trainer.checkpoint_parts(moments), sizeof(T) == 8 ? io::Element::float64 : io::Element::float32);
+  });
   write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(T) * (moments ? 3 : 1) /
                     assumed_bytes_per_second;
-  if (trainer.mesh().world().rank() == 0) {
+  comm::agree_on_root(world, [&] {
     io::make_folder(options_.dir);
     for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
       base::log_root("Removed an unfinished checkpoint: " + path);
-  }
+  });
 }
 
 template <class T>

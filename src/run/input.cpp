@@ -1,7 +1,7 @@
 #include <p3d/run/input.hpp>
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/run_plan.hpp>
 
@@ -11,49 +11,47 @@ namespace p3d::run {
 
 namespace {
 
+[[noreturn]] void refuse(std::string const& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  throw base::ReportedError({.expected = "an input without faults", .found = "one with faults", .where = "", .fix = ""},
+                            base::ExitCode::bad_input);
+}
+
 /// What depends on the schedule is found when it is made; reported here, it is reported once.
-bool can_be_planned(config::Config const& config) {
+void require_plan(config::Config const& config) {
   try {
     engine::make_run_plan(config);
-    return true;
   } catch (base::Error const& e) {
     if (e.code() != base::ExitCode::bad_input) throw;
-    std::fputs((std::string("the input has 1 fault\n\n") + e.what() + "\n").c_str(), stderr);
-    std::fflush(stderr);
-    return false;
+    refuse(std::string("the input has 1 fault\n\n") + e.what() + "\n");
   }
 }
 
 }  // namespace
 
-std::optional<config::Config> read_input_together(comm::Communicator& world, std::string const& path,
-                                                  std::vector<std::string> const& overrides) {
-  bool const root = world.rank() == 0;
+config::Config read_input_together(comm::Communicator& world, std::string const& path,
+                                   std::vector<std::string> const& overrides) {
   config::ParseResult result;
   std::string text;
-  if (root) {
+  comm::agree_on_root(world, [&] {
     result = config::parse_file(path, overrides, world.size());
-    if (result.config && can_be_planned(*result.config)) {
-      text = config::canonical_toml(*result.config);
-    } else if (!result.config) {
-      std::fputs(config::format(result.faults).c_str(), stderr);
-      std::fflush(stderr);
-    }
-  }
+    if (!result.config) refuse(config::format(result.faults));
+    require_plan(*result.config);
+    text = config::canonical_toml(*result.config);
+  });
   auto length = static_cast<std::int64_t>(text.size());
   world.broadcast(&length, 1, comm::Type::int64, 0).wait();
-  if (length == 0) return {};
   text.resize(static_cast<std::size_t>(length));
   world.broadcast(text.data(), length, comm::Type::byte, 0).wait();
 
   // The others check again: a data file may be missing on their node.
-  if (!root) {
+  comm::agree(world, "use the input that rank 0 read", [&] {
+    if (world.rank() == 0) return;
     result = config::parse_text(text, "the resolved input", "/", {}, world.size());
-    if (!result.config) base::error_here(config::format(result.faults));
-  }
-  std::int64_t good = result.config ? 1 : 0;
-  world.all_reduce(&good, 1, comm::Type::int64, comm::Reduction::min).wait();
-  return good == 1 ? result.config : std::nullopt;
+    if (!result.config) throw config::InputError(result.faults);
+  });
+  return *std::move(result.config);
 }
 
 }  // namespace p3d::run

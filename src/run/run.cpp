@@ -4,6 +4,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/base/version.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
@@ -46,7 +47,6 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
-/// A failure of rank 0's files ends the run on all ranks: the exception leaves through main, which aborts.
 template <class T>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
@@ -55,7 +55,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   engine::Trainer<T> trainer(c, world);
   std::int64_t const first_step = resume(trainer);
   std::optional<RunFiles> files;
-  if (root) files.emplace(c, first_step);
+  comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + report::describe(c, trainer.plan()));
   if (world.size() > 1)
@@ -81,16 +81,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   double in_steps = 0.0;
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
-    engine::StepResult r;
-    try {
-      r = trainer.step(checkpoints.vote());
-    } catch (base::Error const& e) {
-      // Every rank knows and leaves in good order: caught where the trainer still lives and can end as after a whole
-      // run.
-      if (e.code() != base::ExitCode::not_finite) throw;
-      base::error_once(e.what());
-      return e.code();
-    }
+    auto const r = trainer.step(checkpoints.vote());
     double const seconds = watch.seconds();
     in_steps += seconds;
     step_seconds.push_back(seconds);
@@ -144,17 +135,12 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
-  if (!output_folder_is_ready(c.run.output_dir, world)) return base::ExitCode::bad_input;
+  make_output_folder(c.run.output_dir, world);
   report::report_placement(linalg::set_blas_threads(device::host_threads()), world);
-  try {
-    if (auto const line = choose_message_path(c.comm); !line.empty()) base::log_root(line);
-    return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
-  } catch (base::Error const& e) {
-    // Thrown alike on every rank: one message is enough, and no rank needs to be killed.
-    if (e.code() != base::ExitCode::bad_input) throw;
-    base::error_once(e.what());
-    return e.code();
-  }
+  if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
+      !line.empty())
+    base::log_root(line);
+  return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
 }
 
 }  // namespace p3d::run

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/io/text_file.hpp>
 
@@ -53,21 +54,16 @@ std::string make(std::string const& folder) {
 
 }  // namespace
 
-bool output_folder_is_ready(std::string const& folder, comm::Communicator& world) {
-  std::int64_t good = 1;
-  if (world.rank() == 0) {
+void make_output_folder(std::string const& folder, comm::Communicator& world) {
+  comm::agree_on_root(world, [&] {
     auto const problem = make(folder);
-    good = problem.empty() ? 1 : 0;
-    if (good == 0) {
-      base::error_once(
-          base::format({.expected = "a folder for results that can be made and written",
-                        .found = problem,
-                        .where = fmt::format("run.output_dir = \"{}\"", folder),
-                        .fix = "check its parent folders and permissions, or set run.output_dir to another folder"}));
-    }
-  }
-  world.broadcast(&good, 1, comm::Type::int64, 0).wait();
-  return good == 1;
+    if (problem.empty()) return;
+    throw base::Error({.expected = "a folder for results that can be made and written",
+                       .found = problem,
+                       .where = fmt::format("run.output_dir = \"{}\"", folder),
+                       .fix = "check its parent folders and permissions, or set run.output_dir to another folder"},
+                      base::ExitCode::bad_input);
+  });
 }
 
 RunFiles::RunFiles(config::Config const& config, std::int64_t start) {

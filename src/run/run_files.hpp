@@ -10,9 +10,8 @@
 
 namespace p3d::run {
 
-/// Makes the output folder before anything large is built. When that fails, rank 0 says so, and no rank goes on.
-/// Collective.
-bool output_folder_is_ready(std::string const& folder, comm::Communicator& world);
+/// Makes the output folder before anything large is built; an error on every rank when rank 0 cannot. Collective.
+void make_output_folder(std::string const& folder, comm::Communicator& world);
 
 /// Writes resolved.toml and opens metrics.csv; an earlier run's metrics.csv is data and gets the first free name
 /// metrics.N.csv. Exists on rank 0 only. Throws base::Error.

@@ -69,15 +69,15 @@ def rank_of(process):
 
 
 class Run:
-    """One start of p3d. `ranks` 0: without a launcher."""
+    """One start of p3d. `ranks` 0: without a launcher; `wrapper`: a script that starts p3d."""
 
-    def __init__(self, ranks, arguments, folder):
+    def __init__(self, ranks, arguments, folder, wrapper=PROGRAM):
         self.folder = pathlib.Path(folder)
         self.out_path, self.err_path = self.folder / "out", self.folder / "err"
         launcher = [*MPIEXEC, str(ranks)] if ranks else []
         self.started = time.monotonic()
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen([*launcher, PROGRAM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
+            self.process = subprocess.Popen([*launcher, wrapper, *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
                                             stderr=err, start_new_session=True)
         self.ranks = {}
 

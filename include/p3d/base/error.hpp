@@ -40,6 +40,23 @@ private:
   ExitCode code_;
 };
 
+/// An error whose text is printed already, on the rank or ranks that it takes: whoever catches it leaves with code()
+/// and prints nothing more.
+class ReportedError : public Error {
+public:
+  using Error::Error;
+};
+
+/// What a caught exception says and asks for.
+struct Failure {
+  std::string text;  ///< four parts as lines, or what() of an Error that says it in another form
+  ExitCode code = ExitCode::run_failed;
+  bool reported = false;  ///< a ReportedError: printed already
+};
+/// The exception that is being handled: call it inside a catch, of anything. What is not an Error (std::bad_alloc and
+/// other exceptions of the library) gets its four parts here, and exit code 1. Throws nothing.
+Failure current_failure() noexcept;
+
 /// The four parts as lines; empty parts are left out.
 std::string format(ErrorText const& text);
 

@@ -1,6 +1,7 @@
 #pragma once
 // From a TOML file and command-line overrides to a Config, or to the complete list of what is wrong.
 
+#include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
 
 #include <optional>
@@ -40,6 +41,16 @@ ParseResult parse_text(std::string_view text, std::string const& name, std::stri
 
 /// All faults as one text for people: numbered, each with expected / found / where / fix.
 std::string format(std::vector<Fault> const& faults);
+
+/// The faults as an exception (bad_input): what() is all of them, text() the first.
+class InputError : public base::Error {
+public:
+  explicit InputError(std::vector<Fault> const& faults);
+  char const* what() const noexcept override { return all_.c_str(); }
+
+private:
+  std::string all_;
+};
 
 /// The complete input as TOML, every key written, in a fixed order with fixed formatting: parsing it gives the same
 /// Config, and two equal Configs give the same bytes. Paths are absolute.

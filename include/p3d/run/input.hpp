@@ -4,15 +4,15 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
 
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace p3d::run {
 
 /// Rank 0 reads and checks the input for the size of `world`; the others get the resolved text from it, so that the
-/// file is read once. On faults rank 0 prints all of them, once, and every rank gets nothing. Collective.
-std::optional<config::Config> read_input_together(comm::Communicator& world, std::string const& path,
-                                                  std::vector<std::string> const& overrides);
+/// file is read once, and check it where they run. Faults are printed, all of them, once; every rank then throws
+/// base::ReportedError. Collective.
+config::Config read_input_together(comm::Communicator& world, std::string const& path,
+                                   std::vector<std::string> const& overrides);
 
 }  // namespace p3d::run

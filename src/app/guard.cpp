@@ -1,0 +1,55 @@
+#include "guard.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/comm/agree.hpp>
+#include <p3d/device/environment.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <iostream>
+#include <system_error>
+
+namespace p3d::app {
+
+namespace {
+
+void print_stop(std::string const& text) {
+  std::fputs(("p3d stops:\n" + text + "\n").c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+int guarded(std::function<int()> const& command) {
+  int code = 0;
+  try {
+    code = command();
+  } catch (...) {
+    auto const failure = base::current_failure();
+    if (!failure.reported) print_stop(failure.text);
+    code = static_cast<int>(failure.code);
+  }
+  errno = 0;
+  std::cout.flush();
+  bool const flushed = std::fflush(stdout) == 0;
+  if (flushed && std::cout && std::ferror(stdout) == 0) return code;
+  print_stop(
+      base::format({.expected = "standard output that can be written",
+                    .found = errno != 0 ? std::generic_category().message(errno) : "what was printed did not get there",
+                    .where = "standard output",
+                    .fix = "free space on its disk, or send it elsewhere"}));
+  return code != 0 ? code : static_cast<int>(base::ExitCode::run_failed);
+}
+
+int with_ranks(int argc, char** argv, std::function<int(comm::Communicator&)> const& work) {
+  comm::Environment mpi(argc, argv);
+  return comm::leave_together([&] {
+    auto const node = comm::node_share();
+    device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
+    auto world = comm::Communicator::world();
+    return work(world);
+  });
+}
+
+}  // namespace p3d::app

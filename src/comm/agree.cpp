@@ -1,0 +1,161 @@
+#include <p3d/comm/agree.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/base/timer.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::comm {
+
+namespace {
+
+constexpr double grace_s = 2.0;        ///< how long an exception waits for those of the other ranks
+constexpr unsigned good_order_s = 10;  ///< how long the end in good order may take
+
+/// How a phase ended on one rank, as it travels.
+struct Outcome {
+  std::int64_t failed = 0;
+  std::int64_t reported = 0;
+  std::int64_t code = 0;
+  std::int64_t text = 0;  ///< hash
+};
+constexpr std::int64_t words = sizeof(Outcome) / sizeof(std::int64_t);
+
+/// FNV-1a: the same on every rank, whatever the library.
+std::int64_t hash(std::string_view text) {
+  std::uint64_t h = 14695981039346656037U;
+  for (char const c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return static_cast<std::int64_t>(h);
+}
+
+Outcome outcome_of(base::Failure const& failure) {
+  return {1, failure.reported ? 1 : 0, static_cast<std::int64_t>(failure.code), hash(failure.text)};
+}
+
+std::string ranks(std::size_t count, std::size_t all) { return fmt::format("{} of {} ranks", count, all); }
+
+/// Prints this rank's text where it is the lowest that has it. `phase` may be empty.
+void tell(std::vector<Outcome> const& all, std::size_t here, std::string_view phase, std::string const& text) {
+  auto const& own = all[here];
+  if (own.failed == 0 || own.reported != 0) return;
+  auto const same = [&](Outcome const& o) { return o.failed != 0 && o.reported == 0 && o.text == own.text; };
+  if (std::find_if(all.begin(), all.end(), same) != all.begin() + static_cast<std::ptrdiff_t>(here)) return;
+  auto const alike = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), same));
+  if (alike == all.size()) {
+    base::error_once(text);
+    return;
+  }
+  base::error_here(fmt::format("p3d stops: {} could not {}{}\n{}", ranks(alike, all.size()),
+                               phase.empty() ? "go on" : phase, alike > 1 ? ", this is the first of them" : "", text));
+}
+
+Outcome const* first_failed(std::vector<Outcome> const& all) {
+  auto const it = std::find_if(all.begin(), all.end(), [](Outcome const& o) { return o.failed != 0; });
+  return it == all.end() ? nullptr : &*it;
+}
+
+[[noreturn]] void throw_reported(std::int64_t code) {
+  throw base::ReportedError({.expected = "every rank to do its part",
+                             .found = "a rank that could not, and said why",
+                             .where = "",
+                             .fix = "see that rank's message"},
+                            static_cast<base::ExitCode>(code));
+}
+
+// MPI_Finalize may wait for a message that an exception left behind: not for ever.
+volatile std::sig_atomic_t last_code = 0;
+void leave_now(int) { _exit(last_code); }
+void leave_within(unsigned seconds, int code) {
+  last_code = code;
+  std::signal(SIGALRM, leave_now);
+  alarm(seconds);
+}
+
+}  // namespace
+
+void detail::agree(Communicator& comm, std::string_view phase, std::function<void()> const& work) {
+  Outcome own;
+  base::Failure failure;
+  try {
+    work();
+  } catch (...) {
+    failure = base::current_failure();
+    own = outcome_of(failure);
+  }
+  std::int64_t failed = own.failed;
+  comm.all_reduce(&failed, 1, Type::int64, Reduction::max).wait();
+  if (failed == 0) return;
+  auto const size = static_cast<std::size_t>(comm.size()), here = static_cast<std::size_t>(comm.rank());
+  std::vector<Outcome> all(size);
+  all[here] = own;
+  comm.all_gather(&own, all.data(), words, Type::int64).wait();
+  tell(all, here, phase, failure.text);
+  throw_reported(first_failed(all)->code);
+}
+
+void agree_on_root(Communicator& comm, std::function<void()> const& work) {
+  std::array<std::int64_t, 2> state{0, 0};  // failed, exit code
+  if (comm.rank() == 0) {
+    try {
+      work();
+    } catch (...) {
+      auto const failure = base::current_failure();
+      if (!failure.reported) base::error_once(failure.text);
+      state = {1, static_cast<std::int64_t>(failure.code)};
+    }
+  }
+  comm.broadcast(state.data(), 2, Type::int64, 0).wait();
+  if (state[0] != 0) throw_reported(state[1]);
+}
+
+int leave_together(std::function<int()> const& work) {
+  Communicator door(MPI_COMM_WORLD, "door");  // made before anything can fail on one rank alone
+  auto const size = static_cast<std::size_t>(door.size()), here = static_cast<std::size_t>(door.rank());
+  Outcome own;
+  base::Failure failure;
+  try {
+    own.code = work();
+  } catch (...) {
+    failure = base::current_failure();
+    own = outcome_of(failure);
+  }
+  std::vector<Outcome> all(size);
+  all[here] = own;
+  if (size > 1) {
+    try {
+      auto arrived = door.all_gather(&own, all.data(), words, Type::int64);
+      base::Stopwatch const watch;
+      while (own.failed != 0 && !arrived.test()) {
+        if (watch.seconds() > grace_s) {
+          if (own.reported == 0) {
+            base::error_here(
+                fmt::format("p3d stops: this rank cannot go on, the other ranks did not follow\n{}", failure.text));
+          }
+          abort_all(static_cast<int>(own.code));
+        }
+        usleep(1000);
+      }
+      arrived.wait();
+    } catch (...) {  // MPI itself fails: what it says, after what this rank had to say
+      if (own.failed != 0 && own.reported == 0) base::error_here("p3d stops:\n" + failure.text);
+      base::error_here("p3d stops:\n" + base::current_failure().text);
+      abort_all(static_cast<int>(own.failed != 0 ? own.code : static_cast<std::int64_t>(base::ExitCode::run_failed)));
+    }
+  }
+  auto const* const first = first_failed(all);
+  if (first == nullptr) return static_cast<int>(own.code);
+  tell(all, here, "", failure.text);
+  leave_within(good_order_s, static_cast<int>(first->code));
+  return static_cast<int>(first->code);
+}
+
+}  // namespace p3d::comm
