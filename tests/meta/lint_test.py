@@ -38,6 +38,7 @@ PLANTS = [
     ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
     ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
+    ("format", "src/comm/planted.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
@@ -73,6 +74,7 @@ class Lint(unittest.TestCase):
         for name in ("include", "src", "scripts", ".ci", "tests", "cmake"):
             if (self.root / name).is_dir():
                 shutil.copytree(self.root / name, self.copy / name, ignore=skip)
+        shutil.copy(self.root / ".clang-format", self.copy)
         for name, text in SUPPORT.items():
             (self.copy / name).write_text(text)
 
@@ -82,6 +84,8 @@ class Lint(unittest.TestCase):
     def lint(self, rule):
         script = self.copy / "tests/lint" / f"{rule}.py"
         done = subprocess.run([sys.executable, "-B", script, "--root", self.copy], capture_output=True, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stdout)
         self.assertIn(done.returncode, (0, 1), done.stdout + done.stderr)
         lines = done.stdout.splitlines()
         self.assertEqual(done.returncode == 0, lines[-1].endswith(": clean"), done.stdout)
@@ -107,11 +111,12 @@ class Lint(unittest.TestCase):
     def test_every_plant_is_found(self):
         for rule in sorted({plant[0] for plant in PLANTS}):
             plants = [plant[1:] for plant in PLANTS if plant[0] == rule]
-            names, messages = self.added(rule, [(file, text) for file, text, _ in plants])
-            for name, (file, text, message) in zip(names, plants):
-                with self.subTest(rule=rule, file=file, text=text[:60]):
-                    mine = [line for line in messages if name in line]
-                    self.assertTrue(any(message in line for line in mine), f"expected '{message}' in {mine}")
+            with self.subTest(rule=rule):
+                names, messages = self.added(rule, [(file, text) for file, text, _ in plants])
+                for name, (file, text, message) in zip(names, plants):
+                    with self.subTest(rule=rule, file=file, text=text[:60]):
+                        mine = [line for line in messages if name in line]
+                        self.assertTrue(any(message in line for line in mine), f"expected '{message}' in {mine}")
 
     def test_harmless_lines_are_let_pass(self):
         for rule, file, text in HARMLESS:
