@@ -6,6 +6,9 @@
 
 #include <p3d/base/schedule_names.hpp>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 

@@ -37,6 +37,10 @@ PLANTS = [
     ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
     ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
     ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
+    ("third_parties", "src/base/planted_join.cpp", "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
+     ":2: fmt::join needs #include <fmt/ranges.h>"),
+    ("third_parties", "tests/unit/planted_join.cpp", "// #include <fmt/ranges.h>\nauto j = fmt::join(v, w);\n",
+     ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
     ("format", "src/comm/planted.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
@@ -60,6 +64,7 @@ HARMLESS = [
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
+    ("third_parties", "src/base/planted.cpp", "#include <fmt/ranges.h>\n// fmt::join\nauto j = fmt::join(v, w);\n"),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
 
