@@ -62,8 +62,12 @@ std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::
 }
 
 template <class T>
-double Executor<T>::run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale,
+double Executor<T>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
                         Hooks const& hooks) {
+  P3D_REQUIRE(proved.execution() == (schedule::Execution{.rendezvous = true, .sends_in_flight = sends_in_flight}),
+              "the program is proved for what the executor does");
+  schedule::Program const& program = proved;
+  bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const& known = details(program);
   ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};

@@ -6,7 +6,7 @@
 #include <p3d/model/stage.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
-#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -44,8 +44,9 @@ public:
            device::ExecSpace const& exec);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
-  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
-  double run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale, Hooks const& hooks);
+  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward; of no use in a
+  /// forward-only program. The program must be proved for rendezvous sends and `sends_in_flight`.
+  double run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
   PhaseTimes& times() { return times_; }
 
