@@ -75,8 +75,7 @@ void add_parallel(std::vector<Key>& table) {
   s.integer("dp", &Parallel::dp, {1, limits::axis}, "data-parallel size: copies of the model", "ranks / (tp x pp)");
   s.integer("tp", &Parallel::tp, {1, limits::axis}, "tensor-parallel size: each layer is split over so many ranks");
   s.integer("pp", &Parallel::pp, {1, limits::axis}, "pipeline-parallel size: stages of consecutive layers");
-  s.name("order", &Parallel::order, {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"},
-         "axes of the mesh, neighbouring ranks first");
+  s.name("order", &Parallel::order, mesh_orders(), "axes of the mesh, neighbouring ranks first");
 }
 
 void add_batch(std::vector<Key>& table) {
@@ -217,9 +216,7 @@ void add_comm(std::vector<Key>& table) {
   s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
-  s.choice("allreduce", &Comm::allreduce,
-           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical,
-            AllReduce::shared},
+  s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
 
@@ -18,10 +19,6 @@ char const* name(Axis axis) {
   return "?";
 }
 
-std::vector<std::string> all_orders() {
-  return {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
-}
-
 std::array<Axis, 3> parse_order(std::string_view order) {
   std::array<Axis, 3> axes = all_axes;
   std::sort(axes.begin(), axes.end());
@@ -31,7 +28,7 @@ std::array<Axis, 3> parse_order(std::string_view order) {
   throw base::Error({.expected = "parallel.order names dp, tp and pp once each, fastest first, joined by '-'",
                      .found = fmt::format("\"{}\"", order),
                      .where = "parallel.order",
-                     .fix = "use one of: " + base::join(all_orders())},
+                     .fix = "use one of: " + base::join(config::mesh_orders())},
                     base::ExitCode::bad_input);
 }
 
