@@ -15,8 +15,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
+#include "internal.hpp"
 #include "watchdog.hpp"
 
 namespace p3d::comm {
@@ -51,6 +53,7 @@ namespace {
 
 constexpr double longest_budget_s = 1e8;  // a deadline of a clock in nanoseconds
 constexpr std::size_t stack = std::size_t{512} << 10;
+constexpr unsigned seconds_to_leave = 10;
 constexpr unsigned seconds_for_the_others = 1;  // ranks come to the end of their budgets at about the same time
 
 /// What /proc tells of the ranks of this node; empty unless this is the first of them that can speak.
@@ -65,6 +68,22 @@ std::string node_table() {
                                        process.stopped ? "is stopped" : "runs");
   }
   return out;
+}
+
+constexpr int timeout_code = static_cast<int>(base::ExitCode::timeout);
+
+void give_up(int) { _exit(timeout_code); }
+
+/// Tells the launcher, then leaves. MPI belongs to the main thread, but that will not call it again; and should the
+/// abort hang or fail, the alarm is set.
+[[noreturn]] void end_all(std::string_view call) {
+  if (detail::mpi_runs() && call != "MPI_Finalize") MPI_Abort(MPI_COMM_WORLD, timeout_code);
+  // Inside MPI_Init and MPI_Finalize: in the words of MPICH's launcher, which else returns the signal that it sends to a stopped rank.
+  if (char const* const channel = std::getenv("PMI_FD")) {
+    auto const words = fmt::format("cmd=abort exitcode={}\n", timeout_code);
+    if (write(std::atoi(channel), words.data(), words.size()) > 0) sleep(1);
+  }
+  _exit(timeout_code);
 }
 
 }  // namespace
@@ -130,13 +149,13 @@ void BlockingWatch::watch() {
 }
 
 void BlockingWatch::outlasted(char const* call, std::string const& subject, double budget_s) {
-  // Printing itself may hang, on a lock that a stuck thread holds: the alarm ends the process then.
-  std::signal(SIGALRM, SIG_DFL);
+  // What follows may hang, on a lock that a stuck thread holds: the alarm ends the process then.
+  std::signal(SIGALRM, give_up);
   sigset_t alarm_only;
   sigemptyset(&alarm_only);
   sigaddset(&alarm_only, SIGALRM);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
-  alarm(10);
+  alarm(seconds_to_leave);
   int const rank = base::log_num_ranks() > 1 ? base::log_rank() : launch().rank;
   base::error_here(
       fmt::format("p3d: rank {} waited {:g} s in {} of '{}' ({}), longer than it may "
@@ -144,7 +163,7 @@ void BlockingWatch::outlasted(char const* call, std::string const& subject, doub
                   rank, budget_s, call, subject, detail::activity(), node_table()));
   std::fflush(stdout);
   sleep(seconds_for_the_others);
-  std::_Exit(static_cast<int>(base::ExitCode::timeout));
+  end_all(call);
 }
 
 BlockingCall::BlockingCall(char const* call, std::string subject, double budget_s)

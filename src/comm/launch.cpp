@@ -51,12 +51,14 @@ std::optional<Launch> slurm(Lookup const& look) {
 
 Launch from_variables(Lookup const& look) {
   for (auto const& names : launchers) {
-    if (auto const rank = number(look(names.rank))) {
-      return {*rank, number(look(names.size)).value_or(0), names.rank, names.size};
-    }
+    auto const rank = number(look(names.rank));
+    auto const size = number(look(names.size));
+    if (rank && size) return {*rank, *size, names.rank, names.size};
   }
   if (auto const step = slurm(look)) return *step;
-  if (auto const rank = number(look("PMIX_RANK"))) return {*rank, 0, "PMIX_RANK", ""};
+  for (char const* name : {"PMI_RANK", "PMIX_RANK"}) {
+    if (auto const rank = number(look(name))) return {*rank, 0, name, ""};
+  }
   return {};
 }
 

@@ -213,7 +213,8 @@ void add_optimizer(std::vector<Key>& table) {
 
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
-  s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
+  s.number("timeout_s", &Comm::timeout_s, {.min_open = true},
+           "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
   s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
