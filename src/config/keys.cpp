@@ -236,12 +236,10 @@ void add_optimizer(std::vector<Key>& table) {
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.max = 3.6e7, .min_open = true},
-           "seconds after which a wait ends the run with a report");
+           "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
-  s.choice("allreduce", &Comm::allreduce,
-           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical,
-            AllReduce::shared},
+  s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
@@ -300,13 +298,6 @@ void add_checkpoint(std::vector<Key>& table) {
 }
 
 }  // namespace
-
-std::vector<std::string> mesh_orders() {
-  std::vector<std::string> axes{"tp", "pp", "dp"}, orders;  // the default first
-  do orders.push_back(base::join(axes, "-"));
-  while (std::prev_permutation(axes.begin(), axes.end()));
-  return orders;
-}
 
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {

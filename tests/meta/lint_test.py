@@ -49,6 +49,16 @@ PLANTS = [
     ("words", "src/comm/planted.cpp", "bool b = MPIX_Query_" + "cuda_support();\n", "one vendor's name"),
     ("words", "src/linalg/planted.cpp", "void f() { roc" + "blas_sgemm(h); }\n", "one vendor's name"),
     ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n", "one vendor's name"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Barrier(comm); }\n", "MPI_Barrier may block"),
+    ("blocking", "src/run/planted.cpp", "void f() { check(MPI_Comm_dup(a, &b)); }\n", "MPI_Comm_dup may block"),
+    ("blocking", "src/comm/planted.cpp", "int f() { return PMPI_Wait(&r, s); }\n", "MPI_Wait may block"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Init(&argc, &argv); }\n", "MPI_Init may block"),
+    ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "world", [&] { return MPI_Reduce(a); }); }\n',
+     'comm::blocking("MPI_Reduce"'),
+    ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "w", [&] { return 0; }); MPI_Bcast(a); }\n',
+     "MPI_Bcast may block"),
+    ("blocking", "src/comm/planted.cpp",
+     'void f() { { BlockingCall const here("MPI_Bcast", "w"); } MPI_Bcast(a); }\n', "MPI_Bcast may block"),
 ]
 # Files that some plants lean on; harmless by themselves.
 SUPPORT = {"src/base/planted_private.hpp": "#pragma once\n",
@@ -65,6 +75,9 @@ HARMLESS = [
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
     ("third_parties", "src/base/planted.cpp", "#include <fmt/ranges.h>\n// fmt::join\nauto j = fmt::join(v, w);\n"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Ibarrier(comm, &r); MPI_Test(&r, &done, s); }\n"
+     'void g() { check(blocking("MPI_Bcast", name, [&] { return MPI_Bcast(a); }), "MPI_Bcast (it blocks)"); }\n'
+     'void h() { BlockingCall const here("MPI_Bcast", "w"); check(MPI_Bcast(a)); }\n// MPI_Barrier(comm);\n'),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
 
