@@ -78,6 +78,12 @@ bool Hdf5File::has(char const* object) const {
   return there > 0;
 }
 
+bool Hdf5File::has_attribute(std::string const& object, char const* attribute) const {
+  auto const there = H5Aexists(open(object), attribute);
+  if (there < 0) hdf5_failed(fmt::format("attribute \"{}\" of {}", attribute, object), file_.path());
+  return there > 0;
+}
+
 /// Steps from group to group, only through hard links: these cannot leave the file.
 H5 Hdf5File::open(std::string const& object) const {
   auto const& path = file_.path();
@@ -149,7 +155,7 @@ std::string Hdf5File::text(std::string const& object, char const* attribute) con
   std::string out(size, '\0');
   if (H5Aread(a.id, a.type, out.data()) < 0) hdf5_failed(a.what, file_.path());
   out.resize(std::min(out.size(), out.find('\0')));
-  if (std::any_of(out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; }))
+  if (std::any_of(out.begin(), out.end(), [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; }))
     refuse(a.what + ": printable text", "other characters");
   return out;
 }

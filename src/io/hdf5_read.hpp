@@ -25,10 +25,11 @@ public:
   /// A scalar attribute of 8 bytes, signed or unsigned.
   std::int64_t signed_number(std::string const& object, char const* attribute) const;
   std::uint64_t unsigned_number(std::string const& object, char const* attribute) const;
-  /// A scalar attribute of fixed length, of printable ASCII characters.
+  /// A scalar attribute of fixed length, without control characters.
   std::string text(std::string const& object, char const* attribute) const;
 
   bool has(char const* object) const;
+  bool has_attribute(std::string const& object, char const* attribute) const;
   /// A scalar string of fixed length. Zeros at its end are left out.
   std::string text_of(std::string const& dataset) const;
   /// A dataset of one dimension whose elements have this type; their bytes.

@@ -7,6 +7,7 @@
 #include <p3d/io/checkpoint.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <fmt/format.h>
 
@@ -132,7 +133,7 @@ std::string pack(Checkpoint const& c) {
   auto const& h = c.header;
   p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
       p.put(h.data_hash);
-  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input);
+  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.origin);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
     p.put(r.name), p.put(r.rows), p.put(r.cols), p.put(static_cast<std::int64_t>(r.layer));
@@ -150,7 +151,7 @@ Checkpoint unpack(std::string const& bytes) {
   auto& h = c.header;
   c.path = u.text(), c.file_bytes = number(), h.step = number(), h.tokens = number(), h.samples = number();
   h.seed = u.number(), h.data_hash = u.number(), h.element = static_cast<Element>(u.number());
-  h.p3d_version = u.text(), h.input = u.text();
+  h.p3d_version = u.text(), h.input = u.text(), h.origin = u.text();
   c.table.resize(u.number());
   for (auto& r : c.table) {
     r.name = u.text(), r.rows = number(), r.cols = number(), r.layer = static_cast<int>(number());
@@ -176,6 +177,7 @@ namespace {
 Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
+  FileOperation const here("reading of HDF5", path);
   PosixFile const posix(path, PosixFile::Mode::read);
   c.file_bytes = posix.size();
   auto const seal = check_seal(posix);
@@ -200,6 +202,7 @@ Checkpoint read_here(std::string const& path) {
   h.element = precision == name(Element::float64) ? Element::float64 : Element::float32;
   if (precision != name(h.element)) throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision);
   h.input = file.text_of("input");
+  if (file.has_attribute("/", "origin")) h.origin = file.text("/", "origin");
   c.table = read_table(file, path, c.file_bytes);
   c.arrays = checkpoint_arrays(c.table, file.has(groups[1]));
   read_arrays(file, c, seal);
