@@ -307,7 +307,7 @@ StepResult Trainer<T>::step(double vote) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
   }
-  s.executor->run(s.plan.training, result.step, true, 1.0 / static_cast<double>(s.tokens_per_step()),
+  s.executor->run(s.plan.training, result.step, 1.0 / static_cast<double>(s.tokens_per_step()),
                   s.training_hooks(result));
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
@@ -325,7 +325,7 @@ double Trainer<T>::evaluate(std::int64_t batches) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
       s.load(stage, slot, index, false, batch, index);
     };
-    sum += s.executor->run(s.plan.evaluation, s.steps_done, false, 0.0, hooks);
+    sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
   if (s.here.tp != 0) sum = 0.0;
   sum = collectives::all_reduce(s.mesh.world(), sum);
