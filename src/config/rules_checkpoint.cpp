@@ -27,19 +27,8 @@ void check_resume(Check const& c) {
   }
 }
 
-void check_name(Check const& c) {
-  if (!c.known({"run.name", "checkpoint.every"}) || !c.config.checkpoint.on()) return;
-  if (c.config.run.name.find('/') == std::string::npos) return;
-  c.fault({"run.name", "checkpoint.every"}, "a run.name without '/': checkpoints are called <run.name>-<step>.h5",
-          fmt::format("\"{}\"", c.config.run.name),
-          "rename the run; checkpoint.dir and run.output_dir say where files go");
-}
-
 }  // namespace
 
-void check_checkpoint(Check const& check) {
-  check_resume(check);
-  check_name(check);
-}
+void check_checkpoint(Check const& check) { check_resume(check); }
 
 }  // namespace p3d::config
