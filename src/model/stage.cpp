@@ -13,12 +13,14 @@ namespace p3d::model {
 
 namespace {
 
-/// Stands in for the arena to learn how much will be taken.
+/// Stands in for the arena to learn how much will be taken. What no memory holds is `most`: sums do not overflow.
 struct SizeCounter {
+  static constexpr std::size_t most = std::size_t{1} << 62;
   std::size_t bytes = 0;
   template <class T>
   View1<T> take(std::int64_t n) {
-    bytes += device::Arena::padded(static_cast<std::size_t>(n) * sizeof(T));
+    auto const wanted = static_cast<std::size_t>(n);
+    bytes = std::min(most, bytes + (wanted < most / sizeof(T) ? device::Arena::padded(wanted * sizeof(T)) : most));
     return {};
   }
   template <class T>
@@ -98,8 +100,9 @@ template <class T>
 std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
   SizeCounter counter;
   std::vector<Slot> slots;
-  take_slots(c, stages, stage, num_slots, counter, slots);
-  return counter.bytes;
+  take_slots(c, stages, stage, 1, counter, slots);  // all slots are alike, and every piece is padded
+  auto const count = static_cast<std::size_t>(num_slots);
+  return count > 0 && counter.bytes > SizeCounter::most / count ? SizeCounter::most : counter.bytes * count;
 }
 
 template <class T>

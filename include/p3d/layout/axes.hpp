@@ -64,6 +64,9 @@ public:
   int rank(PerAxis coordinates) const;
   /// The ranks that differ from `rank` only along `axis`, in coordinate order.
   std::vector<int> group(Axis axis, int rank) const;
+  int num_groups(Axis axis) const { return num_ranks() / sizes_[axis]; }
+  /// The first rank of a group of an axis; groups are numbered in the order of their first ranks.
+  int first_of_group(Axis axis, int number) const;
   /// All groups of an axis, each in coordinate order, ordered by their first rank.
   std::vector<std::vector<int>> groups(Axis axis) const;
 

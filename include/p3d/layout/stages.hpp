@@ -28,7 +28,7 @@ public:
   int pipeline_rank(int stage) const { return stage_rank_[static_cast<std::size_t>(stage)]; }
   int num_pipeline_ranks() const { return num_ranks_; }
   /// Stages of a pipeline coordinate, in order.
-  std::vector<int> stages_of(int pipeline_rank) const;
+  std::vector<int> const& stages_of(int pipeline_rank) const;
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage + 1 == num_stages(); }
 
@@ -36,6 +36,7 @@ private:
   std::vector<int> layers_;
   std::vector<std::int64_t> begin_;  ///< first layer of each stage, and the end of the last
   std::vector<int> stage_rank_;
+  std::vector<std::vector<int>> stages_of_;  ///< by pipeline rank
   int num_ranks_;
 };
 
