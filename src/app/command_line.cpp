@@ -26,7 +26,7 @@ constexpr char const* footer =
     "Examples:\n"
     "  mpiexec -n 8 p3d inputs/quickstart.toml\n"
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
-    "  p3d --check input.toml --ranks 512          no ranks needed: mesh, layers, parameters, memory\n"
+    "  p3d --check inputs/llama3-8b.toml --ranks 64   no ranks needed: mesh, layers, parameters, memory\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
