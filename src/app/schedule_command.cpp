@@ -131,7 +131,7 @@ public:
                              "keeps", "rank needs", "sent");
     std::vector<schedule::Timeline> pictures;
     for (auto const& c : all) {
-      auto const stages = c.stages_per_rank * config_.parallel.pp;
+      auto const stages = std::int64_t{c.stages_per_rank} * config_.parallel.pp;
       if (!c.refused.empty()) {
         std::cout << fmt::format("{:<18} {:>6} {}\n", c.schedule, stages, c.refused);
         continue;

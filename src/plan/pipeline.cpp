@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::int64_t most_file_bytes = std::int64_t{128} << 20;  // of schedule::most_forwards as text
 
+constexpr std::int64_t most_compared = std::int64_t{1} << 17;  // a dozen schedules of them take some seconds
+
 schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
   return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
 }
@@ -74,6 +76,13 @@ std::string label(Candidate const& c) {
 }
 
 PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
+  auto const forwards = std::int64_t{c.parallel.pp} * c.batch.microbatches;
+  if (forwards > most_compared)
+    refuse(fmt::format("at most {} forwards (parallel.pp x batch.microbatches) for \"auto\", which simulates every "
+                       "schedule",
+                       most_compared),
+           fmt::format("{} x {}", c.parallel.pp, c.batch.microbatches), "pipeline.schedule",
+           "choose a schedule by name, or raise batch.micro: fewer microbatches of the same batch");
   P3D_REQUIRE(c.pipeline.max_memory == 0 || rank_bytes, "a limit of memory needs somebody who knows what a rank takes");
   auto all = compare_schedules(
       c, [&](auto const& stages) { return model_costs(c, stages); }, rank_bytes, execution);

@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -191,6 +193,7 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
   costs.receive = 2e-6;
   auto const back = plan::parse_costs(plan::to_csv(costs), 2);
   EXPECT_EQ(back.stages, costs.stages);
+  EXPECT_FALSE(std::isfinite(back.bandwidth)) << "not written: no limit";
   EXPECT_EQ(back.latency, costs.latency);
   EXPECT_EQ(back.send, costs.send);
   EXPECT_EQ(back.receive, costs.receive);
@@ -198,7 +201,11 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
            {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"},
            {"0,1,1,1\n2,1,1,1\n", "line 2"},
            {"0,1,x,1\n", "\"x\""},
-           {"0,1,-1,1\n", "not negative"},
+           {"0,1,-1,1\n", "from 0 to 1000000000"},
+           {"0,1,1e308,1\n", "\"1e308\""},
+           {"0,1,nan,1\n", "\"nan\""},
+           {"0,1,inf,1\n", "\"inf\""},
+           {"0,1,1,1\n1,1,1,1\nbandwidth,0\n", "a bandwidth above 0"},
            {"0,1\n", "stage,forward"}}) {
     try {
       plan::parse_costs(text, 2);
