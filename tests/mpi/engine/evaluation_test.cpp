@@ -1,6 +1,6 @@
 // Evaluation and sampling under every schedule, with messages below and above what MPI sends eagerly: a program that
 // only runs with eager sends hangs here. pp is the number of ranks; 1 to 3 microbatches a rank. Some of all
-// combinations; with P3D_EVERY_PROGRAM=1 every one (minutes).
+// combinations; with P3D_EVERY_PROGRAM=1 every one (tests/invariance/full_evaluations.sh).
 
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
