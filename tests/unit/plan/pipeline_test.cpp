@@ -82,7 +82,7 @@ TEST(Pipeline, every_schedule_is_planned_with_its_stages) {
   }
   auto c = pipeline("interleaved_1f1b", 4, 8);
   c.pipeline.virtual_stages = 3;
-  EXPECT_EQ(plan::plan_pipeline(c).program.num_stages, 12);
+  EXPECT_EQ(plan::plan_pipeline(c).program->num_stages, 12);
 }
 
 TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
