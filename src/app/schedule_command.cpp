@@ -17,8 +17,6 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <iterator>
-#include <sstream>
 
 namespace p3d::app {
 namespace {

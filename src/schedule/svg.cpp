@@ -183,7 +183,7 @@ private:
     if (cut || !timeline.title.empty()) y_ += 16;
     if (!timeline.title.empty()) text(left, y_, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
     if (cut)  // above the rows, which go on to the right into the ranks' notes
-      text(left + plot_width, y_,
+      text(left + plot_width, y_ - 3,
            fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_),
            "text-anchor=\"end\" font-size=\"11\" font-weight=\"bold\"");
     y_ += 6;

@@ -115,7 +115,10 @@ TEST(Canonical, EveryKeyChangesTheTextAndTheHashAndIsReproduced) {
   std::set<std::uint64_t> hashes{hash(base)};
   std::set<std::string> texts{canonical_toml(base)};
   for (auto const& [key, values] : changes()) {
-    if (values.empty()) continue;  // has only one value
+    if (values.empty()) {  // has only one value
+      EXPECT_EQ(key, "data.tokenizer");
+      continue;
+    }
     auto const config = changed(key);
     EXPECT_NE(config, base) << key;
     EXPECT_TRUE(texts.insert(canonical_toml(config)).second || key == "batch.microbatches") << key;

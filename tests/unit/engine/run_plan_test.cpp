@@ -61,7 +61,7 @@ TEST(RunPlan, ManyRanks) {
 
 TEST(RunPlan, RefusesActivationsThatNoMemoryHolds) {
   contains(refusal(input({"model.layers=4096", "model.heads=1", "model.kv_heads=1", "model.hidden=65536",
-                          "model.ffn=65536", "model.seq_len=1048576", "batch.micro=65536", "batch.microbatches=256",
+                          "model.ffn=65536", "model.seq_len=1048576", "batch.micro=16384", "batch.microbatches=256",
                           "pipeline.schedule=gpipe", "parallel.pp=2", "model.position=rope", "run.steps=1"})),
            "activations that some memory could hold");
 }
