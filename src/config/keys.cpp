@@ -303,13 +303,6 @@ void add_checkpoint(std::vector<Key>& table) {
 
 }  // namespace
 
-std::vector<std::string> mesh_orders() {
-  std::vector<std::string> axes{"tp", "pp", "dp"}, orders;  // the default first
-  do orders.push_back(base::join(axes, "-"));
-  while (std::prev_permutation(axes.begin(), axes.end()));
-  return orders;
-}
-
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {
     std::vector<Key> t;
