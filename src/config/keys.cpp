@@ -268,10 +268,14 @@ void add_checkpoint(std::vector<Key>& table) {
         return mismatch;
       },
       [](Config const& config) { return toml_string(config.checkpoint.resume); });
-  s.choice("load", &Checkpoint::load, {Load::all, Load::weights},
-           "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning)");
+  s.choice(
+      "load", &Checkpoint::load, {Load::all, Load::weights},
+      "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning; the same command "
+      "again goes on from that run's own newest checkpoint)");
+  s.flag("at_start", &Checkpoint::at_start, "write one of step 0 too, before the first step");
   s.flag("async", &Checkpoint::async,
-         "write while training goes on, from a copy in host memory; false: collective MPI-IO");
+         "write while training goes on, from a copy in host memory, every rank its share; false: training waits while "
+         "rank 0 writes for all (no copy; for NFS)");
   s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
   s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on},
            "what to do when a checkpoint cannot be written");

@@ -18,13 +18,21 @@ void check_resume(Check const& c) {
   if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
     c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
             fmt::format("resume = \"{}\"", resume),
-            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
+            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\" (a run that was stopped goes on by the same command), or "
+            "checkpoint.load = \"all\"");
   }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
     c.fault({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),
             fmt::format("correct the path{}; p3d checkpoint ls FOLDER lists checkpoints", similar_file(resume)));
   }
+}
+
+void check_at_start(Check const& c) {
+  if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
+  if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;
+  c.fault({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
+          "checkpoint.every = 0", "set checkpoint.every, or checkpoint.at_start = false");
 }
 
 void check_name(Check const& c) {
@@ -38,6 +46,7 @@ void check_name(Check const& c) {
 }  // namespace
 
 void check_checkpoint(Check const& check) {
+  check_at_start(check);
   check_resume(check);
   check_name(check);
 }

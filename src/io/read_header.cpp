@@ -7,6 +7,7 @@
 #include <p3d/io/checkpoint.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <fmt/format.h>
 
@@ -104,7 +105,7 @@ std::string pack(Checkpoint const& c) {
   auto const& h = c.header;
   p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
       p.put(h.data_hash);
-  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input);
+  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.origin);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
     p.put(r.name), p.put(r.rows), p.put(r.cols), p.put(static_cast<std::int64_t>(r.layer));
@@ -122,7 +123,7 @@ Checkpoint unpack(std::string const& bytes) {
   auto& h = c.header;
   c.path = u.text(), c.file_bytes = number(), h.step = number(), h.tokens = number(), h.samples = number();
   h.seed = u.number(), h.data_hash = u.number(), h.element = static_cast<Element>(u.number());
-  h.p3d_version = u.text(), h.input = u.text();
+  h.p3d_version = u.text(), h.input = u.text(), h.origin = u.text();
   c.table.resize(u.number());
   for (auto& r : c.table) {
     r.name = u.text(), r.rows = number(), r.cols = number(), r.layer = static_cast<int>(number());
@@ -152,6 +153,7 @@ Checkpoint read_checkpoint(std::string const& path) {
     c.file_bytes = file.size();
     check_seal(file);
   }
+  FileOperation const here("H5Fopen or H5Dread", path);
   H5 const file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "a checkpoint that can be read", path);
   Reader r(file, path);
   auto const version = r.number<std::int64_t>(file, "format_version");
@@ -170,6 +172,7 @@ Checkpoint read_checkpoint(std::string const& path) {
   h.data_hash = r.number<std::uint64_t>(file, "data_hash");
   h.element = r.text("precision") == name(Element::float64) ? Element::float64 : Element::float32;
   h.input = r.input();
+  if (H5Aexists(file, "origin") > 0) h.origin = r.text("origin");
   c.table = r.table();
   c.arrays = checkpoint_arrays(c.table, H5Lexists(file, groups[1], H5P_DEFAULT) > 0);
   for (auto& a : c.arrays) r.array(a);

@@ -154,6 +154,7 @@ struct Checkpoint {
   std::int64_t keep = 2;                     ///< newest valid ones that stay; 0: all
   std::string resume = "auto";               ///< "auto": the newest valid one in dir, if any; "none"; or a file
   Load load = Load::all;
+  bool at_start = false;  ///< one of step 0 too
   bool async = true;
   std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
