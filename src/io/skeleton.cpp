@@ -172,27 +172,6 @@ void copy_others(PosixFile const& from, PosixFile const& to, std::int64_t user_b
 
 }  // namespace
 
-MemoryFile::MemoryFile() {
-#ifdef __linux__
-  fd_ = ::memfd_create("p3d checkpoint", MFD_CLOEXEC);
-  path_ = "/proc/self/fd/" + std::to_string(fd_);
-  if (fd_ >= 0 && ::access(path_.c_str(), R_OK | W_OK) == 0) return;
-  if (fd_ >= 0) ::close(fd_);
-#endif
-  char const* folder = std::getenv("TMPDIR");
-  path_ = std::string(folder != nullptr ? folder : "/tmp") + "/p3d-checkpoint-XXXXXX";
-  errno = 0;
-  FileOperation const here("open", path_);
-  fd_ = ::mkstemp(path_.data());
-  if (fd_ < 0) throw failure("a temporary file that can be made (TMPDIR)", path_, last_error());
-  named_ = true;
-}
-
-MemoryFile::~MemoryFile() {
-  if (named_) ::unlink(path_.c_str());
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                        bool moments) {
   start_hdf5();
