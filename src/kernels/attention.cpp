@@ -32,8 +32,10 @@ struct Forward {
     T* const top = scratch.take(tile);  // running maximum and sum of each row
     T* const sum = scratch.take(tile);
     tile_rows(team, queries, [&](int i) {
-      top[i] = -infinity<T>;
-      sum[i] = T(0);
+      tile_once(team, [&] {
+        top[i] = -infinity<T>;
+        sum[i] = T(0);
+      });
     });
     set_zero(team, queries, dim, y);
 
@@ -62,8 +64,10 @@ struct Forward {
           T* const yi = y.row(i);
           tile_cols(team, dim, [=](int d) { yi[d] *= shrink; });
         }
-        top[i] = now;
-        sum[i] = sum[i] * shrink + part;
+        tile_once(team, [&] {
+          top[i] = now;
+          sum[i] = sum[i] * shrink + part;
+        });
       });
       tile_barrier(team);
       product<T>(team, queries, dim, keys, {score.data, tile},
@@ -74,7 +78,7 @@ struct Forward {
       T* const yi = y.row(i);
       T const inverse = T(1) / sum[i];
       tile_cols(team, dim, [=](int d) { yi[d] *= inverse; });
-      lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
+      tile_once(team, [&] { lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]); });
     });
   }
 };

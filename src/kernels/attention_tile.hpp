@@ -17,8 +17,8 @@ using TileTeam = TilePolicy::member_type;
 
 /// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
 inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
-  TilePolicy policy = on_host ? TilePolicy(exec, static_cast<int>(teams), 1, 1)
-                              : TilePolicy(exec, static_cast<int>(teams), Kokkos::AUTO, 16);
+  TilePolicy policy =
+      on_host ? TilePolicy(exec, static_cast<int>(teams), 1, 1) : team_policy<TilePolicy>(exec, teams, 16);
   level = static_cast<int>(bytes) <= TilePolicy::scratch_size_max(0) ? 0 : 1;
   policy.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(bytes)));
   return policy;
@@ -82,6 +82,14 @@ KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F co
         Kokkos::Max<S>(m));
     return m > least ? m : least;
   }
+}
+/// f() once for the row that this thread has: every vector lane of the thread gets here.
+template <class F>
+KOKKOS_INLINE_FUNCTION void tile_once(TileTeam const& team, F const& f) {
+  if constexpr (on_host)
+    f();
+  else
+    Kokkos::single(Kokkos::PerThread(team), f);
 }
 KOKKOS_INLINE_FUNCTION void tile_barrier(TileTeam const& team) {
   if constexpr (!on_host) team.team_barrier();

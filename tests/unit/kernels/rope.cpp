@@ -2,6 +2,8 @@
 
 #include "support.hpp"
 
+#include <support/errors.hpp>
+
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/rope.hpp>
 
@@ -66,7 +68,8 @@ TEST(Rope, ScoresSeeDistancesOnly) {
 
 TEST(Rope, OddHeadsAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
-  EXPECT_THROW(kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d), p3d::base::Error);
+  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d); },
+               "head_dim must be even");
 }
 
 }  // namespace rope_test
