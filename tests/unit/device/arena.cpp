@@ -3,6 +3,8 @@
 #include <p3d/base/error.hpp>
 #include <p3d/device/arena.hpp>
 
+#include <support/errors.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -55,11 +57,12 @@ TEST(Arena, CanBeFilledToTheLastByteAndNoFurther) {
 
 TEST(Arena, HugeRequestsDoNotWrapRound) {
   Arena arena(256, "test");
-  EXPECT_THROW((void)arena.take_bytes(std::numeric_limits<std::size_t>::max() - 8), p3d::base::Error);
+  p3d::test::expect_error([&] { (void)arena.take_bytes(std::numeric_limits<std::size_t>::max() - 8); },
+                          "256 of 256 bytes left");
 }
 
 TEST(Arena, NothingIsAPieceToo) {
   Arena arena(0, "empty");
   EXPECT_EQ(arena.take<float>(0).extent(0), 0u);
-  EXPECT_THROW((void)arena.take<float>(1), p3d::base::Error);
+  p3d::test::expect_error([&] { (void)arena.take<float>(1); }, "room for 4 bytes in arena 'empty'");
 }
