@@ -83,7 +83,8 @@ SCHEDULE = [
      "if (!has_input_gradient(a.stage, old) || !gradient_passed_on)", "unit_schedule unit_schedule_fuzz"),
     ("progress.cpp", "number < 0 || reached(rank, {channel, false, number + 1})",
      "number < 0 || reached(rank, {channel, false, number})", "unit_schedule unit_schedule_fuzz"),
-    ("structure.cpp", "if (!reduced_[static_cast<std::size_t>(s)]) fault(", "if (false) fault(",
+    ("structure.cpp", "if (a.slot < 0 || a.slot >= slots) return fault(",
+     "if (a.slot < 0 || a.slot > slots) return fault(",
      "unit_schedule unit_schedule_fuzz"),
 ]
 
@@ -128,8 +129,8 @@ IO = [
      "while (static_cast<std::int64_t>(files.size()) >= keep) {", "io_checkpoint_np1"),
     ("text_file.cpp", "std::remove(temporary.c_str());", "", "unit_io"),
     ("write_slices.cpp", "place += s.elements();", "", "io_checkpoint_np1"),
-    ("write_slices.cpp", "static_cast<hsize_t>(part.row_begin + rows.begin)", "static_cast<hsize_t>(part.row_begin)",
-     "io_checkpoint_np1"),
+    ("write_slices.cpp", "static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols)",
+     "static_cast<std::size_t>((rows.begin - slice.rows.begin) * slice.part.cols)", "io_checkpoint_np1"),
 ]
 
 ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO}
