@@ -50,7 +50,7 @@ int num_triples(int ranks) {
 
 std::vector<Layout> layouts(int ranks, int turn) {
   std::vector<Layout> out;
-  auto const orders = layout::all_orders();
+  auto const orders = config::mesh_orders();
   int triple = 0;
   for (int dp = 1; dp <= ranks; ++dp) {
     for (int tp = 1; dp * tp <= ranks; ++tp) {

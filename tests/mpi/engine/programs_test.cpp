@@ -184,9 +184,8 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
     for (auto const& c : cases(mesh.pp, static_cast<int>(config.batch.microbatches))) {
       if (++turn % (ranks < 6 ? 2 : 4) != (llama ? 1 : 0)) continue;  // each program with one of the models, or some
       SCOPED_TRACE(fmt::format("dp{} tp{} pp{}: {}", mesh.dp, mesh.tp, mesh.pp, c.name));
-      auto const program = schedule::complete(c.compute);
-      schedule::require_valid(program, {true, engine::Executor<double>::sends_in_flight});
-      layout::StageMap const stages(layout::even_layers(6, program.num_stages), program.stage_rank, mesh.pp);
+      schedule::ValidProgram const program(schedule::complete(c.compute), engine::execution);
+      layout::StageMap const stages(layout::even_layers(6, program->num_stages), program->stage_rank, mesh.pp);
       engine::Trainer<double> trainer(config, engine::make_run_plan(config, stages, program), world);
       auto const found = train(trainer);
       for (int s = 0; s < steps; ++s) {

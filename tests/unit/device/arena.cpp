@@ -1,4 +1,4 @@
-// The arena hands out aligned, disjoint pieces, gives back to a mark, and says what was missing.
+// The arena hands out aligned, disjoint pieces and says what was missing.
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/arena.hpp>
@@ -27,17 +27,6 @@ TEST(Arena, PiecesAreAlignedAndDisjoint) {
   EXPECT_EQ(b.extent(1), 5u);
   EXPECT_EQ(b.stride(0), 5u);
   EXPECT_EQ(arena.used(), 64u + 192u + 64u);
-}
-
-TEST(Arena, ReleaseGivesBackToTheMark) {
-  Arena arena(512, "test");
-  (void)arena.take<double>(8);
-  auto const mark = arena.mark();
-  auto const first = arena.take<double>(16);
-  arena.release(mark);
-  EXPECT_EQ(arena.used(), mark);
-  EXPECT_EQ(arena.high_water(), 64u + 128u);
-  EXPECT_EQ(arena.take<double>(16).data(), first.data());
 }
 
 TEST(Arena, CanBeFilledToTheLastByteAndNoFurther) {

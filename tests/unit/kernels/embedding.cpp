@@ -59,7 +59,7 @@ TEST(Embedding, LooksUpAndSums) {
 
 template <class T>
 void check_positions(double tolerance) {
-  kernels::Rows const shape{0, samples, seq};
+  kernels::TokenRows const shape{0, samples, seq};
   constexpr std::int64_t offset = 3;
   Vec expected = dout, summed = positions;
   for (std::int64_t r = 0; r < rows; ++r)

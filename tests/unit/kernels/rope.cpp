@@ -16,7 +16,7 @@ using kernels::Rotation;
 namespace rope_test {
 
 constexpr std::int64_t samples = 2, seq = 7, heads = 3, dim = 10, width = 34;  // 4 columns behind the heads stay
-kernels::Rows const rows{5, samples, seq};
+kernels::TokenRows const rows{5, samples, seq};
 constexpr double theta = 10000.0;
 
 template <class T>
