@@ -10,6 +10,11 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
+# __FILE__ is the path below the root: messages are the same wherever p3d was built, and so is what a compiler cache compares.
+if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT CMAKE_CXX_COMPILER MATCHES "nvcc")
+  add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+endif()
+
 if(P3D_SANITIZE)
   add_compile_options(-fsanitize=${P3D_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${P3D_SANITIZE})

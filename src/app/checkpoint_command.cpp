@@ -1,13 +1,13 @@
 #include "checkpoint_command.hpp"
 
 #include "command_line.hpp"
+#include "words.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/checkpoint_tools.hpp>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -177,23 +177,14 @@ int checkpoint_command(int argc, char** argv) {
   auto* pr = app.add_subcommand(
       "prune", "verify the newest checkpoint of each run in a folder, then delete all but the newest N");
   pr->add_option("folder", path, "folder")->required();
-  pr->add_option("--keep", keep, "how many stay")->required()->check(CLI::PositiveNumber);
+  pr->add_option("--keep", keep, "how many stay")->required()->check(count_from(1, 1'000'000'000));
   pr->add_option("--run", run_name, "only the checkpoints of this run");
-  try {
-    app.parse(argc, argv);
-  } catch (CLI::ParseError const& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(base::ExitCode::bad_input);
-  }
-  try {
-    if (*ls) return list(path);
-    if (*sh) return show(path, norms, input);
-    if (*ve) return verify(paths);
-    if (*di) return diff(path, other);
-    return prune(path, keep, run_name);
-  } catch (base::Error const& e) {
-    std::fprintf(stderr, "p3d stops:\n%s\n", e.what());
-    return static_cast<int>(base::ExitCode::run_failed);
-  }
+  if (auto const code = parse_words(app, argc, argv)) return *code;
+  if (*ls) return list(path);
+  if (*sh) return show(path, norms, input);
+  if (*ve) return verify(paths);
+  if (*di) return diff(path, other);
+  return prune(path, keep, run_name);
 }
 
 }  // namespace p3d::app

@@ -44,12 +44,12 @@ int guarded(std::function<int()> const& command) {
 
 int with_ranks(int argc, char** argv, std::function<int(comm::Communicator&)> const& work) {
   comm::Environment mpi(argc, argv);
-  return comm::leave_together([&] {
+  return mpi.exit_code(comm::leave_together([&] {
     auto const node = comm::node_share();
     device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
     auto world = comm::Communicator::world();
     return work(world);
-  });
+  }));
 }
 
 }  // namespace p3d::app

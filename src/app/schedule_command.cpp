@@ -1,6 +1,7 @@
 #include "schedule_command.hpp"
 
 #include "command_line.hpp"
+#include "words.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
@@ -10,17 +11,17 @@
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/schedule/timeline.hpp>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <sstream>
 
 namespace p3d::app {
 namespace {
+
+constexpr std::uint64_t most_ranks = 1U << 30;
 
 struct Options {
   std::vector<std::string> words;  ///< input file and overrides
@@ -237,17 +238,17 @@ int schedule_command(int argc, char** argv) {
     auto* sub = app.add_subcommand(name, help);
     sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")
         ->type_name("FILE [KEY=VALUE ...]");
-    sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(CLI::PositiveNumber);
+    sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(count_from(1, most_ranks));
     sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, messages nothing");
     sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight");
     sub->add_option("--flops", o.rates.flops, "operations per second of a rank")
-        ->check(CLI::PositiveNumber)
+        ->check(number_from(1, 1e24))
         ->capture_default_str();
     sub->add_option("--bandwidth", o.rates.bandwidth, "bytes per second between two ranks")
-        ->check(CLI::PositiveNumber)
+        ->check(number_from(1, 1e24))
         ->capture_default_str();
     sub->add_option("--latency", o.rates.latency, "seconds of a message")
-        ->check(CLI::NonNegativeNumber)
+        ->check(number_from(0, 1e6))
         ->capture_default_str();
     sub->add_option("--svg", o.svg, "draw the timeline into this file");
     if (files) {
@@ -262,19 +263,8 @@ int schedule_command(int argc, char** argv) {
   add("simulate", "predict times, waiting and messages of every rank", &Command::simulate, true);
   add("compare", "all schedules side by side", &Command::compare, false);
 
-  bool const speaks = launcher_rank() == 0;
-  try {
-    app.parse(argc, argv);
-  } catch (CLI::ParseError const& e) {
-    std::ostringstream out, err;
-    int const code = app.exit(e, out, err);
-    if (speaks) {
-      std::cout << out.str() << std::flush;
-      std::cerr << err.str() << std::flush;
-    }
-    return code == 0 ? 0 : static_cast<int>(base::ExitCode::bad_input);
-  }
-  if (!speaks) return 0;
+  if (auto const code = parse_words(app, argc, argv)) return *code;
+  if (launcher_rank() != 0) return 0;
   std::string input;
   std::vector<std::string> overrides;
   for (auto const& word : o.words)

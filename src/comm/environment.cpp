@@ -48,6 +48,17 @@ NodeShare measure_node() {
   return node;
 }
 
+void finalize(int exit_code) {
+  int size = 1, length = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  MPI_Get_library_version(library, &length);
+  bool const doubtful = the_node.ranks < size && detail::finalize_may_hang(library);
+  if (doubtful) detail::leave_finalize_after_a_while(exit_code);
+  MPI_Finalize();
+  if (doubtful) detail::stay_after_finalize();
+}
+
 }  // namespace
 
 NodeShare node_share() { return the_node; }
@@ -92,7 +103,7 @@ Environment::~Environment() {
   }
   detail::close_node_memory();
   detail::close_watchdog();
-  MPI_Finalize();
+  finalize(exit_code_);
 }
 
 void abort_all(int exit_code) {

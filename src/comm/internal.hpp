@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -67,6 +68,12 @@ void finish(Pending& pending);
 /// A barrier that the watchdog sees, before a call that is collective and blocking: when all ranks have arrived, the
 /// call itself cannot hang.
 void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation);
+
+/// Whether MPI_Finalize may never return with ranks on several nodes: by what MPI_Get_library_version says.
+bool finalize_may_hang(std::string_view library);
+/// From now on this process ends with `exit_code` unless stay_after_finalize() comes soon. When all ranks have met.
+void leave_finalize_after_a_while(int exit_code);
+void stay_after_finalize();
 
 }  // namespace p3d::comm::detail
 

@@ -71,6 +71,27 @@ void check_vocabulary(Check const& c) {
           fmt::format("vocab_size {}", c.config.model.vocab_size), "set model.vocab_size to 256");
 }
 
+/// Text goes in and comes out as bytes: a token each.
+void check_sample(Check const& c) {
+  if (!c.known({"sample.tokens", "sample.prompt", "model.vocab_size"}) || c.config.sample.tokens == 0) return;
+  auto const vocabulary = c.config.model.vocab_size;
+  if (vocabulary > 256) {
+    c.fault({"sample.tokens", "model.vocab_size"},
+            "no sample.tokens where model.vocab_size is above 256: a token is printed as one byte",
+            fmt::format("tokens {}, vocab_size {}", c.config.sample.tokens, vocabulary),
+            "set sample.tokens to 0, or model.vocab_size to 256");
+    return;
+  }
+  for (char const byte : c.config.sample.prompt) {
+    auto const token = static_cast<unsigned char>(byte);
+    if (token < vocabulary) continue;
+    c.fault({"sample.prompt", "model.vocab_size"},
+            fmt::format("a prompt of tokens below model.vocab_size = {}", vocabulary), fmt::format("byte {}", token),
+            "change the prompt, or set model.vocab_size to 256");
+    return;
+  }
+}
+
 void check_learning_rate(Check const& c) {
   auto const& o = c.config.optimizer;
   if (c.known({"optimizer.min_lr", "optimizer.lr"}) && o.min_lr > o.lr) {
@@ -84,6 +105,7 @@ void check_learning_rate(Check const& c) {
 void check_data(Check const& check) {
   check_files(check);
   check_vocabulary(check);
+  check_sample(check);
   check_learning_rate(check);
 }
 

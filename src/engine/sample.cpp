@@ -5,6 +5,8 @@
 
 #include <p3d/base/error.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -51,6 +53,26 @@ int draw(std::vector<double> const& logits, SampleOptions const& o, double u) {
 
 }  // namespace
 
+void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt) {
+  if (vocab_size > 256) {
+    throw base::Error(
+        {.expected = "a model of at most 256 tokens: text is written one byte a token",
+         .found = fmt::format("model.vocab_size = {}", vocab_size),
+         .where = "the model",
+         .fix = "p3d has no other tokenizer yet: its tokens can be trained on, and not be written as text"},
+        base::ExitCode::bad_input);
+  }
+  for (char const byte : prompt) {
+    auto const token = static_cast<unsigned char>(byte);
+    if (token < vocab_size) continue;
+    throw base::Error({.expected = fmt::format("a prompt of tokens below model.vocab_size = {}", vocab_size),
+                       .found = fmt::format("byte {}", token),
+                       .where = "the prompt",
+                       .fix = "leave out what the model has no token for"},
+                      base::ExitCode::bad_input);
+  }
+}
+
 template <class T>
 std::string Trainer<T>::sample(std::string const& prompt, std::int64_t tokens, double temperature) {
   SampleOptions o;
@@ -67,7 +89,8 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
   auto& s = *state_;
   std::vector<int> text;
   for (char c : prompt) text.push_back(static_cast<unsigned char>(c));
-  if (text.empty()) text.push_back('\n');
+  require_byte_tokens(s.config.model.vocab_size, prompt);
+  if (text.empty()) text.push_back(static_cast<int>(std::min<std::int64_t>('\n', s.config.model.vocab_size - 1)));
   auto const key = base::random_key(options.seed, "sample");
   auto const seq = s.config.model.seq_len;
   auto const vocab = static_cast<std::size_t>(s.config.model.vocab_size);
@@ -106,7 +129,7 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
   std::string out;
   for (auto it = text.begin() + static_cast<std::ptrdiff_t>(prompt.empty() ? 1 : prompt.size()); it != text.end();
        ++it) {
-    out.push_back(static_cast<char>(*it & 0xff));
+    out.push_back(static_cast<char>(*it));
   }
   return out;
 }

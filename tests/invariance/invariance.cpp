@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
   try {
     p3d::device::Environment kokkos(argc, argv, 1);
     p3d::linalg::set_blas_threads(p3d::device::host_threads());
-    return run(o);
+    return mpi.exit_code(run(o));
   } catch (std::exception const& e) {
     p3d::base::error_here(e.what());
     p3d::comm::abort_all(1);

@@ -223,7 +223,7 @@ int main(int argc, char** argv) {
     p3d::linalg::set_blas_threads(p3d::device::host_threads());
     Sweep sweep(sabotage);
     sweep.run(full);
-    return sweep.finish(full);
+    return mpi.exit_code(sweep.finish(full));
   } catch (std::exception const& e) {
     p3d::base::error_here(e.what());
     p3d::comm::abort_all(1);

@@ -58,7 +58,7 @@ int mpi_main(int argc, char** argv, Start&& start) {
     auto world = comm::Communicator::world();
     world.all_reduce(&failed, 1, comm::Type::int64, comm::Reduction::sum).wait();
     if (failed > 0) base::warn_root(std::to_string(failed) + " rank(s) failed");
-    return failed > 0 ? 1 : 0;
+    return environment.exit_code(failed > 0 ? 1 : 0);
   } catch (std::exception const& e) {
     base::error_here(e.what());
     comm::abort_all(static_cast<int>(base::ExitCode::run_failed));

@@ -25,8 +25,13 @@ public:
   Environment(Environment const&) = delete;
   Environment& operator=(Environment const&) = delete;
 
+  /// What the program will end with. Some MPI libraries do not return from MPI_Finalize; the process ends there then,
+  /// with this code, or with run_failed where it was not told. Returns `code`.
+  int exit_code(int code) { return exit_code_ = code; }
+
 private:
   int exceptions_;
+  int exit_code_ = 1;
 };
 
 /// The ranks on this node, this rank's number among them, and the cores that they may use together.

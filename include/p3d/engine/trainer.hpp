@@ -40,6 +40,9 @@ struct SampleOptions {
   std::uint64_t seed = 1;
 };
 
+/// Throws base::Error (bad_input) unless every token of such a vocabulary is a byte, and the prompt's bytes are tokens.
+void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt);
+
 template <class T>
 class Trainer {
 public:
@@ -62,7 +65,8 @@ public:
   /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
   double evaluate(std::int64_t batches);
   /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose
-  /// "sample": the same text under every layout up to rounding. temperature 0: the most likely token.
+  /// "sample": the same text under every layout up to rounding. temperature 0: the most likely token. Throws what
+  /// require_byte_tokens throws.
   std::string sample(SampleOptions const& options);
   /// The same with the run's seed, and all tokens.
   std::string sample(std::string const& prompt, std::int64_t tokens, double temperature);

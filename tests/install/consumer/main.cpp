@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       auto const node = p3d::comm::node_share();
       p3d::device::Environment kokkos(argc, argv, 1, node.rank);
       if (node.rank == 0) std::printf("p3d %s\n", p3d::base::version().c_str());
-      return train(argv[1]);
+      return mpi.exit_code(train(argv[1]));
     } catch (std::exception const& e) {
       std::fprintf(stderr, "%s\n", e.what());
       p3d::comm::abort_all(1);

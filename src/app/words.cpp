@@ -1,0 +1,88 @@
+#include "words.hpp"
+
+#include "command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+namespace p3d::app {
+
+namespace {
+
+/// The command that the words reached: "p3d schedule show".
+std::string name_of(CLI::App const& app) {
+  auto name = app.get_name();
+  for (auto const* sub : app.get_subcommands()) name += " " + name_of(*sub);
+  return name;
+}
+
+}  // namespace
+
+base::Error wrong_words(std::string expected, std::string found, std::string fix) {
+  return {{.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)},
+          base::ExitCode::bad_input};
+}
+
+std::optional<int> parse_words(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes a vector in reverse order
+    if (!std::string_view(argv[i]).starts_with("--kokkos-")) words.emplace_back(argv[i]);
+  }
+  bool const speaks = launcher_rank() == 0;
+  try {
+    app.parse(words);
+    return {};
+  } catch (CLI::CallForHelp const& e) {
+    std::ostringstream out, err;
+    app.exit(e, out, err);
+    if (speaks) std::fputs(out.str().c_str(), stdout);
+    return 0;
+  } catch (CLI::ParseError const& e) {
+    if (!speaks) return static_cast<int>(base::ExitCode::bad_input);
+    std::string found = e.what();
+    while (found.ends_with('\n')) found.pop_back();
+    throw wrong_words(fmt::format("the words that {} takes", name_of(app)), found,
+                      fmt::format("{} --help lists them", name_of(app)));
+  }
+}
+
+std::optional<double> read_number(std::string_view word, double least, double most) {
+  double value = 0.0;
+  auto const* const end = word.data() + word.size();
+  auto const [rest, error] = std::from_chars(word.data(), end, value);
+  if (error != std::errc{} || rest != end || !std::isfinite(value) || value < least || value > most) return {};
+  return value;
+}
+
+std::optional<std::uint64_t> read_count(std::string_view word, std::uint64_t least, std::uint64_t most) {
+  std::uint64_t value = 0;
+  auto const* const end = word.data() + word.size();
+  auto const [rest, error] = std::from_chars(word.data(), end, value);
+  if (error != std::errc{} || rest != end || value < least || value > most) return {};
+  return value;
+}
+
+CLI::Validator number_from(double least, double most) {
+  return {[=](std::string& word) {
+            return read_number(word, least, most) ? std::string()
+                                                  : fmt::format("{} is no number from {:g} to {:g}", word, least, most);
+          },
+          fmt::format("{:g} to {:g}", least, most)};
+}
+
+CLI::Validator count_from(std::uint64_t least, std::uint64_t most) {
+  return {[=](std::string& word) {
+            return read_count(word, least, most)
+                       ? std::string()
+                       : fmt::format("{} is no whole number from {} to {}", word, least, most);
+          },
+          fmt::format("{} to {}", least, most)};
+}
+
+}  // namespace p3d::app

@@ -1,0 +1,127 @@
+"""Command lines that are wrong, numbers that are none, text that a model cannot write, and output that gets nowhere: the four
+parts of an error, once, and exit code 2 (1 where something failed)."""
+import math
+import re
+import subprocess
+import unittest
+
+import program
+from program import AppTest
+
+PARTS = ("expected", "found", "where", "fix")
+
+
+class Words(AppTest):
+    def words(self, *arguments, ranks=0):
+        run = program.Run(ranks, arguments, self.folder)
+        self.addCleanup(run.kill)
+        run.finish()
+        return run
+
+    def refused(self, found, *arguments, code=2, ranks=0):
+        run = self.words(*arguments, ranks=ranks)
+        self.assertEqual(run.code, code, run.out + run.err)
+        for part in PARTS:
+            self.assertEqual(len(re.findall(f"^ *{part}: +\\S", run.err, re.MULTILINE)), 1, f"{part} in\n{run.err}")
+        self.assertRegex(run.err, f"(?m)^ *found: +{found}")
+        return run.err
+
+    def train(self, *arguments):
+        run = self.words("input.toml", "data.format=synthetic", "run.steps=2", "checkpoint.every=2", f"run.output_dir={self.results}",
+                         *arguments)
+        self.assertEqual((run.code, run.err), (0, ""), run.out)
+        return str(next((self.results / "checkpoints").glob("*.h5")))
+
+
+class CommandLines(Words):
+    def test_every_command_has_the_four_parts(self):
+        for command, found in {"generate": ".*--nonsense", "eval": ".*--nonsense", "schedule show": ".*--nonsense",
+                               "checkpoint": "A subcommand is required", "schedule": "A subcommand is required",
+                               "checkpoint ls": "folder is required"}.items():
+            with self.subTest(command=command):
+                said = self.refused(found, *command.split(), "--nonsense", ranks=2)
+                self.assertIn(f"fix:      p3d {command} --help lists them", said)
+        self.refused("none", "generate")
+        self.refused("other.h5", "eval", "file.h5", "other.h5")
+
+    def test_help_is_no_error(self):
+        for command in (["generate"], ["eval"], ["checkpoint"], ["checkpoint", "show"], ["schedule"], ["schedule", "check"]):
+            run = self.words(*command, "--help")
+            self.assertEqual((run.code, run.err), (0, ""))
+            self.assertIn("--help", run.out)
+
+    def test_numbers_that_are_none(self):
+        for option, values in {"--temperature": ("nan", "inf", "-1", "1e400", "0.5x", ""), "--top-p": ("nan", "1.01", "-0.1"),
+                               "--seed": ("-1", "18446744073709551616", "nan", "1.5"), "--tokens": ("-1", "1e3", "99999999999999999999"),
+                               "--top-k": ("-1", "x")}.items():
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.refused(f"{option}: {re.escape(value)} is no (whole )?number from 0 to ", "generate", "file.h5",
+                                 f"{option}={value}" if value else option, *([] if value else [""]))
+        for option, values in {"--flops": ("nan", "0", "-1", "inf"), "--bandwidth": ("nan", "0", "1e999"), "--latency": ("nan", "-1"),
+                               "--ranks": ("0", "-4", "99999999999", "nan")}.items():
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.refused(f"{option}: {re.escape(value)} is no (whole )?number from ", "schedule", "simulate", "input.toml",
+                                 f"{option}={value}")
+
+    def test_a_layout_that_would_wrap(self):
+        file = self.train()
+        for word in ("parallel.tp=99999999999", "parallel.tp=4294967297", "parallel.pp=0", "parallel.dp=two"):
+            with self.subTest(word=word):
+                self.refused(re.escape(word), "generate", file, word)
+
+    def test_output_that_gets_nowhere(self):
+        file = self.train()
+        for arguments in (["--check", "input.toml"], ["--help"], ["--version"], ["schedule", "show", "input.toml"],
+                          ["checkpoint", "ls", str(self.results / "checkpoints")], ["checkpoint", "show", file],
+                          ["generate", file, "--tokens", "2"], ["input.toml", "run.steps=1"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
+                done = subprocess.run([program.PROGRAM, *arguments], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=program.PATIENCE)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertEqual(done.stderr.count("expected: standard output that can be written"), 1, done.stderr)
+
+
+class Text(Words):
+    def test_tokens_that_are_no_bytes(self):
+        self.refused("tokens 3, vocab_size 257", "input.toml", "data.format=synthetic", "model.vocab_size=257", "sample.tokens=3",
+                     "run.steps=1")
+        file = self.train("model.vocab_size=257")
+        said = self.refused("model.vocab_size = 257", "generate", file, "--tokens", "3")
+        self.assertIn("at most 256 tokens: text is written one byte a token", said)
+
+    def test_a_prompt_beyond_the_vocabulary(self):
+        small = ("data.format=synthetic", "model.vocab_size=60", "run.steps=1")
+        self.refused("byte 65", "input.toml", *small, "sample.tokens=3", "sample.prompt=A")
+        file = self.train("model.vocab_size=60")
+        self.refused("byte 122", "generate", file, "--prompt", "1z", "--tokens", "3")
+        good = self.words("generate", file, "--prompt", "1", "--tokens", "3")
+        self.assertEqual((good.code, good.err), (0, ""))
+
+    def test_eval_of_a_run_on_synthetic_data(self):
+        file = self.train("data.split=0.01", "run.eval_batches=3")
+        trained = float(self.metrics()[-1]["eval_loss"])
+        for ranks in (0, 2):
+            run = self.words("eval", file, ranks=ranks)
+            self.assertEqual((run.code, run.err), (0, ""), run.out)
+            self.assertIn("; 12 windows of 16 tokens; synthetic", run.out)  # 3 batches of 4
+            self.assertTrue(math.isclose(float(re.search(r"loss (\d+\.\d+)", run.out)[1]), trained, rel_tol=1e-5), (run.out, trained))
+
+    def test_eval_without_a_validation_split(self):
+        file = self.train("data.split=0")
+        said = self.refused(r"a run that trained on all of its data \(data.split = 0\)", "eval", file, ranks=2)
+        self.assertIn("--file", said)
+
+    def test_eval_of_a_short_text(self):
+        file = self.train()
+        (self.folder / "short.txt").write_text("short")
+        said = self.refused("5 bytes", "eval", file, "--file", "short.txt", ranks=2)
+        self.assertIn("at least 17 bytes", said)
+        self.assertIn("where:    --file short.txt", said)
+        self.assertNotRegex(said, r"data\.|lower|seq_len")  # keys that eval does not take
+        self.refused(".*missing.txt: No such file or directory", "eval", file, "--file", "missing.txt", ranks=2)
+
+
+if __name__ == "__main__":
+    unittest.main()
