@@ -1,10 +1,10 @@
-# Sourced by the scripts here: a small Debian in a folder, with its own packages, beside the machine's. Needs root and debootstrap.
+# Sourced by the scripts here: a small Debian in a folder, with packages of its own. Needs root and debootstrap.
 # shellcheck shell=bash
 
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 P3D_CHROOTS=${P3D_CHROOTS:-$P3D_ROOT/build/platforms}
 
-# make_chroot <suite> <folder> [package...]: makes the folder unless it is there, installs the packages that are missing in it.
+# make_chroot <suite> <folder> [package...]: makes the folder unless it is there, installs the packages missing in it.
 make_chroot() {
   local suite=$1 folder=$2
   shift 2
@@ -19,12 +19,13 @@ make_chroot() {
     touch "$folder/.p3d-complete"
   fi
   cp /etc/resolv.conf "$folder/etc/"
-  (( $# == 0 )) || inside "$folder" sh -c 'for p; do dpkg -s $p; done >/dev/null 2>&1 || {
-    apt-get -q update; apt-get -q install -y --no-install-recommends "$@"; }' sh "$@" > "$folder.log" 2>&1 ||
+  # shellcheck disable=SC2016
+  (( $# == 0 )) || inside "$folder" sh -c 'dpkg -s "$@" > /dev/null 2>&1 || {
+    apt-get -q update && apt-get -q install -y --no-install-recommends "$@"; }' sh "$@" > "$folder.log" 2>&1 ||
     { tail -n 20 "$folder.log" >&2; fail "the packages could not be installed"; }
 }
 
-# inside <folder> <command...>: runs the command there, in /p3d, which is this source tree. The mounts end with the command.
+# inside <folder> <command...>: runs the command there, in /p3d, which is this source tree. The mounts end with it.
 inside() {
   # shellcheck disable=SC2016
   unshare --mount sh -c 'set -e
@@ -36,6 +37,7 @@ inside() {
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
     mount -t tmpfs tmpfs "$root/dev/shm"
-    exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
-      TERM=dumb ${P3D_JOBS:+P3D_JOBS=$P3D_JOBS} sh -c "cd /p3d && exec \"\$@\"" sh "$@"' sh "$1" "$P3D_ROOT" "${@:2}"
+    exec chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb \
+      DEBIAN_FRONTEND=noninteractive ${P3D_JOBS:+P3D_JOBS=$P3D_JOBS} sh -c "cd /p3d && exec \"\$@\"" sh "$@"' \
+    sh "$1" "$P3D_ROOT" "${@:2}"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The first hour of a new user on another Debian or Ubuntu: in a bare system of its own below build/platforms, clones this checkout's
-# HEAD and runs scripts/quickstart.sh there. With --tests it then builds the tests, warnings being errors, and runs those of the
-# kernels and of the reference models. Needs root (for chroot and mounts) and debootstrap.
+# What a new user of another Debian or Ubuntu does: in a bare system of its own below build/platforms, clones this
+# checkout's HEAD and runs scripts/quickstart.sh there. With --tests it then builds the tests, warnings being errors,
+# and runs those of the kernels and of the reference models. Needs root (for chroot and mounts) and debootstrap.
 #
 # usage: tests/platforms/quickstart.sh SUITE [--tests] [key=value ...]     for example: trixie run.steps=40
 set -euo pipefail
