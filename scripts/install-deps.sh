@@ -16,7 +16,11 @@ packages=(
 )
 case ${1:-} in
   "") ;;
-  --tests) packages+=(slurm-wlm munge python3-h5py) ;;  # a real srun; a reader of checkpoints that is not p3d's
+  --tests)
+    packages+=(slurm-wlm munge)            # a real srun
+    packages+=(python3-h5py)               # a reader of checkpoints that is not p3d's
+    packages+=(iproute2 mount util-linux)  # hosts in namespaces
+    ;;
   *) echo "unknown argument: $1" >&2; exit 2 ;;
 esac
 
