@@ -119,8 +119,8 @@ class Host:
         setup = ["set -e", f"hostname {self.name}", "mount -t sysfs sysfs /sys",
                  f"mount -t tmpfs -o size={shm},mode=1777 tmpfs /dev/shm",
                  *(f"mount --bind '{there}' '{seen}'" for seen, there in (folders or {}).items()),
-                 "echo ready", "read go", "ip link set lo up", f"ip address add {self.address}/24 dev eth0", "ip link set eth0 up", "echo up",
-                 "exec sleep infinity"]
+                 "echo ready", "read go", "ip link set lo up", f"ip address add {self.address}/24 dev eth0",
+                 "ip link set eth0 up", "echo up", "exec sleep infinity"]
         clocks = ["--time", "--monotonic", str(clock_s), "--boottime", str(clock_s)]
         self.holder = subprocess.Popen([*HOST_COMMAND, *clocks, "sh", "-c", "\n".join(setup)], stdin=subprocess.PIPE,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
