@@ -4,12 +4,12 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/version.hpp>
+#include <p3d/comm/launch.hpp>
 #include <p3d/config/parse.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -92,12 +92,7 @@ std::vector<std::string> without_kokkos_options(int argc, char** argv) {
 
 }  // namespace
 
-int launcher_rank() {
-  for (char const* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (char const* value = std::getenv(name)) return std::atoi(value);
-  }
-  return 0;
-}
+int launcher_rank() { return comm::launch().rank; }
 
 CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;

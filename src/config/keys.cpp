@@ -6,6 +6,9 @@
 
 #include <p3d/base/schedule_names.hpp>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -233,12 +236,10 @@ void add_optimizer(std::vector<Key>& table) {
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.max = 3.6e7, .min_open = true},
-           "seconds after which a wait ends the run with a report");
+           "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
-  s.choice("allreduce", &Comm::allreduce,
-           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical,
-            AllReduce::shared},
+  s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
@@ -287,23 +288,20 @@ void add_checkpoint(std::vector<Key>& table) {
         return mismatch;
       },
       [](Config const& config) { return toml_string(config.checkpoint.resume); });
-  s.choice("load", &Checkpoint::load, {Load::all, Load::weights},
-           "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning)");
+  s.choice(
+      "load", &Checkpoint::load, {Load::all, Load::weights},
+      "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning; the same command "
+      "again goes on from that run's own newest checkpoint)");
+  s.flag("at_start", &Checkpoint::at_start, "write one of step 0 too, before the first step");
   s.flag("async", &Checkpoint::async,
-         "write while training goes on, from a copy in host memory; false: collective MPI-IO");
+         "write while training goes on, from a copy in host memory, every rank its share; false: training waits while "
+         "rank 0 writes for all (no copy; for NFS)");
   s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
   s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on},
            "what to do when a checkpoint cannot be written");
 }
 
 }  // namespace
-
-std::vector<std::string> mesh_orders() {
-  std::vector<std::string> axes{"tp", "pp", "dp"}, orders;  // the default first
-  do orders.push_back(base::join(axes, "-"));
-  while (std::prev_permutation(axes.begin(), axes.end()));
-  return orders;
-}
 
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {

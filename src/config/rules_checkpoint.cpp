@@ -18,7 +18,8 @@ void check_resume(Check const& c) {
   if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
     c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
             fmt::format("resume = \"{}\"", resume),
-            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
+            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\" (a run that was stopped goes on by the same command), or "
+            "checkpoint.load = \"all\"");
   }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
@@ -27,8 +28,18 @@ void check_resume(Check const& c) {
   }
 }
 
+void check_at_start(Check const& c) {
+  if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
+  if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;
+  c.fault({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
+          "checkpoint.every = 0", "set checkpoint.every, or checkpoint.at_start = false");
+}
+
 }  // namespace
 
-void check_checkpoint(Check const& check) { check_resume(check); }
+void check_checkpoint(Check const& check) {
+  check_at_start(check);
+  check_resume(check);
+}
 
 }  // namespace p3d::config

@@ -5,22 +5,29 @@
 
 #include <p3d/io/checkpoint.hpp>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace p3d::io {
 
+/// A sparse file without a name, in memory where there is /dev/shm, that HDF5 and p3d both have open. A file of HDF5
+/// that cannot be closed (a full disk) ends the process in a segmentation fault later (HDF5 1.10, in MPI_Finalize), and
+/// of a call of it that hangs it cannot be told which one it is: so HDF5 never writes to the disk of a checkpoint.
+class DescriptionFile;
+
 struct Skeleton {
   std::int64_t user_block = 0;
-  std::vector<std::int64_t> offsets;  ///< of the arrays, in their order
+  std::vector<std::int64_t> offsets;              ///< of the arrays, in their order
+  std::shared_ptr<DescriptionFile> descriptions;  ///< the file without the numbers; on the rank that made it
 };
 
-/// Makes the file with all groups, attributes and room for all arrays (not written: the file is sparse). An older file
-/// of this name is replaced.
+/// Makes a file with room for all arrays, and all groups and attributes in memory. An older file of this name is
+/// replaced.
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                        bool moments);
 
-/// Puts the checksums in and seals the file.
+/// Puts the checksums and all descriptions in and seals the file.
 void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                  bool moments, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums);
 

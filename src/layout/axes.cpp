@@ -2,7 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/config/parse.hpp>
+#include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
 
@@ -19,8 +19,6 @@ char const* name(Axis axis) {
   return "?";
 }
 
-std::vector<std::string> all_orders() { return config::mesh_orders(); }
-
 std::array<Axis, 3> parse_order(std::string_view order) {
   std::array<Axis, 3> axes = all_axes;
   std::sort(axes.begin(), axes.end());
@@ -30,7 +28,7 @@ std::array<Axis, 3> parse_order(std::string_view order) {
   throw base::Error({.expected = "parallel.order names dp, tp and pp once each, fastest first, joined by '-'",
                      .found = fmt::format("\"{}\"", order),
                      .where = "parallel.order",
-                     .fix = "use one of: " + base::join(all_orders())},
+                     .fix = "use one of: " + base::join(config::mesh_orders())},
                     base::ExitCode::bad_input);
 }
 

@@ -27,7 +27,7 @@ std::vector<int> in_turn(std::size_t stages, int ranks) {
 
 }  // namespace
 
-StageMap::StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks)
+StageMap::StageMap(std::vector<int> const& layers_per_stage, int num_pipeline_ranks)
     : StageMap(layers_per_stage, in_turn(layers_per_stage.size(), num_pipeline_ranks), num_pipeline_ranks) {}
 
 StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks)

@@ -15,6 +15,8 @@
 
 namespace p3d::plan {
 
+static constexpr double most_seconds = 1e9, most_bytes = 1e24;  // in a table of costs: sums of them stay finite
+
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len);
@@ -80,7 +82,6 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       if (comma == rest.size()) break;
       rest.remove_prefix(comma + 1);
     }
-    constexpr double most_seconds = 1e9, most_bytes = 1e24;  // sums of them stay finite
     auto const number = [&](std::size_t i, double most = most_seconds) {
       char* rest = nullptr;
       double const value = std::strtod(words[i].c_str(), &rest);

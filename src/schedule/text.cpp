@@ -5,6 +5,7 @@
 #include <p3d/schedule/schedule.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>

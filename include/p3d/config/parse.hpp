@@ -59,9 +59,6 @@ std::string canonical_toml(Config const& config);
 /// 64-bit hash of canonical_toml (xxHash64, seed 0).
 std::uint64_t hash(Config const& config);
 
-/// All values of parallel.order, the default first.
-std::vector<std::string> mesh_orders();
-
 /// Names of the presets (of [model] only), and every known key with its one-line help, for messages and `p3d
 /// --help-input`.
 std::vector<std::string> preset_names();

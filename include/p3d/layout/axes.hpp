@@ -50,8 +50,6 @@ struct PerAxis {
 
 /// "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it is a permutation.
 std::array<Axis, 3> parse_order(std::string_view order);
-/// All six orders, for help texts and tests.
-std::vector<std::string> all_orders();
 
 /// The mesh as arithmetic: rank <-> coordinates for sizes and an order.
 class RankGrid {

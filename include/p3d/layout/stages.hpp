@@ -16,7 +16,7 @@ namespace p3d::layout {
 class StageMap {
 public:
   /// `layers_per_stage` sums to the model's layers, each at least 0; stage s lives on pipeline rank s % num_ranks.
-  StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks);
+  StageMap(std::vector<int> const& layers_per_stage, int num_pipeline_ranks);
   /// Stage s lives on pipeline rank stage_rank[s]; every rank holds at least one stage.
   StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks);
   int num_stages() const { return static_cast<int>(layers_.size()); }
