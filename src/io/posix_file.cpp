@@ -1,6 +1,6 @@
 #include "posix_file.hpp"
 
-#include "failure.hpp"
+#include "open_regular.hpp"
 
 #include <cerrno>
 #include <cstdio>
@@ -18,12 +18,9 @@
 namespace p3d::io {
 
 PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
-  do {
-    fd_ = ::open(path_.c_str(), (mode == Mode::read ? O_RDONLY : O_RDWR) | O_CLOEXEC);
-  } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0)
-    throw failure(mode == Mode::read ? "a checkpoint that can be read" : "a checkpoint that can be written", path_,
-                  last_error());
+  bool const reads = mode == Mode::read;
+  fd_ = open_regular(path_, reads ? O_RDONLY : O_RDWR,
+                     reads ? "a checkpoint that can be read" : "a checkpoint that can be written");
 }
 
 PosixFile::~PosixFile() {
@@ -33,8 +30,6 @@ PosixFile::~PosixFile() {
 std::int64_t PosixFile::size() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0) throw failure("a checkpoint that can be read", path_, last_error());
-  if (!S_ISREG(info.st_mode))
-    throw failure("a checkpoint, which is a regular file", path_, std::make_error_code(std::errc::invalid_argument));
   return info.st_size;
 }
 

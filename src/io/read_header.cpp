@@ -1,6 +1,6 @@
 // Reading everything of a checkpoint but its numbers.
 
-#include "hdf5.hpp"
+#include "hdf5_read.hpp"
 #include "seal.hpp"
 #include "table.hpp"
 
@@ -13,60 +13,87 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <set>
+#include <string_view>
 
 namespace p3d::io {
 
 namespace {
 
-class Reader {
-public:
-  Reader(hid_t file, std::string const& path) : file_(file), path_(path) {}
+/// No step, sample or token of a run has a larger number; products with a batch and sums stay within 63 bits.
+constexpr std::int64_t largest_position = std::int64_t{1} << 53;
 
-  std::string text(char const* name) {
-    H5 const a(H5Aopen(file_, name, H5P_DEFAULT), H5Aclose, std::string("the attribute ") + name, path_);
-    H5 const type(H5Aget_type(a), H5Tclose, "a text type", path_);
-    std::string out(H5Tget_size(type), '\0');
-    if (H5Tget_class(type) != H5T_STRING || H5Aread(a, type, out.data()) < 0)
-      hdf5_failed(std::string("the text ") + name, path_);
-    out.resize(std::min(out.size(), out.find('\0')));
-    return out;
-  }
-  template <class T>
-  T number(hid_t place, char const* name) {
-    H5 const a(H5Aopen(place, name, H5P_DEFAULT), H5Aclose, std::string("the attribute ") + name, path_);
-    T out{};
-    auto const type = std::numeric_limits<T>::is_signed ? H5T_NATIVE_INT64 : H5T_NATIVE_UINT64;
-    if (H5Aread(a, type, &out) < 0) hdf5_failed(std::string("the number ") + name, path_);
-    return out;
-  }
-  std::string input() {
-    H5 const set(H5Dopen2(file_, "input", H5P_DEFAULT), H5Dclose, "the input", path_);
-    H5 const type(H5Dget_type(set), H5Tclose, "a text type", path_);
-    std::string out(H5Tget_size(type), '\0');
-    if (H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, out.data()) < 0) hdf5_failed("the input", path_);
-    out.resize(std::min(out.size(), out.find('\0')));
-    return out;
-  }
-  std::vector<TableRow> table() {
-    H5 const set(H5Dopen2(file_, "table", H5P_DEFAULT), H5Dclose, "the table of parameters", path_);
-    H5 const space(H5Dget_space(set), H5Sclose, "a data space", path_);
-    auto const n = H5Sget_simple_extent_npoints(space);
-    std::vector<TableRecord> records(static_cast<std::size_t>(std::max<hssize_t>(n, 0)));
-    H5 const type(record_type(), H5Tclose, "a record type", path_);
-    if (H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, records.data()) < 0)
-      hdf5_failed("the table of parameters", path_);
-    return unpack(records);
-  }
-  void array(CheckpointArray& a) {
-    H5 const set(H5Dopen2(file_, a.name.c_str(), H5P_DEFAULT), H5Dclose, "the array " + a.name, path_);
-    a.checksum = number<std::uint64_t>(set, "checksum");
-    a.offset = static_cast<std::int64_t>(H5Dget_offset(set));
-  }
+/// A number that is no less than zero and that later arithmetic can hold.
+std::int64_t position(Hdf5File& file, std::string const& path, char const* name) {
+  auto const n = file.signed_number("/", name);
+  if (n >= 0 && n <= largest_position) return n;
+  throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
+}
 
-private:
-  hid_t file_;
-  std::string path_;
-};
+/// The rows of the table, each of a shape whose array fits into the file.
+std::vector<TableRow> read_table(Hdf5File& file, std::string const& path, std::int64_t file_bytes) {
+  auto const bytes = file.table_records("table", sizeof(TableRecord));
+  std::vector<TableRecord> records(bytes.size() / sizeof(TableRecord));
+  std::memcpy(records.data(), bytes.data(), bytes.size());
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    auto const& r = records[i];
+    auto const wrong = [&](std::string const& expected, std::string const& found) {
+      return damaged(path, fmt::format("dataset /table, record {}: {}", i, expected), found);
+    };
+    std::string_view const name(r.name, ::strnlen(r.name, sizeof r.name));
+    bool const plain = !name.empty() && name.size() < sizeof r.name && name != "." && name != ".." &&
+                       std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~' && c != '/'; });
+    if (!plain) throw wrong("the name of a parameter", "another text");
+    if (!names.insert(name).second) throw wrong("a name of its own", fmt::format("{}, which was there before", name));
+    auto const rows = std::max<std::int64_t>(r.rows, 1);
+    if (r.rows < 0 || r.cols < 1 || rows > file_bytes || r.cols > file_bytes / rows)
+      throw wrong(fmt::format("rows and cols of {}, within the {} bytes of the file", name, file_bytes),
+                  fmt::format("{} and {}", r.rows, r.cols));
+    if (r.layer < -1 || r.layer > std::numeric_limits<int>::max())
+      throw wrong(fmt::format("layer of {}", name), fmt::format("{}", r.layer));
+    if (r.decay != 0 && r.decay != 1) throw wrong(fmt::format("decay of {}: 0 or 1", name), fmt::format("{}", r.decay));
+  }
+  return unpack(records);
+}
+
+/// Places and checksums. Each byte of an array is under its checksum, and each other byte under the seal: that is so
+/// when the arrays lie apart from each other and are just what the seal leaves out.
+void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
+  auto const bytes = static_cast<std::int64_t>(size_of(c.header.element));
+  std::vector<Extent> places;
+  for (std::size_t i = 0; i < c.arrays.size(); ++i) {
+    auto& a = c.arrays[i];
+    auto const& row = c.table[i % c.table.size()];
+    auto const dims = row.vector ? std::vector{a.cols} : std::vector{a.rows, a.cols};
+    a.offset = file.place(a.name, bytes == 4 ? Hdf5Type::Kind::float32 : Hdf5Type::Kind::float64, dims).offset;
+    a.checksum = file.unsigned_number(a.name, "checksum");
+    places.push_back({a.offset, a.size() * bytes});
+    auto const after = std::upper_bound(seal.extents.begin(), seal.extents.end(), a.offset,
+                                        [](std::int64_t at, Extent const& e) { return at < e.offset; });
+    if (after == seal.extents.begin() || (after - 1)->offset + (after - 1)->bytes < a.offset + a.size() * bytes) {
+      throw damaged(c.path, fmt::format("dataset /{}, within an extent of the seal", a.name),
+                    fmt::format("{} bytes at byte {}, outside", a.size() * bytes, a.offset));
+    }
+  }
+  std::vector<std::size_t> order(places.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](auto x, auto y) { return places[x].offset < places[y].offset; });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    auto const &before = places[order[i - 1]], &here = places[order[i]];
+    if (before.offset + before.bytes <= here.offset) continue;
+    throw damaged(c.path, fmt::format("dataset /{}, apart from other arrays", c.arrays[order[i]].name),
+                  fmt::format("bytes of /{}", c.arrays[order[i - 1]].name));
+  }
+  auto const found = joined(std::move(places));
+  for (std::size_t i = 0; i < seal.extents.size(); ++i) {
+    if (i < found.size() && found[i] == seal.extents[i]) continue;
+    auto const& e = seal.extents[i];
+    throw damaged(c.path, fmt::format("in the seal, extent {}: the place of arrays", i + 1),
+                  fmt::format("{} bytes at byte {}, which are not all of arrays", e.bytes, e.offset));
+  }
+}
 
 // A small binary form for the broadcast.
 class Packer {
@@ -143,18 +170,18 @@ void broadcast(comm::Communicator& world, std::string& text) {
 
 }  // namespace
 
-Checkpoint read_checkpoint(std::string const& path) {
-  start_hdf5();
+namespace {
+
+Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
-  {
-    PosixFile const file(path, PosixFile::Mode::read);
-    c.file_bytes = file.size();
-    check_seal(file);
-  }
-  H5 const file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "a checkpoint that can be read", path);
-  Reader r(file, path);
-  auto const version = r.number<std::int64_t>(file, "format_version");
+  PosixFile const posix(path, PosixFile::Mode::read);
+  c.file_bytes = posix.size();
+  auto const seal = check_seal(posix);
+  Hdf5File file(posix, seal.user_block);
+  auto const format = file.text("/", "format");
+  if (format != "p3d checkpoint") throw damaged(path, "attribute \"format\" of /: p3d checkpoint", format);
+  auto const version = file.signed_number("/", "format_version");
   if (version != 1) {
     throw base::Error({.expected = "a checkpoint of format 1",
                        .found = fmt::format("format {}", version),
@@ -162,38 +189,68 @@ Checkpoint read_checkpoint(std::string const& path) {
                        .fix = "use a newer p3d"});
   }
   auto& h = c.header;
-  h.p3d_version = r.text("p3d_version");
-  h.step = r.number<std::int64_t>(file, "step");
-  h.tokens = r.number<std::int64_t>(file, "tokens");
-  h.samples = r.number<std::int64_t>(file, "samples");
-  h.seed = r.number<std::uint64_t>(file, "seed");
-  h.data_hash = r.number<std::uint64_t>(file, "data_hash");
-  h.element = r.text("precision") == name(Element::float64) ? Element::float64 : Element::float32;
-  h.input = r.input();
-  c.table = r.table();
-  c.arrays = checkpoint_arrays(c.table, H5Lexists(file, groups[1], H5P_DEFAULT) > 0);
-  for (auto& a : c.arrays) r.array(a);
+  h.p3d_version = file.text("/", "p3d_version");
+  h.step = position(file, path, "step");
+  h.tokens = position(file, path, "tokens");
+  h.samples = position(file, path, "samples");
+  h.seed = file.unsigned_number("/", "seed");
+  h.data_hash = file.unsigned_number("/", "data_hash");
+  auto const precision = file.text("/", "precision");
+  h.element = precision == name(Element::float64) ? Element::float64 : Element::float32;
+  if (precision != name(h.element)) throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision);
+  h.input = file.text_of("input");
+  c.table = read_table(file, path, c.file_bytes);
+  c.arrays = checkpoint_arrays(c.table, file.has(groups[1]));
+  read_arrays(file, c, seal);
   return c;
 }
 
+/// A number of text parts of an error, in front of it the exit code.
+base::Error unpack_error(std::string const& bytes) {
+  Unpacker u(bytes);
+  auto const code = static_cast<base::ExitCode>(u.number());
+  base::ErrorText t;
+  t.expected = u.text(), t.found = u.text(), t.where = u.text(), t.fix = u.text();
+  return base::Error(t, code);
+}
+
+std::string pack(base::Error const& e) {
+  Packer p;
+  auto const& t = e.text();
+  p.put(static_cast<std::uint64_t>(e.code())), p.put(t.expected), p.put(t.found), p.put(t.where), p.put(t.fix);
+  return p.bytes;
+}
+
+}  // namespace
+
+Checkpoint read_checkpoint(std::string const& path) {
+  try {
+    return read_here(path);
+  } catch (base::Error const& e) {  // whatever the reason: this file is not to be used
+    throw base::Error(e.text(), base::ExitCode::bad_input);
+  }
+}
+
 Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path) {
-  std::string bytes, wrong[4];
+  std::string bytes;
   std::int64_t failed = 0;
   if (world.rank() == 0) {
     try {
       bytes = pack(read_checkpoint(path));
     } catch (base::Error const& e) {
       failed = 1;
-      auto const& t = e.text();
-      wrong[0] = t.expected, wrong[1] = t.found, wrong[2] = t.where, wrong[3] = t.fix;
+      bytes = pack(e);
+    } catch (std::exception const& e) {  // no memory, for example: the others must not wait
+      failed = 1;
+      bytes = pack(base::Error({.expected = "a checkpoint that can be read",
+                                .found = e.what(),
+                                .where = path,
+                                .fix = "see what this rank lacks"}));
     }
   }
   world.broadcast(&failed, 1, comm::Type::int64, 0).wait();
-  if (failed != 0) {
-    for (auto& w : wrong) broadcast(world, w);
-    throw base::Error({.expected = wrong[0], .found = wrong[1], .where = wrong[2], .fix = wrong[3]});
-  }
   broadcast(world, bytes);
+  if (failed != 0) throw unpack_error(bytes);
   return unpack(bytes);
 }
 

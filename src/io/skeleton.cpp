@@ -111,6 +111,8 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   H5Pset_userblock(create, static_cast<hsize_t>(out.user_block));
   H5Pset_obj_track_times(create, false);
   H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
+  // The same form with every version of the library: the one that hdf5_objects.hpp reads.
+  if (H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST) < 0) hdf5_failed("file properties", path);
   H5Pset_meta_block_size(access, 1 << 16);  // descriptions together, arrays together
   H5Pset_alignment(access, 1 << 16, 4096);  // large arrays begin on a page
   H5 file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "a checkpoint that can be written", path);

@@ -37,6 +37,9 @@ PLANTS = [
     ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
     ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
     ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
+    ("doors", "src/io/planted.cpp", "void f() { H5Aread(a, type, &out); }\n", ":1: H5Aread: use io::Hdf5File"),
+    ("doors", "src/io/seal.cpp", "void f() { H5Dread (set, type, s, s, p, out); }\n", ": use io::Hdf5File"),
+    ("doors", "src/run/planted.cpp", "auto f = H5Fopen(p, H5F_ACC_RDONLY, d);\n", ":1: H5F_ACC_RDONLY: use"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
@@ -59,6 +62,7 @@ HARMLESS = [
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
+    ("doors", "src/io/planted.cpp", "// H5Aread(a, type, &out) stands behind a door\n"),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
 

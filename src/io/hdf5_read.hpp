@@ -1,0 +1,59 @@
+#pragma once
+// The one door through which p3d reads HDF5 (lint rule `doors`): objects of a checkpoint by name, each checked for
+// links, rank, size, type and storage before anything of it is used.
+
+#include "hdf5_objects.hpp"
+#include "posix_file.hpp"
+#include "seal.hpp"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace p3d::io {
+
+/// A file that is open for reading. Objects are named by their path in the file ("/", "parameters/NAME"). Every member
+/// throws base::Error (damaged()) that names the attribute or dataset when it is not what the caller asks for; nothing
+/// larger than the file is allocated.
+class Hdf5File {
+public:
+  /// `user_block`: bytes before HDF5's signature, as the seal says. `file` must outlive this.
+  Hdf5File(PosixFile const& file, std::int64_t user_block);
+
+  /// A scalar attribute.
+  std::int64_t signed_number(std::string const& object, char const* attribute);
+  std::uint64_t unsigned_number(std::string const& object, char const* attribute);
+  /// A scalar attribute of fixed length, of printable ASCII characters.
+  std::string text(std::string const& object, char const* attribute);
+
+  bool has(std::string const& name_in_root) const { return groups_.at("").contains(name_in_root); }
+  /// A scalar string of fixed length. Zeros at its end are left out.
+  std::string text_of(std::string const& dataset);
+  /// The records of /table (table.hpp), as bytes.
+  std::vector<char> table_records(std::string const& dataset, std::size_t record_bytes);
+  /// Where the elements of a dataset lie. `dims`: its shape.
+  Extent place(std::string const& dataset, Hdf5Type::Kind kind, std::vector<std::int64_t> const& dims);
+
+private:
+  /// A dataset with its bytes in the file.
+  struct Found {
+    Hdf5Object object;
+    std::string what;
+    Extent extent;
+  };
+  Hdf5Object const& open(std::string const& object);
+  Hdf5Attribute attribute(std::string const& object, char const* name, std::string const& wanted);
+  std::uint64_t number(std::string const& object, char const* name, Hdf5Type::Kind kind);
+  Found dataset(std::string const& name);
+  [[noreturn]] void refuse(std::string const& expected, std::string const& found) const;
+
+  PosixFile const& file_;
+  Hdf5Objects objects_;
+  Hdf5Object root_;
+  std::map<std::string, std::map<std::string, Hdf5Link>> groups_;  ///< that were looked into; "" is the root
+  std::string last_name_;                                          ///< of last_
+  Hdf5Object last_;
+};
+
+}  // namespace p3d::io
