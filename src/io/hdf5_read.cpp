@@ -10,7 +10,7 @@ namespace p3d::io {
 
 namespace {
 
-constexpr std::size_t longest_text = 1 << 16;  ///< of an attribute
+constexpr std::size_t longest_text = 1000;  ///< of an attribute that is read: messages show it
 
 std::string describe(Hdf5Shape const& shape, Hdf5Type const& type) { return shape.text() + ": " + type.name(); }
 

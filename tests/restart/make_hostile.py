@@ -1,6 +1,10 @@
-"""Hostile checkpoints, each with a seal whose hashes are right: what a reader sees behind the seal is not what p3d writes.
+"""Hostile checkpoints, each with a seal whose hashes are right: what a reader sees behind the seal is not what
+p3d writes.
 
 usage: make_hostile.py GOOD FOLDER      needs h5py; prints "FILE<tab>what a refusal must name" for each
+
+position.h5 is not among them: a file that may be read, but no run goes on from it, since its step does not fit its
+samples.
 """
 import pathlib
 import re
@@ -42,7 +46,8 @@ def seal(path, extents, count=None):
         others += data[at:first]
         at = max(at, first + size)
     others += data[at:]
-    text = (f"p3d checkpoint 1\nuser_block {block:020}\nfile_bytes {len(data):020}\nother_hash {byte_hash(others):016x}\n"
+    text = (f"p3d checkpoint 1\nuser_block {block:020}\nfile_bytes {len(data):020}\n"
+            f"other_hash {byte_hash(others):016x}\n"
             f"extents {len(extents) if count is None else count}\n" + "".join(f"{a} {b}\n" for a, b in extents))
     body = text.encode().ljust(block - 17, b"\n")
     data[:block] = body + f"{byte_hash(body):016x}\n".encode()
@@ -96,6 +101,10 @@ def main():
         "table_rows": (table, "table"),
         "input_variable": (text, "input"),
     }
+    shutil.copy(good, folder / "position.h5")
+    with h5py.File(folder / "position.h5", "r+") as file:
+        attribute("step", 1, "<i8")(file)
+    seal(folder / "position.h5", extents)
     for name, (change, named) in changes.items():
         path = folder / f"{name}.h5"
         shutil.copy(good, path)
@@ -103,7 +112,8 @@ def main():
             change(file)
         seal(path, extents)
         print(path.name, named, sep="\t")
-    seals = {"seal_count": (extents, 1 << 60), "seal_negative": (extents, -1), "seal_outside": (extents + [(1 << 61, 1 << 61)], None),
+    seals = {"seal_count": (extents, 1 << 60), "seal_negative": (extents, -1),
+             "seal_outside": (extents + [(1 << 61, 1 << 61)], None),
              "seal_descriptions": ([(extents[0][0] - 600, extents[0][1] + 600)] + extents[1:], None)}
     for name, (given, count) in seals.items():
         path = folder / f"{name}.h5"

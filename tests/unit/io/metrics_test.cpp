@@ -106,7 +106,7 @@ TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
   // A number of a million digits is neither taken apart nor printed.
   auto const digits = std::string(1'000'000, '1');
   EXPECT_EQ(where(header + "1,2," + digits + ",4,5,6,7,\n"),
-            ":2: \"1,2," + digits.substr(0, 96) + "\"... (1000014 characters)");
+            ":2: \"1,2," + digits.substr(0, 96) + "\"... (1000013 characters)");
   EXPECT_EQ(where(digits), ":1: \"" + digits.substr(0, 100) + "\"... (1000000 characters)");
 }
 
