@@ -163,7 +163,7 @@ ratio = {what: statistics.median(row[plain] / row[own] for row in rows)
 gb = median["bytes"] / 1e9
 print(f"\n{gb:.2f} GB, medians of {len(rows)} turns (ratios: plain process / p3d, more is better)")
 print(f"write, from a copy              {gb / median['write_s']:.2f} GB/s   ratio {ratio['write']:.2f}")
-print(f"write, all ranks together       {gb / median['write_together_s']:.2f} GB/s   ratio {ratio['together']:.2f}")
+print(f"write, rank 0 for all (no copy){gb / median['write_together_s']:.2f} GB/s   ratio {ratio['together']:.2f}")
 print(f"read and verify (resume)        {gb / median['read_s']:.2f} GB/s   ratio {ratio['read']:.2f}")
 print(f"write while training goes on: {held_write:.2f} s, training held for {held:.3f} s = {100 * held / held_write:.1f} %")
 print(f"plain process: write {gb / median['plain_write_s']:.2f} GB/s, read {gb / median['plain_read_s']:.2f} GB/s")

@@ -22,6 +22,8 @@ endif()
 
 # CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree, which is where scripts/kokkos-openmp.sh puts Kokkos.
 if(Kokkos_DIR AND NOT TARGET trilinos_kokkoscore)
-  get_filename_component(p3d_kokkos_libraries "${Kokkos_DIR}/../.." ABSOLUTE)
-  list(APPEND CMAKE_INSTALL_RPATH ${p3d_kokkos_libraries})
+  get_filename_component(p3d_kokkos_libraries "${Kokkos_DIR}/../.." REALPATH)
+  if(NOT p3d_kokkos_libraries IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # a distribution's needs no mention
+    list(APPEND CMAKE_INSTALL_RPATH ${p3d_kokkos_libraries})
+  endif()
 endif()

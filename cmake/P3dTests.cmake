@@ -61,9 +61,11 @@ function(p3d_add_test name)
   endif()
 endfunction()
 
-# p3d_also_with_threads(<name> <threads>): registers the unit test <name> a second time as <name>_t<threads>, where Kokkos
-# has a backend with host threads. Races do not show on one thread.
+# p3d_also_with_threads(<name> <threads> [<suffix> <variable=value>...]): registers the unit test <name> once more, as
+# <name>_t<threads><suffix>, where Kokkos has a backend with host threads. Races do not show on one thread.
 function(p3d_also_with_threads name threads)
+  list(POP_FRONT ARGN suffix)
+  set(name_here ${name}_t${threads}${suffix})
   if(NOT "${Kokkos_DEVICES}" MATCHES "OPENMP|THREADS")
     return()
   endif()
@@ -71,7 +73,7 @@ function(p3d_also_with_threads name threads)
   if(processors GREATER P3D_CORES)
     set(processors ${P3D_CORES})
   endif()
-  add_test(NAME ${name}_t${threads} COMMAND ${name})
-  set_tests_properties(${name}_t${threads} PROPERTIES TIMEOUT 120 LABELS "unit;threads" PROCESSORS ${processors}
-    ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT}")
+  add_test(NAME ${name_here} COMMAND ${name})
+  set_tests_properties(${name_here} PROPERTIES TIMEOUT 120 LABELS "unit;threads" PROCESSORS ${processors}
+    ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT};${ARGN}")
 endfunction()

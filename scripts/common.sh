@@ -26,9 +26,10 @@ jobs_for_this_machine() {
 }
 JOBS=${P3D_JOBS:-$(jobs_for_this_machine)}
 
-# configure_and_build <preset> : configures when needed (cmake itself looks) and builds; both do nothing when nothing changed.
+# configure_and_build <preset> [target] : configures when needed (cmake itself looks) and builds all or the target; both do
+# nothing when nothing changed.
 configure_and_build() {
-  local preset=$1
+  local preset=$1 target=${2:-all}
   say "Configure and build preset $preset into build/$preset ($JOBS jobs)"
   if [[ -f build/$preset/build.ninja ]]; then
     note "build/$preset is configured already; cmake looks at it again by itself if a CMake file changed"
@@ -36,5 +37,5 @@ configure_and_build() {
     # Several sources at a time: half the compiling, where all of it is to be done anyhow.
     cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON
   fi
-  cmake --build --preset "$preset" -j "$JOBS"
+  cmake --build --preset "$preset" -j "$JOBS" --target "$target"
 }

@@ -16,7 +16,12 @@ packages=(
 )
 case ${1:-} in
   "") ;;
-  --tests) packages+=(slurm-wlm munge python3-h5py) ;;  # a real srun; a reader of checkpoints that is not p3d's
+  --tests)
+    packages+=(slurm-wlm munge python3-h5py)  # a real srun; a reader of checkpoints that is not p3d's
+    # The versions that the lint tests ask; releases without them skip these tests.
+    for package in clang-format-14 clang-tidy-14; do
+      if apt-cache show "$package" >/dev/null 2>&1; then packages+=("$package"); fi
+    done ;;
   *) echo "unknown argument: $1" >&2; exit 2 ;;
 esac
 

@@ -5,7 +5,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 scripts/install-deps.sh
-configure_and_build release
+configure_and_build release p3d_app  # the program alone; scripts/test.sh builds the tests
 
 say "Train: mpiexec -n 8 build/release/p3d inputs/quickstart.toml $*"
 exec mpiexec -n 8 build/release/p3d inputs/quickstart.toml "$@"

@@ -4,12 +4,12 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/version.hpp>
+#include <p3d/comm/launch.hpp>
 #include <p3d/config/parse.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -26,7 +26,7 @@ constexpr char const* footer =
     "Examples:\n"
     "  mpiexec -n 8 p3d inputs/quickstart.toml\n"
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
-    "  p3d --check input.toml --ranks 512          no ranks needed: mesh, layers, parameters, memory\n"
+    "  p3d --check inputs/llama3-8b.toml --ranks 64   no ranks needed: mesh, layers, parameters, memory\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
@@ -92,12 +92,7 @@ std::vector<std::string> without_kokkos_options(int argc, char** argv) {
 
 }  // namespace
 
-int launcher_rank() {
-  for (char const* name : {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
-    if (char const* value = std::getenv(name)) return std::atoi(value);
-  }
-  return 0;
-}
+int launcher_rank() { return comm::launch().rank; }
 
 CommandLine parse_command_line(int argc, char** argv) {
   CommandLine line;

@@ -3,6 +3,7 @@
 #include "command_line.hpp"
 #include "guard.hpp"
 #include "schedule_command.hpp"
+#include "start.hpp"
 #include "tools.hpp"
 
 #include <p3d/base/error.hpp>
@@ -52,5 +53,8 @@ int command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return p3d::app::guarded([&] { return command(argc, argv); });
+  // Ranks that were started together agree on their words before any of them acts on its own.
+  auto const together = p3d::app::start_together(argc, argv);
+  int const code = p3d::app::guarded([&] { return command(argc, argv); });
+  return together ? together->exit_code(code) : code;
 }

@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -16,7 +17,6 @@
 #include <algorithm>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 
 namespace p3d::app {
 namespace {
@@ -35,8 +35,8 @@ constexpr char const* schedule_footer =
     "Examples:\n"
     "  p3d schedule show inputs/quickstart.toml pipeline.schedule=zb_v parallel.pp=2 --svg zb_v.svg\n"
     "  p3d schedule check input.toml pipeline.schedule=file pipeline.file=mine.csv\n"
-    "  p3d schedule simulate input.toml --ranks 512 --flops 1e14 --bandwidth 2.5e10\n"
-    "  p3d schedule compare input.toml --unit --svg all.svg\n"
+    "  p3d schedule simulate inputs/llama3-8b.toml --ranks 64 --flops 1e14 --bandwidth 2.5e10\n"
+    "  p3d schedule compare inputs/gpt2-tiny.toml parallel.pp=4 --unit --svg all.svg\n"
     "\n"
     "Costs: a formula of the model over --flops, --bandwidth and --latency; or --costs, a table of measured seconds\n"
     "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers "
@@ -74,18 +74,21 @@ public:
     base::Stopwatch watch;
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
     std::size_t actions = 0;
-    for (auto const& list : plan.program.ranks) actions += list.size();
+    for (auto const& list : plan.program->ranks) actions += list.size();
     double const made = watch.seconds();
     watch = {};
     schedule::require_valid(plan.program, engine::execution);
     double const rendezvous = watch.seconds();
     watch = {};
     schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = engine::execution.sends_in_flight});
+    double const eager = watch.seconds();
+    watch = {};
+    schedule::forward_only(plan.program, plan.program->num_microbatches);
     std::cout << header(plan)
               << fmt::format(
                      "valid: {} actions run to their end with rendezvous sends ({:.3g} s), and with "
-                     "eager sends ({:.3g} s); made in {:.3g} s\n",
-                     actions, rendezvous, watch.seconds(), made);
+                     "eager sends ({:.3g} s); so do the forwards alone, for evaluation ({:.3g} s); made in {:.3g} s\n",
+                     actions, rendezvous, eager, watch.seconds(), made);
     return 0;
   }
 
@@ -121,13 +124,14 @@ public:
     auto const all = plan::compare_schedules(
         config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), engine::execution,
         !options_.svg.empty());
-    std::cout << fmt::format("{} pipeline ranks, {} of {} sequences; by time\n", config_.parallel.pp,
-                             base::counted(config_.batch.microbatches, "microbatch"), config_.batch.micro)
+    std::cout << fmt::format("{}, {} of {}; by time\n", base::counted(config_.parallel.pp, "pipeline rank"),
+                             base::counted(config_.batch.microbatches, "microbatch"),
+                             base::counted(config_.batch.micro, "sequence"))
               << fmt::format("{:<18} {:>6} {:>12} {:>8} {:>7} {:>12} {:>12}\n", "schedule", "stages", "step", "bubble",
                              "keeps", "rank needs", "sent");
     std::vector<schedule::Timeline> pictures;
     for (auto const& c : all) {
-      auto const stages = c.stages_per_rank * config_.parallel.pp;
+      auto const stages = std::int64_t{c.stages_per_rank} * config_.parallel.pp;
       if (!c.refused.empty()) {
         std::cout << fmt::format("{:<18} {:>6} {}\n", c.schedule, stages, c.refused);
         continue;
@@ -145,7 +149,7 @@ public:
                  "holds, of all its layers\n";
     if (!options_.svg.empty())
       write(options_.svg, schedule::to_svg(pictures,
-                                           fmt::format("{} pipeline ranks, {}", config_.parallel.pp,
+                                           fmt::format("{}, {}", base::counted(config_.parallel.pp, "pipeline rank"),
                                                        base::counted(config_.batch.microbatches, "microbatch")),
                                            unit()));
     return 0;
@@ -169,14 +173,7 @@ private:
     }
     auto costs = plan::model_costs(config_, stages, options_.rates);
     if (options_.costs.empty()) return costs;
-    std::ifstream file(options_.costs, std::ios::binary);
-    std::string const text(std::istreambuf_iterator<char>(file), {});
-    if (!file)
-      throw base::Error({.expected = "a table of costs",
-                         .found = options_.costs + " cannot be read",
-                         .where = "--costs",
-                         .fix = "correct the path"},
-                        base::ExitCode::bad_input);
+    auto const text = base::read_text_file(options_.costs, "a table of costs", "--costs", std::int64_t{64} << 20);
     auto measured = plan::parse_costs(text, stages.num_stages());
     if (measured.message_bytes == 0) measured.message_bytes = costs.message_bytes;
     return measured;
@@ -192,9 +189,9 @@ private:
   }
 
   std::string header(plan::PipelinePlan const& plan) const {
-    return fmt::format("{}: {} on {}, {}\n", plan.schedule, base::counted(plan.program.num_stages, "stage"),
-                       base::counted(plan.program.num_ranks, "pipeline rank"),
-                       base::counted(plan.program.num_microbatches, "microbatch"));
+    return fmt::format("{}: {} on {}, {}\n", plan.schedule, base::counted(plan.program->num_stages, "stage"),
+                       base::counted(plan.program->num_ranks, "pipeline rank"),
+                       base::counted(plan.program->num_microbatches, "microbatch"));
   }
   std::string summary(plan::Simulation const& r) const {
     return fmt::format("step {}, bubble {:.1f} % ({:.1f} % from each rank's first action to its last), {} sent",
@@ -212,7 +209,7 @@ private:
   }
   void pictures(plan::PipelinePlan const& plan) {
     auto const result = plan::simulate(plan.program, costs(plan.stages), engine::execution, true);
-    auto timeline = labelled(result, header(plan), std::max(1, plan.program.num_stages / plan.program.num_ranks));
+    auto timeline = labelled(result, header(plan), std::max(1, plan.program->num_stages / plan.program->num_ranks));
     timeline.title.pop_back();
     timeline.title += ": simulated";
     timeline.caption.push_back("largest rank: " + base::human_bytes(worst_rank(plan.stages, plan.program)) +

@@ -1,6 +1,7 @@
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -18,18 +18,6 @@
 
 namespace p3d::comm {
 
-char const* to_string(AllReduce algorithm) {
-  switch (algorithm) {
-    case AllReduce::mpi: return "mpi";
-    case AllReduce::ring: return "ring";
-    case AllReduce::tree: return "tree";
-    case AllReduce::hierarchical: return "hierarchical";
-    case AllReduce::shared: return "shared";
-    case AllReduce::automatic: return "auto";
-  }
-  return "?";
-}
-
 namespace detail {
 
 namespace {
@@ -38,6 +26,7 @@ constexpr std::size_t tree_segment = std::size_t{64} << 10;
 constexpr std::size_t ring_chunk = std::size_t{64} << 10;
 // Between nodes a segment should be long: its parts travel.
 constexpr SharedSizes sizes_of_many_nodes{.slot = std::size_t{512} << 10, .direct = 0};
+static_assert(sizes_of_many_nodes.slot <= SharedSizes{}.slot, "open_node_memory counts with the larger");
 /// Up to here the tree's few steps beat the ring's few bytes.
 constexpr std::int64_t tree_until = std::int64_t{32} << 10;
 }  // namespace
@@ -66,13 +55,13 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
   bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical ||
                       (algorithm == AllReduce::automatic && !one_each);
   if (shares && !find_regions(comm) && algorithm != AllReduce::automatic) {
-    throw base::Error({.expected = fmt::format("memory that the ranks of a node share, for the all-reduce '{}'",
-                                               to_string(algorithm)),
-                       .found = node_memory_is_open() ? std::string("no room left in it, on some rank")
-                                                      : "none: " + node_memory_fault(),
-                       .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
-                       .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
-                              "\"ring\" or \"tree\""});
+    throw base::Error(
+        {.expected =
+             fmt::format("memory that the ranks of a node share, for the all-reduce '{}'", to_string(algorithm)),
+         .found = "none" + (node_memory_fault().empty() ? " on some other rank" : ": " + node_memory_fault()),
+         .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
+         .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
+                "\"ring\" or \"tree\""});
   }
   if (region_) make_shared(comm, settings.fixed_order);
   bool const measures = algorithm == AllReduce::automatic && !settings.fixed_order;
@@ -205,10 +194,6 @@ std::string AllReducer::describe() const {
                                                  base::human_bytes(static_cast<double>(row.bytes))));
   }
   return base::join(parts, ", ");
-}
-
-void AllReducer::wake(int rank) const {
-  if (int const number = numbers_[static_cast<std::size_t>(rank)]; number >= 0 && have_bells()) ring_bell(number);
 }
 
 }  // namespace detail

@@ -28,8 +28,6 @@ public:
   /// Null: MPI.
   Engine* engine(AllReduce algorithm) const;
   std::string describe() const;
-  /// Rings the bell of a rank of the communicator, if it is on this node.
-  void wake(int rank) const;
 
 private:
   struct Region;

@@ -21,6 +21,16 @@ enum State : std::uint32_t { awake = 0, asleep = 1 };
 std::vector<Bell*> bells;
 Bell* own = nullptr;
 
+void ring_bell(int node_rank) {
+#if defined(__linux__)
+  auto* const bell = bells[static_cast<std::size_t>(node_rank)];
+  if (bell->load(std::memory_order_relaxed) != asleep) return;
+  if (bell->exchange(awake) == asleep) syscall(SYS_futex, bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+#else
+  static_cast<void>(node_rank);
+#endif
+}
+
 }  // namespace
 
 void open_bells(std::vector<std::byte*> const& memory_by_rank, int own_rank) {
@@ -44,16 +54,6 @@ bool have_bells() { return own != nullptr; }
 void ring_bells(std::vector<int> const& node_ranks) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int const rank : node_ranks) ring_bell(rank);
-}
-
-void ring_bell(int node_rank) {
-#if defined(__linux__)
-  auto* const bell = bells[static_cast<std::size_t>(node_rank)];
-  if (bell->load(std::memory_order_relaxed) != asleep) return;
-  if (bell->exchange(awake) == asleep) syscall(SYS_futex, bell, FUTEX_WAKE, 1, nullptr, nullptr, 0);
-#else
-  static_cast<void>(node_rank);
-#endif
 }
 
 void arm_bell() {

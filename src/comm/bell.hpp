@@ -14,7 +14,6 @@ bool have_bells();
 
 /// Wakes those of the given ranks of this node that sleep. What they shall see must have been written before.
 void ring_bells(std::vector<int> const& node_ranks);
-void ring_bell(int node_rank);
 
 /// One sleep: arm the bell, look once more whether there is news (whoever brings it from now on rings), then sleep
 /// until rung, but not longer than `microseconds`; disarm in any case.

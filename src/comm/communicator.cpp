@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
 
@@ -49,7 +50,9 @@ CommRecord::~CommRecord() {
     given_up.push_back(std::move(all_reducer));
   }
   // Freeing is collective: after an exception the peers may be elsewhere. One rank alone waits for nobody.
-  if (owned && mpi_runs() && (size == 1 || std::uncaught_exceptions() <= exceptions)) MPI_Comm_free(&mpi);
+  if (owned && mpi_runs() && (size == 1 || std::uncaught_exceptions() <= exceptions)) {
+    blocking("MPI_Comm_free", name, [&] { return MPI_Comm_free(&mpi); });
+  }
 }
 
 void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation) {
@@ -68,7 +71,7 @@ void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operatio
 Communicator::Communicator(MPI_Comm comm, std::string name) {
   detail::watched_barrier(comm, name, "duplicate");
   MPI_Comm copy = MPI_COMM_NULL;
-  detail::check(MPI_Comm_dup(comm, &copy), "MPI_Comm_dup", name);
+  detail::check(blocking("MPI_Comm_dup", name, [&] { return MPI_Comm_dup(comm, &copy); }), "MPI_Comm_dup", name);
   state_ = std::make_shared<State>(copy, std::move(name), true);
 }
 
@@ -103,7 +106,9 @@ Communicator Communicator::split(int color, int key, std::string name) const {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   detail::watched_barrier(state_->mpi, state_->name, "split");
   MPI_Comm part = MPI_COMM_NULL;
-  detail::check(MPI_Comm_split(state_->mpi, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split", name);
+  detail::check(blocking("MPI_Comm_split", name,
+                         [&] { return MPI_Comm_split(state_->mpi, color < 0 ? MPI_UNDEFINED : color, key, &part); }),
+                "MPI_Comm_split", name);
   return adopt(part, std::move(name));
 }
 

@@ -1,6 +1,8 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
+#include <p3d/comm/gpu.hpp>
+#include <p3d/comm/launch.hpp>
 #include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agreement.hpp"
 #include "internal.hpp"
 #include "node_memory.hpp"
 #include "watchdog.hpp"
@@ -26,47 +29,67 @@ namespace p3d::comm {
 namespace {
 
 NodeShare the_node;
+int the_exit_code = static_cast<int>(base::ExitCode::run_failed);
 
 /// Ranks on this node, and the cores that they may use together (launchers often bind each rank to its own).
 NodeShare measure_node() {
   NodeShare node;
   MPI_Comm shared = MPI_COMM_NULL;
-  detail::check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared),
-                "MPI_Comm_split_type", "world");
+  detail::check(
+      blocking("MPI_Comm_split_type", "world",
+               [&] { return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared); }),
+      "MPI_Comm_split_type", "world");
 #if defined(__linux__)
   cpu_set_t cores;
   CPU_ZERO(&cores);
   sched_getaffinity(0, sizeof(cores), &cores);
-  detail::check(MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof(cores), MPI_BYTE, MPI_BOR, shared), "MPI_Allreduce", "node");
+  detail::check(blocking("MPI_Allreduce", "node",
+                         [&] { return MPI_Allreduce(MPI_IN_PLACE, &cores, sizeof(cores), MPI_BYTE, MPI_BOR, shared); }),
+                "MPI_Allreduce", "node");
   node.cores = std::max(1, CPU_COUNT(&cores));
 #else
   node.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 #endif
   MPI_Comm_size(shared, &node.ranks);
   MPI_Comm_rank(shared, &node.rank);
-  MPI_Comm_free(&shared);
+  blocking("MPI_Comm_free", "node", [&] { return MPI_Comm_free(&shared); });
   return node;
 }
 
 void finalize(int exit_code) {
   int size = 1, length = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";  // all its lines
   MPI_Get_library_version(library, &length);
   bool const doubtful = the_node.ranks < size && detail::finalize_may_hang(library);
   if (doubtful) detail::leave_finalize_after_a_while(exit_code);
-  MPI_Finalize();
+  detail::check(blocking("MPI_Finalize", "world", [] { return MPI_Finalize(); }), "MPI_Finalize", "world");
   if (doubtful) detail::stay_after_finalize();
+}
+
+/// Ends this process with ExitCode::bad_input; all ranks must come here. Collective when the world has several.
+[[noreturn]] void refuse(std::string const& text, bool speaks) {
+  constexpr int code = static_cast<int>(base::ExitCode::bad_input);
+  if (speaks) std::fputs(("p3d stops:\n" + text + "\n").c_str(), stderr);
+  std::fflush(stderr);
+  finalize(code);
+  std::exit(code);
 }
 
 }  // namespace
 
 NodeShare node_share() { return the_node; }
 
-Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_exceptions()) {
-  P3D_REQUIRE(!detail::mpi_runs(), "MPI is started once, by Environment");
+Environment::Environment(int& argc, char**& argv)
+    : exceptions_(std::uncaught_exceptions()), owner_(!detail::mpi_runs()) {
+  if (!owner_) return;
+  auto const words = detail::command_words(argc, argv);  // before MPI changes them
+  auto const launched = launch();
   int provided = MPI_THREAD_SINGLE;
-  detail::check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", "world");
+  {
+    BlockingCall const here("MPI_Init_thread", "world", std::max(wait_policy().start_s, wait_policy().timeout_s));
+    detail::check(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", "world");
+  }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   int rank = 0;
@@ -84,26 +107,32 @@ Environment::Environment(int& argc, char**& argv) : exceptions_(std::uncaught_ex
 #if defined(__linux__)
   prctl(PR_SET_TIMERSLACK, 1000UL);  // sleeps of 20 us last 20 us, not 70
 #endif
+  if (auto const text = detail::lonely(launched, size, library_version()); !text.empty()) {
+    refuse(text, launched.rank == 0);
+  }
+  if (auto const text = detail::different_words(words); !text.empty()) refuse(text, rank == 0);
   the_node = measure_node();
   set_wait_policy(make_wait_policy(wait_policy().timeout_s, the_node.ranks, the_node.cores));
   detail::open_watchdog();
 }
 
+int Environment::exit_code(int code) { return the_exit_code = code; }
+
 Environment::~Environment() {
-  if (!detail::mpi_runs()) return;
+  if (!owner_ || !detail::mpi_runs()) return;
   if (std::uncaught_exceptions() > exceptions_) {
     base::error_here("an exception ends this rank: ending all ranks");
     abort_all(static_cast<int>(base::ExitCode::run_failed));
   }
   try {
     detail::watched_barrier(MPI_COMM_WORLD, "world", "finalize");  // a rank that never comes is reported
+    detail::close_node_memory();
+    detail::close_watchdog();
+    finalize(the_exit_code);
   } catch (std::exception const& e) {
     base::error_here(e.what());
     abort_all(static_cast<int>(base::ExitCode::run_failed));
   }
-  detail::close_node_memory();
-  detail::close_watchdog();
-  finalize(exit_code_);
 }
 
 void abort_all(int exit_code) {

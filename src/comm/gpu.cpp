@@ -1,9 +1,9 @@
 // Asks the MPI library at hand. MPICH, Open MPI and their descendants offer functions for that, but under different
 // names and in different headers, or in none: they are looked up by name in the running program.
 
+#include <p3d/base/symbol.hpp>
 #include <p3d/comm/gpu.hpp>
 
-#include <dlfcn.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -23,11 +23,6 @@ constexpr std::array<Vendor, 3> vendors{{{"Cuda", {"MPIX_Query_cuda_support", nu
                                          {"HIP", {"MPIX_Query_hip_support", "MPIX_Query_rocm_support"}, 2},
                                          {"SYCL", {"MPIX_Query_ze_support", nullptr}, 1}}};
 
-template <class Function>
-Function* find(char const* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-}
-
 }  // namespace
 
 std::optional<bool> reaches_memory_of(std::string_view backend) {
@@ -37,9 +32,9 @@ std::optional<bool> reaches_memory_of(std::string_view backend) {
   std::optional<bool> answer;
   for (char const* const name : vendor->functions) {
     if (name == nullptr) continue;
-    if (auto* const query = find<int()>(name)) answer = answer.value_or(false) || query() != 0;
+    if (auto* const query = base::find_symbol<int()>(name)) answer = answer.value_or(false) || query() != 0;
   }
-  if (auto* const query = find<int(int, int*)>("MPIX_GPU_query_support")) {
+  if (auto* const query = base::find_symbol<int(int, int*)>("MPIX_GPU_query_support")) {
     int is_supported = 0;
     if (query(vendor->number, &is_supported) == MPI_SUCCESS) answer = answer.value_or(false) || is_supported != 0;
   }

@@ -65,8 +65,8 @@ void wait(Pending& pending);
 /// Runs the hooks and drops what was kept alive.
 void finish(Pending& pending);
 
-/// A barrier that the watchdog sees, before a call that is collective and blocking: when all ranks have arrived, the
-/// call itself cannot hang.
+/// A barrier that the watchdog sees, before a call that is collective and blocking: a rank that does not come to it is
+/// named in one table. (A rank that stops inside the call is blocking()'s affair.)
 void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation);
 
 /// Whether MPI_Finalize may never return with ranks on several nodes: by what MPI_Get_library_version says.

@@ -3,6 +3,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
 
@@ -71,8 +72,9 @@ Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
   std::vector<int> dims(n), periods(n, 0), coordinates(n);
   for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = axes_[i].size;
   MPI_Comm handle = MPI_COMM_NULL;
-  detail::check(MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle), "MPI_Cart_create",
-                parent.name());
+  detail::check(blocking("MPI_Cart_create", parent.name(),
+                         [&] { return MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle); }),
+                "MPI_Cart_create", parent.name());
   cart_ = Communicator::adopt(handle, "world");
   detail::check(MPI_Cart_coords(handle, cart_.rank(), ndims, coordinates.data()), "MPI_Cart_coords", "world");
   coordinates_.assign(coordinates.rbegin(), coordinates.rend());
@@ -88,20 +90,16 @@ Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
       remain[n - 1 - i] = static_cast<int>(mask >> i & 1);
       extent = extent || (remain[n - 1 - i] && axes_[i].size > 1);
     }
+    auto const name = subset_name(axes_, mask);
     MPI_Comm part = MPI_COMM_NULL;
     if (extent) {
-      detail::check(MPI_Cart_sub(handle, remain.data(), &part), "MPI_Cart_sub", "world");
+      detail::check(blocking("MPI_Cart_sub", name, [&] { return MPI_Cart_sub(handle, remain.data(), &part); }),
+                    "MPI_Cart_sub", name);
     } else {
-      detail::check(MPI_Comm_dup(MPI_COMM_SELF, &part), "MPI_Comm_dup", "self");
+      detail::check(blocking("MPI_Comm_dup", "self", [&] { return MPI_Comm_dup(MPI_COMM_SELF, &part); }),
+                    "MPI_Comm_dup", "self");
     }
-    subsets_[mask] = Communicator::adopt(part, subset_name(axes_, mask));
-  }
-
-  ends_.resize(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    if (axes_[i].size == 1) continue;
-    bool const end = coordinates_[i] == 0 || coordinates_[i] == axes_[i].size - 1;
-    ends_[i] = along(axes_[i].name).split(end ? 0 : -1, coordinates_[i], axes_[i].name + "-ends");
+    subsets_[mask] = Communicator::adopt(part, name);
   }
 }
 
@@ -124,13 +122,14 @@ void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) 
   detail::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size", "world");
   bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring &&
                             settings.algorithm != AllReduce::tree;
-  if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) open_node_memory(buffer_bytes);
+  if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) {
+    int groups = 1;
+    for (auto const& group : subsets_) groups += group.size() > 1 ? 1 : 0;
+    open_node_memory(buffer_bytes, groups);
+  }
   // The same order on all ranks.
   cart_.prepare(settings);
   for (auto& group : subsets_) group.prepare(settings);
-  for (auto& group : ends_) {
-    if (group.valid()) group.prepare(settings);
-  }
 }
 
 std::string Mesh::describe_all_reduce() const {
@@ -141,7 +140,5 @@ std::string Mesh::describe_all_reduce() const {
   }
   return base::join(parts, "; ");
 }
-
-Communicator& Mesh::ends(std::string const& axis) { return ends_[index_of(axes_, axis)]; }
 
 }  // namespace p3d::comm

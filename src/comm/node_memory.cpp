@@ -2,27 +2,29 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/all_reduce.hpp>
+#include <p3d/comm/wait.hpp>
 
+#include <fcntl.h>
 #include <mpi.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "bell.hpp"
 #include "internal.hpp"
+#include "shared_engine.hpp"
 
 namespace p3d::comm {
 
 namespace detail {
 namespace {
 
-// Address space; pages appear where a region is allocated.
-constexpr std::size_t bytes_for_regions = std::size_t{64} << 20;
 constexpr std::size_t page = 4096;
+constexpr int spare_groups = 8;  ///< beside a mesh: of the trainer, and those that others have not yet left
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
@@ -48,22 +50,28 @@ struct NodeMemory {
 NodeMemory the_memory;
 int ranks_per_node = 0;  // by a test
 
-/// Pages that are there before anybody writes: a full /dev/shm is an answer then, not a bus error. Zeroes them.
+/// Pages that are there before anybody writes: a full /dev/shm is an answer then, not a bus error. Zeroes them. The
+/// system writes them for us: where it finds no room it says so, whatever other ranks take meanwhile and whatever the
+/// kernel's age.
 bool make_present(std::byte* begin, std::size_t bytes) {
-#if defined(MADV_POPULATE_WRITE)
-  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) {
-    std::memset(begin, 0, bytes);
-    return true;
+  int const zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  if (zeros < 0) return false;
+  constexpr std::size_t most_at_once = std::size_t{1} << 30;
+  std::size_t done = 0;
+  while (done < bytes) {
+    auto const n = ::read(zeros, begin + done, std::min(bytes - done, most_at_once));
+    if (n > 0) {
+      done += static_cast<std::size_t>(n);
+    } else if (n == 0 || errno != EINTR) {
+      break;
+    }
   }
-  if (errno != EINVAL) {
-    madvise(begin, bytes, MADV_REMOVE);  // what appeared before there was no more
-    return false;
-  }  // an older kernel does not know the advice
+  ::close(zeros);
+  if (done == bytes) return true;
+#if defined(MADV_REMOVE)
+  madvise(begin, bytes, MADV_REMOVE);  // what appeared before there was no more
 #endif
-  struct statvfs files {};
-  if (statvfs("/dev/shm", &files) == 0 && files.f_bavail * files.f_frsize < 2 * bytes) return false;
-  std::memset(begin, 0, bytes);
-  return true;
+  return false;
 }
 
 void reclaim() {
@@ -84,28 +92,44 @@ void reclaim() {
   }
 }
 
+/// The least of all ranks' values.
+void agree(std::int32_t& good, MPI_Comm comm) {
+  check(blocking("MPI_Allreduce", "node",
+                 [&] { return MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, comm); }),
+        "MPI_Allreduce", "node");
+}
+
+std::byte* whole_page(void* begin) {
+  auto const skip = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
+  return static_cast<std::byte*>(begin) + skip;
+}
+
 /// The window's parts by rank; empty with `fault` set when there is no window.
-void open_window(NodeMemory& memory, std::size_t buffer_bytes) {
+void open_window(NodeMemory& memory) {
   int size = 1;
   MPI_Comm_size(memory.comm, &size);
   void* own = nullptr;
-  memory.bytes = bytes_for_regions + buffer_bytes;
-  int const code =
-      MPI_Win_allocate_shared(static_cast<MPI_Aint>(memory.bytes), 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
+  // Some libraries begin a part inside a page: a page more than is used, and everybody rounds up alike, since the
+  // window itself begins at a page in every process.
+  auto const bytes = static_cast<MPI_Aint>(memory.bytes + page);
+  int const code = blocking("MPI_Win_allocate_shared", "node", [&] {
+    return MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
+  });
   std::int32_t good = code == MPI_SUCCESS ? 1 : 0;
-  check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
+  agree(good, memory.comm);
   if (good == 0) {
     memory.fault = "MPI_Win_allocate_shared fails here: is /dev/shm missing, full or very small?";
     return;
   }
   // Plain loads and stores with C++ atomics, inside one epoch that lasts as long as the window.
-  check(MPI_Win_lock_all(MPI_MODE_NOCHECK, memory.window), "MPI_Win_lock_all", "node");
+  check(blocking("MPI_Win_lock_all", "node", [&] { return MPI_Win_lock_all(MPI_MODE_NOCHECK, memory.window); }),
+        "MPI_Win_lock_all", "node");
   for (int rank = 0; rank < size; ++rank) {
-    MPI_Aint bytes = 0;
+    MPI_Aint bytes_there = 0;
     int unit = 1;
     void* part = nullptr;
-    check(MPI_Win_shared_query(memory.window, rank, &bytes, &unit, &part), "MPI_Win_shared_query", "node");
-    memory.parts.push_back(static_cast<std::byte*>(part));
+    check(MPI_Win_shared_query(memory.window, rank, &bytes_there, &unit, &part), "MPI_Win_shared_query", "node");
+    memory.parts.push_back(whole_page(part));
   }
 }
 
@@ -115,10 +139,10 @@ void close_node_memory() {
   auto& memory = the_memory;
   close_bells();
   if (memory.window != MPI_WIN_NULL) {
-    MPI_Win_unlock_all(memory.window);
-    MPI_Win_free(&memory.window);
+    blocking("MPI_Win_unlock_all", "node", [&] { return MPI_Win_unlock_all(memory.window); });
+    blocking("MPI_Win_free", "node", [&] { return MPI_Win_free(&memory.window); });
   }
-  if (memory.comm != MPI_COMM_NULL) MPI_Comm_free(&memory.comm);
+  if (memory.comm != MPI_COMM_NULL) blocking("MPI_Comm_free", "node", [&] { return MPI_Comm_free(&memory.comm); });
   memory = {};
 }
 
@@ -142,10 +166,16 @@ std::int64_t allocate_region(std::size_t bytes) {
   for (auto& piece : the_memory.free) {
     if (piece.end - piece.begin < bytes) continue;
     auto const begin = piece.begin;
-    if (!make_present(own_node_memory() + begin, bytes)) return 0;
+    if (!make_present(own_node_memory() + begin, bytes)) {
+      the_memory.fault = "no memory is left in /dev/shm";
+      return 0;
+    }
     piece.begin += bytes;
+    the_memory.fault.clear();
     return static_cast<std::int64_t>(begin);
   }
+  the_memory.fault =
+      "what was reserved at start is used up: more groups of ranks than were told of (comm::open_node_memory)";
   return 0;
 }
 
@@ -163,9 +193,11 @@ void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint
 }  // namespace detail
 
 SharedBuffer::SharedBuffer(std::size_t bytes) : bytes_(bytes) {
-  // Half of what is left at most: other programs need room there too.
+  // Half of what is left at most, with what the other ranks of the node take at the same time: MPI and other programs
+  // need room there too, and take it without asking.
   struct statvfs files {};
-  if (bytes == 0 || statvfs("/dev/shm", &files) != 0 || files.f_bavail * files.f_frsize / 2 < bytes) return;
+  auto const ranks = static_cast<std::size_t>(std::max(1, node_share().ranks));
+  if (bytes == 0 || statvfs("/dev/shm", &files) != 0 || files.f_bavail * files.f_frsize / 2 / ranks < bytes) return;
   offset_ = detail::allocate_region(bytes);
 }
 
@@ -184,7 +216,7 @@ SharedBuffer::~SharedBuffer() {
 
 void* SharedBuffer::data() const { return offset_ == 0 ? nullptr : detail::own_node_memory() + offset_; }
 
-void open_node_memory(std::size_t buffer_bytes) {
+void open_node_memory(std::size_t buffer_bytes, int groups) {
   using namespace detail;
   auto& memory = the_memory;
   if (memory.tried) return;
@@ -193,24 +225,28 @@ void open_node_memory(std::size_t buffer_bytes) {
   int world_rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   watched_barrier(MPI_COMM_WORLD, "world", "open node memory");
-  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &memory.comm),
+  check(blocking(
+            "MPI_Comm_split_type", "world",
+            [&] { return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &memory.comm); }),
         "MPI_Comm_split_type", "world");
   MPI_Comm_set_errhandler(memory.comm, MPI_ERRORS_RETURN);
   int rank = 0;
   MPI_Comm_rank(memory.comm, &rank);
   std::int64_t first = world_rank;
-  check(MPI_Bcast(&first, 1, MPI_INT64_T, 0, memory.comm), "MPI_Bcast", "node");
+  check(blocking("MPI_Bcast", "node", [&] { return MPI_Bcast(&first, 1, MPI_INT64_T, 0, memory.comm); }), "MPI_Bcast",
+        "node");
   memory.place = {first, rank};
-  open_window(memory, whole_pages(buffer_bytes));
+  // Address space; pages appear where a region is allocated.
+  auto const region = whole_pages(SharedEngine::region_bytes({}));
+  memory.bytes = page + static_cast<std::size_t>(groups + spare_groups) * region + whole_pages(buffer_bytes);
+  open_window(memory);
   std::int32_t good = 0;
   if (!memory.parts.empty()) {
-    auto* const own = memory.parts[static_cast<std::size_t>(rank)];
-    auto const skip = (page - reinterpret_cast<std::uintptr_t>(own) % page) % page;
-    if (skip == 0 && make_present(own, page)) good = 1;
+    if (make_present(memory.parts[static_cast<std::size_t>(rank)], page)) good = 1;
     memory.free.push_back({page, memory.bytes});
   }
   // Nobody rings before every bell is there; and all or none have one.
-  check(MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, memory.comm), "MPI_Allreduce", "node");
+  agree(good, memory.comm);
   if (good == 0) {
     memory.parts.clear();
     if (memory.fault.empty()) memory.fault = "no memory is left in /dev/shm";

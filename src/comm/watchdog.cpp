@@ -2,15 +2,18 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/comm/launch.hpp>
 #include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <deque>
 #include <limits>
+#include <map>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -49,8 +52,9 @@ struct Watchdog {
   int rank = 0;
   int size = 1;
   InWait const* wait = nullptr;
-  std::int64_t step = -1;
-  char const* action = "";
+  // Also read by the thread that watches over blocking calls.
+  std::atomic<std::int64_t> step{-1};
+  std::atomic<char const*> action{""};
   std::int64_t questions = 0;                            ///< asked by this rank
   int other_reporter = std::numeric_limits<int>::max();  ///< lowest other rank that has timed out and asks
   // Messages on their way, with their buffers: deques, so that these stay where they are.
@@ -81,7 +85,7 @@ Answer own_state() {
   Answer state;
   state.rank = dog.rank;
   state.step = dog.step;
-  copy_text(state.action, dog.action);
+  copy_text(state.action, dog.action.load());
   if (dog.wait != nullptr) {
     auto const& pending = dog.wait->pending();
     state.waiting = 1;
@@ -97,10 +101,16 @@ Answer own_state() {
   return state;
 }
 
+/// "step 12, 2F0".
+std::string place(std::int64_t step, char const* action) {
+  std::string out = step >= 0 ? fmt::format("step {}", step) : std::string("before the first step");
+  if (action[0] != '\0') out += fmt::format(", {}", action);
+  return out;
+}
+
 /// "step 12, 2F0: waited 2.0 s for all_reduce #17 of 'tp'".
 std::string describe(Answer const& state) {
-  std::string out = state.step >= 0 ? fmt::format("step {}", state.step) : std::string("before the first step");
-  if (state.action[0] != '\0') out += fmt::format(", {}", state.action);
+  std::string out = place(state.step, state.action);
   if (!state.waiting) return out + ": not in a wait";
   out += fmt::format(": waited {:.1f} s for {} #{} of '{}'", state.seconds, state.operation, state.sequence,
                      state.communicator);
@@ -124,6 +134,14 @@ void drop_sent(Messages& messages) {
 void pause() {
   timespec const time{0, 2000000};
   nanosleep(&time, nullptr);
+}
+
+/// A message that has been seen to arrive.
+template <class Message>
+bool receive(Message& message, int source, int tag) {
+  return blocking("MPI_Recv", "watchdog", [&] {
+           return MPI_Recv(&message, sizeof(message), MPI_BYTE, source, tag, dog.comm, MPI_STATUS_IGNORE);
+         }) == MPI_SUCCESS;
 }
 
 /// Answers questions for `seconds`.
@@ -157,8 +175,7 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     MPI_Status status;
     while (MPI_Iprobe(MPI_ANY_SOURCE, answer_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
       Answer answer;
-      if (MPI_Recv(&answer, sizeof(answer), MPI_BYTE, status.MPI_SOURCE, answer_tag, dog.comm, &status) != MPI_SUCCESS)
-        break;
+      if (!receive(answer, status.MPI_SOURCE, answer_tag)) break;
       if (answer.question != number) continue;  // late, to an earlier question
       auto& place = answers[static_cast<std::size_t>(status.MPI_SOURCE)];
       if (place.waiting < 0) --missing;
@@ -169,12 +186,29 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   return answers;
 }
 
+/// By rank: what the system says of the silent ranks of this node.
+std::map<int, std::string> silent_processes() {
+  std::map<int, std::string> found;
+  for (auto const& process : node_processes()) {
+    if (process.ended) continue;
+    found[process.rank] = fmt::format("process {} {}", process.process, process.stopped ? "is stopped" : "runs");
+  }
+  return found;
+}
+
 std::string table(std::vector<Answer> const& answers) {
   std::string out;
+  auto const processes = silent_processes();
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
     if (rank > 0) out += '\n';
     out += fmt::format("rank {}: ", rank);
-    out += answers[rank].waiting < 0 ? std::string("no answer: stopped, dead or computing") : describe(answers[rank]);
+    if (answers[rank].waiting >= 0) {
+      out += describe(answers[rank]);
+      continue;
+    }
+    auto const process = processes.find(static_cast<int>(rank));
+    out += "no answer: stopped, dead or computing";
+    if (process != processes.end()) out += fmt::format(" ({})", process->second);
   }
   return out;
 }
@@ -205,7 +239,8 @@ std::string missing_from(Pending const& pending, std::vector<Answer> const& answ
 }  // namespace
 
 void open_watchdog() {
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &dog.comm), "MPI_Comm_dup", "watchdog");
+  check(blocking("MPI_Comm_dup", "watchdog", [] { return MPI_Comm_dup(MPI_COMM_WORLD, &dog.comm); }), "MPI_Comm_dup",
+        "watchdog");
   MPI_Comm_set_errhandler(dog.comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(dog.comm, &dog.rank);
   MPI_Comm_size(dog.comm, &dog.size);
@@ -219,8 +254,10 @@ void close_watchdog() {
   for (auto& [request, question] : dog.asked) {
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
-  if (dog.comm != MPI_COMM_NULL) MPI_Comm_free(&dog.comm);
+  if (dog.comm != MPI_COMM_NULL) blocking("MPI_Comm_free", "watchdog", [] { return MPI_Comm_free(&dog.comm); });
 }
+
+std::string activity() { return place(dog.step, dog.action); }
 
 InWait::InWait(Pending const& pending) : pending_(pending), outer_(dog.wait) { dog.wait = this; }
 InWait::~InWait() { dog.wait = outer_; }
@@ -233,7 +270,7 @@ void answer_questions() {
   while (MPI_Iprobe(MPI_ANY_SOURCE, question_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
     Question question{};
     int const asker = status.MPI_SOURCE;
-    if (MPI_Recv(&question, sizeof(question), MPI_BYTE, asker, question_tag, dog.comm, &status) != MPI_SUCCESS) return;
+    if (!receive(question, asker, question_tag)) return;
     if (question.timed_out) dog.other_reporter = std::min(dog.other_reporter, asker);
     auto& [request, answer] = dog.answers.emplace_back(MPI_REQUEST_NULL, own_state());
     answer.question = question.number;

@@ -27,6 +27,9 @@ private:
   InWait const* outer_;
 };
 
+/// What set_activity() was told: "step 12, 2F0". From any thread.
+std::string activity();
+
 /// Answers the questions that have arrived. Cheap when there are none: one MPI_Iprobe.
 void answer_questions();
 

@@ -1,6 +1,7 @@
 #include "config/divide.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace p3d::config {
 

@@ -3,6 +3,7 @@
 #include <p3d/config/parse.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
 
@@ -10,7 +11,7 @@ namespace p3d::config {
 
 std::string format(std::vector<Fault> const& faults) {
   if (faults.empty()) return "";
-  std::string out = fmt::format("the input has {} fault{}\n", faults.size(), faults.size() == 1 ? "" : "s");
+  std::string out = fmt::format("the input has {}\n", base::counted(static_cast<std::int64_t>(faults.size()), "error"));
   int number = 0;
   for (auto const& fault : faults) {
     out += fmt::format("\n{}. {}\n", ++number, fault.key.empty() ? "the input as a whole" : fault.key);

@@ -1,5 +1,7 @@
 #include "config/input.hpp"
 
+#include "config/nesting.hpp"
+
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
@@ -20,6 +22,12 @@ std::string printable(std::string text) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   }
   return text;
+}
+
+/// A name as a message shows it: quoted where it would not be seen.
+std::string shown_name(std::string const& name) {
+  return name.find_first_not_of(" \t\r\n") == std::string::npos ? fmt::format("the key \"{}\"", printable(name))
+                                                                : printable(name);
 }
 
 std::string line_of(std::string_view text, std::size_t number) {
@@ -53,6 +61,7 @@ std::string similar_key(std::string const& section, std::string const& name) {
   return "";
 }
 
+constexpr std::size_t most_unknown = 100;
 constexpr char const* no_idea = "remove it; p3d --help-input lists all sections and keys";
 
 /// Remembers the key that was meant, and asks.
@@ -81,6 +90,7 @@ std::string ask_for_section(std::string const& name, toml::table const& table, I
 
 void read_section(std::string const& section, toml::table const& table, Input& input, FaultList& faults) {
   for (auto const& [key, node] : table) {
+    if (faults.size() >= most_unknown) break;  // a text of another kind; each costs a search for what was meant
     std::string const name(key.str());
     if (auto const* known = find_key(section + "." + name)) {
       input.entries.push_back({.key = known, .node = &node, .override_text = ""});
@@ -90,7 +100,7 @@ void read_section(std::string const& section, toml::table const& table, Input& i
     faults.add(FaultList::in_file(at), {.key = section + "." + name,
                                         .where = position_text(input.name, at),
                                         .expected = expected_key(section),
-                                        .found = name,
+                                        .found = shown_name(name),
                                         .fix = ask_for(section, name, true, input)});
   }
 }
@@ -104,6 +114,7 @@ std::string fix_of_syntax(std::string_view problem) {
 
 /// The value of an override: TOML, or else a bare word, which must not look like broken TOML.
 bool read_value(std::string const& text, toml::table& out) {
+  if (too_deep_at_line(text) > 0) return false;
   auto const parse = [&](std::string const& value) {
     try {
       out = toml::parse(std::string_view("v = " + value));
@@ -143,6 +154,15 @@ std::string Input::place_of_section(std::string_view section) const {
 }
 
 void read_document(std::string_view text, Input& input, FaultList& faults) {
+  if (int const line = too_deep_at_line(text); line > 0) {
+    input.readable = false;
+    faults.add(0, {.key = "",
+                   .where = fmt::format("{}:{}", input.name, line),
+                   .expected = fmt::format("lists, tables and dotted keys nested at most {} deep", deepest_nesting),
+                   .found = "deeper ones",
+                   .fix = "correct this line: a section has keys, and a key a value or a list of values"});
+    return;
+  }
   try {
     input.document = toml::parse(text);
   } catch (toml::parse_error const& error) {
@@ -158,6 +178,7 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
     return;
   }
   for (auto const& [key, node] : input.document) {
+    if (faults.size() >= most_unknown) break;
     std::string const name(key.str());
     bool const known = !keys_of(name).empty();
     if (known && node.is_table()) {
@@ -202,7 +223,7 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
     } else if (!key) {
       auto const section = dot == std::string::npos ? std::string() : name.substr(0, dot);
       fault.expected = expected_key(section);
-      fault.found = fault.key;
+      fault.found = shown_name(name);
       fault.fix = ask_for(section, dot == std::string::npos ? name : name.substr(dot + 1), false, input);
     } else {
       Entry entry{.key = key, .node = nullptr, .override_text = shown, .override_index = i};

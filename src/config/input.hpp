@@ -24,6 +24,7 @@ public:
   static Order between_keys() { return Order{1} << 63; }
 
   void add(Order order, Fault fault) { items_.emplace_back(order, std::move(fault)); }
+  std::size_t size() const { return items_.size(); }
   std::vector<Fault> sorted() const;
 
 private:

@@ -6,6 +6,9 @@
 
 #include <p3d/base/schedule_names.hpp>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -13,9 +16,27 @@ namespace p3d::config {
 
 namespace {
 
+/// The name becomes part of paths.
+MaybeMismatch read_run_name(toml::node const& node, std::string const&, Config& config) {
+  std::string name;
+  if (auto mismatch = read_string(node, false, name)) return mismatch;
+  auto const unseen = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+  if (name.size() > limits::name)
+    return Mismatch{&node, base::counted(static_cast<std::int64_t>(name.size()), "character"), "choose a shorter name"};
+  if (name == "." || name == ".." || name.find('/') != std::string::npos)
+    return Mismatch{&node, toml_string(name),
+                    "choose a plain name; run.output_dir and checkpoint.dir say in which folders files go"};
+  if (std::any_of(name.begin(), name.end(), unseen) || name.find_first_not_of(' ') == std::string::npos)
+    return Mismatch{&node, toml_string(name), "choose a name that can be read, without line breaks"};
+  config.run.name = name;
+  return {};
+}
+
 void add_run(std::vector<Key>& table) {
   Section<Run> s(table, "run", &Config::run);
-  s.string("name", &Run::name, false, "name of the run, for messages and the default output folder");
+  s.add("name", fmt::format("string of 1 to {} characters without '/', not \".\" or \"..\"", limits::name),
+        "name of the run, for messages, the default output folder and the files of checkpoints", nullptr, read_run_name,
+        [](Config const& config) { return toml_string(config.run.name); });
   s.integer("seed", &Run::seed, {0}, "seed of weights, data order and dropout");
   s.integer("steps", &Run::steps, {1, limits::steps}, "optimizer steps");
   s.output_path("output_dir", &Run::output_dir, "folder for results, relative to the current directory",
@@ -66,17 +87,16 @@ void add_model(std::vector<Key>& table) {
   s.flag("tied_embeddings", &Model::tied_embeddings, "the output layer shares the embedding's weights");
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");
-  s.number("rope_theta", &Model::rope_theta, {.min_open = true}, "base of the rotary frequencies");
-  s.number("norm_eps", &Model::norm_eps, {.min_open = true}, "added to the variance in norms");
+  s.number("rope_theta", &Model::rope_theta, {.max = 1e12, .min_open = true}, "base of the rotary frequencies");
+  s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 
 void add_parallel(std::vector<Key>& table) {
   Section<Parallel> s(table, "parallel", &Config::parallel);
-  s.integer("dp", &Parallel::dp, {1, limits::axis}, "data-parallel size: copies of the model", "ranks / (tp x pp)");
+  s.integer("dp", &Parallel::dp, {1, limits::axis}, "data-parallel size: replicas of the model", "ranks / (tp x pp)");
   s.integer("tp", &Parallel::tp, {1, limits::axis}, "tensor-parallel size: each layer is split over so many ranks");
   s.integer("pp", &Parallel::pp, {1, limits::axis}, "pipeline-parallel size: stages of consecutive layers");
-  s.name("order", &Parallel::order, {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"},
-         "axes of the mesh, neighbouring ranks first");
+  s.name("order", &Parallel::order, mesh_orders(), "axes of the mesh, neighbouring ranks first");
 }
 
 void add_batch(std::vector<Key>& table) {
@@ -84,7 +104,8 @@ void add_batch(std::vector<Key>& table) {
   s.integer("micro", &Batch::micro, {1, limits::axis}, "sequences in a microbatch");
   s.integer("global", &Batch::global, {1, limits::batch}, "sequences per step over all ranks; a multiple of micro x dp",
             "micro x microbatches x dp");
-  s.integer("microbatches", &Batch::microbatches, {1, limits::axis}, "microbatches per step on each data-parallel copy",
+  s.integer("microbatches", &Batch::microbatches, {1, limits::axis},
+            "microbatches per step on each data-parallel replica",
             "global / (micro x dp); without global: parallel.pp");
 }
 
@@ -148,7 +169,7 @@ void add_pipeline(std::vector<Key>& table) {
         auto const& path = config.pipeline.file;
         return toml_string(path.empty() ? "" : absolute_path(path, ""));
       });
-  s.number("max_memory", &Pipeline::max_memory, {},
+  s.number("max_memory", &Pipeline::max_memory, {.max = 1e9},
            "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
   s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",
         "how layers are dealt to stages: cost counts the head and may leave the ends without layers; a list has one "
@@ -200,26 +221,25 @@ void add_optimizer(std::vector<Key>& table) {
   Section<Optimizer> s(table, "optimizer", &Config::optimizer);
   NumberRange const below_one{.max = 1.0, .max_open = true};
   s.choice("type", &Optimizer::type, {OptimizerType::adamw, OptimizerType::sgd}, "update rule");
-  s.number("lr", &Optimizer::lr, {}, "highest learning rate");
-  s.number("min_lr", &Optimizer::min_lr, {}, "learning rate at the last step; at most lr", "lr / 10");
+  s.number("lr", &Optimizer::lr, {.max = 1e6}, "highest learning rate");
+  s.number("min_lr", &Optimizer::min_lr, {.max = 1e6}, "learning rate of the last step; at most lr", "lr / 10");
   s.choice("lr_schedule", &Optimizer::lr_schedule, {LrSchedule::cosine, LrSchedule::linear, LrSchedule::constant},
            "from lr, after the warm-up, down to min_lr");
   s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; may outlast the run");
   s.number("beta1", &Optimizer::beta1, below_one, "decay of the first moment");
   s.number("beta2", &Optimizer::beta2, below_one, "decay of the second moment");
-  s.number("eps", &Optimizer::eps, {.min_open = true}, "added to the root of the second moment");
-  s.number("weight_decay", &Optimizer::weight_decay, {}, "decoupled; not on biases and norms");
-  s.number("grad_clip", &Optimizer::grad_clip, {}, "largest global norm of the gradient; 0: no clipping");
+  s.number("eps", &Optimizer::eps, {.max = 1.0, .min_open = true}, "added to the root of the second moment");
+  s.number("weight_decay", &Optimizer::weight_decay, {.max = 1e6}, "decoupled; not on biases and norms");
+  s.number("grad_clip", &Optimizer::grad_clip, {.max = 1e30}, "largest global norm of the gradient; 0: no clipping");
 }
 
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
-  s.number("timeout_s", &Comm::timeout_s, {.min_open = true}, "seconds after which a wait ends the run with a report");
-  s.number("bucket_mb", &Comm::bucket_mb, {.min_open = true},
+  s.number("timeout_s", &Comm::timeout_s, {.max = 3.6e7, .min_open = true},
+           "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
+  s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
-  s.choice("allreduce", &Comm::allreduce,
-           {AllReduce::automatic, AllReduce::mpi, AllReduce::ring, AllReduce::tree, AllReduce::hierarchical,
-            AllReduce::shared},
+  s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
@@ -229,7 +249,7 @@ void add_sample(std::vector<Key>& table) {
   Section<Sample> s(table, "sample", &Config::sample);
   s.integer("tokens", &Sample::tokens, {0, limits::width}, "tokens drawn from the model at the end; 0: none");
   s.string("prompt", &Sample::prompt, true, "text to continue");
-  s.number("temperature", &Sample::temperature, {}, "0: always the most likely token");
+  s.number("temperature", &Sample::temperature, {.max = 1e6}, "0: always the most likely token");
 }
 
 MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {
@@ -268,10 +288,14 @@ void add_checkpoint(std::vector<Key>& table) {
         return mismatch;
       },
       [](Config const& config) { return toml_string(config.checkpoint.resume); });
-  s.choice("load", &Checkpoint::load, {Load::all, Load::weights},
-           "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning)");
+  s.choice(
+      "load", &Checkpoint::load, {Load::all, Load::weights},
+      "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning; the same command "
+      "again goes on from that run's own newest checkpoint)");
+  s.flag("at_start", &Checkpoint::at_start, "write one of step 0 too, before the first step");
   s.flag("async", &Checkpoint::async,
-         "write while training goes on, from a copy in host memory; false: collective MPI-IO");
+         "write while training goes on, from a copy in host memory, every rank its share; false: training waits while "
+         "rank 0 writes for all (no copy; for NFS)");
   s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
   s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on},
            "what to do when a checkpoint cannot be written");

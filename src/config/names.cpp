@@ -6,6 +6,11 @@
 
 namespace p3d::config {
 
+std::vector<std::string> const& mesh_orders() {
+  static std::vector<std::string> const orders{"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
+  return orders;
+}
+
 char const* to_string(Precision v) {
   switch (v) {
     case Precision::fp64: return "fp64";
@@ -77,18 +82,6 @@ char const* to_string(GpuAware v) {
     case GpuAware::automatic: return "auto";
     case GpuAware::on: return "on";
     case GpuAware::off: return "off";
-  }
-  return "?";
-}
-
-char const* to_string(AllReduce v) {
-  switch (v) {
-    case AllReduce::automatic: return "auto";
-    case AllReduce::mpi: return "mpi";
-    case AllReduce::ring: return "ring";
-    case AllReduce::tree: return "tree";
-    case AllReduce::hierarchical: return "hierarchical";
-    case AllReduce::shared: return "shared";
   }
   return "?";
 }

@@ -1,18 +1,16 @@
 #include <p3d/config/parse.hpp>
 
 #include "config/files.hpp"
+#include "config/limits.hpp"
 #include "config/presets.hpp"
 #include "config/rules.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text_file.hpp>
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 namespace p3d::config {
 
@@ -77,6 +75,7 @@ ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
     derive(config, sources, num_ranks);
     Check const check{config, sources, num_ranks, faults};
     check_model(check);
+    check_size(check);
     check_parallel(check);
     check_pipeline(check);
     check_data(check);
@@ -97,14 +96,14 @@ std::string read_file(std::string const& path, Input& input, FaultList& faults) 
     fault.found = full + " is a folder";
     fault.fix = "name the .toml file in it";
   } else {
-    std::ifstream file(full, std::ios::binary);
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    if (file) return text;
-    auto const missing = !fs::exists(full, ignored);
-    fault.found = missing ? fmt::format("no file {}", full) : fmt::format("{}: {}", full, std::strerror(errno));
-    fault.fix = missing ? fmt::format("correct the path{}; the current directory is {}", similar_file(full),
-                                      absolute_path("", ""))
-                        : "make it readable";
+    try {
+      return base::read_text_file(full, fault.expected, path, limits::input_bytes);
+    } catch (base::Error const& e) {
+      fault.found = e.text().found;
+      fault.fix = e.text().fix;
+      if (!fs::exists(full, ignored))
+        fault.fix += fmt::format("{}; the current directory is {}", similar_file(full), absolute_path("", ""));
+    }
   }
   input.readable = false;
   faults.add(0, std::move(fault));

@@ -29,9 +29,10 @@ struct Check {
 };
 
 void check_model(Check const& check);       ///< sizes of the model, and their division over tp
+void check_size(Check const& check);        ///< sizes whose products would not fit into any memory, or into 64 bits
 void check_parallel(Check const& check);    ///< the mesh, the batch over it, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
 void check_data(Check const& check);        ///< files, vocabulary, learning rate
-void check_checkpoint(Check const& check);  ///< resume and load, the name of the files
+void check_checkpoint(Check const& check);  ///< resume and load
 
 }  // namespace p3d::config

@@ -18,7 +18,8 @@ void check_resume(Check const& c) {
   if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
     c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
             fmt::format("resume = \"{}\"", resume),
-            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\", or checkpoint.load = \"all\"");
+            "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\" (a run that was stopped goes on by the same command), or "
+            "checkpoint.load = \"all\"");
   }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
@@ -27,19 +28,18 @@ void check_resume(Check const& c) {
   }
 }
 
-void check_name(Check const& c) {
-  if (!c.known({"run.name", "checkpoint.every"}) || !c.config.checkpoint.on()) return;
-  if (c.config.run.name.find('/') == std::string::npos) return;
-  c.fault({"run.name", "checkpoint.every"}, "a run.name without '/': checkpoints are called <run.name>-<step>.h5",
-          fmt::format("\"{}\"", c.config.run.name),
-          "rename the run; checkpoint.dir and run.output_dir say where files go");
+void check_at_start(Check const& c) {
+  if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
+  if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;
+  c.fault({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
+          "checkpoint.every = 0", "set checkpoint.every, or checkpoint.at_start = false");
 }
 
 }  // namespace
 
 void check_checkpoint(Check const& check) {
+  check_at_start(check);
   check_resume(check);
-  check_name(check);
 }
 
 }  // namespace p3d::config

@@ -38,15 +38,15 @@ void check_heads(Check const& c) {
 /// tp must divide heads, kv_heads and ffn; the sizes of tp offered suit all three.
 void check_tensor_parallel(Check const& c) {
   if (!c.known({"parallel.tp"})) return;
-  struct Row {
+  struct DividedSize {
     char const* key;
     std::int64_t size;
     char const* what;
   };
   auto const& m = c.config.model;
-  Row const rows[] = {{"model.heads", m.heads, "whole heads"},
-                      {"model.kv_heads", m.kv_heads, "whole heads of keys and values"},
-                      {"model.ffn", m.ffn, "equal parts of the feed-forward layer"}};
+  DividedSize const rows[] = {{"model.heads", m.heads, "whole heads"},
+                              {"model.kv_heads", m.kv_heads, "whole heads of keys and values"},
+                              {"model.ffn", m.ffn, "equal parts of the feed-forward layer"}};
   std::int64_t const tp = c.config.parallel.tp;
   std::int64_t common = 0;
   for (auto const& row : rows) {

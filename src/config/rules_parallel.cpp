@@ -2,6 +2,8 @@
 #include "config/limits.hpp"
 #include "config/rules.hpp"
 
+#include <p3d/base/text.hpp>
+
 #include <fmt/format.h>
 
 #include <limits>
@@ -12,7 +14,8 @@ namespace p3d::config {
 namespace {
 
 std::string start(std::vector<std::int64_t> const& ranks) {
-  return fmt::format("start {0} ranks (srun -n {1} p3d ... or mpiexec -n {1} p3d ...)", one_of(ranks), ranks.back());
+  return fmt::format("start {0} {2} (srun -n {1} p3d ... or mpiexec -n {1} p3d ...)", one_of(ranks), ranks.back(),
+                     ranks.back() == 1 ? "rank" : "ranks");
 }
 
 /// Those of the keys that were written.
@@ -35,14 +38,14 @@ void check_mesh(Check const& c) {
   std::int64_t const below = std::int64_t{p.tp} * p.pp;
   if (!c.known({"parallel.dp"})) {
     if (c.sources.lost("parallel.dp")) return;  // else it would follow from the others, but they do not let it
-    c.fault(given(c, {"parallel.tp", "parallel.pp"}), "a number of ranks divisible by tp x pp; the quotient is dp",
-            fmt::format("tp {} x pp {} = {}, but the run has {} rank{}", p.tp, p.pp, below, c.num_ranks,
-                        c.num_ranks == 1 ? "" : "s"),
-            start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(below, c.num_ranks));
+    c.fault(
+        given(c, {"parallel.tp", "parallel.pp"}), "a number of ranks divisible by tp x pp; the quotient is dp",
+        fmt::format("tp {} x pp {} = {}, but the run has {}", p.tp, p.pp, below, base::counted(c.num_ranks, "rank")),
+        start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(below, c.num_ranks));
     return;
   }
   std::int64_t const product = p.dp * below;
-  auto const product_text = fmt::format("dp {} x tp {} x pp {} = {} ranks", p.dp, p.tp, p.pp, product);
+  auto const product_text = fmt::format("dp {} x tp {} x pp {} = {}", p.dp, p.tp, p.pp, base::counted(product, "rank"));
   auto const where = given(c, {"parallel.dp", "parallel.tp", "parallel.pp"});
   if (product > std::numeric_limits<int>::max()) {
     c.fault(where, "at most 2147483647 ranks", product_text, "choose smaller sizes");

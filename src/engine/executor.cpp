@@ -22,7 +22,7 @@ int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage +
 
 /// What one pass over the program carries along.
 template <class T>
-struct Executor<T>::Run {
+struct Executor<T>::ProgramRun {
   schedule::Program const& program;
   bool training;
   double loss_scale;
@@ -62,11 +62,15 @@ std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::
 }
 
 template <class T>
-double Executor<T>::run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale,
+double Executor<T>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
                         Hooks const& hooks) {
+  P3D_REQUIRE(proved.execution() == (schedule::Execution{.rendezvous = true, .sends_in_flight = sends_in_flight}),
+              "the program is proved for what the executor does");
+  schedule::Program const& program = proved;
+  bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const& known = details(program);
-  Run run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
+  ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
   if (run.recorder) run.recorder->begin_step(step);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
@@ -82,7 +86,7 @@ double Executor<T>::run(schedule::Program const& program, std::int64_t step, boo
 }
 
 template <class T>
-void Executor<T>::execute_recorded(Action const& action, Detail const& detail, Run& run) {
+void Executor<T>::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
   run.recorder->begin_action();
   execute(action, detail, run);
   device::fence(exec_, "p3d::engine::recorded_action");
@@ -90,7 +94,7 @@ void Executor<T>::execute_recorded(Action const& action, Detail const& detail, R
 }
 
 template <class T>
-void Executor<T>::execute(Action const& action, Detail const& detail, Run& run) {
+void Executor<T>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
   if (!deferred_.empty()) {
     post_deferred(run);
     bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
@@ -120,7 +124,7 @@ typename Executor<T>::Messages& Executor<T>::messages(Action const& action) {
 }
 
 template <class T>
-void Executor<T>::take_slot(Action const& action, Run const& run) {
+void Executor<T>::take_slot(Action const& action, ProgramRun const& run) {
   // The slot's buffers may still be on their way from its last microbatch.
   auto& m = messages(action);
   timed_wait(m.send_activation, Op::send_activation, action, run);
@@ -134,7 +138,7 @@ bool Executor<T>::slot_is_free(Action const& action) {
 }
 
 template <class T>
-void Executor<T>::receive_activation(Action const& action, Run const& run) {
+void Executor<T>::receive_activation(Action const& action, ProgramRun const& run) {
   if (tensor_->size() == 1 && (!deferred_.empty() || !slot_is_free(action))) {
     deferred_.push_back(action);
     return;
@@ -144,7 +148,7 @@ void Executor<T>::receive_activation(Action const& action, Run const& run) {
 }
 
 template <class T>
-void Executor<T>::post_deferred(Run const& run) {
+void Executor<T>::post_deferred(ProgramRun const& run) {
   while (!deferred_.empty() && slot_is_free(deferred_.front())) {
     receive(deferred_.front(), run);
     deferred_.pop_front();
@@ -152,7 +156,7 @@ void Executor<T>::post_deferred(Run const& run) {
 }
 
 template <class T>
-void Executor<T>::flush_deferred(Run const& run) {
+void Executor<T>::flush_deferred(ProgramRun const& run) {
   auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
   for (Action const& action : due) {
     take_slot(action, run);
@@ -161,7 +165,7 @@ void Executor<T>::flush_deferred(Run const& run) {
 }
 
 template <class T>
-void Executor<T>::forward(Action const& action, Detail const& detail, Run& run) {
+void Executor<T>::forward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   if (m.recv_activation.active()) {
@@ -177,7 +181,7 @@ void Executor<T>::forward(Action const& action, Detail const& detail, Run& run) 
 }
 
 template <class T>
-void Executor<T>::backward(Action const& action, Detail const& detail, Run& run) {
+void Executor<T>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   if (schedule::makes_input_gradient(action.op)) {
@@ -201,7 +205,7 @@ void Executor<T>::backward(Action const& action, Detail const& detail, Run& run)
 }
 
 template <class T>
-void Executor<T>::receive(Action const& action, Run const& run) {
+void Executor<T>::receive(Action const& action, ProgramRun const& run) {
   auto const& s = stage(action);
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
@@ -218,7 +222,7 @@ void Executor<T>::receive(Action const& action, Run const& run) {
 }
 
 template <class T>
-void Executor<T>::send(Action const& action, Run const& run) {
+void Executor<T>::send(Action const& action, ProgramRun const& run) {
   auto const& s = stage(action);
   auto& m = messages(action);
   bool const forward = action.op == Op::send_activation;
@@ -231,7 +235,7 @@ void Executor<T>::send(Action const& action, Run const& run) {
 }
 
 template <class T>
-void Executor<T>::wait_for_all_sends(Run const& run) {
+void Executor<T>::wait_for_all_sends(ProgramRun const& run) {
   for (auto& [place, m] : messages_) {
     Action const slot{Op::forward, place.first, -1, place.second};
     timed_wait(m.send_activation, Op::send_activation, slot, run);
@@ -251,7 +255,7 @@ void Executor<T>::timed(Phase phase, Work&& work) {
 }
 
 template <class T>
-void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, Run const& run) {
+void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
   if (!request.active()) return;
   if (!deferred_.empty()) {
     if (request.test()) return;

@@ -1,11 +1,14 @@
 #include <p3d/engine/run_plan.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -15,27 +18,6 @@ namespace {
 
 static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight &&
               Executor<double>::sends_in_flight == execution.sends_in_flight);
-
-/// A program that only runs forward, `microbatches` of them, with slots and messages. In the order of `training`'s
-/// forwards (which can be executed, as leaving out what nothing waits for blocks nobody), or with 1 one stage after the
-/// other.
-schedule::Program forward_only(schedule::Program const& training, int microbatches) {
-  schedule::Program p;
-  p.num_stages = training.num_stages;
-  p.num_ranks = training.num_ranks;
-  p.num_microbatches = microbatches;
-  p.stage_rank = training.stage_rank;
-  p.ranks.resize(static_cast<std::size_t>(p.num_ranks));
-  for (std::size_t r = 0; r < p.ranks.size(); ++r) {
-    for (auto const& a : training.ranks[r]) {
-      if (a.op != schedule::Op::forward || a.microbatch >= microbatches) continue;
-      p.ranks[r].push_back({schedule::Op::forward, a.stage, a.microbatch});
-    }
-  }
-  schedule::assign_slots(p);
-  schedule::add_messages(p);
-  return p;
-}
 
 }  // namespace
 
@@ -49,47 +31,59 @@ RunPlan make_run_plan(config::Config const& c) {
 
 std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages,
                                schedule::Program const& training) {
-  auto const plan = make_run_plan(c, stages, training);
+  auto const plan = make_run_plan(c, stages, {training, execution});
   std::vector<double> bytes;
   for (int r = 0; r < c.parallel.pp; ++r) bytes.push_back(static_cast<double>(predict_memory(c, plan, r).total()));
   return bytes;
 }
 
-RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::Program training) {
-  P3D_REQUIRE(training.num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
-  P3D_REQUIRE(training.num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
+RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::ValidProgram training) {
+  P3D_REQUIRE(training.execution() == execution, "the program is proved for what the executor does");
+  P3D_REQUIRE(training->num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
+  P3D_REQUIRE(training->num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
   P3D_REQUIRE(stages.num_layers() == c.model.layers, "the stages hold the model's layers");
-  P3D_REQUIRE(stages.num_stages() == training.num_stages, "the program has the stages of the map");
-  for (int s = 0; s < training.num_stages; ++s) {
+  P3D_REQUIRE(stages.num_stages() == training->num_stages, "the program has the stages of the map");
+  for (int s = 0; s < training->num_stages; ++s) {
     P3D_REQUIRE(stages.pipeline_rank(s) == schedule::rank_of(training, s), "program and map place stages alike");
   }
-  auto evaluation = forward_only(training, training.num_microbatches);
-  auto probe = forward_only(training, 1);
-  return {layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
-          layout::make_param_table(c),
-          std::move(stages),
-          std::move(training),
-          std::move(evaluation),
-          std::move(probe),
-          ""};
+  auto evaluation = schedule::forward_only(training, training->num_microbatches);
+  auto probe = schedule::forward_only(training, 1);
+  RunPlan plan{layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
+               layout::make_param_table(c),
+               std::move(stages),
+               std::move(training),
+               std::move(evaluation),
+               std::move(probe),
+               ""};
+  for (int r = 0; r < c.parallel.pp; ++r) predict_memory(c, plan, r);  // refuses what no memory holds
+  return plan;
 }
 
 int num_slots(RunPlan const& plan, int stage) {
   auto const at = static_cast<std::size_t>(stage);
-  return std::max({plan.training.num_slots[at], plan.evaluation.num_slots[at], plan.probe.num_slots[at]});
+  return std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
 }
 
 std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, int microbatch) {
   return step * c.batch.global + dp * (c.batch.global / c.parallel.dp) + microbatch * c.batch.micro;
 }
 
+constexpr std::size_t most_bytes = std::size_t{1} << 60;
+
 template <class T>
 static void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank,
                             plan::MemoryPrediction& m) {
   std::size_t slots = 0;
   for (int s : plan.stages.stages_of(pipeline_rank))
-    slots += model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s));
+    slots = std::min(most_bytes, slots + model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s)));
   bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
+  if (slots >= most_bytes)
+    throw base::Error({.expected = "activations that some memory could hold",
+                       .found = fmt::format("more than {} on pipeline rank {}",
+                                            base::human_bytes(static_cast<double>(most_bytes)), pipeline_rank),
+                       .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
+                       .fix = "lower one of them"},
+                      base::ExitCode::bad_input);
   m.activations = static_cast<std::int64_t>(slots);
   m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));
 }

@@ -110,7 +110,7 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
       slot_used = slot;
       s.units.at(stage)->stage.load(slot, {0, s.config.batch.micro, seq}, s.inputs, s.targets);
     };
-    s.executor->run(s.plan.probe, s.steps_done, false, 0.0, hooks);
+    s.executor->run(s.plan.probe, s.steps_done, 0.0, hooks);
 
     std::int32_t next = 0;
     if (auto const unit = s.units.find(last_stage); unit != s.units.end()) {

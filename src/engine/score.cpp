@@ -44,7 +44,7 @@ typename Trainer<T>::Score Trainer<T>::score(layout::Range tokens) {
       }
       s.units.at(stage)->stage.load(slot, {first, s.config.batch.micro, seq}, s.inputs, s.targets);
     };
-    sum += s.executor->run(s.plan.evaluation, s.steps_done, false, 0.0, hooks);
+    sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
   if (s.here.tp != 0) sum = 0.0;
   out.loss = collectives::all_reduce(s.mesh.world(), sum) / static_cast<double>(out.windows * seq);

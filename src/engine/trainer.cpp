@@ -33,20 +33,7 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
   return names;
 }
 
-comm::AllReduceSettings all_reduce_settings(config::Config const& c) {
-  auto const algorithm = [&] {
-    switch (c.comm.allreduce) {
-      case config::AllReduce::automatic: break;
-      case config::AllReduce::mpi: return comm::AllReduce::mpi;
-      case config::AllReduce::ring: return comm::AllReduce::ring;
-      case config::AllReduce::tree: return comm::AllReduce::tree;
-      case config::AllReduce::hierarchical: return comm::AllReduce::hierarchical;
-      case config::AllReduce::shared: return comm::AllReduce::shared;
-    }
-    return comm::AllReduce::automatic;
-  }();
-  return {algorithm, c.run.deterministic};
-}
+comm::AllReduceSettings all_reduce_settings(config::Config const& c) { return {c.comm.allreduce, c.run.deterministic}; }
 
 std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto const m = predict_memory(c, plan, pipeline_rank);
@@ -190,8 +177,7 @@ void Trainer<T>::State::finish_tie() {
   if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
   auto const a = first->second->params.matrix("embed.token.weight").grad,
              b = last->second->params.matrix("embed.token.weight").grad;
-  kernels::residual_forward<T>(exec, {0, 1, static_cast<std::int64_t>(a.extent(0))}, a, b, {}, {}, a);
-  Kokkos::deep_copy(exec, b, a);
+  kernels::sum_into_both<T>(exec, a, b);
 }
 
 template <class T>
@@ -307,7 +293,7 @@ StepResult Trainer<T>::step(double vote) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
   }
-  s.executor->run(s.plan.training, result.step, true, 1.0 / static_cast<double>(s.tokens_per_step()),
+  s.executor->run(s.plan.training, result.step, 1.0 / static_cast<double>(s.tokens_per_step()),
                   s.training_hooks(result));
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
@@ -325,7 +311,7 @@ double Trainer<T>::evaluate(std::int64_t batches) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
       s.load(stage, slot, index, false, batch, index);
     };
-    sum += s.executor->run(s.plan.evaluation, s.steps_done, false, 0.0, hooks);
+    sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
   if (s.here.tp != 0) sum = 0.0;
   sum = collectives::all_reduce(s.mesh.world(), sum);

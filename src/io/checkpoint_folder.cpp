@@ -4,6 +4,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <fmt/format.h>
 
@@ -34,9 +35,13 @@ std::optional<std::pair<std::string, std::int64_t>> parse_name(std::string name,
 template <class Visit>
 void for_files(std::string const& dir, Visit&& visit) {
   std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (it->is_regular_file(ignored)) visit(*it);
+  std::vector<fs::directory_entry> files;
+  {
+    FileOperation const here("readdir", dir);
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;
+      if (it->is_regular_file(ignored)) files.push_back(*it);
+    }
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     throw base::Error({.expected = "a folder of checkpoints that can be read",
@@ -44,6 +49,7 @@ void for_files(std::string const& dir, Visit&& visit) {
                        .where = dir,
                        .fix = "check the path and its permissions, or choose another checkpoint.dir"});
   }
+  for (auto const& file : files) visit(file);
 }
 
 }  // namespace
@@ -86,6 +92,7 @@ std::vector<std::string> prune_checkpoints(std::string const& dir, std::string c
   if (files.empty() || files.back().step != newest_step) return out;
   while (static_cast<std::int64_t>(files.size()) > keep) {
     std::error_code error;
+    FileOperation const here("unlink", files.front().path);
     fs::remove(files.front().path, error);
     if (error) {
       throw base::Error({.expected = "an old checkpoint that can be deleted",
@@ -105,10 +112,7 @@ std::vector<std::string> remove_unfinished(std::string const& dir, std::string c
     auto const name = parse_name(entry.path().filename().string(), ".h5.part");
     if (name && name->first == run_name) out.push_back(entry.path().string());
   });
-  for (auto const& path : out) {
-    std::error_code ignored;
-    fs::remove(path, ignored);
-  }
+  for (auto const& path : out) remove_if_there(path);
   return out;
 }
 

@@ -4,7 +4,11 @@
 #include "posix_file.hpp"
 #include "write_state.hpp"
 
-#include <cstdio>
+#include <p3d/io/text_file.hpp>
+
+#include <filesystem>
+#include <system_error>
+
 #include <unistd.h>
 
 namespace p3d::io {
@@ -13,15 +17,28 @@ void CheckpointWriter::State::begin(Stage next, std::function<void()> work) {
   stage = next;
   done = false;
   failure.reset();
-  auto run = [this, work = std::move(work)] {
+  auto const run = [this, work = std::move(work)] {
     failure = attempt(work);
     done = true;
   };
-  if (options.async) {
+  try {
     thread = std::thread(run);
-  } else {
+  } catch (std::system_error const&) {  // no more threads for this user: training waits
     run();
   }
+}
+
+void CheckpointWriter::State::begin_data() {
+  auto& offsets = job.skeleton.offsets;
+  offsets.resize(job.arrays.size());
+  world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
+  if (options.async) {
+    begin(Stage::data, [this] { write_copy(job, copy); });
+    return;
+  }
+  stage = Stage::data;
+  failure = attempt([this] { write_by_root(job, world, options.buffer_bytes); });
+  done = true;
 }
 
 bool CheckpointWriter::State::all_done() {
@@ -33,7 +50,11 @@ bool CheckpointWriter::State::all_done() {
 std::optional<WriteResult> CheckpointWriter::State::end(std::optional<base::ErrorText> error) {
   stage = Stage::idle;
   result.error = std::move(error);
-  if (result.error && world.rank() == 0) std::remove(job.part_path.c_str());
+  if (result.error && world.rank() == 0) {
+    // The next run of this name removes what cannot be removed now.
+    if (auto const left = attempt([this] { remove_if_there(job.part_path); }))
+      result.error->fix += "; delete the .part file";
+  }
   job = {};
   return result;
 }
@@ -44,6 +65,7 @@ std::optional<WriteResult> CheckpointWriter::State::advance() {
   if (error) return end(std::move(error));
   bool const root = world.rank() == 0;
   switch (stage) {
+    case Stage::make: begin_data(); return {};
     case Stage::data: {
       job.sums.assign(job.arrays.size(), 0);
       for (auto const& s : job.slices) job.sums[s.array] += s.checksum;
@@ -53,6 +75,7 @@ std::optional<WriteResult> CheckpointWriter::State::advance() {
           .wait();
       begin(Stage::commit, [this, root] {
         if (!root) return;
+        if (options.before_commit) options.before_commit();
         finish_file(job.part_path, job.header, job.table, job.moments, job.skeleton, job.sums);
         rename_and_flush(job.part_path, job.path);
       });
@@ -112,14 +135,9 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
   job.arrays = checkpoint_arrays(table, moments);
   for (auto const& a : job.arrays) s.result.bytes += a.size() * static_cast<std::int64_t>(size_of(header.element));
 
-  std::optional<base::ErrorText> failure;
-  auto& offsets = job.skeleton.offsets;
-  if (s.world.rank() == 0)
-    failure = attempt([&] { job.skeleton = make_skeleton(job.part_path, header, table, moments); });
-  offsets.resize(job.arrays.size());
-  s.world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
   job.slices = make_slices(parts, job.arrays, size_of(header.element));
-  if (s.options.async && !failure) {
+  std::optional<base::ErrorText> failure;
+  if (s.options.async) {
     failure = attempt([&] {
       reserve(parts, header.element);
       for (auto const& slice : job.slices) {
@@ -128,15 +146,18 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
       }
     });
   }
-  if (first_error(s.world, failure)) {
-    // Reported by the next poll, as every later failure.
-    s.begin(State::Stage::data, [failure] {
-      if (failure) throw base::Error(*failure);
-    });
-  } else if (s.options.async) {
-    s.begin(State::Stage::data, [&s] { write_copy(s.job, s.copy); });
-  } else {
-    s.begin(State::Stage::data, [&s] { write_together(s.job, s.world, s.options.buffer_bytes); });
+  // Reported by the next poll, as every later failure.
+  s.begin(State::Stage::make, [&s, failure] {
+    if (failure) throw base::Error(*failure);
+    if (s.world.rank() != 0) return;
+    // A folder that was deleted meanwhile; when it cannot be made, H5Fcreate says so.
+    (void)attempt([&s] { make_folder(std::filesystem::path(s.job.path).parent_path().string()); });
+    s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments);
+  });
+  if (!s.options.async) {  // there is no copy: the parts are written before this returns
+    while (!s.all_done()) ::usleep(200);
+    if (s.thread.joinable()) s.thread.join();
+    if (!first_error(s.world, s.failure)) s.advance();
   }
   s.result.held_seconds = s.watch.seconds();
 }

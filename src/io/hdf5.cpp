@@ -15,9 +15,13 @@ std::string hdf5_version() {
 
 void start_hdf5() {
   static bool const started = [] {
-    ::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
-    H5open();
-    return H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+    if (::setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0) == 0 && H5open() >= 0 &&
+        H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0)
+      return true;
+    throw base::Error({.expected = "an HDF5 library that starts",
+                       .found = "one that does not",
+                       .where = "HDF5 " + hdf5_version(),
+                       .fix = "install HDF5 again"});
   }();
   (void)started;
 }

@@ -16,6 +16,11 @@ void start_hdf5();
 /// The error of a failed call: what was wanted, HDF5's own words, the file.
 [[noreturn]] void hdf5_failed(std::string_view wanted, std::string const& path);
 
+/// Throws when `status` is that of a failed call.
+inline void hdf5_check(herr_t status, std::string_view wanted, std::string const& path) {
+  if (status < 0) hdf5_failed(wanted, path);
+}
+
 /// An owned identifier.
 class H5 {
 public:
@@ -35,6 +40,7 @@ public:
     return *this;
   }
   operator hid_t() const { return id_; }
+  hid_t release() { return std::exchange(id_, -1); }
   /// Closes now, and throws when that fails: for files, where closing writes.
   void close(std::string const& path) {
     if (id_ >= 0 && close_(std::exchange(id_, -1)) < 0) hdf5_failed("a file that can be closed", path);

@@ -10,7 +10,7 @@ namespace p3d::io {
 
 namespace {
 
-constexpr std::size_t longest_text = 1000;  ///< of an attribute that is read: messages show it
+constexpr std::size_t longest_text = 1 << 13;  ///< of an attribute that is read (one holds a path)
 
 std::string describe(Hdf5Shape const& shape, Hdf5Type const& type) { return shape.text() + ": " + type.name(); }
 
@@ -88,7 +88,8 @@ std::string Hdf5File::text(std::string const& object, char const* name) {
   if (size < 1 || size > longest_text || size > a.data.size()) wrong(fmt::format("{} characters", size));
   auto out = a.data.substr(0, size);
   out.resize(std::min(out.size(), out.find('\0')));
-  if (std::any_of(out.begin(), out.end(), [](char c) { return c < ' ' || c > '~'; })) wrong("other characters");
+  if (std::any_of(out.begin(), out.end(), [](char c) { return (c >= 0 && c < ' ') || c == '\x7f'; }))
+    wrong("other characters");
   return out;
 }
 

@@ -24,9 +24,10 @@ public:
   /// A scalar attribute.
   std::int64_t signed_number(std::string const& object, char const* attribute);
   std::uint64_t unsigned_number(std::string const& object, char const* attribute);
-  /// A scalar attribute of fixed length, of printable ASCII characters.
+  /// A scalar attribute of fixed length, without control characters.
   std::string text(std::string const& object, char const* attribute);
 
+  bool has_attribute(std::string const& object, char const* name) { return open(object).find(name) != nullptr; }
   bool has(std::string const& name_in_root) const { return groups_.at("").contains(name_in_root); }
   /// A scalar string of fixed length. Zeros at its end are left out.
   std::string text_of(std::string const& dataset);

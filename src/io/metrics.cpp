@@ -2,6 +2,7 @@
 
 #include "failure.hpp"
 
+#include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
 
 #include <fmt/format.h>
@@ -9,8 +10,13 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <map>
 #include <string_view>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace p3d::io {
 
@@ -19,21 +25,64 @@ std::string format(MetricsRow const& r) {
                      r.eval_loss ? fmt::format("{}", *r.eval_loss) : "");
 }
 
-MetricsWriter::MetricsWriter(std::string const& output_dir)
-    : path_(output_dir + "/metrics.csv"), file_(nullptr, &std::fclose) {
+MetricsWriter::MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines)
+    : path_(output_dir + "/metrics.csv") {
   make_folder(output_dir);
-  errno = 0;
-  file_.reset(std::fopen(path_.c_str(), "w"));
-  if (!file_) throw failure("a file that can be written", path_, last_error());
-  line(metrics_header);
+  std::string text = std::string(metrics_header) + '\n';
+  for (auto const& line : lines) text += line + '\n';
+  write_text_atomically(path_, text);
+  FileOperation const here("open", path_);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (fd_ < 0) throw failure("a file that can be written", path_, last_error());
+  size_ = static_cast<std::int64_t>(text.size());
 }
 
-void MetricsWriter::write(MetricsRow const& row) { line(format(row)); }
+MetricsWriter::~MetricsWriter() {
+  FileOperation const here("close", path_);
+  if (fd_ >= 0) ::close(fd_);
+}
 
-void MetricsWriter::line(std::string const& text) {
-  errno = 0;
-  if (std::fputs((text + '\n').c_str(), file_.get()) < 0 || std::fflush(file_.get()) != 0) {
-    throw failure("room for one more row of the run's history", path_, last_error());
+void MetricsWriter::check() const {
+  FileOperation const here("stat", path_);
+  struct stat mine, named;
+  if (::fstat(fd_, &mine) != 0 || ::stat(path_.c_str(), &named) != 0)
+    throw failure("the history that this run writes", path_, last_error());
+  if (mine.st_ino != named.st_ino || mine.st_dev != named.st_dev) {
+    throw base::Error({.expected = "the history that this run writes",
+                       .found = "another file of this name",
+                       .where = path_,
+                       .fix = "give each run its own run.output_dir, and leave metrics.csv to the run"});
+  }
+}
+
+void MetricsWriter::write(MetricsRow const& row) {
+  auto const text = format(row) + '\n';
+  check();
+  FileOperation here("write", path_);
+  std::size_t put = 0;
+  while (put < text.size()) {
+    here.next("write");
+    errno = 0;
+    auto const now = ::write(fd_, text.data() + put, text.size() - put);
+    if (now < 0 && errno == EINTR) continue;
+    if (now <= 0) {
+      auto const why = last_error();
+      here.next("ftruncate");
+      // A piece of a line that stays after all is passed over by who reads.
+      if (put > 0 && ::ftruncate(fd_, size_) != 0) size_ += static_cast<std::int64_t>(put);
+      throw failure("room for one more row of the run's history", path_, why);
+    }
+    put += static_cast<std::size_t>(now);
+  }
+  size_ += static_cast<std::int64_t>(put);
+}
+
+void MetricsWriter::flush() const {
+  FileOperation const here("fsync", path_);
+  while (::fsync(fd_) != 0) {
+    // EINVAL: nothing to flush to, as in a pipe.
+    if (errno == EINVAL) return;
+    if (errno != EINTR) throw failure("a history that reaches the disk", path_, last_error());
   }
 }
 
@@ -83,6 +132,28 @@ std::optional<MetricsRow> parse(std::string_view text) {
 }
 
 }  // namespace
+
+MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
+  auto lines = split(read_text(path), '\n');
+  if (lines.front() != metrics_header) {
+    throw base::Error({.expected = metrics_header,
+                       .found = "\"" + lines.front().substr(0, 100) + "\"",
+                       .where = path + ":1",
+                       .fix = "nothing: it stays under another name"});
+  }
+  MetricsHistory out;
+  if (!lines.back().empty()) ++out.dropped;  // cut off in the middle: not a row, even if it looks like one
+  lines.pop_back();
+  std::map<std::int64_t, std::string> rows;
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    auto const row = parse(lines[i]);
+    if (!row || row->step < 1 || row->step > last_step || !rows.emplace(row->step, lines[i]).second) ++out.dropped;
+  }
+  // A run that began with another one's checkpoint has no rows of the steps before.
+  out.missing = last_step - static_cast<std::int64_t>(rows.size()) - (rows.empty() ? 0 : rows.begin()->first - 1);
+  for (auto& [step, line] : rows) out.lines.push_back(std::move(line));
+  return out;
+}
 
 std::vector<MetricsRow> read_metrics(std::string const& path) {
   auto const lines = split(read_text(path), '\n');

@@ -26,7 +26,7 @@ inline char const* kind_of(mode_t mode) {
 inline int open_regular(std::string const& path, int flags, char const* expected) {
   int fd = -1;
   do {
-    fd = ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC);
+    fd = ::open(path.c_str(), flags | O_NONBLOCK | O_CLOEXEC, 0666);
   } while (fd < 0 && errno == EINTR);
   struct stat info;
   if (fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;

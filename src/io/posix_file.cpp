@@ -2,6 +2,10 @@
 
 #include "open_regular.hpp"
 
+#include <p3d/base/timer.hpp>
+#include <p3d/io/file_watch.hpp>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -18,23 +22,30 @@
 namespace p3d::io {
 
 PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
+  FileOperation const here("open", path_);
   bool const reads = mode == Mode::read;
-  fd_ = open_regular(path_, reads ? O_RDONLY : O_RDWR,
+  fd_ = open_regular(path_,
+                     reads                 ? O_RDONLY
+                     : mode == Mode::write ? O_RDWR
+                                           : O_RDWR | O_CREAT | O_TRUNC,
                      reads ? "a checkpoint that can be read" : "a checkpoint that can be written");
 }
 
 PosixFile::~PosixFile() {
+  FileOperation const here("close", path_);  // some file systems write now
   if (fd_ >= 0) ::close(fd_);
 }
 
 std::int64_t PosixFile::size() const {
   struct stat info;
+  FileOperation const here("fstat", path_);
   if (::fstat(fd_, &info) != 0) throw failure("a checkpoint that can be read", path_, last_error());
   return info.st_size;
 }
 
 void PosixFile::read(std::int64_t offset, void* out, std::size_t bytes) const {
   auto* to = static_cast<char*>(out);
+  FileOperation const here("read", path_);
   while (bytes > 0) {
     auto const got = ::pread(fd_, to, bytes, offset);
     if (got < 0 && errno == EINTR) continue;
@@ -53,6 +64,7 @@ void PosixFile::read(std::int64_t offset, void* out, std::size_t bytes) const {
 
 void PosixFile::write(std::int64_t offset, void const* data, std::size_t bytes) const {
   auto const* from = static_cast<char const*>(data);
+  FileOperation here("write", path_);
   while (bytes > 0) {
     auto const put = ::pwrite(fd_, from, bytes, offset);
     if (put < 0 && errno == EINTR) continue;
@@ -60,12 +72,21 @@ void PosixFile::write(std::int64_t offset, void const* data, std::size_t bytes) 
     from += put;
     offset += put;
     bytes -= static_cast<std::size_t>(put);
+    if (bytes > 0) here.next("write");
+  }
+}
+
+void PosixFile::resize(std::int64_t bytes) const {
+  FileOperation const here("ftruncate", path_);
+  while (::ftruncate(fd_, bytes) != 0) {
+    if (errno != EINTR) throw failure("room for the whole checkpoint", path_, last_error());
   }
 }
 
 void PosixFile::reserve() const {
 #ifdef __linux__
   int status = 0;
+  FileOperation const here("fallocate", path_);
   do {
     status =
         ::fallocate(fd_, 0, 0, size());  // not posix_fallocate, which writes the file where the system cannot reserve
@@ -76,6 +97,7 @@ void PosixFile::reserve() const {
 }
 
 void PosixFile::flush() const {
+  FileOperation const here("fsync", path_);
   while (::fsync(fd_) != 0) {
     if (errno != EINTR) throw failure("a checkpoint that reaches the disk", path_, last_error());
   }
@@ -88,6 +110,7 @@ void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
 void PosixFile::forget_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 
 bool PosixFile::is_local() const {
+  FileOperation const here("fstatfs", path_);
 #ifdef __linux__
   struct statfs info;
   if (::fstatfs(fd_, &info) != 0) return false;
@@ -97,6 +120,10 @@ bool PosixFile::is_local() const {
 #else
   return false;
 #endif
+}
+
+namespace {
+constexpr double turn_patience_s = 5.0;
 }
 
 WritersTurn::WritersTurn(PosixFile const& file) {
@@ -109,9 +136,14 @@ WritersTurn::~WritersTurn() {
 
 void WritersTurn::begin() {
   if (fd_ < 0) return;
-  while (::flock(fd_, LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    ::close(fd_);  // only speed is lost
+  // Not a blocking flock: whoever has the turn may hang or be stopped, and only speed is lost without it.
+  base::Stopwatch waited;
+  for (useconds_t pause = 20; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; pause = std::min<useconds_t>(2 * pause, 1000)) {
+    if (errno == EINTR || (errno == EWOULDBLOCK && waited.seconds() < turn_patience_s)) {
+      ::usleep(pause);
+      continue;
+    }
+    ::close(fd_);
     fd_ = -1;
     return;
   }
@@ -122,8 +154,10 @@ void WritersTurn::end() {
 }
 
 void flush_folder(std::string const& folder) {
+  FileOperation here("open", folder);
   int const fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) throw failure("a folder that can be read", folder, last_error());
+  here.next("fsync");
   int const status = ::fsync(fd);
   auto const why = last_error();
   ::close(fd);
@@ -131,8 +165,17 @@ void flush_folder(std::string const& folder) {
 }
 
 void rename_and_flush(std::string const& from, std::string const& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) throw failure("a checkpoint that can get its name", to, last_error());
+  {
+    FileOperation const here("rename", from);
+    if (std::rename(from.c_str(), to.c_str()) != 0)
+      throw failure("a checkpoint that can get its name", to, last_error());
+  }
   flush_folder(std::filesystem::path(to).parent_path().string());
+}
+
+void remove_if_there(std::string const& path) {
+  FileOperation const here("unlink", path);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw failure("a file that can be deleted", path, last_error());
 }
 
 }  // namespace p3d::io

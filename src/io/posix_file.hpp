@@ -10,7 +10,7 @@ namespace p3d::io {
 /// Owns a file descriptor. All members throw base::Error with the path and the system's reason.
 class PosixFile {
 public:
-  enum class Mode { read, write };  ///< write: an existing file, read and written
+  enum class Mode { read, write, create };  ///< write: an existing file, read and written; create: a new one
   PosixFile(std::string path, Mode mode);
   ~PosixFile();
   PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), fd_(other.fd_) { other.fd_ = -1; }
@@ -21,6 +21,8 @@ public:
   /// Exactly `bytes` bytes: the end of the file before that is an error.
   void read(std::int64_t offset, void* out, std::size_t bytes) const;
   void write(std::int64_t offset, void const* data, std::size_t bytes) const;
+  /// Makes the file as long as this, without writing it.
+  void resize(std::int64_t bytes) const;
   /// Takes disk space for the file's whole size now, so that no later write into it can lack it. Does nothing where the
   /// file system cannot do that.
   void reserve() const;
@@ -59,5 +61,7 @@ private:
 void flush_folder(std::string const& folder);
 /// Renames and makes it last.
 void rename_and_flush(std::string const& from, std::string const& to);
+/// Deletes a file. Throws base::Error when it is still there.
+void remove_if_there(std::string const& path);
 
 }  // namespace p3d::io

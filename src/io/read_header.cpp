@@ -7,6 +7,7 @@
 #include <p3d/io/checkpoint.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <fmt/format.h>
 
@@ -131,7 +132,7 @@ std::string pack(Checkpoint const& c) {
   auto const& h = c.header;
   p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
       p.put(h.data_hash);
-  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input);
+  p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.origin);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
     p.put(r.name), p.put(r.rows), p.put(r.cols), p.put(static_cast<std::int64_t>(r.layer));
@@ -149,7 +150,7 @@ Checkpoint unpack(std::string const& bytes) {
   auto& h = c.header;
   c.path = u.text(), c.file_bytes = number(), h.step = number(), h.tokens = number(), h.samples = number();
   h.seed = u.number(), h.data_hash = u.number(), h.element = static_cast<Element>(u.number());
-  h.p3d_version = u.text(), h.input = u.text();
+  h.p3d_version = u.text(), h.input = u.text(), h.origin = u.text();
   c.table.resize(u.number());
   for (auto& r : c.table) {
     r.name = u.text(), r.rows = number(), r.cols = number(), r.layer = static_cast<int>(number());
@@ -175,12 +176,14 @@ namespace {
 Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
+  FileOperation const here("read", path);
   PosixFile const posix(path, PosixFile::Mode::read);
   c.file_bytes = posix.size();
   auto const seal = check_seal(posix);
   Hdf5File file(posix, seal.user_block);
   auto const format = file.text("/", "format");
-  if (format != "p3d checkpoint") throw damaged(path, "attribute \"format\" of /: p3d checkpoint", format);
+  if (format != "p3d checkpoint")
+    throw damaged(path, "attribute \"format\" of /: p3d checkpoint", format.substr(0, 100));
   auto const version = file.signed_number("/", "format_version");
   if (version != 1) {
     throw base::Error({.expected = "a checkpoint of format 1",
@@ -197,8 +200,10 @@ Checkpoint read_here(std::string const& path) {
   h.data_hash = file.unsigned_number("/", "data_hash");
   auto const precision = file.text("/", "precision");
   h.element = precision == name(Element::float64) ? Element::float64 : Element::float32;
-  if (precision != name(h.element)) throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision);
+  if (precision != name(h.element))
+    throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision.substr(0, 100));
   h.input = file.text_of("input");
+  if (file.has_attribute("/", "origin")) h.origin = file.text("/", "origin");
   c.table = read_table(file, path, c.file_bytes);
   c.arrays = checkpoint_arrays(c.table, file.has(groups[1]));
   read_arrays(file, c, seal);

@@ -1,13 +1,22 @@
 #include "skeleton.hpp"
 
+#include "failure.hpp"
 #include "hdf5.hpp"
 #include "layout_text.hpp"
 #include "posix_file.hpp"
 #include "table.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/io/file_watch.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <utility>
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace p3d::io {
 
@@ -20,8 +29,8 @@ public:
 
   void text(hid_t place, char const* name, std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
-    H5Tset_size(type, value.empty() ? 1 : value.size());
-    H5Tset_strpad(type, H5T_STR_NULLPAD);
+    hdf5_check(H5Tset_size(type, value.empty() ? 1 : value.size()), "a text type", path_);
+    hdf5_check(H5Tset_strpad(type, H5T_STR_NULLPAD), "a text type", path_);
     attribute(place, name, type, value.c_str());
   }
   void number(hid_t place, char const* name, std::int64_t value) {
@@ -33,8 +42,8 @@ public:
 
   void input(std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
-    H5Tset_size(type, value.empty() ? 1 : value.size());
-    H5Tset_strpad(type, H5T_STR_NULLPAD);
+    hdf5_check(H5Tset_size(type, value.empty() ? 1 : value.size()), "a text type", path_);
+    hdf5_check(H5Tset_strpad(type, H5T_STR_NULLPAD), "a text type", path_);
     H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
     H5 const set(H5Dcreate2(file_, "input", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose,
                  "room for the input", path_);
@@ -70,7 +79,7 @@ public:
 
   void group(char const* name) {
     H5 const properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "group properties", path_);
-    H5Pset_obj_track_times(properties, false);
+    hdf5_check(H5Pset_obj_track_times(properties, false), "HDF5 settings", path_);
     H5 const made(H5Gcreate2(file_, name, H5P_DEFAULT, properties, H5P_DEFAULT), H5Gclose, "a group", path_);
   }
 
@@ -87,10 +96,10 @@ private:
   hid_t plain() {
     if (plain_ < 0) {
       plain_ = H5(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "array properties", path_);
-      H5Pset_layout(plain_, H5D_CONTIGUOUS);
-      H5Pset_alloc_time(plain_, H5D_ALLOC_TIME_EARLY);
-      H5Pset_fill_time(plain_, H5D_FILL_TIME_NEVER);
-      H5Pset_obj_track_times(plain_, false);
+      hdf5_check(H5Pset_layout(plain_, H5D_CONTIGUOUS), "HDF5 settings", path_);
+      hdf5_check(H5Pset_alloc_time(plain_, H5D_ALLOC_TIME_EARLY), "HDF5 settings", path_);
+      hdf5_check(H5Pset_fill_time(plain_, H5D_FILL_TIME_NEVER), "HDF5 settings", path_);
+      hdf5_check(H5Pset_obj_track_times(plain_, false), "HDF5 settings", path_);
     }
     return plain_;
   }
@@ -99,7 +108,60 @@ private:
   H5 plain_;
 };
 
+/// HDF5 makes the file in memory as long as it will be, and must not fail there.
+void require_size(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
+                  bool moments, std::int64_t user_block) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  auto bytes = static_cast<std::uint64_t>(user_block) + (256 << 10) + header.input.size();
+  for (auto const& a : checkpoint_arrays(table, moments))
+    bytes += 4096 + static_cast<std::uint64_t>(a.size()) * size_of(header.element);
+  if (bytes > limit.rlim_cur)
+    throw failure("a checkpoint within the limit on the size of files (ulimit -f)", path,
+                  std::make_error_code(std::errc::file_too_large));
+}
+
+/// Copies the bytes from the end of the user block on that lie in no extent.
+void copy_others(PosixFile const& from, PosixFile const& to, std::int64_t user_block, std::vector<Extent> extents) {
+  auto const size = from.size();
+  to.resize(size);
+  std::sort(extents.begin(), extents.end(), [](auto const& a, auto const& b) { return a.offset < b.offset; });
+  extents.push_back({size, 0});
+  std::vector<char> buffer(1 << 20);
+  auto at = user_block;
+  for (auto const& e : extents) {
+    while (at < e.offset) {
+      auto const n = static_cast<std::size_t>(std::min<std::int64_t>(e.offset - at, 1 << 20));
+      from.read(at, buffer.data(), n);
+      to.write(at, buffer.data(), n);
+      at += static_cast<std::int64_t>(n);
+    }
+    at = e.offset + e.bytes;
+  }
+}
+
 }  // namespace
+
+MemoryFile::MemoryFile() {
+#ifdef __linux__
+  fd_ = ::memfd_create("p3d checkpoint", MFD_CLOEXEC);
+  path_ = "/proc/self/fd/" + std::to_string(fd_);
+  if (fd_ >= 0 && ::access(path_.c_str(), R_OK | W_OK) == 0) return;
+  if (fd_ >= 0) ::close(fd_);
+#endif
+  char const* folder = std::getenv("TMPDIR");
+  path_ = std::string(folder != nullptr ? folder : "/tmp") + "/p3d-checkpoint-XXXXXX";
+  errno = 0;
+  FileOperation const here("open", path_);
+  fd_ = ::mkstemp(path_.data());
+  if (fd_ < 0) throw failure("a temporary file that can be made (TMPDIR)", path_, last_error());
+  named_ = true;
+}
+
+MemoryFile::~MemoryFile() {
+  if (named_) ::unlink(path_.c_str());
+  if (fd_ >= 0) ::close(fd_);
+}
 
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                        bool moments) {
@@ -107,38 +169,46 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   Skeleton out;
   std::size_t const kinds = moments ? 3 : 1;
   out.user_block = user_block_bytes(table.size() * kinds);
-  H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
-  H5Pset_userblock(create, static_cast<hsize_t>(out.user_block));
-  H5Pset_obj_track_times(create, false);
-  H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
-  // The same form with every version of the library: the one that hdf5_objects.hpp reads.
-  if (H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST) < 0) hdf5_failed("file properties", path);
-  H5Pset_meta_block_size(access, 1 << 16);  // descriptions together, arrays together
-  H5Pset_alignment(access, 1 << 16, 4096);  // large arrays begin on a page
-  H5 file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "a checkpoint that can be written", path);
-  Builder b(file, path);
-  b.text(file, "format", "p3d checkpoint");
-  b.number(file, "format_version", std::int64_t{1});
-  b.text(file, "p3d_version", header.p3d_version);
-  b.number(file, "step", header.step);
-  b.number(file, "tokens", header.tokens);
-  b.number(file, "samples", header.samples);
-  b.number(file, "seed", header.seed);
-  b.text(file, "random", random_text);
-  b.number(file, "data_hash", header.data_hash);
-  b.text(file, "precision", name(header.element));
-  b.text(file, "layout", layout_text);
-  b.input(header.input);
-  b.table(table);
-  for (std::size_t k = 0; k < kinds; ++k) {
-    b.group(groups[k]);
-    for (auto const& row : table)
-      out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
+  require_size(path, header, table, moments, out.user_block);
+  out.descriptions = std::make_shared<MemoryFile>();
+  {
+    H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
+    hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);
+    hdf5_check(H5Pset_obj_track_times(create, false), "HDF5 settings", path);
+    H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
+    // The same form with every version of the library: the one that hdf5_objects.hpp reads.
+    hdf5_check(H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST), "HDF5 settings", path);
+    hdf5_check(H5Pset_meta_block_size(access, 1 << 16), "HDF5 settings",
+               path);  // descriptions together, arrays together
+    hdf5_check(H5Pset_alignment(access, 1 << 16, 4096), "HDF5 settings", path);  // large arrays begin on a page
+    H5 file(H5Fcreate(out.descriptions->path().c_str(), H5F_ACC_TRUNC, create, access), H5Fclose,
+            "a checkpoint that can be written", path);
+    Builder b(file, path);
+    b.text(file, "format", "p3d checkpoint");
+    b.number(file, "format_version", std::int64_t{1});
+    b.text(file, "p3d_version", header.p3d_version);
+    b.number(file, "step", header.step);
+    b.number(file, "tokens", header.tokens);
+    b.number(file, "samples", header.samples);
+    b.number(file, "seed", header.seed);
+    b.text(file, "random", random_text);
+    b.number(file, "data_hash", header.data_hash);
+    b.text(file, "precision", name(header.element));
+    b.text(file, "layout", layout_text);
+    if (!header.origin.empty()) b.text(file, "origin", header.origin);
+    b.input(header.input);
+    b.table(table);
+    for (std::size_t k = 0; k < kinds; ++k) {
+      b.group(groups[k]);
+      for (auto const& row : table)
+        out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
+    }
+    file.close(path);
   }
-  file.close(path);
-  // A disk that is too small is found here, by one rank: in a collective write it may leave the other ranks waiting for
-  // ever.
-  PosixFile(path, PosixFile::Mode::write).reserve();
+  PosixFile const file(path, PosixFile::Mode::create);
+  file.resize(PosixFile(out.descriptions->path(), PosixFile::Mode::read).size());
+  // A disk that is too small is found here, before anything large is written.
+  file.reserve();
   return out;
 }
 
@@ -147,8 +217,9 @@ void finish_file(std::string const& path, CheckpointHeader const& header, std::v
   auto const arrays = checkpoint_arrays(table, moments);
   P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(),
               "one checksum for each array");
+  auto const& memory = skeleton.descriptions->path();
   {
-    H5 file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, "a checkpoint that can be written", path);
+    H5 file(H5Fopen(memory.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, "a checkpoint that can be written", path);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       H5 const set(H5Dopen2(file, arrays[i].name.c_str(), H5P_DEFAULT), H5Dclose, "the array " + arrays[i].name, path);
       H5 const attribute(H5Aopen(set, "checksum", H5P_DEFAULT), H5Aclose, "the checksum of " + arrays[i].name, path);
@@ -162,6 +233,7 @@ void finish_file(std::string const& path, CheckpointHeader const& header, std::v
     extents.push_back({skeleton.offsets[i], arrays[i].size() * static_cast<std::int64_t>(size_of(header.element))});
   }
   PosixFile const file(path, PosixFile::Mode::write);
+  copy_others(PosixFile(memory, PosixFile::Mode::read), file, skeleton.user_block, extents);
   file.flush();  // nothing is sealed that is not on disk
   write_seal(file, skeleton.user_block, extents);
   file.flush();

@@ -1,5 +1,7 @@
 #include "table.hpp"
 
+#include "checksum.hpp"
+
 #include <p3d/base/error.hpp>
 
 #include <algorithm>
@@ -14,6 +16,17 @@ char const* name(Element element) { return element == Element::float32 ? "fp32" 
 CheckpointArray const* Checkpoint::find(std::string const& array) const {
   auto const it = std::find_if(arrays.begin(), arrays.end(), [&](auto const& a) { return a.name == array; });
   return it == arrays.end() ? nullptr : &*it;
+}
+
+std::uint64_t content_hash(Checkpoint const& checkpoint, bool all) {
+  ByteHash hash;
+  if (all) hash.add(reinterpret_cast<char const*>(&checkpoint.header.step), sizeof checkpoint.header.step);
+  for (auto const& a : checkpoint.arrays) {
+    if (!all && !a.name.starts_with("parameters/")) continue;
+    hash.add(a.name.data(), a.name.size());
+    hash.add(reinterpret_cast<char const*>(&a.checksum), sizeof a.checksum);
+  }
+  return hash.value();
 }
 
 std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, bool moments) {
@@ -31,18 +44,19 @@ std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& tabl
 }
 
 hid_t record_type() {
+  auto const good = [](herr_t status) { hdf5_check(status, "a record type", ""); };
   H5 const name(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", "");
-  H5Tset_size(name, sizeof(TableRecord::name));
+  good(H5Tset_size(name, sizeof(TableRecord::name)));
   H5 const unit(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", "");
-  H5Tset_size(unit, sizeof(TableRecord::unit));
-  hid_t const type = H5Tcreate(H5T_COMPOUND, sizeof(TableRecord));
-  H5Tinsert(type, "name", offsetof(TableRecord, name), name);
-  H5Tinsert(type, "rows", offsetof(TableRecord, rows), H5T_STD_I64LE);
-  H5Tinsert(type, "cols", offsetof(TableRecord, cols), H5T_STD_I64LE);
-  H5Tinsert(type, "layer", offsetof(TableRecord, layer), H5T_STD_I64LE);
-  H5Tinsert(type, "decay", offsetof(TableRecord, decay), H5T_STD_I64LE);
-  H5Tinsert(type, "unit", offsetof(TableRecord, unit), unit);
-  return type;
+  good(H5Tset_size(unit, sizeof(TableRecord::unit)));
+  H5 type(H5Tcreate(H5T_COMPOUND, sizeof(TableRecord)), H5Tclose, "a record type", "");
+  good(H5Tinsert(type, "name", offsetof(TableRecord, name), name));
+  good(H5Tinsert(type, "rows", offsetof(TableRecord, rows), H5T_STD_I64LE));
+  good(H5Tinsert(type, "cols", offsetof(TableRecord, cols), H5T_STD_I64LE));
+  good(H5Tinsert(type, "layer", offsetof(TableRecord, layer), H5T_STD_I64LE));
+  good(H5Tinsert(type, "decay", offsetof(TableRecord, decay), H5T_STD_I64LE));
+  good(H5Tinsert(type, "unit", offsetof(TableRecord, unit), unit));
+  return type.release();
 }
 
 std::vector<TableRecord> pack(std::vector<TableRow> const& rows) {

@@ -2,6 +2,8 @@
 
 #include "open_regular.hpp"
 
+#include <p3d/io/file_watch.hpp>
+
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -18,6 +20,7 @@ using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 }
 
 void make_folder(std::string const& path) {
+  FileOperation const here("mkdir", path);
   std::error_code why;
   std::filesystem::create_directories(path, why);
   // An existing folder is no error; a file in its place is one that some libraries report and others do not.
@@ -33,17 +36,21 @@ void write_text_atomically(std::string const& path, std::string_view text) {
     throw failure("a file that can be written", path, why);
   };
   errno = 0;
+  FileOperation here("open", path);
   File file(std::fopen(temporary.c_str(), "wb"), &std::fclose);
   if (!file) give_up();
+  here.next("write and fsync");
   bool const written = std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() &&
                        std::fflush(file.get()) == 0 && ::fsync(::fileno(file.get())) == 0;
   if (!written) give_up();
   if (std::fclose(file.release()) != 0) give_up();
+  here.next("rename");
   if (std::rename(temporary.c_str(), path.c_str()) != 0) give_up();
 }
 
 std::string read_text(std::string const& path) {
   errno = 0;
+  FileOperation const here("read", path);
   File const file(::fdopen(open_regular(path, O_RDONLY, "a file that can be read"), "rb"), &std::fclose);
   std::string out;
   char buffer[4096];

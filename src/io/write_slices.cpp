@@ -1,13 +1,14 @@
 // Writing and reading back a rank's share of a checkpoint.
 
 #include "checksum.hpp"
-#include "hdf5.hpp"
 #include "posix_file.hpp"
 #include "write_state.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace p3d::io {
 
@@ -99,74 +100,117 @@ void read_back(Job const& job, std::int64_t buffer_bytes) {
   }
 }
 
-void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_bytes) {
-  auto const bytes = size_of(job.header.element);
-  auto const& path = job.part_path;
-  // Every rank takes part in every write, with nothing where it has nothing: as many as the rank that needs most.
-  std::vector<std::int64_t> writes(job.arrays.size(), 0);
-  std::vector<Slice*> mine(job.arrays.size(), nullptr);
-  for (auto& slice : job.slices) {
-    P3D_REQUIRE(mine[slice.array] == nullptr, "a rank holds one part of an array");
-    mine[slice.array] = &slice;
-    slice.checksum = 0;
-    for_pieces(slice, bytes, buffer_bytes, [&](Rows) { ++writes[slice.array]; });
-  }
-  world.all_reduce(writes.data(), static_cast<std::int64_t>(writes.size()), comm::Type::int64, comm::Reduction::max)
-      .wait();
+namespace {
 
-  H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
-  H5Pset_fapl_mpio(access, world.mpi(), MPI_INFO_NULL);
-  H5Pset_all_coll_metadata_ops(access, true);
-  H5 const transfer(H5Pcreate(H5P_DATASET_XFER), H5Pclose, "transfer properties", path);
-  H5Pset_dxpl_mpio(transfer, H5FD_MPIO_COLLECTIVE);
-  H5 file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access), H5Fclose, "a checkpoint that can be written", path);
-  auto const type = job.header.element == Element::float32 ? H5T_NATIVE_FLOAT : H5T_NATIVE_DOUBLE;
-  std::vector<char> buffer(8);
-  std::optional<base::ErrorText> failure;  // kept until the end: the other ranks go on with their calls
-  for (std::size_t a = 0; a < job.arrays.size(); ++a) {
-    H5 const set(H5Dopen2(file, job.arrays[a].name.c_str(), H5P_DEFAULT), H5Dclose, "room for " + job.arrays[a].name,
-                 path);
-    H5 const space(H5Dget_space(set), H5Sclose, "a data space", path);
-    bool const vector = H5Sget_simple_extent_ndims(space) == 1;
-    auto* slice = mine[a];
-    auto row = slice ? slice->rows.begin : 0;
-    for (std::int64_t w = 0; w < writes[a]; ++w) {
-      Rows const rows{row, slice ? std::min(row + rows_in(slice->part, bytes, buffer_bytes), slice->rows.end) : 0};
-      hsize_t count[2] = {static_cast<hsize_t>(std::max<std::int64_t>(0, rows.end - rows.begin)), 0};
-      H5 memory;
-      if (slice != nullptr && count[0] > 0) {
-        auto const& part = slice->part;
-        count[1] = static_cast<hsize_t>(part.cols);
-        buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(count[0] * count[1]) * bytes));
-        part.copy_out(rows.begin * part.cols, static_cast<std::int64_t>(count[0] * count[1]), buffer.data());
-        slice->checksum += sum_of(part, rows, buffer.data(), bytes);
-        hsize_t const start[2] = {static_cast<hsize_t>(part.row_begin + rows.begin),
-                                  static_cast<hsize_t>(part.col_begin)};
-        H5Sselect_hyperslab(space, H5S_SELECT_SET, start + (vector ? 1 : 0), nullptr, count + (vector ? 1 : 0),
-                            nullptr);
-        memory = H5(H5Screate_simple(2, count, nullptr), H5Sclose, "a data space", path);
-        row = rows.end;
-      } else {
-        hsize_t const one = 1;
-        memory = H5(H5Screate_simple(1, &one, nullptr), H5Sclose, "a data space", path);
-        H5Sselect_none(memory);
-        H5Sselect_none(space);
+/// What rank 0 writes at once: `rows` runs of `run_bytes`, `stride` bytes apart in the file, one behind the other in
+/// the buffer. Travels as it is.
+struct Runs {
+  std::int64_t offset = 0;
+  std::int64_t run_bytes = 0;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+};
+static_assert(sizeof(Runs) == 4 * sizeof(std::int64_t));
+
+/// Rows of slices that fill a buffer together.
+struct Load {
+  std::vector<std::pair<Slice*, Rows>> pieces;
+  std::int64_t bytes = 0;
+};
+
+std::vector<Load> make_loads(Job& job, std::size_t bytes, std::int64_t buffer_bytes) {
+  std::vector<Load> out;
+  for (auto& slice : job.slices) {
+    slice.checksum = 0;
+    for_pieces(slice, bytes, buffer_bytes, [&](Rows rows) {
+      auto const size = (rows.end - rows.begin) * slice.part.cols * static_cast<std::int64_t>(bytes);
+      if (out.empty() || out.back().bytes + size > buffer_bytes) out.emplace_back();
+      out.back().pieces.emplace_back(&slice, rows);
+      out.back().bytes += size;
+    });
+  }
+  return out;
+}
+
+/// Copies a load out of the parts, and adds to the checksums.
+std::vector<Runs> fill(Job const& job, Load const& load, std::size_t element, std::vector<char>& buffer) {
+  auto const bytes = static_cast<std::int64_t>(element);
+  buffer.resize(static_cast<std::size_t>(load.bytes));
+  std::vector<Runs> runs;
+  std::int64_t at = 0;
+  for (auto const& [slice, rows] : load.pieces) {
+    auto const& part = slice->part;
+    auto const count = (rows.end - rows.begin) * part.cols;
+    auto* const data = buffer.data() + at;
+    part.copy_out(rows.begin * part.cols, count, data);
+    slice->checksum += sum_of(part, rows, data, element);
+    bool const whole = part.cols == part.global_cols;
+    auto const first = (part.row_begin + rows.begin) * part.global_cols + part.col_begin;
+    runs.push_back({job.skeleton.offsets[slice->array] + first * bytes, (whole ? count : part.cols) * bytes,
+                    part.global_cols * bytes, whole ? 1 : rows.end - rows.begin});
+    at += count * bytes;
+  }
+  return runs;
+}
+
+void write_runs(PosixFile const& file, std::vector<Runs> const& runs, char const* data) {
+  for (auto const& r : runs) {
+    for (std::int64_t row = 0; row < r.rows; ++row, data += r.run_bytes)
+      file.write(r.offset + row * r.stride, data, static_cast<std::size_t>(r.run_bytes));
+  }
+}
+
+}  // namespace
+
+void write_by_root(Job& job, comm::Communicator& world, std::int64_t buffer_bytes) {
+  constexpr int size_tag = 1, runs_tag = 2, data_tag = 3;
+  auto const element = size_of(job.header.element);
+  bool const root = world.rank() == 0;
+  auto const loads = make_loads(job, element, buffer_bytes);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(world.size()));
+  auto const mine = static_cast<std::int64_t>(loads.size());
+  world.all_gather(&mine, counts.data(), 1, comm::Type::int64).wait();
+
+  std::optional<PosixFile> file;
+  std::optional<base::ErrorText> failure;
+  if (root) failure = attempt([&] { file.emplace(job.part_path, PosixFile::Mode::write); });
+  std::vector<char> buffer;
+  std::vector<Runs> runs;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    for (std::int64_t n = 0; n < counts[static_cast<std::size_t>(rank)]; ++n) {
+      // All ranks agree before each load: none waits longer than one load takes, and an error ends it for all.
+      std::int64_t bad = failure ? 1 : 0;
+      world.all_reduce(&bad, 1, comm::Type::int64, comm::Reduction::max).wait();
+      if (bad != 0) {
+        if (failure) throw base::Error(*failure);
+        return;
       }
-      auto const wrong = attempt([&] {
-        if (H5Dwrite(set, type, memory, space, transfer, buffer.data()) < 0)
-          hdf5_failed("room for the whole checkpoint", path);
-      });
-      if (wrong && !failure) failure = wrong;
+      if (world.rank() == rank) {
+        failure = attempt([&] { runs = fill(job, loads[static_cast<std::size_t>(n)], element, buffer); });
+        if (failure) runs.clear(), buffer.clear();
+      }
+      if (rank != 0 && (root || world.rank() == rank)) {
+        std::int64_t sizes[2] = {static_cast<std::int64_t>(runs.size()), static_cast<std::int64_t>(buffer.size())};
+        if (root) {
+          world.recv(sizes, 2, comm::Type::int64, rank, size_tag).wait();
+          runs.resize(static_cast<std::size_t>(sizes[0]));
+          buffer.resize(static_cast<std::size_t>(sizes[1]));
+          if (sizes[0] > 0) {
+            world.recv(runs.data(), 4 * sizes[0], comm::Type::int64, rank, runs_tag).wait();
+            world.recv(buffer.data(), sizes[1], comm::Type::byte, rank, data_tag).wait();
+          }
+        } else {
+          world.send(sizes, 2, comm::Type::int64, 0, size_tag).wait();
+          if (sizes[0] > 0) {
+            world.send(runs.data(), 4 * sizes[0], comm::Type::int64, 0, runs_tag).wait();
+            world.send(buffer.data(), sizes[1], comm::Type::byte, 0, data_tag).wait();
+          }
+        }
+      }
+      if (root && !failure) failure = attempt([&] { write_runs(*file, runs, buffer.data()); });
     }
   }
-  auto const wrong = attempt([&] {
-    if (H5Fflush(file, H5F_SCOPE_LOCAL) < 0) hdf5_failed("a checkpoint that reaches the disk", path);
-    file.close(path);
-  });
-  if (wrong && !failure) failure = wrong;
-  if (!failure) {
-    failure = attempt([&] { PosixFile(path, PosixFile::Mode::write).flush(); });
-  }
+  if (root && !failure) failure = attempt([&] { file->flush(); });
   if (failure) throw base::Error(*failure);
 }
 

@@ -42,13 +42,14 @@ std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::ve
 
 /// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
 void write_copy(Job& job, std::vector<char> const& copy);
-/// The slices straight from the parts, together with all ranks, through HDF5 and MPI-IO. Collective.
-void write_together(Job& job, comm::Communicator& world, std::int64_t buffer_bytes);
+/// The slices straight from the parts: every rank sends its own to rank 0, a buffer at a time, and rank 0 writes and
+/// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.
+void write_by_root(Job& job, comm::Communicator& world, std::int64_t buffer_bytes);
 /// Reads the slices back from disk and compares.
 void read_back(Job const& job, std::int64_t buffer_bytes);
 
 struct CheckpointWriter::State {
-  enum class Stage { idle, data, commit, verify };
+  enum class Stage { idle, make, data, commit, verify };
 
   comm::Communicator world;
   Options options;
@@ -62,12 +63,14 @@ struct CheckpointWriter::State {
   WriteResult result;
 
   State(comm::Communicator const& w, Options o) : world(w.mpi(), "checkpoint"), options(o) {}
-  /// Runs `work` in the thread (or at once) as the work of `next`.
+  /// Runs `work` in the thread as the work of `next`. No MPI in it.
   void begin(Stage next, std::function<void()> work);
   /// Whether all ranks have finished the stage. Collective.
   bool all_done();
   /// After all_done: on to the next stage. Returns the result at the end.
   std::optional<WriteResult> advance();
+  /// The thread writes the copy, or all ranks give their shares to rank 0 now.
+  void begin_data();
   std::optional<WriteResult> end(std::optional<base::ErrorText> error);
 };
 

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 struct Forward {
   Problem<T> p;
-  Block<T> out;
+  StridedMatrix<T> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
@@ -27,13 +27,15 @@ struct Forward {
     auto const y = p.block(out, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    Block<T> const keys_t{scratch.take(dim * tile), tile};
-    Block<T> const score = scratch.take_tile(), keep = scratch.take_tile();
+    StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile};
+    StridedMatrix<T> const score = scratch.take_tile(), keep = scratch.take_tile();
     T* const top = scratch.take(tile);  // running maximum and sum of each row
     T* const sum = scratch.take(tile);
     tile_rows(team, queries, [&](int i) {
-      top[i] = -infinity<T>;
-      sum[i] = T(0);
+      tile_once(team, [&] {
+        top[i] = -infinity<T>;
+        sum[i] = T(0);
+      });
     });
     set_zero(team, queries, dim, y);
 
@@ -62,8 +64,10 @@ struct Forward {
           T* const yi = y.row(i);
           tile_cols(team, dim, [=](int d) { yi[d] *= shrink; });
         }
-        top[i] = now;
-        sum[i] = sum[i] * shrink + part;
+        tile_once(team, [&] {
+          top[i] = now;
+          sum[i] = sum[i] * shrink + part;
+        });
       });
       tile_barrier(team);
       product<T>(team, queries, dim, keys, {score.data, tile},
@@ -74,7 +78,7 @@ struct Forward {
       T* const yi = y.row(i);
       T const inverse = T(1) / sum[i];
       tile_cols(team, dim, [=](int d) { yi[d] *= inverse; });
-      lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
+      tile_once(team, [&] { lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]); });
     });
   }
 };
@@ -88,9 +92,9 @@ struct Forward {
 template <class T>
 struct BackwardQueries {
   Problem<T> p;
-  Block<T const> dout;
+  StridedMatrix<T const> dout;
   View1<T const> lse, delta;
-  Block<T> dqkv;
+  StridedMatrix<T> dqkv;
   std::size_t bytes;
   int level = 0;
 
@@ -105,8 +109,8 @@ struct BackwardQueries {
     auto const dq = p.block(dqkv, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    Block<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
-    Block<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
+    StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
     set_zero(team, queries, dim, dq);
 
     for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
@@ -147,9 +151,9 @@ struct BackwardQueries {
 template <class T>
 struct BackwardKeys {
   Problem<T> p;
-  Block<T const> dout;
+  StridedMatrix<T const> dout;
   View1<T const> lse, delta;
-  Block<T> dqkv;
+  StridedMatrix<T> dqkv;
   std::size_t bytes;
   int level = 0;
 
@@ -166,8 +170,8 @@ struct BackwardKeys {
     auto const dv = p.block(dqkv, sample, key0, p.value_head(kv));
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    Block<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
-    Block<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    StridedMatrix<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
+    StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
     set_zero(team, keys, dim, dk);
     set_zero(team, keys, dim, dv);
 
@@ -243,8 +247,8 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
         T const sum = sum_of<T>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
         once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
       });
-  Block<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
-  Block<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
+  StridedMatrix<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
+  StridedMatrix<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
   auto const bytes = p.scratch_bytes(2, 3, 0);
   launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
                BackwardQueries<T>{p, dy, lse, delta, d, bytes});

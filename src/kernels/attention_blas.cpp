@@ -57,7 +57,7 @@ template <class T>
 struct ForwardTile {
   Problem<T> p;
   std::int64_t tiles;  ///< along the sequence
-  Block<T> out;
+  StridedMatrix<T> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
@@ -69,10 +69,10 @@ struct ForwardTile {
     std::int64_t const sample = team.league_rank() / tiles / p.shape.heads;
     int const dim = static_cast<int>(p.shape.head_dim), queries = queries_in(query0, p.shape.rows.seq_len);
     auto scratch = scratch_of<T>(team, level, bytes);
-    Block<T> const score{scratch.take(edge * edge), edge};
+    StridedMatrix<T> const score{scratch.take(edge * edge), edge};
     T* const top = scratch.take(edge);  // running maximum and sum of each row
     T* const sum = scratch.take(edge);
-    Block<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
+    StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
 
     for_strips(query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
       auto const q = p.block(p.qkv, sample, strip0, head);
@@ -118,9 +118,9 @@ struct ForwardTile {
 template <class T>
 struct BackwardHead {
   Problem<T> p;
-  Block<T const> out, dout;
+  StridedMatrix<T const> out, dout;
   View1<T const> lse;
-  Block<T> dqkv;
+  StridedMatrix<T> dqkv;
   std::size_t bytes;
   int level = 0;
 
@@ -142,9 +142,9 @@ struct BackwardHead {
             std::int64_t query0) const {
     int const dim = static_cast<int>(p.shape.head_dim), queries = queries_in(query0, p.shape.rows.seq_len);
     T const scale = static_cast<T>(p.shape.scale);
-    Block<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
+    StridedMatrix<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
     T* const delta = scratch.take(edge);
-    Block<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
+    StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
     for (int i = 0; i < queries; ++i) {
       T const* const a = p.block(out, sample, query0, head).row(i);
       T const* const b = p.block(dout, sample, query0, head).row(i);
@@ -198,7 +198,7 @@ void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
                              View2<T const> qkv, View2<T> out, View1<T> lse) {
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
     std::int64_t const tiles = (shape.rows.seq_len + edge - 1) / edge;
-    Block<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
+    StridedMatrix<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles(
         "p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
@@ -212,7 +212,7 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
                               View2<T> dqkv) {
   if constexpr (on_host) {
     auto const block = []<class V>(View2<V> const& m) {
-      return Block<V>{m.data(), static_cast<std::int64_t>(m.stride(0))};
+      return StridedMatrix<V>{m.data(), static_cast<std::int64_t>(m.stride(0))};
     };
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,

@@ -13,7 +13,7 @@ template <class T>
 struct Problem {
   AttentionShape shape;
   Dropout dropout;
-  Block<T const> qkv;
+  StridedMatrix<T const> qkv;
   std::int64_t tiles;  ///< along the sequence
 
   Problem(AttentionShape const& s, Dropout const& d, View2<T const> m)
@@ -29,8 +29,8 @@ struct Problem {
 
   /// The [positions, head_dim] block from `position` on of the column group `head` (queries, then keys, then values).
   template <class U>
-  KOKKOS_INLINE_FUNCTION Block<U> block(Block<U> m, std::int64_t sample, std::int64_t position,
-                                        std::int64_t head) const {
+  KOKKOS_INLINE_FUNCTION StridedMatrix<U> block(StridedMatrix<U> m, std::int64_t sample, std::int64_t position,
+                                                std::int64_t head) const {
     return {m.row(sample * shape.rows.seq_len + position) + head * shape.head_dim, m.stride};
   }
   KOKKOS_INLINE_FUNCTION std::int64_t key_head(std::int64_t kv) const { return shape.heads + kv; }
@@ -45,7 +45,8 @@ struct Problem {
 
   /// Dropout factors of a tile: keep(query, key), or its transpose.
   KOKKOS_INLINE_FUNCTION void keep(TileTeam const& team, std::int64_t sample, std::int64_t head, std::int64_t query0,
-                                   int queries, std::int64_t key0, int keys, bool transposed, Block<T> out) const {
+                                   int queries, std::int64_t key0, int keys, bool transposed,
+                                   StridedMatrix<T> out) const {
     auto const stream = static_cast<std::uint64_t>(shape.rows.first_sample + sample);
     std::int64_t const seq = shape.rows.seq_len;
     tile_rows(team, queries, [&](int i) {

@@ -17,8 +17,9 @@ using TileTeam = TilePolicy::member_type;
 
 /// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
 inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
-  TilePolicy policy = on_host ? TilePolicy(exec, static_cast<int>(teams), 1, 1)
-                              : TilePolicy(exec, static_cast<int>(teams), Kokkos::AUTO, 16);
+  P3D_REQUIRE(bytes <= std::size_t{std::numeric_limits<int>::max()}, "scratch memory of a team fits 31 bits");
+  TilePolicy policy =
+      on_host ? TilePolicy(exec, team_count(teams), 1, 1) : team_policy<TilePolicy>(exec, teams, 16);
   level = static_cast<int>(bytes) <= TilePolicy::scratch_size_max(0) ? 0 : 1;
   policy.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(bytes)));
   return policy;
@@ -83,13 +84,21 @@ KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F co
     return m > least ? m : least;
   }
 }
+/// f() once for the row that this thread has: every vector lane of the thread gets here.
+template <class F>
+KOKKOS_INLINE_FUNCTION void tile_once(TileTeam const& team, F const& f) {
+  if constexpr (on_host)
+    f();
+  else
+    Kokkos::single(Kokkos::PerThread(team), f);
+}
 KOKKOS_INLINE_FUNCTION void tile_barrier(TileTeam const& team) {
   if constexpr (!on_host) team.team_barrier();
 }
 
 /// A matrix in memory: first element and distance between rows.
 template <class T>
-struct Block {
+struct StridedMatrix {
   T* data;
   std::int64_t stride;
   KOKKOS_INLINE_FUNCTION T* row(std::int64_t i) const { return data + i * stride; }
@@ -105,7 +114,7 @@ struct Scratch {
     next += padded(n);
     return piece;
   }
-  KOKKOS_INLINE_FUNCTION Block<T> take_tile() { return {take(tile * tile), tile}; }
+  KOKKOS_INLINE_FUNCTION StridedMatrix<T> take_tile() { return {take(tile * tile), tile}; }
 };
 template <class T>
 KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, std::size_t bytes) {
@@ -114,7 +123,8 @@ KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, st
 
 /// transposed [cols, tile] = the transpose of m [rows, cols], with zeros in columns from `rows` on.
 template <class T>
-KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, Block<T const> m, Block<T> transposed) {
+KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, StridedMatrix<T const> m,
+                                      StridedMatrix<T> transposed) {
   tile_rows(team, cols, [&](int i) {
     T* const out = transposed.row(i);
     T const* const in = m.data + i;
@@ -124,7 +134,7 @@ KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, 
 
 /// R rows and N columns of C += A B, kept in registers along the inner dimension.
 template <int R, int N, class T>
-inline void product_block(int inner, Block<T const> a, Block<T const> b, Block<T> c) {
+inline void product_block(int inner, StridedMatrix<T const> a, StridedMatrix<T const> b, StridedMatrix<T> c) {
   T sum[R][N];
   for (int r = 0; r < R; ++r)
     for (int j = 0; j < N; ++j) sum[r][j] = c.row(r)[j];
@@ -142,8 +152,8 @@ inline void product_block(int inner, Block<T const> a, Block<T const> b, Block<T
 
 /// C [rows, cols] += A [rows, inner] B [inner, cols].
 template <class T>
-KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, Block<T const> a,
-                                    Block<T const> b, Block<T> c) {
+KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<T const> a,
+                                    StridedMatrix<T const> b, StridedMatrix<T> c) {
   if constexpr (on_host) {
     constexpr int wide = 128 / sizeof(T), high = 4;
     int j = 0;
@@ -174,7 +184,7 @@ KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, in
 }
 
 template <class T>
-KOKKOS_INLINE_FUNCTION void set_zero(TileTeam const& team, int rows, int cols, Block<T> c) {
+KOKKOS_INLINE_FUNCTION void set_zero(TileTeam const& team, int rows, int cols, StridedMatrix<T> c) {
   tile_rows(team, rows, [&](int i) {
     T* const x = c.row(i);
     tile_cols(team, cols, [=](int j) { x[j] = T(0); });

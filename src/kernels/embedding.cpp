@@ -44,7 +44,7 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<T 
 }
 
 template <class T>
-void position_forward(ExecSpace const& exec, Rows rows, View2<T const> positions, std::int64_t token_offset,
+void position_forward(ExecSpace const& exec, TokenRows rows, View2<T const> positions, std::int64_t token_offset,
                       View2<T> out) {
   for_chunks<element_width>(
       "p3d::kernels::position_forward", exec, out.extent(0), out.extent(1),
@@ -57,7 +57,7 @@ void position_forward(ExecSpace const& exec, Rows rows, View2<T const> positions
 }
 
 template <class T>
-void position_backward(ExecSpace const& exec, Rows rows, View2<T const> dout, std::int64_t token_offset,
+void position_backward(ExecSpace const& exec, TokenRows rows, View2<T const> dout, std::int64_t token_offset,
                        View2<T> dpositions) {
   for_chunks<element_width>(
       "p3d::kernels::position_backward", exec, rows.seq_len, dout.extent(1),
@@ -74,8 +74,8 @@ void position_backward(ExecSpace const& exec, Rows rows, View2<T const> dout, st
 #define P3D_INSTANTIATE(T)                                                                                         \
   template void embedding_forward<T>(ExecSpace const&, View1<int const>, View2<T const>, std::int64_t, View2<T>);  \
   template void embedding_backward<T>(ExecSpace const&, View1<int const>, View2<T const>, std::int64_t, View2<T>); \
-  template void position_forward<T>(ExecSpace const&, Rows, View2<T const>, std::int64_t, View2<T>);               \
-  template void position_backward<T>(ExecSpace const&, Rows, View2<T const>, std::int64_t, View2<T>);
+  template void position_forward<T>(ExecSpace const&, TokenRows, View2<T const>, std::int64_t, View2<T>);          \
+  template void position_backward<T>(ExecSpace const&, TokenRows, View2<T const>, std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

@@ -4,6 +4,10 @@
 
 #include "numeric.hpp"
 
+#include <p3d/base/error.hpp>
+
+#include <cstdint>
+#include <limits>
 #include <string>
 
 namespace p3d::kernels {
@@ -42,6 +46,13 @@ using DeviceTeam = Kokkos::TeamPolicy<ExecSpace>::member_type;
 /// Those who work on one row together.
 using RowTeam = std::conditional_t<on_host, Alone, DeviceTeam>;
 
+/// The number of teams as Kokkos wants it. Throws base::Error beyond 2^31 - 1, which a cast would wrap.
+inline int team_count(std::int64_t teams) {
+  P3D_REQUIRE(teams >= 0 && teams <= std::numeric_limits<int>::max(),
+              "a kernel takes at most 2^31 - 1 teams (rows, or tiles of attention): a smaller microbatch has fewer");
+  return static_cast<int>(teams);
+}
+
 template <class Body>
 struct AloneBody {
   Body body;
@@ -55,6 +66,16 @@ struct TeamBody {
   }
 };
 
+/// Threads of a team in the portable form; 0: Kokkos chooses, which on the host would be one. For tests.
+inline int team_threads = 0;
+
+/// A policy for `teams` teams of threads with `lanes` vector lanes each.
+template <class Policy>
+Policy team_policy(ExecSpace const& exec, std::int64_t teams, int lanes = 1) {
+  int const league = team_count(teams);
+  return team_threads > 0 ? Policy(exec, league, team_threads, lanes) : Policy(exec, league, Kokkos::AUTO, lanes);
+}
+
 /// body(team, row) for every row.
 template <class Body>
 void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body) {
@@ -62,8 +83,7 @@ void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows
   if constexpr (on_host)
     Kokkos::parallel_for(label, FlatRange(exec, 0, rows), AloneBody<Body>{body});
   else
-    Kokkos::parallel_for(label, Kokkos::TeamPolicy<ExecSpace>(exec, static_cast<int>(rows), Kokkos::AUTO),
-                         TeamBody<Body>{body});
+    Kokkos::parallel_for(label, team_policy<Kokkos::TeamPolicy<ExecSpace>>(exec, rows), TeamBody<Body>{body});
 }
 
 // Bodies of these loops capture by value and are copied: behind references the compiler would load what they point to

@@ -25,8 +25,12 @@
 namespace p3d::kernels {
 
 /// Whether kernels run on the host's cores: one thread then walks along a row. Otherwise neighbouring threads take
-/// neighbouring columns.
+/// neighbouring columns: the portable form. The tests build that one for the host too (p3d_kernels_portable).
+#if defined(P3D_PORTABLE_FORM)
+inline constexpr bool on_host = false;
+#else
 inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
+#endif
 
 /// A constant, because std::numeric_limits has functions, and those are the host's.
 template <class T>
@@ -106,13 +110,15 @@ KOKKOS_INLINE_FUNCTION double exp_polynomial(double x) {
   return p;
 }
 
-/// exp(x), on the host in the form that vectorises: below -87 (-708 in double) it stays at 1.6e-38 (3e-308).
+/// exp(x), finite for every x that is a number: it saturates at exp(87) (exp(708) in double), so that its product with
+/// a zero is zero. On the host in the form that vectorises: there it stays at 1.6e-38 (3e-308) below -87 (-708).
 template <class T>
 KOKKOS_INLINE_FUNCTION T exp_of(T x) {
+  constexpr T most = sizeof(T) == 4 ? T(87) : T(708);
   if constexpr (on_host)
     return exp_polynomial(x);
   else
-    return std::exp(x);
+    return std::exp(x > most ? most : x);
 }
 
 /// 1 / (1 + exp(-x)), finite for every finite x.

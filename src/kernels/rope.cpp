@@ -7,7 +7,7 @@
 namespace p3d::kernels {
 
 template <class T>
-void rope(ExecSpace const& exec, Rows rows, std::int64_t heads, std::int64_t head_dim, double theta,
+void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_t head_dim, double theta,
           std::int64_t token_offset, Rotation rotation, View2<T> x) {
   P3D_REQUIRE(head_dim % 2 == 0, "rotary embedding pairs dimensions: head_dim must be even");
   std::int64_t const half = head_dim / 2;
@@ -38,9 +38,9 @@ void rope(ExecSpace const& exec, Rows rows, std::int64_t heads, std::int64_t hea
       });
 }
 
-template void rope<float>(ExecSpace const&, Rows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
+template void rope<float>(ExecSpace const&, TokenRows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
                           View2<float>);
-template void rope<double>(ExecSpace const&, Rows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
+template void rope<double>(ExecSpace const&, TokenRows, std::int64_t, std::int64_t, double, std::int64_t, Rotation,
                            View2<double>);
 
 }  // namespace p3d::kernels

@@ -2,6 +2,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
 
@@ -18,10 +19,6 @@ char const* name(Axis axis) {
   return "?";
 }
 
-std::vector<std::string> all_orders() {
-  return {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
-}
-
 std::array<Axis, 3> parse_order(std::string_view order) {
   std::array<Axis, 3> axes = all_axes;
   std::sort(axes.begin(), axes.end());
@@ -31,7 +28,7 @@ std::array<Axis, 3> parse_order(std::string_view order) {
   throw base::Error({.expected = "parallel.order names dp, tp and pp once each, fastest first, joined by '-'",
                      .found = fmt::format("\"{}\"", order),
                      .where = "parallel.order",
-                     .fix = "use one of: " + base::join(all_orders())},
+                     .fix = "use one of: " + base::join(config::mesh_orders())},
                     base::ExitCode::bad_input);
 }
 
@@ -65,11 +62,15 @@ std::vector<int> RankGrid::group(Axis axis, int rank_) const {
   return out;
 }
 
+int RankGrid::first_of_group(Axis axis, int number) const {
+  int stride = 1;  // between neighbours along the axis
+  for (auto it = order_.begin(); *it != axis; ++it) stride *= sizes_[*it];
+  return number / stride * stride * sizes_[axis] + number % stride;
+}
+
 std::vector<std::vector<int>> RankGrid::groups(Axis axis) const {
   std::vector<std::vector<int>> out;
-  for (int r = 0; r < num_ranks(); ++r) {
-    if (coordinates(r)[axis] == 0) out.push_back(group(axis, r));
-  }
+  for (int g = 0; g < num_groups(axis); ++g) out.push_back(group(axis, first_of_group(axis, g)));
   return out;
 }
 

@@ -147,7 +147,18 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
     P3D_REQUIRE(names.insert(s.name).second, "every parameter has its own name: " + s.name);
     P3D_REQUIRE(s.rows >= 1 && s.cols >= 1, "a parameter has at least one element: " + s.name);
     P3D_REQUIRE(!s.padded || s.split_dim == by_rows, "only rows are padded: " + s.name);
+    P3D_REQUIRE(s.layer >= -1, "a parameter belongs to a layer, to the embedding side or to the head side: " + s.name);
+    auto const at = static_cast<std::size_t>(s.layer + 1), row = static_cast<std::size_t>(&s - specs_.data());
+    if (rows_of_layer_.size() <= at) rows_of_layer_.resize(at + 1);
+    rows_of_layer_[at].push_back(row);
+    if (s.tied) tied_rows_.push_back(row);
   }
+}
+
+std::vector<std::size_t> const& ParamTable::rows_of_layer(int layer) const {
+  static std::vector<std::size_t> const none;
+  auto const at = static_cast<std::size_t>(layer + 1);
+  return at < rows_of_layer_.size() ? rows_of_layer_[at] : none;
 }
 
 ParamSpec const& ParamTable::find(std::string_view name) const {
@@ -172,12 +183,32 @@ bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
   return spec.layer >= range.begin && spec.layer < range.end;
 }
 
+namespace {
+
+/// The rows of lives_on(), in order, without a look at those of other stages.
+std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages, int stage) {
+  std::vector<std::size_t> rows;
+  auto const add = [&](std::vector<std::size_t> const& some) { rows.insert(rows.end(), some.begin(), some.end()); };
+  if (stages.is_first(stage)) add(table.rows_of_layer(-1));
+  auto const range = stages.layers(stage);
+  for (auto l = range.begin; l < range.end; ++l) add(table.rows_of_layer(static_cast<int>(l)));
+  if (stages.is_last(stage)) {
+    for (int l = stages.num_layers(); l < table.end_of_layers(); ++l) add(table.rows_of_layer(l));
+    add(table.tied_rows());
+  }
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
+}
+
+}  // namespace
+
 StageParams::StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes,
                          PerAxis coordinates) {
   P3D_REQUIRE(stages.pipeline_rank(stage) == coordinates.pp, "the rank holds the stage");
   P3D_REQUIRE(stages.num_pipeline_ranks() == sizes.pp, "the stage map and the mesh agree");
-  for (auto const& spec : table.specs()) {
-    if (!lives_on(spec, stages, stage)) continue;
+  for (auto const row : rows_on(table, stages, stage)) {
+    auto const& spec = table.specs()[row];
     auto local = localise(spec, sizes.tp, coordinates.tp);
     if (!spec.follows_previous) flat_size_ = (flat_size_ + alignment - 1) / alignment * alignment;
     local.offset = flat_size_;

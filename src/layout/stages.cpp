@@ -1,12 +1,15 @@
 #include <p3d/layout/stages.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <tuple>
 #include <utility>
 
 namespace p3d::layout {
@@ -24,7 +27,7 @@ std::vector<int> in_turn(std::size_t stages, int ranks) {
 
 }  // namespace
 
-StageMap::StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks)
+StageMap::StageMap(std::vector<int> const& layers_per_stage, int num_pipeline_ranks)
     : StageMap(layers_per_stage, in_turn(layers_per_stage.size(), num_pipeline_ranks), num_pipeline_ranks) {}
 
 StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks)
@@ -37,8 +40,13 @@ StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_ran
     P3D_REQUIRE(n >= 0, "no stage has a negative number of layers");
     begin_.push_back(begin_.back() + n);
   }
-  for (int r : stage_rank_) P3D_REQUIRE(r >= 0 && r < num_ranks_, "every stage lives on a rank that exists");
-  for (int r = 0; r < num_ranks_; ++r) P3D_REQUIRE(!stages_of(r).empty(), "every pipeline rank holds a stage");
+  stages_of_.resize(static_cast<std::size_t>(num_ranks_));
+  for (int s = 0; s < num_stages(); ++s) {
+    int const r = stage_rank_[static_cast<std::size_t>(s)];
+    P3D_REQUIRE(r >= 0 && r < num_ranks_, "every stage lives on a rank that exists");
+    stages_of_[static_cast<std::size_t>(r)].push_back(s);
+  }
+  for (auto const& stages : stages_of_) P3D_REQUIRE(!stages.empty(), "every pipeline rank holds a stage");
 }
 
 Range StageMap::layers(int stage) const {
@@ -47,13 +55,9 @@ Range StageMap::layers(int stage) const {
   return {begin_[at], begin_[at + 1]};
 }
 
-std::vector<int> StageMap::stages_of(int pipeline_rank) const {
+std::vector<int> const& StageMap::stages_of(int pipeline_rank) const {
   P3D_REQUIRE(pipeline_rank >= 0 && pipeline_rank < num_ranks_, "the pipeline rank exists");
-  std::vector<int> out;
-  for (int s = 0; s < num_stages(); ++s) {
-    if (stage_rank_[static_cast<std::size_t>(s)] == pipeline_rank) out.push_back(s);
-  }
-  return out;
+  return stages_of_[static_cast<std::size_t>(pipeline_rank)];
 }
 
 std::vector<int> even_layers(int layers, int stages) {
@@ -82,14 +86,24 @@ std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank,
   }
   // Each further layer goes where the rank, then the stage, is cheapest after it (the earliest of equals). Costs are a
   // constant plus a multiple of one layer, so this greedy choice is the exact minimum of the maximum.
+  using Choice = std::pair<double, std::size_t>;  // (cost, stage)
+  std::vector<std::set<Choice>> of_rank(total.size());
+  for (std::size_t s = 0; s < stages; ++s) of_rank[rank_of(s)].emplace(cost[s], s);
+  std::set<std::tuple<double, double, std::size_t>> best_of_rank;  // (total, cost, stage)
+  auto const entry = [&](std::size_t r) {
+    return std::tuple(total[r], of_rank[r].begin()->first, of_rank[r].begin()->second);
+  };
+  for (std::size_t r = 0; r < total.size(); ++r)
+    if (!of_rank[r].empty()) best_of_rank.insert(entry(r));
   for (; given < layers; ++given) {
-    std::size_t best = 0;
-    for (std::size_t s = 1; s < stages; ++s) {
-      if (std::pair(total[rank_of(s)], cost[s]) < std::pair(total[rank_of(best)], cost[best])) best = s;
-    }
+    std::size_t const best = std::get<2>(*best_of_rank.begin()), r = rank_of(best);
+    best_of_rank.erase(best_of_rank.begin());
+    of_rank[r].erase({cost[best], best});
     ++out[best];
     cost[best] += layer_cost;
-    total[rank_of(best)] += layer_cost;
+    total[r] += layer_cost;
+    of_rank[r].emplace(cost[best], best);
+    best_of_rank.insert(entry(r));
   }
   return out;
 }
@@ -144,7 +158,7 @@ StageMap make_stage_map(config::Config const& config, std::vector<int> const& st
   };
   bool const even = config.pipeline.layer_split == config::LayerSplit::even;
   if (config.model.layers < (even ? stages : std::max(1, stages - 2)))
-    refuse(fmt::format("{} layers", config.model.layers), "model.layers");
+    refuse(base::counted(config.model.layers, "layer"), "model.layers");
   auto layers = deal_layers(config, stage_rank);
   if (layers.size() != stage_rank.size())
     refuse(fmt::format("pipeline.layers_per_stage has {} entries", layers.size()), "pipeline.layers_per_stage");

@@ -4,8 +4,7 @@
 #include <p3d/linalg/blas_threads.hpp>
 
 #include <p3d/base/error.hpp>
-
-#include <dlfcn.h>
+#include <p3d/base/symbol.hpp>
 
 #include <cstdint>
 #include <string_view>
@@ -14,17 +13,15 @@ namespace p3d::linalg {
 
 namespace {
 
-template <class Function>
-Function* find(char const* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-}
+using base::find_symbol;
 
 /// One library's pair of functions. BLIS counts in its own dim_t, 64 bits wide in every packaged build.
 template <class Int>
 struct Pair {
   void (*set)(Int);
   Int (*get)();
-  Pair(char const* set_name, char const* get_name) : set(find<void(Int)>(set_name)), get(find<Int()>(get_name)) {}
+  Pair(char const* set_name, char const* get_name)
+      : set(find_symbol<void(Int)>(set_name)), get(find_symbol<Int()>(get_name)) {}
   bool here() const { return set != nullptr && get != nullptr; }
 };
 
@@ -60,14 +57,14 @@ int set_blas_threads(int threads) {
 }
 
 std::string blas_version() {
-  if (auto* const openblas = find<char*()>("openblas_get_config")) return openblas();
-  if (auto* const mkl = find<void(char*, int)>("MKL_Get_Version_String")) {
+  if (auto* const openblas = find_symbol<char*()>("openblas_get_config")) return openblas();
+  if (auto* const mkl = find_symbol<void(char*, int)>("MKL_Get_Version_String")) {
     std::string text(256, ' ');
     mkl(text.data(), static_cast<int>(text.size()));
     text.resize(text.find_last_not_of(std::string_view(" \0", 2)) + 1);
     return text;
   }
-  if (auto* const blis = find<char const*()>("bli_info_get_version_str")) return std::string("BLIS ") + blis();
+  if (auto* const blis = find_symbol<char const*()>("bli_info_get_version_str")) return std::string("BLIS ") + blis();
   return "";
 }
 

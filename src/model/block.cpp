@@ -12,7 +12,7 @@
 namespace p3d::model {
 
 using kernels::Rotation;
-using kernels::Rows;
+using kernels::TokenRows;
 using kernels::Store;
 
 BlockSizes block_sizes(config::Config const& c) {
@@ -57,7 +57,8 @@ void NormLayer<T>::backward(ExecSpace const& exec, View2<T const> dy, View2<T co
 }
 
 template <class T>
-Block<T>::Block(config::Config const& c, Parameters<T> const& params, parallel::TensorParallel& tp, int layer)
+TransformerBlock<T>::TransformerBlock(config::Config const& c, Parameters<T> const& params,
+                                      parallel::TensorParallel& tp, int layer)
     : tp_(&tp),
       sizes_(block_sizes(c)),
       global_heads_(c.model.heads),
@@ -84,7 +85,7 @@ Block<T>::Block(config::Config const& c, Parameters<T> const& params, parallel::
 }
 
 template <class T>
-kernels::AttentionShape Block<T>::attention_shape(Rows const& rows) const {
+kernels::AttentionShape TransformerBlock<T>::attention_shape(TokenRows const& rows) const {
   kernels::AttentionShape s;
   s.rows = rows;
   s.heads = sizes_.heads;
@@ -97,8 +98,8 @@ kernels::AttentionShape Block<T>::attention_shape(Rows const& rows) const {
 }
 
 template <class T>
-void Block<T>::forward(Rows const& rows, bool training, View2<T const> x, BlockActivations<T> const& a,
-                       BlockScratch<T> const& w, View2<T> y) {
+void TransformerBlock<T>::forward(TokenRows const& rows, bool training, View2<T const> x, BlockActivations<T> const& a,
+                                  BlockScratch<T> const& w, View2<T> y) {
   auto& exec = tp_->exec;
   auto const active = [&](kernels::Dropout const& d) { return training ? d : kernels::Dropout{}; };
 
@@ -125,15 +126,15 @@ void Block<T>::forward(Rows const& rows, bool training, View2<T const> x, BlockA
 }
 
 template <class T>
-void Block<T>::backward(Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
-                        BlockScratch<T> const& scratch, View2<T> d) {
+void TransformerBlock<T>::backward(TokenRows const& rows, View2<T const> x, BlockActivations<T> const& saved,
+                                   BlockScratch<T> const& scratch, View2<T> d) {
   backward_mlp(rows, saved, scratch, {}, d);
   backward_attention(rows, x, saved, scratch, {}, d);
 }
 
 template <class T>
-void Block<T>::backward_input(Rows const& rows, View2<T const> x, View2<T> y, BlockActivations<T>& saved,
-                              BlockScratch<T>& scratch, View2<T> d) {
+void TransformerBlock<T>::backward_input(TokenRows const& rows, View2<T const> x, View2<T> y,
+                                         BlockActivations<T>& saved, BlockScratch<T>& scratch, View2<T> d) {
   backward_mlp(rows, saved, scratch, y, d);
   std::swap(saved.up, scratch.dup);
   backward_attention(rows, x, saved, scratch, saved.mid, d);
@@ -141,7 +142,7 @@ void Block<T>::backward_input(Rows const& rows, View2<T const> x, View2<T> y, Bl
 }
 
 template <class T>
-void Block<T>::backward_weight(View2<T const> y, BlockActivations<T> const& a) {
+void TransformerBlock<T>::backward_weight(View2<T const> y, BlockActivations<T> const& a) {
   auto& exec = tp_->exec;
   parallel::linear_backward_weight<T>(exec, y, a.act, down_.grad, down_bias_.grad);
   parallel::linear_backward_weight<T>(exec, a.up, a.norm2.y, up_.grad, up_bias_.grad);
@@ -150,8 +151,8 @@ void Block<T>::backward_weight(View2<T const> y, BlockActivations<T> const& a) {
 }
 
 template <class T>
-View2<T> Block<T>::branch_gradient(Rows const& rows, View2<T> d, kernels::Dropout const& dropout, View2<T> keep,
-                                   View2<T> scratch) const {
+View2<T> TransformerBlock<T>::branch_gradient(TokenRows const& rows, View2<T> d, kernels::Dropout const& dropout,
+                                              View2<T> keep, View2<T> scratch) const {
   bool const kept = keep.data() != nullptr;
   if (!kept && !dropout.active()) return d;
   View2<T> const out = kept ? keep : scratch;
@@ -160,8 +161,8 @@ View2<T> Block<T>::branch_gradient(Rows const& rows, View2<T> d, kernels::Dropou
 }
 
 template <class T>
-void Block<T>::backward_mlp(Rows const& rows, BlockActivations<T> const& a, BlockScratch<T> const& w, View2<T> keep,
-                            View2<T> d) {
+void TransformerBlock<T>::backward_mlp(TokenRows const& rows, BlockActivations<T> const& a, BlockScratch<T> const& w,
+                                       View2<T> keep, View2<T> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, w.branch);
@@ -179,8 +180,8 @@ void Block<T>::backward_mlp(Rows const& rows, BlockActivations<T> const& a, Bloc
 }
 
 template <class T>
-void Block<T>::backward_attention(Rows const& rows, View2<T const> x, BlockActivations<T> const& a,
-                                  BlockScratch<T> const& w, View2<T> keep, View2<T> d) {
+void TransformerBlock<T>::backward_attention(TokenRows const& rows, View2<T const> x, BlockActivations<T> const& a,
+                                             BlockScratch<T> const& w, View2<T> keep, View2<T> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, w.branch);
@@ -200,7 +201,7 @@ void Block<T>::backward_attention(Rows const& rows, View2<T const> x, BlockActiv
 
 template class NormLayer<float>;
 template class NormLayer<double>;
-template class Block<float>;
-template class Block<double>;
+template class TransformerBlock<float>;
+template class TransformerBlock<double>;
 
 }  // namespace p3d::model

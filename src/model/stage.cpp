@@ -13,12 +13,14 @@ namespace p3d::model {
 
 namespace {
 
-/// Stands in for the arena to learn how much will be taken.
+/// Stands in for the arena to learn how much will be taken. What no memory holds is `most`: sums do not overflow.
 struct SizeCounter {
+  static constexpr std::size_t most = std::size_t{1} << 62;
   std::size_t bytes = 0;
   template <class T>
   View1<T> take(std::int64_t n) {
-    bytes += device::Arena::padded(static_cast<std::size_t>(n) * sizeof(T));
+    auto const wanted = static_cast<std::size_t>(n);
+    bytes = std::min(most, bytes + (wanted < most / sizeof(T) ? device::Arena::padded(wanted * sizeof(T)) : most));
     return {};
   }
   template <class T>
@@ -74,12 +76,12 @@ std::size_t Workspace<T>::bytes(config::Config const& c, bool with_loss) {
 template <class T>
 template <class Source>
 void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots,
-                          Source& source, std::vector<Slot>& slots) {
+                          Source& source, std::vector<ActivationSlot>& slots) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   for (int k = 0; k < num_slots; ++k) {
-    Slot slot;
+    ActivationSlot slot;
     for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<T>(s.tokens, s.hidden));
     for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<T>(source, s));
     slot.d = source.template take<T>(s.tokens, s.hidden);
@@ -97,9 +99,10 @@ void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stage
 template <class T>
 std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
   SizeCounter counter;
-  std::vector<Slot> slots;
-  take_slots(c, stages, stage, num_slots, counter, slots);
-  return counter.bytes;
+  std::vector<ActivationSlot> slots;
+  take_slots(c, stages, stage, 1, counter, slots);  // all slots are alike, and every piece is padded
+  auto const count = static_cast<std::size_t>(num_slots);
+  return count > 0 && counter.bytes > SizeCounter::most / count ? SizeCounter::most : counter.bytes * count;
 }
 
 template <class T>
@@ -136,7 +139,7 @@ Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
 }
 
 template <class T>
-void Stage<T>::load(int slot, Rows rows, std::span<int const> tokens, std::span<int const> targets) {
+void Stage<T>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets) {
   auto& s = slots_[at(slot)];
   s.rows = rows;
   if (first_) copy_tokens(tokens, s.tokens);
@@ -144,7 +147,7 @@ void Stage<T>::load(int slot, Rows rows, std::span<int const> tokens, std::span<
 }
 
 template <class T>
-void Stage<T>::embed(Slot& s, bool training) {
+void Stage<T>::embed(ActivationSlot& s, bool training) {
   parallel::vocab_embedding_forward<T>(*tp_, vocab_, s.tokens, embedding_.value, s.x.front());
   if (positions_.value.extent(0) > 0) kernels::position_forward<T>(tp_->exec, s.rows, positions_.value, 0, s.x.front());
   if (training && embed_dropout_.active()) kernels::dropout_in_place<T>(tp_->exec, s.rows, embed_dropout_, s.x.front());
@@ -203,7 +206,7 @@ void Stage<T>::backward_weight(int slot, Ready const& ready) {
 }
 
 template <class T>
-void Stage<T>::head_backward(Slot& s, double loss_scale, bool weights) {
+void Stage<T>::head_backward(ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
   parallel::vocab_loss_backward<T>(*tp_, vocab_, s.targets, s.lse, static_cast<T>(loss_scale), s.logits);
   auto sum = parallel::column_linear_backward_input<T>(*tp_, s.logits, head_.value, shared_->dfinal);
@@ -213,12 +216,12 @@ void Stage<T>::head_backward(Slot& s, double loss_scale, bool weights) {
 }
 
 template <class T>
-void Stage<T>::head_backward_weight(Slot& s) {
+void Stage<T>::head_backward_weight(ActivationSlot& s) {
   parallel::linear_backward_weight<T>(tp_->exec, s.logits, s.final_norm.y, head_.grad, View1<T>());
 }
 
 template <class T>
-void Stage<T>::embed_backward(Slot& s, View2<T> d) {
+void Stage<T>::embed_backward(ActivationSlot& s, View2<T> d) {
   auto& exec = tp_->exec;
   if (embed_dropout_.active()) kernels::dropout_in_place<T>(exec, s.rows, embed_dropout_, d);
   if (positions_.grad.extent(0) > 0) kernels::position_backward<T>(exec, s.rows, d, 0, positions_.grad);

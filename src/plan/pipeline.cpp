@@ -4,18 +4,21 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/schedule/registry.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <sstream>
+#include <tuple>
 
 namespace p3d::plan {
 namespace {
+
+constexpr std::int64_t most_file_bytes = std::int64_t{128} << 20;  // of schedule::most_forwards as text
+
+constexpr std::int64_t most_compared = std::int64_t{1} << 17;  // a dozen schedules of them take some seconds
 
 schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
   return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
@@ -33,10 +36,7 @@ schedule::Program complete(config::Config const& c, schedule::Program compute) {
 
 schedule::Program read_program(config::Config const& c) {
   auto const& path = c.pipeline.file;
-  std::ifstream file(path, std::ios::binary);
-  std::string const text(std::istreambuf_iterator<char>(file), {});
-  if (!file)
-    refuse("a schedule file", path + " cannot be read", "pipeline.file", "correct the path, or make it readable");
+  auto const text = base::read_text_file(path, "a schedule file", "pipeline.file", most_file_bytes);
   schedule::Program program;
   try {
     program = schedule::parse_schedule_file(text, c.pipeline.lookahead);
@@ -49,7 +49,7 @@ schedule::Program read_program(config::Config const& c) {
            fmt::format("{} in {}", program.num_ranks, path), "pipeline.file",
            fmt::format("set parallel.pp to {}, or take another file", program.num_ranks));
   if (program.num_microbatches != c.batch.microbatches)
-    refuse(fmt::format("a schedule of {} microbatches", c.batch.microbatches),
+    refuse(fmt::format("a schedule of {}", base::counted(c.batch.microbatches, "microbatch")),
            fmt::format("{} in {}", program.num_microbatches, path), "pipeline.file",
            fmt::format("set batch.microbatches to {}, or take another file", program.num_microbatches));
   return program;
@@ -76,6 +76,13 @@ std::string label(Candidate const& c) {
 }
 
 PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
+  auto const forwards = std::int64_t{c.parallel.pp} * c.batch.microbatches;
+  if (forwards > most_compared)
+    refuse(fmt::format("at most {} forwards (parallel.pp x batch.microbatches) for \"auto\", which simulates every "
+                       "schedule",
+                       most_compared),
+           fmt::format("{} x {}", c.parallel.pp, c.batch.microbatches), "pipeline.schedule",
+           "choose a schedule by name, or raise batch.micro: fewer microbatches of the same batch");
   P3D_REQUIRE(c.pipeline.max_memory == 0 || rank_bytes, "a limit of memory needs somebody who knows what a rank takes");
   auto all = compare_schedules(
       c, [&](auto const& stages) { return model_costs(c, stages); }, rank_bytes, execution);
@@ -109,8 +116,9 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  auto program = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
-  auto stages = layout::make_stage_map(c, program.stage_rank);
+  schedule::ValidProgram program(complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank))),
+                                 execution);
+  auto stages = layout::make_stage_map(c, program->stage_rank);
   return {best->schedule, std::move(program), std::move(stages), std::move(reason)};
 }
 
@@ -146,17 +154,14 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
 }
 
 PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
-  PipelinePlan plan = [&]() -> PipelinePlan {
-    if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
-    auto program = c.pipeline.schedule == "file"
-                       ? read_program(c)
-                       : complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
-    schedule::require_valid(program, execution);
-    auto stages = layout::make_stage_map(c, program.stage_rank);
-    return {c.pipeline.schedule, std::move(program), std::move(stages), ""};
-  }();
-  if (!plan.reason.empty()) schedule::require_valid(plan.program, execution);
-  return plan;
+  if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
+  schedule::ValidProgram program(
+      c.pipeline.schedule == "file"
+          ? read_program(c)
+          : complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages))),
+      execution);
+  auto stages = layout::make_stage_map(c, program->stage_rank);
+  return {c.pipeline.schedule, std::move(program), std::move(stages), ""};
 }
 
 }  // namespace p3d::plan

@@ -15,6 +15,8 @@
 
 namespace p3d::plan {
 
+static constexpr double most_seconds = 1e9, most_bytes = 1e24;  // in a table of costs: sums of them stay finite
+
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len);
@@ -80,11 +82,11 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       if (comma == rest.size()) break;
       rest.remove_prefix(comma + 1);
     }
-    auto const number = [&](std::size_t i) {
+    auto const number = [&](std::size_t i, double most = most_seconds) {
       char* rest = nullptr;
       double const value = std::strtod(words[i].c_str(), &rest);
-      if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0) || !std::isfinite(value))
-        refuse("a number that is not negative", words[i]);
+      if (rest == words[i].c_str() || *rest != '\0' || !(value >= 0 && value <= most))
+        refuse(fmt::format("a number from 0 to {}", most), words[i]);
       return value;
     };
     if (words.size() == 2 && words[0] == "send")
@@ -94,9 +96,9 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
     else if (words.size() == 2 && words[0] == "latency")
       costs.latency = number(1);
     else if (words.size() == 2 && words[0] == "bandwidth")
-      costs.bandwidth = number(1);
+      costs.bandwidth = number(1, most_bytes);
     else if (words.size() == 2 && words[0] == "message_bytes")
-      costs.message_bytes = number(1);
+      costs.message_bytes = number(1, most_bytes);
     else if (words.size() == 4 || words.size() == 5) {
       double const stage = number(0);
       if (stage >= num_stages || stage != std::floor(stage))
@@ -109,6 +111,7 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
           row);
     }
   }
+  if (costs.bandwidth == 0) refuse("a bandwidth above 0", "0");
   for (std::size_t s = 0; s < costs.stages.size(); ++s)
     if (costs.stages[s].forward < 0)
       refuse(fmt::format("a line for every one of the {} stages", num_stages), fmt::format("none for stage {}", s));

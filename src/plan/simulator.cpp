@@ -21,7 +21,7 @@ using schedule::Program;
 constexpr std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// Messages of one kind from one rank to another, in order.
-struct Channel {
+struct TimedChannel {
   std::vector<double> ahead;    ///< times of posting of the side that is ahead, from message `done.size()` on
   std::size_t ahead_begin = 0;  ///< the part of `ahead` before it is used up
   bool sends_ahead = false;
@@ -32,13 +32,13 @@ struct Channel {
 };
 
 /// Which messages of its channels belong to the microbatch in a slot.
-struct Slot {
+struct SlotMessages {
   int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
 };
 
-class Run {
+class SimulatedRun {
 public:
-  Run(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record)
+  SimulatedRun(Program const& program, PipelineCosts const& costs, schedule::Execution execution, bool record)
       : program_(program),
         costs_(costs),
         execution_(execution),
@@ -89,7 +89,7 @@ private:
   /// The arrival of a message, or nothing known yet: then the rank sleeps.
   bool arrived(int rank, int channel, int number, double& time) {
     if (number < 0) return true;
-    Channel& c = channels_[at(channel)];
+    TimedChannel& c = channels_[at(channel)];
     if (at(number) < c.done.size()) {
       time = std::max(time, c.done[at(number)]);
       return true;
@@ -104,7 +104,7 @@ private:
   }
 
   void post(int channel, bool sends, double time) {
-    Channel& c = channels_[at(channel)];
+    TimedChannel& c = channels_[at(channel)];
     int& mine = sends ? c.sent : c.received;
     int const other = sends ? c.received : c.sent;
     if (mine++ < other) {
@@ -137,7 +137,7 @@ private:
       spend(rank, a, costs_.reduce.empty() ? 0.0 : costs_.reduce[at(a.stage)], clock, result_.ranks[at(rank)].other);
       return true;
     }
-    Slot& slot = slots_[at(a.stage)][at(a.slot)];
+    SlotMessages& slot = slots_[at(a.stage)][at(a.slot)];
     double time = clock;
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
     if (takes) {
@@ -153,11 +153,11 @@ private:
     return true;
   }
 
-  bool message(int rank, Action const& a, Slot& slot, double time) {
+  bool message(int rank, Action const& a, SlotMessages& slot, double time) {
     bool const gradient = a.op == Op::send_gradient || a.op == Op::recv_gradient;
     int const sender = is_send(a.op) ? a.stage : schedule::peer_stage(a);
     int const channel = (gradient ? gradient_out_ : activation_out_)[at(sender)];
-    Channel const& c = channels_[at(channel)];
+    TimedChannel const& c = channels_[at(channel)];
     if (is_recv(a.op)) {
       own_time(rank, a, costs_.receive, time);
       (gradient ? slot.gradient_in : slot.activation_in) = c.received;
@@ -190,7 +190,7 @@ private:
     result_.ranks[at(rank)].other += cost;
   }
 
-  bool compute(int rank, Action const& a, Slot const& slot, double time) {
+  bool compute(int rank, Action const& a, SlotMessages const& slot, double time) {
     StageCost const& cost = costs_.microbatches.empty()
                                 ? costs_.stages[at(a.stage)]
                                 : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
@@ -256,10 +256,10 @@ private:
   std::vector<char> started_;      ///< by rank: its blocking send is under way
   std::vector<int> live_;          ///< by rank
   std::vector<char> seen_;         ///< by rank: it has computed
-  std::vector<Channel> channels_;
+  std::vector<TimedChannel> channels_;
   std::vector<int> activation_out_, gradient_out_;  ///< by stage: the channel, -1: none
   std::vector<std::vector<int>> outgoing_;          ///< by rank: channels
-  std::vector<std::vector<Slot>> slots_;            ///< by stage
+  std::vector<std::vector<SlotMessages>> slots_;    ///< by stage
   std::vector<int> ready_;
   Simulation result_;
 };
@@ -302,7 +302,7 @@ Simulation simulate(Program const& program, PipelineCosts const& costs, schedule
       "every microbatch of every stage has its costs, or none");
   P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(),
               "every stage has its reduction, or none");
-  return Run(program, costs, execution, record).run();
+  return SimulatedRun(program, costs, execution, record).run();
 }
 
 }  // namespace p3d::plan

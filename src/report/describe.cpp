@@ -26,14 +26,20 @@ std::string shortened(std::vector<std::string> const& parts, std::size_t most, s
   return base::join(kept, separator);
 }
 
-/// "[0 1] [2 3] [4 5] [6 7]".
-std::string groups_text(std::vector<std::vector<int>> const& groups) {
+/// "[0 1] [2 3] [4 5] [6 7]"; of many groups the first two and the last.
+std::string groups_text(layout::RankGrid const& grid, layout::Axis axis) {
+  int const count = grid.num_groups(axis);
   std::vector<std::string> parts;
-  for (auto const& g : groups) {
+  for (int k = 0; k < count; ++k) {
+    if (count > 4 && k == 2) {
+      parts.emplace_back("...");
+      k = count - 1;
+    }
+    auto const g = grid.group(axis, grid.first_of_group(axis, k));
     parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " "))
                                   : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
   }
-  return shortened(parts, 4, " ");
+  return base::join(parts, " ");
 }
 
 /// "9 + 9 + 8 + 6"; of many stages, those in a row with equal numbers share a term: "2 x 36 + 1 x 64".
@@ -53,9 +59,8 @@ std::string mesh_text(layout::RankGrid const& grid) {
   for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
   text += " (neighbouring ranks first)\n";
   for (auto a : {layout::Axis::tp, layout::Axis::pp, layout::Axis::dp}) {
-    auto const groups = grid.groups(a);
-    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), groups.size(), grid.sizes()[a],
-                        groups_text(groups));
+    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), grid.num_groups(a), grid.sizes()[a],
+                        groups_text(grid, a));
   }
   return text;
 }
@@ -64,15 +69,15 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
   std::vector<int> layers;
   for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
   std::vector<std::string> slots;
-  for (int n : plan.training.num_slots) slots.push_back(fmt::format("{}", n));
-  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a copy and step\n",
+  for (int n : plan.training->num_slots) slots.push_back(fmt::format("{}", n));
+  auto text = fmt::format("Pipeline: {}, schedule {}, {} of {} a replica and step\n",
                           base::counted(plan.stages.num_stages(), "stage"), c.pipeline.schedule,
                           base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
   std::size_t actions = 0;
-  for (auto const& list : plan.training.ranks) actions += list.size();
+  for (auto const& list : plan.training->ranks) actions += list.size();
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
     auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), engine::execution);
@@ -112,11 +117,10 @@ std::string memory_text(config::Config const& c, engine::RunPlan const& plan) {
 std::string describe(config::Config const& c, engine::RunPlan const& plan) {
   auto const flops = plan::flops_per_token(c);
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
-  text +=
-      fmt::format("Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
-                  plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
-                  base::human_count(flops.model), base::human_count(plan::model_flops_per_step(c)),
-                  c.batch.global * c.model.seq_len);
+  text += fmt::format(
+      "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
+      plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
+      base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
   return text + memory_text(c, plan);
 }
 

@@ -20,7 +20,7 @@ namespace p3d::report {
 
 namespace {
 
-/// A Place as it travels: no pointers, one size on every rank.
+/// A RankPlacement as it travels: no pointers, one size on every rank.
 struct Record {
   std::array<char, 64> host{};
   std::array<std::uint64_t, 16> cores{};  ///< bit i: core i
@@ -34,7 +34,7 @@ void put(std::array<char, N>& to, std::string const& from) {
   std::memcpy(to.data(), from.data(), std::min(from.size(), N - 1));
 }
 
-Record pack(Place const& p) {
+Record pack(RankPlacement const& p) {
   Record r;
   put(r.host, p.host);
   for (int const core : p.cores) {
@@ -50,15 +50,15 @@ Record pack(Place const& p) {
   return r;
 }
 
-Place unpack(Record const& r) {
-  Place p{.host = r.host.data(),
-          .cores = {},
-          .host_cores = r.host_cores,
-          .threads = r.threads,
-          .blas_threads = r.blas_threads,
-          .gpu = r.gpu,
-          .gpu_name = r.gpu_name.data(),
-          .gpu_bus = r.gpu_bus.data()};
+RankPlacement unpack(Record const& r) {
+  RankPlacement p{.host = r.host.data(),
+                  .cores = {},
+                  .host_cores = r.host_cores,
+                  .threads = r.threads,
+                  .blas_threads = r.blas_threads,
+                  .gpu = r.gpu,
+                  .gpu_name = r.gpu_name.data(),
+                  .gpu_bus = r.gpu_bus.data()};
   for (std::size_t core = 0; core < 64 * r.cores.size(); ++core) {
     if (r.cores[core / 64] >> (core % 64) & 1U) p.cores.push_back(static_cast<int>(core));
   }
@@ -66,7 +66,7 @@ Place unpack(Record const& r) {
 }
 
 /// What follows "ranks ... ".
-std::string text(Place const& p) {
+std::string text(RankPlacement const& p) {
   auto t = fmt::format(
       "on {}: {}, {} thread{}", p.host,
       p.cores.empty() ? "cores unknown" : (p.cores.size() == 1 ? "core " : "cores ") + number_ranges(p.cores),
@@ -81,8 +81,8 @@ std::string text(Place const& p) {
 
 }  // namespace
 
-Place this_place(int blas_threads) {
-  Place p;
+RankPlacement this_placement(int blas_threads) {
+  RankPlacement p;
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   p.host = name.data();
@@ -105,17 +105,17 @@ Place this_place(int blas_threads) {
   return p;
 }
 
-std::vector<Place> gather_places(Place const& mine, comm::Communicator& world) {
+std::vector<RankPlacement> gather_placements(RankPlacement const& mine, comm::Communicator& world) {
   Record const record = pack(mine);
   std::vector<Record> records(static_cast<std::size_t>(world.size()));
   world.all_gather(&record, records.data(), sizeof(Record), comm::Type::byte).wait();
-  std::vector<Place> places;
+  std::vector<RankPlacement> places;
   places.reserve(records.size());
   for (auto const& r : records) places.push_back(unpack(r));
   return places;
 }
 
-std::string describe(std::vector<Place> const& places, int max_lines) {
+std::string describe(std::vector<RankPlacement> const& places, int max_lines) {
   std::string lines;
   int count = 0;
   for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {
@@ -132,7 +132,7 @@ std::string describe(std::vector<Place> const& places, int max_lines) {
 }
 
 void report_placement(int blas_threads, comm::Communicator& world) {
-  auto const places = gather_places(this_place(blas_threads), world);
+  auto const places = gather_placements(this_placement(blas_threads), world);
   if (world.rank() != 0) return;
   base::log_root("Placement:\n" + describe(places, 64) + placement_note(places));
   for (auto const& warning : placement_warnings(places)) base::warn_root(warning);

@@ -38,7 +38,7 @@ std::string ranks_text(std::vector<int> const& ranks) {
 }
 
 /// Sets of cores to check, small ones first: the first fault found is the one closest to its cause.
-std::vector<Cores> candidates(std::vector<Place> const& places, Host const& host) {
+std::vector<Cores> candidates(std::vector<RankPlacement> const& places, Host const& host) {
   std::set<Cores> masks;
   for (int const r : host.ranks) {
     if (!places[r].cores.empty()) masks.insert(places[r].cores);
@@ -65,7 +65,7 @@ std::string message(std::string expected, std::string found, std::string where, 
 
 /// One thread each, all on the same cores, more ranks than cores: somebody tries things out on a small machine. One
 /// core for all where the host has more is no such case.
-bool takes_turns(std::vector<Place> const& places, Host const& host) {
+bool takes_turns(std::vector<RankPlacement> const& places, Host const& host) {
   auto const& first = places[host.ranks.front()];
   auto const cores = static_cast<int>(first.cores.size());
   if (cores == 0 || (cores == 1 && first.host_cores > 1) || static_cast<int>(host.ranks.size()) <= cores) return false;
@@ -73,7 +73,7 @@ bool takes_turns(std::vector<Place> const& places, Host const& host) {
                      [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
 }
 
-std::optional<std::string> core_fault(std::vector<Place> const& places, Host const& host) {
+std::optional<std::string> core_fault(std::vector<RankPlacement> const& places, Host const& host) {
   if (takes_turns(places, host)) return std::nullopt;
   auto const sets = candidates(places, host);
   int const whole = sets.empty() ? 0 : static_cast<int>(sets.back().size());
@@ -114,7 +114,7 @@ std::optional<std::string> core_fault(std::vector<Place> const& places, Host con
   return std::nullopt;
 }
 
-std::optional<std::string> blas_fault(std::vector<Place> const& places, Host const& host) {
+std::optional<std::string> blas_fault(std::vector<RankPlacement> const& places, Host const& host) {
   for (int const r : host.ranks) {
     auto const& p = places[r];
     if (p.blas_threads <= std::max(1, p.threads)) continue;
@@ -125,7 +125,7 @@ std::optional<std::string> blas_fault(std::vector<Place> const& places, Host con
   return std::nullopt;
 }
 
-std::optional<std::string> gpu_fault(std::vector<Place> const& places, Host const& host) {
+std::optional<std::string> gpu_fault(std::vector<RankPlacement> const& places, Host const& host) {
   std::map<std::string, std::vector<int>> users;
   for (int const r : host.ranks) {
     auto const& p = places[r];
@@ -143,7 +143,7 @@ std::optional<std::string> gpu_fault(std::vector<Place> const& places, Host cons
   return std::nullopt;
 }
 
-std::vector<Host> hosts_of(std::vector<Place> const& places) {
+std::vector<Host> hosts_of(std::vector<RankPlacement> const& places) {
   std::vector<Host> hosts;
   std::map<std::string, std::size_t> index;
   for (std::size_t r = 0; r < places.size(); ++r) {
@@ -156,7 +156,7 @@ std::vector<Host> hosts_of(std::vector<Place> const& places) {
 
 }  // namespace
 
-std::string placement_note(std::vector<Place> const& places) {
+std::string placement_note(std::vector<RankPlacement> const& places) {
   for (auto const& host : hosts_of(places)) {
     if (!takes_turns(places, host)) continue;
     auto const cores = places[host.ranks.front()].cores.size();
@@ -166,7 +166,7 @@ std::string placement_note(std::vector<Place> const& places) {
   return {};
 }
 
-std::vector<std::string> placement_warnings(std::vector<Place> const& places) {
+std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places) {
   auto const hosts = hosts_of(places);
   // The same fault on many hosts is one fault of the command line: the first host stands for all.
   std::vector<std::string> warnings;

@@ -60,11 +60,12 @@ std::size_t utf8_length(std::string_view text) {
 }  // namespace
 
 int terminal_columns() {
-  if (int const columns = columns_of(STDOUT_FILENO); columns > 0) return columns;
+  int pid = getppid();
+  // Open MPI gives each of its ranks a terminal of its own, whatever it prints to itself: its output counts then.
+  if (!is_launcher(look_at(pid).name)) return columns_of(STDOUT_FILENO);
   struct stat own {};
   if (fstat(STDOUT_FILENO, &own) != 0 || S_ISREG(own.st_mode)) return 0;
   constexpr int most_ancestors = 6;
-  int pid = getppid();
   for (int i = 0; i < most_ancestors && pid > 1; ++i) {
     auto const ancestor = look_at(pid);
     if (!is_launcher(ancestor.name)) return 0;

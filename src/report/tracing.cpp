@@ -24,7 +24,7 @@ constexpr int trace_tag = 8;
 
 std::size_t steps_to_keep(engine::RunPlan const& plan) {
   std::size_t actions = 0;
-  for (auto const& list : plan.training.ranks) actions += 2 * list.size();  // each may wait
+  for (auto const& list : plan.training->ranks) actions += 2 * list.size();  // each may wait
   auto const sizes = plan.grid.sizes();
   auto const pipelines = static_cast<std::size_t>(sizes.dp) * static_cast<std::size_t>(sizes.tp);
   return std::max<std::size_t>(2, most_actions / (actions * pipelines));

@@ -33,13 +33,13 @@ std::map<std::string, std::string> values(std::string const& toml) {
 enum class Weight { ignored, noted, forbidden };
 
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
-Weight weight_of(std::string const& key, config::Config const& config) {
+Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
   static std::set<std::string> const same_data{"run.seed",       "run.precision", "batch.global",  "data.format",
                                                "data.tokenizer", "data.split",    "optimizer.type"};
   static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",      "run.trace",
                                           "run.ceiling",  "run.time_limit", "run.eval_every",     "run.eval_batches",
                                           "model.preset", "batch.micro",    "batch.microbatches", "data.path"};
-  bool const all = config.checkpoint.load == config::Load::all;
+  bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout") return all ? Weight::noted : Weight::ignored;
   // The weights of a model with rotary positions fit every length of text.
@@ -52,7 +52,8 @@ Weight weight_of(std::string const& key, config::Config const& config) {
 
 }  // namespace
 
-io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t step, std::uint64_t data_hash) {
+io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t step, std::uint64_t data_hash,
+                                       std::string const& origin) {
   io::CheckpointHeader h;
   h.step = step;
   h.samples = step * c.batch.global;
@@ -62,6 +63,7 @@ io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t ste
   h.element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
   h.p3d_version = base::version_with_hash();
   h.input = config::canonical_toml(c);
+  h.origin = origin;
   return h;
 }
 
@@ -82,13 +84,14 @@ std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table) {
 
 bool has_moments(config::Config const& c) { return c.optimizer.type == config::OptimizerType::adamw; }
 
-Differences compare(io::CheckpointHeader const& file, config::Config const& config, std::uint64_t data_hash) {
+Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
+                    std::uint64_t data_hash) {
   Differences out;
   auto const here = values(config::canonical_toml(config));
   auto const there = values(file.input);
   auto const defaults = values(config::canonical_toml(config::Config{}));
   for (auto const& [key, value] : here) {
-    auto const weight = weight_of(key, config);
+    auto const weight = weight_of(key, config, load);
     auto const found = there.find(key);
     // A key that is younger than the file: the file's run did what the default does.
     auto const& other = found != there.end() ? found->second : defaults.at(key);
@@ -96,7 +99,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     auto line = fmt::format("{}: {} in the checkpoint, {} in the input", key, other, value);
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
   }
-  if (config.checkpoint.load == config::Load::weights) return out;
+  if (load == config::Load::weights) return out;
   // Divided, not multiplied: the file may hold any numbers.
   auto const batch = config.batch.global, length = config.model.seq_len;
   if (file.samples % batch != 0 || file.samples / batch != file.step || file.tokens % length != 0 ||

@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace p3d::run {
 
@@ -64,24 +66,22 @@ std::string list(std::vector<std::string> const& lines) {
 }  // namespace
 
 template <class T>
-void restore(engine::Trainer<T>& trainer, std::string const& path) {
+io::CheckpointHeader restore(engine::Trainer<T>& trainer, std::string const& path, Load load) {
   auto const& c = trainer.config();
   auto& world = trainer.mesh().world();
+  bool const all = load == Load::all;
   auto const file = io::read_checkpoint(world, path);
-  auto const differences = compare(file.header, c, trainer.source().hash());
+  auto const differences = compare(file.header, c, load, trainer.source().hash());
   if (!differences.forbidden.empty()) {
     throw base::Error(
-        {.expected = c.checkpoint.load == Load::all ? "a checkpoint of this model, data and precision"
-                                                    : "a checkpoint of this model",
+        {.expected = all ? "a checkpoint of this model, data and precision" : "a checkpoint of this model",
          .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
          .where = path,
-         .fix = c.checkpoint.load == Load::all
-                    ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
+         .fix = all ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
                       "(checkpoint.load = \"weights\")"
                     : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"},
         base::ExitCode::bad_input);
   }
-  bool const all = c.checkpoint.load == Load::all;
   base::Stopwatch watch;
   io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
                  trainer.checkpoint_parts(all && has_moments(c)), c.checkpoint.buffer_mb << 20);
@@ -96,58 +96,97 @@ void restore(engine::Trainer<T>& trainer, std::string const& path) {
           : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step,
                         read));
   if (!differences.noted.empty()) base::log_root("  changed since that checkpoint:" + list(differences.noted));
+  return file.header;
 }
 
+namespace {
+
+/// The newest file of the run that is whole; the damaged ones are named. `accept` throws at one that is another run's.
+/// Nothing when there are no files. Collective.
+template <class T, class Accept>
+std::optional<Start> newest(engine::Trainer<T>& trainer, std::vector<io::CheckpointFile> const& files,
+                            Accept&& accept) {
+  for (auto const& f : files) {
+    if (!f.valid) {
+      base::warn_root(fmt::format("passing over {}: {}", f.path, f.fault));
+      continue;
+    }
+    try {
+      accept(f);
+      auto const header = restore(trainer, f.path, Load::all);
+      return Start{trainer.steps_done(), header.origin, true};
+    } catch (base::ReportedError const&) {
+      throw;
+    } catch (base::Error const& e) {
+      if (e.code() == base::ExitCode::bad_input) throw;
+      base::warn_root(fmt::format("passing over a damaged checkpoint\n{}", e.what()));
+    }
+  }
+  if (files.empty()) return {};
+  throw base::Error({.expected = "a valid checkpoint to go on from",
+                     .found = fmt::format("{} file(s) of this run, none of them valid", files.size()),
+                     .where = trainer.config().checkpoint.dir,
+                     .fix = "copy a good one back, or move them away to start again"},
+                    base::ExitCode::bad_input);
+}
+
+/// A run that begins with a file, or with its weights: from its own newest checkpoint if it has written one, which says
+/// where it comes from. Collective.
 template <class T>
-std::int64_t resume(engine::Trainer<T>& trainer) {
+Start begin_with_file(engine::Trainer<T>& trainer, std::vector<io::CheckpointFile> files) {
+  auto const& options = trainer.config().checkpoint;
+  auto& world = trainer.mesh().world();
+  bool const all = options.load == Load::all;
+  auto const source = io::read_checkpoint(world, options.resume);
+  auto const mark = fmt::format("{} {:016x} of ", all ? "state" : "weights", io::content_hash(source, all));
+  // Going on from a file among those of its own run: what is older than that does not matter.
+  if (all) std::erase_if(files, [&](auto const& f) { return f.step <= source.header.step; });
+  auto const own = newest(trainer, files, [&](io::CheckpointFile const& f) {
+    auto const origin = io::read_checkpoint(world, f.path).header.origin;
+    if (origin.starts_with(mark)) return;
+    throw base::Error(
+        {.expected = fmt::format("no later checkpoint of \"{}\" but those of a run that began with the {} "
+                                 "of {}",
+                                 trainer.config().run.name, all ? "state" : "weights", options.resume),
+         .found = fmt::format("{} of a run that began with {}", f.path,
+                              origin.empty() ? "weights of its own" : "the " + origin),
+         .where = fmt::format("checkpoint.resume = \"{}\"", options.resume),
+         .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or "
+                "checkpoint.dir, or move the file away"},
+        base::ExitCode::bad_input);
+  });
+  if (own) return *own;
+  restore(trainer, options.resume, options.load);
+  return {trainer.steps_done(), fmt::format("{}{} (step {})", mark, options.resume, source.header.step), false};
+}
+
+}  // namespace
+
+template <class T>
+Start resume(engine::Trainer<T>& trainer) {
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
-  if (automatic && !options.on()) return 0;
-  auto& world = trainer.mesh().world();
+  if (automatic && !options.on()) return {};
   std::vector<io::CheckpointFile> files;
-  if (options.on()) files = find_together(world, c);
-  if (!automatic) {
-    if (options.resume != "none") {
-      try {
-        restore(trainer, options.resume);
-      } catch (base::ReportedError const&) {
-        throw;
-      } catch (base::Error const& e) {  // damaged: nothing was started
-        throw base::Error(e.text(), base::ExitCode::bad_input);
-      }
-    }
-    require_newest(files, c, trainer.steps_done());
-    return trainer.steps_done();
+  if (options.on()) files = find_together(trainer.mesh().world(), c);
+  if (automatic) return newest(trainer, files, [](auto const&) {}).value_or(Start{});
+  if (options.resume == "none") {
+    require_newest(files, c, 0);
+    return {};
   }
-  for (auto const& f : files) {
-    if (f.valid) {
-      try {
-        restore(trainer, f.path);
-        return trainer.steps_done();
-      } catch (base::ReportedError const&) {
-        throw;
-      } catch (base::Error const& e) {
-        if (e.code() == base::ExitCode::bad_input) throw;
-        base::warn_root(fmt::format("passing over a damaged checkpoint\n{}", e.what()));
-      }
-    } else {
-      base::warn_root(fmt::format("passing over {}: {}", f.path, f.fault));
-    }
+  try {
+    return begin_with_file(trainer, std::move(files));
+  } catch (base::ReportedError const&) {
+    throw;
+  } catch (base::Error const& e) {  // damaged: nothing was started
+    throw base::Error(e.text(), base::ExitCode::bad_input);
   }
-  if (!files.empty()) {
-    throw base::Error({.expected = "a valid checkpoint to go on from",
-                       .found = fmt::format("{} file(s) of this run, none of them valid", files.size()),
-                       .where = options.dir,
-                       .fix = "copy a good one back, or start again with checkpoint.resume = \"none\""},
-                      base::ExitCode::bad_input);
-  }
-  return 0;
 }
 
-template void restore(engine::Trainer<float>&, std::string const&);
-template void restore(engine::Trainer<double>&, std::string const&);
-template std::int64_t resume(engine::Trainer<float>&);
-template std::int64_t resume(engine::Trainer<double>&);
+template io::CheckpointHeader restore(engine::Trainer<float>&, std::string const&, Load);
+template io::CheckpointHeader restore(engine::Trainer<double>&, std::string const&, Load);
+template Start resume(engine::Trainer<float>&);
+template Start resume(engine::Trainer<double>&);
 
 }  // namespace p3d::run

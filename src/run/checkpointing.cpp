@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <limits>
+#include <utility>
 
 namespace p3d::run {
 
@@ -39,17 +41,21 @@ constexpr double assumed_bytes_per_second = 100e6;
 }  // namespace
 
 template <class T>
-Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, base::Stopwatch start)
+Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, Start start, base::Stopwatch clock,
+                                std::function<void()> before_commit)
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
       run_name_(trainer.config().run.name),
-      writer_(trainer.mesh().world(),
-              {.buffer_bytes = options_.buffer_mb << 20, .async = options_.async, .verify = options_.keep > 0}),
-      start_(start) {
+      writer_(trainer.mesh().world(), {.buffer_bytes = options_.buffer_mb << 20,
+                                       .async = options_.async,
+                                       .verify = options_.keep > 0,
+                                       .before_commit = std::move(before_commit)}),
+      start_(std::move(start)),
+      clock_(clock) {
   auto const& c = trainer.config();
-  deadline_ = start_.seconds() + seconds_left(c.run, start_.seconds());
+  deadline_ = clock_.seconds() + seconds_left(c.run, clock_.seconds());
   saved_step_ = trainer.steps_done();
-  step_begin_ = start_.seconds();
+  step_begin_ = clock_.seconds();
   if (!options_.on()) return;
   bool const moments = has_moments(c);
   auto& world = trainer.mesh().world();
@@ -72,16 +78,15 @@ std::string Checkpointing<T>::describe() const {
       options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
   auto const bytes = write_estimate_ * assumed_bytes_per_second;
   return fmt::format("Checkpoints: {} into {}, {} each, {}{}", when, options_.dir, base::human_bytes(bytes),
-                     options_.async
-                         ? fmt::format("written while training goes on from a copy of {} on rank 0",
-                                       base::human_bytes(static_cast<double>(writer_.copy_bytes())))
-                         : fmt::format("written by all ranks together with {} MiB of buffer", options_.buffer_mb),
+                     options_.async ? fmt::format("written while training goes on from a copy of {} on rank 0",
+                                                  base::human_bytes(static_cast<double>(writer_.copy_bytes())))
+                                    : fmt::format("written by rank 0 alone, {} MiB at a time", options_.buffer_mb),
                      options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
 }
 
 template <class T>
 double Checkpointing<T>::vote() {
-  double const now = start_.seconds();
+  double const now = clock_.seconds();
   longest_step_ = std::max(longest_step_, now - step_begin_);
   step_begin_ = now;
   if (trainer_->mesh().world().rank() != 0) return 0.0;
@@ -96,36 +101,66 @@ double Checkpointing<T>::vote() {
 }
 
 template <class T>
-bool Checkpointing<T>::after_step(engine::StepResult const& result) {
+void Checkpointing<T>::before_first_step() {
+  if (!options_.on() || !options_.at_start || trainer_->steps_done() != 0 || start_.own_file) return;
+  saved_step_ = -1;
+  start_writing();
+}
+
+template <class T>
+bool Checkpointing<T>::time_is_up(engine::StepResult const& result) const {
+  return result.votes >= vote_deadline;
+}
+
+template <class T>
+void Checkpointing<T>::after_step(engine::StepResult const& result) {
   if (writer_.busy()) {
     if (auto const done = writer_.poll()) report(*done);
   }
-  bool const stop = result.votes >= vote_deadline;
+  bool const stop = time_is_up(result);
   bool const by_time = result.votes == vote_period || result.votes == vote_period + vote_deadline;
   if (options_.on() && !stop && !failed_ && (by_time || (options_.every > 0 && result.step % options_.every == 0)))
     start_writing();
-  return stop;
 }
 
 template <class T>
 void Checkpointing<T>::start_writing() {
-  if (writer_.busy()) report(writer_.finish());  // one at a time: the disk is slower than checkpoint.every
+  finish();  // one at a time: the disk is slower than checkpoint.every
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;
   since_last_.reset();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step),
-                checkpoint_header(c, step, trainer_->source().hash()), checkpoint_table(trainer_->plan().table),
-                has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
-  if (!options_.async) report(writer_.finish());
+                checkpoint_header(c, step, trainer_->source().hash(), start_.origin),
+                checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+  if (!options_.async) finish();
+}
+
+template <class T>
+void Checkpointing<T>::finish() {
+  if (writer_.busy()) report(writer_.finish());
+}
+
+template <class T>
+bool Checkpointing<T>::saved_file_is_there() {
+  std::int64_t there = 1;
+  if (trainer_->mesh().world().rank() == 0) {
+    std::error_code unknown;
+    auto const path = io::checkpoint_path(options_.dir, run_name_, saved_step_);
+    there = std::filesystem::exists(path, unknown) || unknown ? 1 : 0;
+    if (there == 0) base::warn_root(path + " was deleted while the run went on: it is written again");
+  }
+  trainer_->mesh().world().broadcast(&there, 1, comm::Type::int64, 0).wait();
+  return there == 1;
 }
 
 template <class T>
 bool Checkpointing<T>::save_and_wait() {
   if (!options_.on()) return true;
-  if (writer_.busy()) report(writer_.finish());
+  finish();
+  if (!failed_ && saved_step_ == trainer_->steps_done() && wrote_ && !saved_file_is_there()) saved_step_ = -1;
   if (!failed_ && saved_step_ != trainer_->steps_done() && given_up_step_ != trainer_->steps_done()) start_writing();
-  if (writer_.busy()) report(writer_.finish());
+  finish();
   return !failed_;
 }
 
@@ -146,6 +181,7 @@ void Checkpointing<T>::report(io::WriteResult const& r) {
     return;
   }
   saved_step_ = r.step;
+  wrote_ = true;
   longest_write_ = std::max(longest_write_, r.seconds);
   base::log_root(fmt::format("Checkpoint of step {}: {} in {}, training held for {}: {}", r.step,
                              base::human_bytes(static_cast<double>(r.bytes)), base::human_seconds(r.seconds),

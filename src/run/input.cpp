@@ -24,7 +24,7 @@ void require_plan(config::Config const& config) {
     engine::make_run_plan(config);
   } catch (base::Error const& e) {
     if (e.code() != base::ExitCode::bad_input) throw;
-    refuse(std::string("the input has 1 fault\n\n") + e.what() + "\n");
+    refuse(std::string("the input has 1 error\n\n") + e.what() + "\n");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/io/file_watch.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
@@ -27,6 +28,7 @@
 #include "gpu_aware.hpp"
 #include <p3d/report/placement.hpp>
 #include "run_files.hpp"
+#include "run_locks.hpp"
 #include <p3d/report/terminal.hpp>
 
 namespace p3d::run {
@@ -47,13 +49,33 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
+/// What ends the message of a run that was stopped.
+std::string how_to_go_on(config::Config const& c) {
+  if (!c.checkpoint.on()) return "";
+  return c.checkpoint.resume == "none" ? ": the same command with checkpoint.resume=auto goes on from here"
+                                       : ": the same command goes on from here";
+}
+
+/// False, with a message, when rows of metrics.csv could not be written. Collective.
+bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
+  std::int64_t complete = 1;
+  if (files) {
+    auto const why = files->missing();
+    if (!why.empty()) base::error_once("rows of the run's history are missing\n" + why);
+    complete = why.empty() ? 1 : 0;
+  }
+  world.broadcast(&complete, 1, comm::Type::int64, 0).wait();
+  return complete == 1;
+}
+
 template <class T>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
   engine::Trainer<T> trainer(c, world);
-  std::int64_t const first_step = resume(trainer);
+  Start const origin = resume(trainer);
+  std::int64_t const first_step = origin.step;
   std::optional<RunFiles> files;
   comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
   base::log_root(config::canonical_toml(c));
@@ -64,8 +86,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                              trainer.sampler().num_train_windows(), c.model.seq_len,
                              trainer.sampler().num_eval_windows()));
 
-  Checkpointing<T> checkpoints(trainer, start);
+  Checkpointing<T> checkpoints(trainer, origin, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
+  checkpoints.before_first_step();
   SignalGuard signals(root);
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<T> tracing(trainer);
@@ -81,15 +104,21 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   double in_steps = 0.0;
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
-    auto const r = trainer.step(checkpoints.vote());
+    engine::StepResult r;
+    try {
+      r = trainer.step(checkpoints.vote());
+    } catch (base::Error const& e) {
+      // Every rank knows: the checkpoint of an earlier step that is being written is completed.
+      if (e.code() == base::ExitCode::not_finite) checkpoints.finish();
+      throw;
+    }
     double const seconds = watch.seconds();
     in_steps += seconds;
     step_seconds.push_back(seconds);
     done = r.step;
     if (done == first_step + 1) first_loss = r.loss;
     last_loss = r.loss;
-    bool const time_is_up = checkpoints.after_step(r);
-    stopped = (r.stop || time_is_up) && done < c.run.steps;
+    stopped = (r.stop || checkpoints.time_is_up(r)) && done < c.run.steps;
     bool const last = done == c.run.steps;
     eval_loss.reset();
     if (evaluates && !stopped && (last || (c.run.eval_every > 0 && done % c.run.eval_every == 0))) {
@@ -99,6 +128,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       files->write({done, done * static_cast<std::int64_t>(tokens), r.loss, r.grad_norm, r.lr, seconds * 1e3,
                     tokens / seconds, eval_loss});
     }
+    checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
     progress.step({done, r.loss, r.grad_norm, r.lr, tokens, seconds, eval_loss});
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
@@ -123,9 +153,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
   if (stopped) {
     base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done,
-                               c.run.steps, c.checkpoint.on() ? ": the same command goes on from here" : ""));
+                               c.run.steps, how_to_go_on(c)));
   }
-  return stopped ? base::ExitCode::interrupted : base::ExitCode::ok;
+  bool const complete = history_is_complete(files, world);
+  return stopped ? base::ExitCode::interrupted : complete ? base::ExitCode::ok : base::ExitCode::run_failed;
 }
 
 }  // namespace
@@ -135,7 +166,10 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
+  io::set_file_timeout(policy.timeout_s);
   make_output_folder(c.run.output_dir, world);
+  RunLocks locks;
+  locks.take(c, world);
   report::report_placement(linalg::set_blas_threads(device::host_threads()), world);
   if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
       !line.empty())

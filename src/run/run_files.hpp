@@ -5,6 +5,7 @@
 #include <p3d/config/config.hpp>
 #include <p3d/io/metrics.hpp>
 
+#include <deque>
 #include <optional>
 #include <string>
 
@@ -13,16 +14,28 @@ namespace p3d::run {
 /// Makes the output folder before anything large is built; an error on every rank when rank 0 cannot. Collective.
 void make_output_folder(std::string const& folder, comm::Communicator& world);
 
-/// Writes resolved.toml and opens metrics.csv; an earlier run's metrics.csv is data and gets the first free name
-/// metrics.N.csv. Exists on rank 0 only. Throws base::Error.
+/// Writes resolved.toml and metrics.csv. Exists on rank 0 only.
+///
+/// A row that cannot be written (a full disk, a folder that was deleted) is no reason to lose a checkpoint: the run is
+/// warned and goes on, the row is kept and tried again with every later one, and what is still missing at the end is an
+/// error.
 class RunFiles {
 public:
-  /// A run that goes on from step `start` keeps the rows of the steps up to there.
+  /// A run that goes on from step `start` keeps the rows of the steps up to there. Whatever of an earlier metrics.csv
+  /// is not kept is data: that file gets the first free name metrics.N.csv. Throws base::Error.
   RunFiles(config::Config const& config, std::int64_t start);
-  void write(io::MetricsRow const& row) { metrics_->write(row); }
+  void write(io::MetricsRow const& row);
+  /// Before a checkpoint becomes valid: what is written is on disk. Any thread; throws nothing.
+  void flush() noexcept;
+  /// At the end of the run: why rows are missing; empty when all are there.
+  std::string missing();
 
 private:
+  void write_waiting();
+
   std::optional<io::MetricsWriter> metrics_;
+  std::deque<io::MetricsRow> waiting_;  ///< for the disk; usually empty
+  std::string why_;
 };
 
 }  // namespace p3d::run

@@ -49,9 +49,13 @@ ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_
     if (a.op == Op::backward_weight) return backward_[at];
     return a.stage + 1 == program.num_stages ? forward_[at] : backward_[at + stride];
   };
+  // Up the ranks and down again, as forwards and backwards go.
+  bool up = false;
   for (bool moved = true; moved;) {
     moved = false;
-    for (std::size_t r = 0; r < start_.size(); ++r)
+    up = !up;
+    for (std::size_t i = 0; i < start_.size(); ++i) {
+      std::size_t const r = up ? i : start_.size() - 1 - i;
       for (auto const& actions = program.ranks[r]; start_[r].size() < actions.size(); moved = true) {
         Action const& a = actions[start_[r].size()];
         int const time = ready(a);
@@ -62,6 +66,7 @@ ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_
         if (a.op == Op::forward) forward_[at] = clock[r];
         if (makes_input_gradient(a.op)) backward_[at] = clock[r];
       }
+    }
   }
 }
 

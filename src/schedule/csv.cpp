@@ -63,7 +63,7 @@ Program parse_csv(std::string_view text) {
         refuse(error.text().expected, word, fmt::format("cell {}; {}", column, error.text().fix));
       }
       constexpr int largest = 1 << 20;  // a bound on what a wrong file can allocate
-      if (a.stage >= largest || a.microbatch >= largest)
+      if (a.stage >= largest || a.microbatch >= largest || a.slot >= largest)
         refuse(fmt::format("numbers below {}", largest), word, "correct the cell");
       if (a.op != Op::optimizer_step) {
         auto const stage = static_cast<std::size_t>(a.stage);
@@ -81,6 +81,9 @@ Program parse_csv(std::string_view text) {
   }
   program.num_ranks = static_cast<int>(program.ranks.size());
   program.num_stages = static_cast<int>(program.stage_rank.size());
+  if (std::int64_t{program.num_stages} * program.num_microbatches > most_forwards)
+    refuse(fmt::format("stages x microbatches of at most {}", most_forwards),
+           fmt::format("{} x {}", program.num_stages, program.num_microbatches), "number both from 0, without a gap");
   if (program.num_microbatches == 0) refuse("one row of actions per rank", "", "for example 0F0,0F1,0B0,0B1");
   for (std::size_t s = 0; s < program.stage_rank.size(); ++s)
     if (program.stage_rank[s] < 0)
@@ -112,6 +115,13 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
     for (auto const& actions : program.ranks)
       for (Action const& a : actions)
         if (a.slot >= 0) {
+          if (a.slot >= program.num_microbatches)
+            throw base::Error(
+                {.expected = fmt::format("a slot below {}, the number of microbatches", program.num_microbatches),
+                 .found = to_string(a),
+                 .where = "schedule file",
+                 .fix = "correct the slot, or leave all of them out"},
+                base::ExitCode::bad_input);
           int& count = program.num_slots[static_cast<std::size_t>(a.stage)];
           count = std::max(count, a.slot + 1);
         }

@@ -16,37 +16,38 @@ namespace p3d::schedule {
 namespace {
 
 /// One end of a message, as posted.
-struct Posted {
+struct PostedEnd {
   int stage;
   int microbatch;
   int index;  ///< in the list of its rank
 };
 
 /// Counters of a channel and the messages of the side that is ahead.
-struct Line {
+struct ChannelState {
   int sent = 0;
   int received = 0;
-  std::deque<Posted> ahead;
+  std::deque<PostedEnd> ahead;
 };
 
 /// A slot: who has it, and which messages of its channels are its own (-1: none).
-struct Slot {
+struct SlotState {
   int owner = -1;
   int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
 };
 
 /// What a blocked rank waits for: `count` sends started (or receives posted) on a channel.
-struct Wait {
+struct RankWait {
   int channel = -1;
   bool for_sends = false;
   int count = 0;
 };
 
-class Run {
+class ProgramRun {
 public:
-  Run(Program const& program, Execution execution)
+  ProgramRun(Program const& program, Execution execution, Pass pass)
       : program_(program),
         execution_(execution),
+        training_(pass == Pass::training),
         channels_(program),
         lines_(channels_.all.size()),
         waits_(program.ranks.size()),
@@ -88,7 +89,7 @@ private:
     return fault(rank, static_cast<int>(next_[static_cast<std::size_t>(rank)]), text, std::forward<Args>(args)...);
   }
 
-  Line& line(int channel) { return lines_[static_cast<std::size_t>(channel)]; }
+  ChannelState& line(int channel) { return lines_[static_cast<std::size_t>(channel)]; }
   unsigned char& done(int stage, int microbatch) { return done_[cell(program_, stage, microbatch)]; }
   bool has_input_gradient(int stage, int microbatch) {
     return (done(stage, microbatch) & (bit(Op::backward) | bit(Op::backward_input))) != 0;
@@ -98,17 +99,17 @@ private:
   }
 
   /// True when the count is reached; otherwise the rank sleeps on it.
-  bool reached(int rank, Wait wait) {
-    Line const& l = line(wait.channel);
+  bool reached(int rank, RankWait wait) {
+    ChannelState const& l = line(wait.channel);
     bool const yes = (wait.for_sends ? l.sent : l.received) >= wait.count;
-    waits_[static_cast<std::size_t>(rank)] = yes ? Wait{} : wait;
+    waits_[static_cast<std::size_t>(rank)] = yes ? RankWait{} : wait;
     return yes;
   }
   bool send_complete(int rank, int channel, int number) {
     return !execution_.rendezvous || number < 0 || reached(rank, {channel, false, number + 1});
   }
   void wake(int rank, int channel, bool sends) {
-    Wait& wait = waits_[static_cast<std::size_t>(rank)];
+    RankWait& wait = waits_[static_cast<std::size_t>(rank)];
     if (wait.channel != channel || wait.for_sends != sends) return;
     if ((sends ? line(channel).sent : line(channel).received) < wait.count) return;
     wait = {};
@@ -117,14 +118,14 @@ private:
 
   /// Posts one end of a message and matches it with the other end if that is there. False: they do not belong together.
   bool post(int rank, Action const& a, int channel) {
-    Line& l = line(channel);
+    ChannelState& l = line(channel);
     bool const sends = is_send(a.op);
     bool const match = sends ? l.received > l.sent : l.sent > l.received;
     ++(sends ? l.sent : l.received);
     int const index = static_cast<int>(next_[static_cast<std::size_t>(rank)]);
     Channel const& c = channels_.all[static_cast<std::size_t>(channel)];
     if (match) {
-      Posted const other = l.ahead.front();
+      PostedEnd const other = l.ahead.front();
       l.ahead.pop_front();
       if (other.stage != peer_stage(a) || other.microbatch != a.microbatch) {
         Op const op = sends ? (c.gradient ? Op::recv_gradient : Op::recv_activation)
@@ -146,7 +147,7 @@ private:
     Action const& a = program_.ranks[r][next_[r]];
     if (a.op == Op::optimizer_step) return step(rank);
     if (a.op == Op::reduce_gradients) return reduce(rank, a.stage);
-    Slot& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
+    SlotState& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
     if (takes) {
       if (a.op == Op::forward && a.stage > 0 && !(done(a.stage - 1, a.microbatch) & bit(Op::forward)))
@@ -164,28 +165,34 @@ private:
   }
 
   /// Takes a slot: its last user must be finished, and the sends that read it complete.
-  bool take(int rank, Action const& a, Slot& slot) {
+  bool take(int rank, Action const& a, SlotState& slot) {
     int const old = slot.owner;
-    if (old >= 0) {
+    if (old >= 0 && !training_) {
+      bool const passed_on = output_is_remote(program_, a.stage)  ? slot.activation_out >= 0
+                             : output_is_local(program_, a.stage) ? (done(a.stage + 1, old) & bit(Op::forward)) != 0
+                                                                  : true;
+      if (!(done(a.stage, old) & bit(Op::forward)) || !passed_on)
+        return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
+    } else if (old >= 0) {
       bool const gradient_passed_on = input_is_remote(program_, a.stage)
                                           ? (done(a.stage, old) & bit(Op::send_gradient)) != 0
                                       : a.stage > 0 ? has_input_gradient(a.stage - 1, old)
                                                     : true;
       if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on)
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
-      if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out))
-        return false;
-      if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out))
-        return false;
     }
-    slot = Slot{};
+    if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out))
+      return false;
+    if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out))
+      return false;
+    slot = SlotState{};
     slot.owner = a.microbatch;
     return true;
   }
 
-  bool message(int rank, Action const& a, Slot& slot) {
+  bool message(int rank, Action const& a, SlotState& slot) {
     int const channel = channels_.of(a);
-    Line& l = line(channel);
+    ChannelState& l = line(channel);
     if (is_recv(a.op)) {
       (a.op == Op::recv_activation ? slot.activation_in : slot.gradient_in) = l.received;
       return post(rank, a, channel);
@@ -205,7 +212,7 @@ private:
     return true;
   }
 
-  bool compute(int rank, Action const& a, Slot& slot) {
+  bool compute(int rank, Action const& a, SlotState& slot) {
     auto const arrived = [&](int number, int out_channel, char const* what) {
       if (number < 0) return fault_here(rank, "needs {} before its receive is posted", what);
       return reached(rank, {out_channel, true, number + 1});
@@ -246,7 +253,7 @@ private:
     for (int rank = 0; rank < program_.num_ranks && found_.size() < max_violations; ++rank) {
       auto const r = static_cast<std::size_t>(rank);
       if (next_[r] == program_.ranks[r].size()) continue;
-      Wait const& wait = waits_[r];
+      RankWait const& wait = waits_[r];
       Channel const& c = channels_.all[static_cast<std::size_t>(wait.channel)];
       int const other = wait.for_sends ? c.source : c.destination;
       auto const o = static_cast<std::size_t>(other);
@@ -260,24 +267,25 @@ private:
 
   Program const& program_;
   Execution execution_;
+  bool training_;
   Channels channels_;
-  std::vector<Line> lines_;                 ///< by channel
-  std::vector<Wait> waits_;                 ///< by rank
-  std::vector<std::size_t> next_;           ///< by rank: the action it is at
-  std::vector<char> started_;               ///< by rank: its blocking send is under way
-  std::vector<std::vector<int>> outgoing_;  ///< by rank: channels
-  std::vector<std::vector<Slot>> slots_;    ///< by stage
-  std::vector<int> unfinished_;             ///< by stage: microbatches without their weight gradient
-  std::vector<int> unreduced_;              ///< by rank: stages
-  std::vector<unsigned char> done_;         ///< by cell: bits of the actions that ran
+  std::vector<ChannelState> lines_;            ///< by channel
+  std::vector<RankWait> waits_;                ///< by rank
+  std::vector<std::size_t> next_;              ///< by rank: the action it is at
+  std::vector<char> started_;                  ///< by rank: its blocking send is under way
+  std::vector<std::vector<int>> outgoing_;     ///< by rank: channels
+  std::vector<std::vector<SlotState>> slots_;  ///< by stage
+  std::vector<int> unfinished_;                ///< by stage: microbatches without their weight gradient
+  std::vector<int> unreduced_;                 ///< by rank: stages
+  std::vector<unsigned char> done_;            ///< by cell: bits of the actions that ran
   std::vector<int> ready_;
   std::vector<Violation> found_;
 };
 
 }  // namespace
 
-std::vector<Violation> check_progress(Program const& program, Execution execution) {
-  return Run(program, execution).check();
+std::vector<Violation> check_progress(Program const& program, Execution execution, Pass pass) {
+  return ProgramRun(program, execution, pass).check();
 }
 
 }  // namespace p3d::schedule

@@ -2,6 +2,7 @@
 #include <p3d/base/schedule_names.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/schedule/registry.hpp>
+#include <p3d/schedule/schedule.hpp>
 
 #include <fmt/format.h>
 
@@ -48,9 +49,9 @@ Program generate(std::string_view name, Shape const& asked) {
   if (shape.stages_per_rank == 0) shape.stages_per_rank = generator->stages_per_rank;
   if (shape.stages_per_rank < 1 ||
       (shape.stages_per_rank != generator->stages_per_rank && !generator->any_stages_per_rank))
-    refuse(generator->any_stages_per_rank ? std::string("at least 1 stage per rank")
-                                          : fmt::format("{} stage{} per rank for {}", generator->stages_per_rank,
-                                                        generator->stages_per_rank == 1 ? "" : "s", name),
+    refuse(generator->any_stages_per_rank
+               ? std::string("at least 1 stage per rank")
+               : fmt::format("{} per rank for {}", base::counted(generator->stages_per_rank, "stage"), name),
            fmt::format("{}", shape.stages_per_rank), "pipeline.virtual_stages",
            "remove pipeline.virtual_stages, or choose interleaved_1f1b or looped_bfs");
   if (shape.microbatch_group_size < 0 || (shape.microbatch_group_size > 0 && !generator->any_group_size))
@@ -63,9 +64,17 @@ Program generate(std::string_view name, Shape const& asked) {
            "raise pipeline.microbatch_group_size, or remove it");
   int const smallest = generator->smallest_microbatches(shape.num_ranks);
   if (shape.num_microbatches < smallest)
-    refuse(fmt::format("at least {} microbatches for {} on {} pipeline ranks", smallest, name, shape.num_ranks),
+    refuse(fmt::format("at least {} for {} on {}", base::counted(smallest, "microbatch"), name,
+                       base::counted(shape.num_ranks, "pipeline rank")),
            fmt::format("{}", shape.num_microbatches), "batch.microbatches",
            "raise the global batch, lower batch.micro, or choose another schedule");
+  auto const forwards = std::int64_t{shape.num_ranks} * shape.stages_per_rank * shape.num_microbatches;
+  if (shape.stages_per_rank > most_forwards || forwards > most_forwards)
+    refuse(fmt::format("a program of at most {} forwards (pipeline ranks x stages per rank x microbatches)",
+                       most_forwards),
+           fmt::format("{} x {} x {}", shape.num_ranks, shape.stages_per_rank, shape.num_microbatches),
+           "parallel.pp, pipeline.virtual_stages, batch.microbatches",
+           "lower one of them; a larger batch.micro makes fewer microbatches of the same batch");
   return generator->make(shape);
 }
 

@@ -10,9 +10,9 @@
 namespace p3d::schedule {
 namespace {
 
-class Structure {
+class StructureCheck {
 public:
-  explicit Structure(Program const& program) : program_(program) {}
+  StructureCheck(Program const& program, Pass pass) : program_(program), training_(pass == Pass::training) {}
 
   std::vector<Violation> check() {
     if (!sizes()) return found_;
@@ -36,6 +36,9 @@ private:
     if (p.num_stages < 1 || p.num_ranks < 1 || p.num_microbatches < 1)
       fault(-1, -1, "{} stages, {} ranks and {} microbatches: each must be at least 1", p.num_stages, p.num_ranks,
             p.num_microbatches);
+    else if (std::int64_t{p.num_stages} * p.num_microbatches > most_forwards)
+      fault(-1, -1, "{} stages x {} microbatches: more than {} forwards", p.num_stages, p.num_microbatches,
+            most_forwards);
     else if (size(p.stage_rank) != p.num_stages)
       fault(-1, -1, "stage_rank has {} entries for {} stages", p.stage_rank.size(), p.num_stages);
     else if (size(p.num_slots) != p.num_stages)
@@ -43,9 +46,13 @@ private:
     else if (size(p.ranks) != p.num_ranks)
       fault(-1, -1, "{} lists of actions for {} ranks", p.ranks.size(), p.num_ranks);
     else
-      for (int s = 0; s < p.num_stages; ++s)
+      for (int s = 0; s < p.num_stages; ++s) {
+        int const slots = p.num_slots[static_cast<std::size_t>(s)];
         if (rank_of(p, s) < 0 || rank_of(p, s) >= p.num_ranks)
           fault(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
+        if (slots < 0 || slots > p.num_microbatches)
+          fault(-1, -1, "stage {} has {} slots for {} microbatches", s, slots, p.num_microbatches);
+      }
     return found_.empty();
   }
 
@@ -54,6 +61,10 @@ private:
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       int const index = static_cast<int>(i);
+      if (!training_ && !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation)) {
+        fault(rank, index, "has no place in a program that only runs forward");
+        continue;
+      }
       if (a.op == Op::optimizer_step) {
         if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
         continue;
@@ -70,7 +81,7 @@ private:
       } else
         once(rank, index, a);
     }
-    if (actions.empty() || actions.back().op != Op::optimizer_step)
+    if (training_ && (actions.empty() || actions.back().op != Op::optimizer_step))
       fault(rank, -1, "the rank's last action is not STEP");
   }
 
@@ -99,13 +110,15 @@ private:
       unsigned needed = bit(Op::forward);
       if (input_is_remote(program_, s)) needed |= bit(Op::recv_activation) | bit(Op::send_gradient);
       if (output_is_remote(program_, s)) needed |= bit(Op::send_activation) | bit(Op::recv_gradient);
+      if (!training_) needed &= ~(bit(Op::send_gradient) | bit(Op::recv_gradient));
       for (int m = 0; m < program_.num_microbatches && found_.size() < max_violations; ++m) {
         unsigned const seen = seen_[cell(program_, s, m)];
-        unsigned const backward =
-            seen & bit(Op::backward) ? bit(Op::backward) : bit(Op::backward_input) | bit(Op::backward_weight);
+        unsigned const backward = !training_                 ? 0U
+                                  : seen & bit(Op::backward) ? bit(Op::backward)
+                                                             : bit(Op::backward_input) | bit(Op::backward_weight);
         unsigned const lacking = (needed | backward) & ~seen;
         if (lacking == 0) continue;
-        bool const none = (seen & (bit(Op::backward) | backward)) == 0;
+        bool const none = training_ && (seen & (bit(Op::backward) | backward)) == 0;
         for (Op op : {Op::forward, Op::backward_input, Op::backward_weight, Op::send_activation, Op::recv_activation,
                       Op::send_gradient, Op::recv_gradient}) {
           if (!(lacking & bit(op)) || (none && op == Op::backward_weight)) continue;
@@ -114,7 +127,8 @@ private:
                 any_backward ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
         }
       }
-      if (!reduced_[static_cast<std::size_t>(s)]) fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);
+      if (training_ && !reduced_[static_cast<std::size_t>(s)])
+        fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);
     }
   }
 
@@ -127,6 +141,7 @@ private:
   }
 
   Program const& program_;
+  bool training_;
   std::vector<Violation> found_;
   std::vector<unsigned char> seen_;  ///< by cell: which actions were met
   std::vector<bool> reduced_;
@@ -134,6 +149,8 @@ private:
 
 }  // namespace
 
-std::vector<Violation> check_structure(Program const& program) { return Structure(program).check(); }
+std::vector<Violation> check_structure(Program const& program, Pass pass) {
+  return StructureCheck(program, pass).check();
+}
 
 }  // namespace p3d::schedule

@@ -179,7 +179,13 @@ private:
   }
 
   void panel(Timeline const& timeline, TimelineRows const& sorted) {
-    if (!timeline.title.empty()) text(left, y_ += 16, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
+    bool const cut = sorted.end - sorted.begin > span_ * 1.0001;
+    if (cut || !timeline.title.empty()) y_ += 16;
+    if (!timeline.title.empty()) text(left, y_, timeline.title, "font-weight=\"bold\" font-size=\"13\"");
+    if (cut)  // above the rows, which go on to the right into the ranks' notes
+      text(left + plot_width, y_ - 3,
+           fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_),
+           "text-anchor=\"end\" font-size=\"11\" font-weight=\"bold\"");
     y_ += 6;
     double const top = y_;
     int const count = static_cast<int>(sorted.rows.size()), half = most_rows / 2;
@@ -199,7 +205,7 @@ private:
     y_ += 12;
   }
 
-  /// Where the ranks would end if none of them waited; and where a long timeline was cut.
+  /// Where the ranks would end if none of them waited.
   void foot(Timeline const& timeline, TimelineRows const& sorted, double top) {
     double busy = 0;
     for (RankTimes const& t : rank_times(timeline))
@@ -209,12 +215,6 @@ private:
       add("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#000000\" stroke-width=\"1.6\" "
           "stroke-dasharray=\"5,3\"/>\n",
           x, top - 4, bottom);
-    if (sorted.end - sorted.begin > span_ * 1.0001) {
-      add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"170\" height=\"18\" fill=\"#ffffff\" stroke=\"#333333\"/>\n",
-          left + plot_width - 176, top + 4);
-      text(left + plot_width - 170, top + 17,
-           fmt::format("cut: goes on to {:.4g} {}", (sorted.end - sorted.begin) * factor_, unit_), "font-size=\"11\"");
-    }
   }
 
   void row(int num_ranks, int rank, TimelineRows const& sorted, std::string const& note) {

@@ -1,9 +1,11 @@
 // Text form of a program.
 
 #include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -15,9 +17,10 @@ namespace {
 constexpr std::string_view blanks = " \t\r";
 constexpr int largest_count = 1 << 20;  // of stages, ranks or microbatches: a bound on what a wrong file can allocate
 
-[[noreturn]] void refuse(int line, std::string expected, std::string_view found, std::string fix = "") {
+[[noreturn]] void refuse(int line, std::string expected, std::string_view found,
+                         std::string fix = "correct this line; p3d schedule show --text FILE writes such a file") {
   throw base::Error({.expected = std::move(expected),
-                     .found = fmt::format("\"{}\"", found),
+                     .found = fmt::format("\"{}\"", found.substr(0, 80)),
                      .where = fmt::format("schedule text, line {}", line),
                      .fix = std::move(fix)},
                     base::ExitCode::bad_input);
@@ -45,6 +48,8 @@ std::vector<int> numbers(std::string_view list, int line, std::string_view what)
   for (;;) {
     std::size_t const comma = std::min(list.find(','), list.size());
     values.push_back(number(list.substr(0, comma), line, what));
+    if (values.size() > static_cast<std::size_t>(largest_count))
+      refuse(line, fmt::format("{}: at most {} numbers", what, largest_count), "more");
     if (comma == list.size()) return values;
     list.remove_prefix(comma + 1);
   }
@@ -73,6 +78,11 @@ void read_header(Program& program, std::string_view text, int line) {
   }
   if (program.num_stages < 1 || program.num_ranks < 1 || program.num_microbatches < 1)
     refuse(line, "stages, ranks and microbatches, each at least 1", whole);
+  if (std::int64_t{program.num_stages} * program.num_microbatches > most_forwards)
+    refuse(line, fmt::format("stages x microbatches of at most {}", most_forwards), whole);
+  for (int slots : program.num_slots)
+    if (slots > program.num_microbatches)
+      refuse(line, fmt::format("slots= of at most {} each, one for every microbatch", program.num_microbatches), whole);
   auto const stages = static_cast<std::size_t>(program.num_stages);
   if (program.stage_rank.empty())
     for (int s = 0; s < program.num_stages; ++s) program.stage_rank.push_back(s % program.num_ranks);
@@ -82,6 +92,20 @@ void read_header(Program& program, std::string_view text, int line) {
   if (!program.num_slots.empty() && program.num_slots.size() != stages)
     refuse(line, fmt::format("slots= with {} counts", stages), whole);
   program.ranks.resize(static_cast<std::size_t>(program.num_ranks));
+}
+
+/// The passes and the validator index by what actions name.
+void require_known(Program const& program, Action const& a, std::size_t rank, int line, std::string_view word) {
+  if (a.stage >= program.num_stages) refuse(line, fmt::format("a stage below {}", program.num_stages), word);
+  if (rank_of(program, a.stage) != static_cast<int>(rank))
+    refuse(line,
+           fmt::format("actions of the stages of rank {}; stage {} is on rank {}", rank, a.stage,
+                       rank_of(program, a.stage)),
+           word);
+  if (a.microbatch >= program.num_microbatches)
+    refuse(line, fmt::format("a microbatch below {}", program.num_microbatches), word);
+  if (a.slot >= program.num_microbatches)
+    refuse(line, fmt::format("a slot below {}, the number of microbatches", program.num_microbatches), word);
 }
 
 }  // namespace
@@ -135,12 +159,15 @@ Program parse_program(std::string_view text) {
     int column = 0;
     for (std::string_view word = take_word(content); !word.empty(); word = take_word(content)) {
       ++column;
+      Action action;
       try {
-        program.ranks[rank].push_back(parse_action(word));
+        action = parse_action(word);
       } catch (base::Error const& error) {
         refuse(line, error.text().expected, word,
                fmt::format("action {} of rank {}; {}", column, rank, error.text().fix));
       }
+      if (action.op != Op::optimizer_step) require_known(program, action, rank, line, word);
+      program.ranks[rank].push_back(action);
     }
   }
   if (!header) refuse(line, "the header \"p3d-schedule 1 stages=... ranks=... microbatches=...\"", "an empty text");

@@ -1,21 +1,24 @@
 #include "validator.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace p3d::schedule {
 
-std::vector<Violation> validate(Program const& program, Execution execution) {
+std::vector<Violation> validate(Program const& program, Execution execution, Pass pass) {
   P3D_REQUIRE(execution.sends_in_flight >= 0, "the number of outstanding sends is not negative");
-  auto found = check_structure(program);
-  return found.empty() ? check_progress(program, execution) : found;
+  auto found = check_structure(program, pass);
+  return found.empty() ? check_progress(program, execution, pass) : found;
 }
 
-void require_valid(Program const& program, Execution execution) {
-  auto const found = validate(program, execution);
+void require_valid(Program const& program, Execution execution, Pass pass) {
+  auto const found = validate(program, execution, pass);
   if (found.empty()) return;
   auto const describe = [&](Violation const& v) {
     if (v.rank < 0) return v.message;
@@ -38,10 +41,16 @@ void require_valid(Program const& program, Execution execution) {
            execution.rendezvous ? "rendezvous" : "eager",
            execution.sends_in_flight > 1000 ? std::string("any number") : std::to_string(execution.sends_in_flight)),
        .found = text,
-       .where = fmt::format("schedule of {} stages on {} ranks, {} microbatches", program.num_stages, program.num_ranks,
-                            program.num_microbatches),
+       .where =
+           fmt::format("schedule of {} on {}, {}", base::counted(program.num_stages, "stage"),
+                       base::counted(program.num_ranks, "rank"), base::counted(program.num_microbatches, "microbatch")),
        .fix = "correct the marked action; a schedule that p3d generated itself should never fail: please report it"},
       base::ExitCode::bad_input);
+}
+
+ValidProgram::ValidProgram(Program program, Execution execution, Pass pass)
+    : program_(std::move(program)), execution_(execution), pass_(pass) {
+  require_valid(program_, execution_, pass_);
 }
 
 }  // namespace p3d::schedule

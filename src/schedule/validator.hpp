@@ -14,9 +14,9 @@ static_assert(static_cast<unsigned>(Op::recv_gradient) < 8, "one byte holds the 
 constexpr std::size_t max_violations = 100;
 
 /// What can be seen without running: everything in range, every action there exactly once, on its rank.
-std::vector<Violation> check_structure(Program const& program);
+std::vector<Violation> check_structure(Program const& program, Pass pass);
 
 /// Runs a program of sound structure under the executor's rules: order, slots, matching of messages, progress.
-std::vector<Violation> check_progress(Program const& program, Execution execution);
+std::vector<Violation> check_progress(Program const& program, Execution execution, Pass pass);
 
 }  // namespace p3d::schedule

@@ -51,7 +51,7 @@ class BadInput(AppTest):
         self.report(case, run, run.seconds)
         self.assertEqual((run.code, run.out), (2, ""), run.err)
         self.assert_once("the input has ", run.err)
-        self.assertTrue(run.err.startswith(f"the input has {faults} fault"), run.err)
+        self.assertTrue(run.err.startswith(f"the input has {faults} error"), run.err)
         self.assertEqual(len(re.findall(r"^   expected: ", run.err, re.MULTILINE)), faults, run.err)
         self.assertEqual(len(re.findall(r"^   fix: ", run.err, re.MULTILINE)), faults, run.err)
         self.assertFalse(self.results.exists())

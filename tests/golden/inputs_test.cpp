@@ -31,8 +31,9 @@ protected:
 
 TEST_P(GoldenInput, AsksForTheRunOfTheReference) {
   EXPECT_EQ(config.run.precision, config::Precision::fp64);
-  EXPECT_EQ(config.run.steps, static_cast<std::int64_t>(reference.steps.size()));
-  EXPECT_EQ(config.run.steps * config.batch.global, static_cast<std::int64_t>(reference.samples.size()));
+  auto const recorded = static_cast<std::int64_t>(reference.steps.size());
+  EXPECT_EQ(config.run.steps, recorded + 1);
+  EXPECT_EQ(recorded * config.batch.global, static_cast<std::int64_t>(reference.samples.size()));
   EXPECT_EQ(config.model.dropout, 0.0);
 }
 

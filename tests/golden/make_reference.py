@@ -41,7 +41,7 @@ def learning_rate(optimizer, step, steps):
     warmup = optimizer["warmup_steps"]
     if step < warmup:
         return optimizer["lr"] * (step + 1) / warmup
-    progress = (step - warmup) / max(1, steps - warmup)
+    progress = (step - warmup) / max(1, steps - 1 - warmup)
     span = optimizer["lr"] - optimizer["min_lr"]
     return optimizer["min_lr"] + 0.5 * span * (1.0 + math.cos(math.pi * progress))
 
@@ -58,7 +58,8 @@ def require_supported(config):
 def run_case(config):
     """Trains; returns the records and the bytes of the gradients of step 0."""
     require_supported(config)
-    model, optimizer, steps = config["model"], config["optimizer"], config["run"]["steps"]
+    model, optimizer = config["model"], config["optimizer"]
+    steps = config["run"]["steps"] - 1  # recorded: all but the last
     seed, batch, seq_len = config["run"]["seed"], config["batch"]["global"], model["seq_len"]
 
     text = (FOLDER / config["data"]["path"]).read_bytes()
@@ -94,7 +95,7 @@ def run_case(config):
             print(f"  step {step}: autograd and finite differences agree to {worst:.1e}")
             assert worst < 1e-5, "autograd disagrees with finite differences"
         norm = math.sqrt(math.fsum(t.grad.square().sum().item() for t in tensors))
-        lr = learning_rate(optimizer, step, steps)
+        lr = learning_rate(optimizer, step, config["run"]["steps"])
         records.append(f"step {step} {lr:.17g} {loss.item():.17g} {norm:.17g}")
         if optimizer["grad_clip"] > 0 and norm > optimizer["grad_clip"]:
             for t in tensors:

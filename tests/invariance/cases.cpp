@@ -25,15 +25,32 @@ std::vector<Model> models(int ranks) {
            {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.vocab_size=257", "model.seq_len=16",
             fmt::format("model.heads={}", heads), fmt::format("model.kv_heads={}", llama ? llama_kv : heads),
             fmt::format("model.hidden={}", heads * head_dim), fmt::format("model.ffn={}", heads * head_dim * 3),
-            fmt::format("model.tied_embeddings={}", tied), "batch.micro=1", fmt::format("batch.global={}", global)}});
+            fmt::format("model.tied_embeddings={}", tied), "batch.micro=1", fmt::format("batch.global={}", global)},
+           heads,
+           llama ? llama_kv : heads,
+           heads * head_dim * 3,
+           global});
     }
   }
   return out;
 }
 
+bool allowed(Model const& model, Layout const& layout) {
+  return model.heads % layout.tp == 0 && model.kv_heads % layout.tp == 0 && model.ffn % layout.tp == 0 &&
+         model.global % layout.dp == 0;
+}
+
+int num_triples(int ranks) {
+  int count = 0;
+  for (int dp = 1; dp <= ranks; ++dp)
+    for (int tp = 1; tp <= ranks; ++tp)
+      for (int pp = 1; pp <= ranks; ++pp) count += dp * tp * pp == ranks ? 1 : 0;
+  return count;
+}
+
 std::vector<Layout> layouts(int ranks, int turn) {
   std::vector<Layout> out;
-  auto const orders = layout::all_orders();
+  auto const orders = config::mesh_orders();
   int triple = 0;
   for (int dp = 1; dp <= ranks; ++dp) {
     for (int tp = 1; dp * tp <= ranks; ++tp) {
@@ -55,7 +72,10 @@ std::vector<Layout> layouts(int ranks, int turn) {
           here.push_back(
               {fmt::format("dp{} tp{} pp{} {} {}", dp, tp, pp, order, schedule),
                {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp),
-                "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)}});
+                "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)},
+               dp,
+               tp,
+               pp});
         }
       }
       ++triple;

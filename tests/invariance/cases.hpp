@@ -10,13 +10,19 @@ namespace p3d::invariance {
 struct Model {
   std::string name;
   std::vector<std::string> overrides;
+  int heads = 0, kv_heads = 0, ffn = 0, global = 0;
 };
 
 /// One layout, as overrides.
 struct Layout {
   std::string name;
   std::vector<std::string> overrides;
+  int dp = 1, tp = 1, pp = 1;
 };
+
+/// Whether the sizes of the model let it have the layout: what tp and dp must divide. p3d must accept these and refuse
+/// the others.
+bool allowed(Model const& model, Layout const& layout);
 
 /// gpt2-tiny and llama-tiny, tied and untied, with a vocabulary (257) that no tp size divides, cut so that every factor
 /// of `ranks` divides what it must: 5, 7 and 8 get heads, kv heads and batch of their own.
@@ -26,5 +32,8 @@ std::vector<Model> models(int ranks);
 /// schedules where there is a pipeline. With `turn` >= 0 a covering subset: the model of that turn (0 to 3) gets every
 /// fourth triple, with orders and schedules taken in turn, so that the four models together have each triple once.
 std::vector<Layout> layouts(int ranks, int turn);
+
+/// Ordered triples with product `ranks`: how many layouts the four turns have together.
+int num_triples(int ranks);
 
 }  // namespace p3d::invariance

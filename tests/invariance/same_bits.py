@@ -13,7 +13,8 @@ import h5py
 
 MODEL = ["model.vocab_size=256", "model.hidden=48", "model.heads=4", "model.layers=4", "model.seq_len=40",
          "batch.global=12", "batch.micro=1", "run.steps=20", "run.log_every=20", "optimizer.lr=1e-2",
-         "checkpoint.every=20", "checkpoint.resume=none", "run.eval_every=0", "run.eval_batches=0"]
+         "checkpoint.every=20", "checkpoint.resume=none", "run.eval_every=0", "run.eval_batches=0",
+         "optimizer.lr_schedule=constant"]
 LAYOUTS = [  # ranks, overrides
     (1, []),
     (2, ["parallel.dp=2"]),

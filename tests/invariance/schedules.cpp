@@ -114,6 +114,7 @@ public:
 
   void run(bool full) {
     auto const all = meshes(world_.size());
+    int asked = 0, least = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       int const pp = all[i].pp, low = pp - 1, high = 4 * pp;
       auto const schedules = variants(pp);
@@ -122,12 +123,16 @@ public:
         int const odd = (low + 1 + static_cast<int>((3 * s + 5 * i) % static_cast<std::size_t>(high - low - 1))) | 1;
         std::vector<int> some{low, high, odd};
         if (world_.size() > 4) some = {some[(s + i) % 3]};  // ranks that share cores take long
-        for (int m = low; m <= high; ++m)
-          if (full || std::count(some.begin(), some.end(), m) > 0)
-            one(all[i], schedules[s], m, (s + i + static_cast<std::size_t>(m)) % 2 == 0);
+        for (int m = low; m <= high; ++m) {
+          if (!full && std::count(some.begin(), some.end(), m) == 0) continue;
+          one(all[i], schedules[s], m, (s + i + static_cast<std::size_t>(m)) % 2 == 0);
+          ++asked;
+        }
+        least += full ? high - low + 1 : static_cast<int>(some.size());
       }
     }
-    P3D_REQUIRE(runs_ > 0 && (refused_ > 0 || !full), "programs ran, and some were refused");
+    P3D_REQUIRE(asked == least && runs_ + refused_ == asked, "every case of the list ran or was refused");
+    P3D_REQUIRE(runs_ > refused_ && (refused_ > 0 || !full), "most programs ran, and some were refused");
   }
 
   int finish(bool full) {
@@ -144,6 +149,7 @@ private:
     auto const config = make_config(llama, mesh, microbatches, v.overrides, seed_);
     auto const* const generator = p3d::schedule::find_generator(config.pipeline.schedule);
     int const smallest = generator->smallest_microbatches(mesh.pp);
+    P3D_REQUIRE(smallest <= 2 * mesh.pp, "no schedule needs more than two microbatches per rank");
     p3d::engine::RunPlan plan = [&] {
       auto good = config;
       good.batch.microbatches =

@@ -40,13 +40,28 @@ PLANTS = [
     ("doors", "src/io/planted.cpp", "void f() { H5Aread(a, type, &out); }\n", ":1: H5Aread: use io::Hdf5File"),
     ("doors", "src/io/seal.cpp", "void f() { H5Dread (set, type, s, s, p, out); }\n", ": use io::Hdf5File"),
     ("doors", "src/run/planted.cpp", "auto f = H5Fopen(p, H5F_ACC_RDONLY, d);\n", ":1: H5F_ACC_RDONLY: use"),
+    ("third_parties", "src/base/planted_join.cpp", "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
+     ":2: fmt::join needs #include <fmt/ranges.h>"),
+    ("third_parties", "tests/unit/planted_join.cpp", "// #include <fmt/ranges.h>\nauto j = fmt::join(v, w);\n",
+     ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
+    ("format", "src/comm/planted.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
     ("words", "src/comm/planted.cpp", "bool b = MPIX_Query_" + "cuda_support();\n", "one vendor's name"),
     ("words", "src/linalg/planted.cpp", "void f() { roc" + "blas_sgemm(h); }\n", "one vendor's name"),
     ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n", "one vendor's name"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Barrier(comm); }\n", "MPI_Barrier may block"),
+    ("blocking", "src/run/planted.cpp", "void f() { check(MPI_Comm_dup(a, &b)); }\n", "MPI_Comm_dup may block"),
+    ("blocking", "src/comm/planted.cpp", "int f() { return PMPI_Wait(&r, s); }\n", "MPI_Wait may block"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Init(&argc, &argv); }\n", "MPI_Init may block"),
+    ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "world", [&] { return MPI_Reduce(a); }); }\n',
+     'comm::blocking("MPI_Reduce"'),
+    ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "w", [&] { return 0; }); MPI_Bcast(a); }\n',
+     "MPI_Bcast may block"),
+    ("blocking", "src/comm/planted.cpp",
+     'void f() { { BlockingCall const here("MPI_Bcast", "w"); } MPI_Bcast(a); }\n', "MPI_Bcast may block"),
 ]
 # Files that some plants lean on; harmless by themselves.
 SUPPORT = {"src/base/planted_private.hpp": "#pragma once\n",
@@ -63,6 +78,10 @@ HARMLESS = [
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
     ("doors", "src/io/planted.cpp", "// H5Aread(a, type, &out) stands behind a door\n"),
+    ("third_parties", "src/base/planted.cpp", "#include <fmt/ranges.h>\n// fmt::join\nauto j = fmt::join(v, w);\n"),
+    ("blocking", "src/comm/planted.cpp", "void f() { MPI_Ibarrier(comm, &r); MPI_Test(&r, &done, s); }\n"
+     'void g() { check(blocking("MPI_Bcast", name, [&] { return MPI_Bcast(a); }), "MPI_Bcast (it blocks)"); }\n'
+     'void h() { BlockingCall const here("MPI_Bcast", "w"); check(MPI_Bcast(a)); }\n// MPI_Barrier(comm);\n'),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
 
@@ -77,6 +96,7 @@ class Lint(unittest.TestCase):
         for name in ("include", "src", "scripts", ".ci", "tests", "cmake"):
             if (self.root / name).is_dir():
                 shutil.copytree(self.root / name, self.copy / name, ignore=skip)
+        shutil.copy(self.root / ".clang-format", self.copy)
         for name, text in SUPPORT.items():
             (self.copy / name).write_text(text)
 
@@ -86,6 +106,8 @@ class Lint(unittest.TestCase):
     def lint(self, rule):
         script = self.copy / "tests/lint" / f"{rule}.py"
         done = subprocess.run([sys.executable, "-B", script, "--root", self.copy], capture_output=True, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stdout)
         self.assertIn(done.returncode, (0, 1), done.stdout + done.stderr)
         lines = done.stdout.splitlines()
         self.assertEqual(done.returncode == 0, lines[-1].endswith(": clean"), done.stdout)
@@ -111,11 +133,12 @@ class Lint(unittest.TestCase):
     def test_every_plant_is_found(self):
         for rule in sorted({plant[0] for plant in PLANTS}):
             plants = [plant[1:] for plant in PLANTS if plant[0] == rule]
-            names, messages = self.added(rule, [(file, text) for file, text, _ in plants])
-            for name, (file, text, message) in zip(names, plants):
-                with self.subTest(rule=rule, file=file, text=text[:60]):
-                    mine = [line for line in messages if name in line]
-                    self.assertTrue(any(message in line for line in mine), f"expected '{message}' in {mine}")
+            with self.subTest(rule=rule):
+                names, messages = self.added(rule, [(file, text) for file, text, _ in plants])
+                for name, (file, text, message) in zip(names, plants):
+                    with self.subTest(rule=rule, file=file, text=text[:60]):
+                        mine = [line for line in messages if name in line]
+                        self.assertTrue(any(message in line for line in mine), f"expected '{message}' in {mine}")
 
     def test_harmless_lines_are_let_pass(self):
         for rule, file, text in HARMLESS:

@@ -2,6 +2,7 @@
 import csv
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -98,6 +99,56 @@ def tool(folder, *words, ranks=0):
     done = subprocess.run([*launcher, program.PROGRAM, *map(str, words)], cwd=folder, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=program.PATIENCE)
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+SHIM = os.environ.get("P3D_FILE_SHIM", "")
+
+
+def environment(rules, rank=None):
+    """What a run needs for `rules` of file_shim.cpp to hold in it, on one rank alone if that is given."""
+    sanitizer = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+    out = dict(os.environ, LD_PRELOAD=SHIM, P3D_SHIM=rules, ASAN_OPTIONS=sanitizer)
+    if rank is not None:
+        out["P3D_SHIM_RANK"] = str(rank)
+    return out
+
+
+def start(folder, ranks, *words, rules="", rank=None, name=""):
+    """A run (ranks 0: without a launcher) that goes on by itself; finish() waits for it."""
+    launcher = [*program.MPIEXEC, str(ranks)] if ranks else []
+    out, err = (open(folder / f"{kind}{name}", "w+", errors="replace") for kind in ("out", "err"))
+    process = subprocess.Popen([*launcher, program.PROGRAM, "input.toml", *map(str, words)], cwd=folder,
+                               stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                               env=environment(rules, rank) if rules else None)
+    process.files = (out, err)
+    return process
+
+
+def finish(process):
+    """(exit code, stdout, stderr); kills the run and raises when it does not end."""
+    try:
+        code = process.wait(program.PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    texts = []
+    for file in process.files:
+        file.seek(0)
+        texts.append(file.read())
+        file.close()
+    return (code, *texts)
+
+
+def run(folder, ranks, *words, rules="", rank=None):
+    return finish(start(folder, ranks, *words, rules=rules, rank=rank))
+
+
+def rows(folder, output):
+    """metrics.csv without the times: [(step, ..., eval_loss)] as written."""
+    with open(folder / output / "metrics.csv", newline="") as file:
+        times = ("step_ms", "tokens_per_s")
+        return [tuple(v for k, v in row.items() if k not in times) for row in csv.DictReader(file)]
 
 
 def largest_deviation(a, b):

@@ -1,7 +1,7 @@
 """Kills runs with SIGKILL at random moments, half of them inside the writing of a checkpoint, and starts them again: no valid
 checkpoint is ever lost, no damaged one loaded, and the losses go on, to the last bit, as in a run that nothing disturbed.
 
-usage: storm.py KILLS [SEED]      the seed is printed; with it the moments are drawn again (the machine's own timing is not)
+usage: storm.py KILLS SEED      the same seed draws the same moments; the machine's own timing is not repeated: kills_test.py is
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import os
 import pathlib
@@ -15,8 +15,7 @@ import time
 import restarts
 
 kills = int(sys.argv[1])
-seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 32)
-print(f"seed {seed}", flush=True)
+seed = int(sys.argv[2])
 draw = random.Random(seed)
 # Never finished; a checkpoint every third step, so that one is nearly always being written, and large enough to take a while.
 KEYS = ["run.name=storm", "run.steps=1000000", "run.log_every=1000000", "run.precision=fp64", "model.hidden=96", "model.ffn=192",

@@ -175,8 +175,21 @@ class Test:
         assert state["JobState"] == "FAILED" and state["ExitCode"] != "0:0", state
         return f"job {state['JobState']} with exit code {state['ExitCode']} after {took:.1f} s"
 
+    def unconnected(self):
+        """Tasks that MPI does not connect are refused; one process of a batch script, with the same variables, is not."""
+        out = self.work / "unconnected"
+        done = self.slurm.run("srun", "--mpi=none", "-n", 4, self.p3d, self.input, f"run.output_dir={out}", check=False)
+        said = done.stdout + done.stderr
+        assert done.returncode == 2, (done.returncode, said)
+        assert said.count("expected: one MPI world of 4 ranks") == 1 and "--mpi=" in said, said
+        assert not out.exists()
+        job = self.batch(f"{self.p3d} {self.input} run.steps=1 run.output_dir={out}\n", "-n", "4")
+        self.wait_for(job, lambda: self.ended(job), "the script to end", 60)
+        assert self.slurm.job(job)["JobState"] == "COMPLETED" and sorted(losses(out)) == [1], self.output(job)
+        return "4 tasks with --mpi=none: exit code 2; a batch script without srun: one rank"
+
     def run(self):
-        for step in (self.srun_with_4_and_8_ranks, self.recipes, self.requeued, self.cancelled, self.killed):
+        for step in (self.srun_with_4_and_8_ranks, self.unconnected, self.recipes, self.requeued, self.cancelled, self.killed):
             begin = time.monotonic()
             said = step()
             print(f"{step.__name__:<26} {time.monotonic() - begin:6.1f} s   {said}", flush=True)

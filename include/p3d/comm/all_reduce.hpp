@@ -16,14 +16,16 @@
 // All but mpi add in an order that depends on the ranks, the length and the segments alone, never on time: the same
 // buffers give the same bits on every rank and in every repetition. Buffers must be memory that the host can read.
 
+#include <p3d/base/all_reduce.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace p3d::comm {
 
-enum class AllReduce { mpi, ring, tree, hierarchical, shared, automatic };
-char const* to_string(AllReduce algorithm);  ///< "mpi", ..., "auto"
+using base::AllReduce;
+using base::to_string;
 
 struct AllReduceSettings {
   AllReduce algorithm = AllReduce::mpi;
@@ -35,8 +37,9 @@ struct AllReduceSettings {
 /// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until
 /// then, and where the machine has none, communicators can only do without. A Mesh over all ranks calls it.
 /// `buffer_bytes`: what this rank will want for SharedBuffers (address space only; memory is taken where a buffer is
-/// made).
-void open_node_memory(std::size_t buffer_bytes = 0);
+/// made). `groups`: communicators that will be prepared together; each takes about 2 MiB of every rank (address space
+/// too), and a few more than that find room.
+void open_node_memory(std::size_t buffer_bytes = 0, int groups = 24);
 
 /// Zeroed memory of this rank that the others of its node can reach: an all-reduce by shared memory reads buffers
 /// inside it where they are and writes its results there, which spares two copies. Local. Must live as long as

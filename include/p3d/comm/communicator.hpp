@@ -17,7 +17,12 @@ namespace p3d::comm {
 /// MPI_Init_thread(FUNNELED or better)..MPI_Finalize. Sets the log rank. Error handlers of world return codes, which
 /// p3d turns into base::Error with the call, the rank and MPI's text. Destroying it while an exception is in flight
 /// aborts all ranks instead of hanging in MPI_Finalize: print the message inside its scope, the catch outside is never
-/// reached. The wait policy is set for this node. Works without a launcher, as one rank.
+/// reached. The wait policy is set for this node. Works without a launcher, as one rank. An Environment inside another
+/// does nothing.
+///
+/// Ends the program with ExitCode::bad_input and a text from one rank when a launcher started several processes that
+/// MPI does not connect, or when the ranks were given different words (argv, but for Kokkos' options). Nothing blocks
+/// longer than wait_policy().timeout_s (MPI_Init: 30 s at least); set the policy before, if its default will not do.
 class Environment {
 public:
   Environment(int& argc, char**& argv);
@@ -27,11 +32,11 @@ public:
 
   /// What the program will end with. Some MPI libraries do not return from MPI_Finalize; the process ends there then,
   /// with this code, or with run_failed where it was not told. Returns `code`.
-  int exit_code(int code) { return exit_code_ = code; }
+  int exit_code(int code);
 
 private:
   int exceptions_;
-  int exit_code_ = 1;
+  bool owner_;
 };
 
 /// The ranks on this node, this rank's number among them, and the cores that they may use together.

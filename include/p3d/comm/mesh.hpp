@@ -38,16 +38,12 @@ public:
   void prepare(AllReduceSettings const& settings, std::size_t buffer_bytes = 0);
   /// On this rank, by group: "dp shared, tp shared".
   std::string describe_all_reduce() const;
-  /// First and last rank along an axis (for tied embeddings), named "pp-ends"; invalid on interior ranks and when the
-  /// axis has one rank.
-  Communicator& ends(std::string const& axis);
 
 private:
   std::vector<MeshAxis> axes_;
   std::vector<int> coordinates_;
   Communicator cart_;
   std::vector<Communicator> subsets_;  ///< by bit mask of axes
-  std::vector<Communicator> ends_;     ///< by axis
 };
 
 }  // namespace p3d::comm

@@ -4,7 +4,11 @@
 // A wait that outlasts timeout_s prints who waits for what (rank, communicator, operation, peer, sequence number, step,
 // schedule action), asks all ranks where they are, prints one table of the answers, in which a rank that is stopped,
 // dead or computing is named as silent, and ends all ranks with base::ExitCode::timeout, in bounded time.
+//
+// What blocks inside a library cannot be waited for like that. blocking() is the one door to such calls: a thread of
+// this process looks at the clock meanwhile, and past the budget it reports and ends the process with the same code.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -13,6 +17,7 @@ namespace p3d::comm {
 /// How waiting is done. Set once per process, before the first communication.
 struct WaitPolicy {
   double timeout_s = 600.0;  ///< a single wait longer than this ends the run
+  double start_s = 30.0;     ///< MPI_Init may take this long at least: processes do not start at the same time
   int spins = 200;           ///< first this many tests at full speed,
   int yields = 2000;         ///< then this many with a sched_yield after each (which lets a peer run on this core),
   int sleep_min_us = 20;     ///< then sleeps of a sixteenth of the time waited so far: never a wait more than
@@ -23,6 +28,34 @@ WaitPolicy wait_policy();
 /// Measured choices for `ranks_on_node` ranks on `cores` cores: spins only when there is a core for each rank.
 /// Environment sets make_wait_policy(600, ...) for the node that it finds; a program then changes timeout_s alone.
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores);
+
+/// While it lives, this thread is inside a call that may block: `call` ("MPI_Cart_create") on `subject` (a communicator
+/// or a file). When that outlasts `budget_s` seconds (0: timeout_s), the watch thread prints the rank, the call, the
+/// subject and the state of this node's processes, and ends this process with base::ExitCode::timeout; the launcher
+/// ends the others, unless their own watch does. May nest; any thread may use it.
+class BlockingCall {
+public:
+  BlockingCall(char const* call, std::string subject, double budget_s = 0.0);
+  ~BlockingCall();
+  BlockingCall(BlockingCall const&) = delete;
+  BlockingCall& operator=(BlockingCall const&) = delete;
+
+private:
+  friend struct BlockingWatch;
+  char const* call_;
+  std::string subject_;
+  double budget_s_;
+  std::chrono::steady_clock::time_point begin_;
+  BlockingCall* next_ = nullptr;
+};
+
+/// Runs `body` as a BlockingCall; returns what it returns. Every MPI call that can wait for another rank goes through
+/// here (tests/lint/blocking.py), as do calls of other libraries that wait for MPI or for a disk.
+template <class Body>
+decltype(auto) blocking(char const* call, std::string const& subject, Body&& body) {
+  BlockingCall const here(call, subject);
+  return body();
+}
 
 /// What this rank is doing, for the report of a stuck run: the step and the schedule action. Cheap: stores pointers.
 /// `action` must stay valid until the next call (the executor keeps the texts of its program).

@@ -2,6 +2,8 @@
 // The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the
 // member's initial value is the key's default.
 
+#include <p3d/base/all_reduce.hpp>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,7 +18,7 @@ enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };
-enum class AllReduce { automatic, mpi, ring, tree, hierarchical, shared };
+using base::AllReduce;
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -154,6 +156,7 @@ struct Checkpoint {
   std::int64_t keep = 2;                     ///< newest valid ones that stay; 0: all
   std::string resume = "auto";               ///< "auto": the newest valid one in dir, if any; "none"; or a file
   Load load = Load::all;
+  bool at_start = false;  ///< one of step 0 too
   bool async = true;
   std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
@@ -178,6 +181,9 @@ struct Config {
   bool operator==(Config const&) const = default;
 };
 
+/// The values of parallel.order.
+std::vector<std::string> const& mesh_orders();
+
 char const* to_string(Precision);
 char const* to_string(Norm);
 char const* to_string(Position);
@@ -186,8 +192,8 @@ char const* to_string(LayerSplit);
 char const* to_string(DataFormat);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
-char const* to_string(GpuAware);   ///< "auto", "on", "off"
-char const* to_string(AllReduce);  ///< "auto", "mpi", ...
+char const* to_string(GpuAware);  ///< "auto", "on", "off"
+using base::to_string;            ///< of AllReduce
 char const* to_string(Load);
 char const* to_string(OnError);  ///< "stop", "continue"
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".

@@ -9,7 +9,7 @@
 namespace p3d::device {
 
 /// Bump allocator over one device allocation. Every piece starts on a multiple of 64 bytes. Pieces are not freed one by
-/// one; mark() and release() give back everything taken since the mark.
+/// one; nothing is given back.
 class Arena {
 public:
   static constexpr std::size_t alignment = 64;
@@ -27,8 +27,6 @@ public:
   }
   void* take_bytes(std::size_t bytes);
 
-  std::size_t mark() const { return used_; }
-  void release(std::size_t mark) { used_ = mark; }
   std::size_t capacity() const { return capacity_; }
   std::size_t used() const { return used_; }
   std::size_t high_water() const { return high_water_; }

@@ -3,6 +3,7 @@
 
 #include <Kokkos_Core.hpp>
 
+#include <cstdint>
 #include <string>
 
 namespace p3d::device {
@@ -44,13 +45,16 @@ inline int gpu_number() {
 #endif
 }
 
-/// exec.fence(label); labels exist from Kokkos 3.5 on.
+/// exec.fence(label), of which Kokkos' tools hear. Labels exist from Kokkos 3.5 on; before that this tells the tools.
 template <class Exec>
-void fence(Exec const& exec, [[maybe_unused]] std::string const& label) {
+void fence(Exec const& exec, std::string const& label) {
 #if KOKKOS_VERSION >= 30500
   exec.fence(label);
 #else
+  std::uint64_t number = 0;
+  Kokkos::Tools::beginFence(label, 0, &number);
   exec.fence();
+  Kokkos::Tools::endFence(number);
 #endif
 }
 

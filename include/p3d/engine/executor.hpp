@@ -6,7 +6,7 @@
 #include <p3d/model/stage.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
-#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <cstdint>
 #include <deque>
@@ -44,8 +44,9 @@ public:
            device::ExecSpace const& exec);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
-  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward.
-  double run(schedule::Program const& program, std::int64_t step, bool training, double loss_scale, Hooks const& hooks);
+  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward; of no use in a
+  /// forward-only program. The program must be proved for rendezvous sends and `sends_in_flight`.
+  double run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
   PhaseTimes& times() { return times_; }
 
@@ -65,32 +66,32 @@ private:
         -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
     bool completes = false;  ///< the last action that adds to the stage's weight gradients
   };
-  struct Run;
+  struct ProgramRun;
   std::vector<Detail> const& details(schedule::Program const& program);
-  void execute(schedule::Action const& action, Detail const& detail, Run& run);
-  void execute_recorded(schedule::Action const& action, Detail const& detail, Run& run);
-  void take_slot(schedule::Action const& action, Run const& run);
+  void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void take_slot(schedule::Action const& action, ProgramRun const& run);
   /// Whether nothing travels from the slot of `action` any more.
   bool slot_is_free(schedule::Action const& action);
   /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can
   /// compute. It is posted when the message is gone, but before anything on this slot, and before the rank waits for
   /// anything: so it waits for nothing in another order than the program says. Not with tensor parallelism, where ranks
   /// wait inside actions.
-  void receive_activation(schedule::Action const& action, Run const& run);
-  void post_deferred(Run const& run);
-  void flush_deferred(Run const& run);
-  void forward(schedule::Action const& action, Detail const& detail, Run& run);
-  void backward(schedule::Action const& action, Detail const& detail, Run& run);
-  void receive(schedule::Action const& action, Run const& run);
-  void send(schedule::Action const& action, Run const& run);
-  void wait_for_all_sends(Run const& run);
+  void receive_activation(schedule::Action const& action, ProgramRun const& run);
+  void post_deferred(ProgramRun const& run);
+  void flush_deferred(ProgramRun const& run);
+  void forward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void backward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void receive(schedule::Action const& action, ProgramRun const& run);
+  void send(schedule::Action const& action, ProgramRun const& run);
+  void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
   model::Stage<T>& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
   /// Runs `work`, books its time less the time it waited for TP messages.
   template <class Work>
   void timed(Phase phase, Work&& work);
   /// Waits for a message of the slot of `action`.
-  void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, Run const& run);
+  void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, ProgramRun const& run);
 
   std::map<int, model::Stage<T>*> stages_;
   comm::Communicator* pipeline_;

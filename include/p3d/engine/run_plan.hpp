@@ -7,7 +7,7 @@
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
-#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <limits>
 #include <string>
@@ -22,16 +22,16 @@ struct RunPlan {
   layout::RankGrid grid;
   layout::ParamTable table;
   layout::StageMap stages;
-  schedule::Program training;    ///< one step, validated
-  schedule::Program evaluation;  ///< the same microbatches, forward only
-  schedule::Program probe;       ///< one microbatch, forward only (sampling)
-  std::string schedule_note;     ///< why pipeline.schedule = "auto" chose this schedule; else empty
+  schedule::ValidProgram training;    ///< one step
+  schedule::ValidProgram evaluation;  ///< the same microbatches, forward only
+  schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
+  std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
 };
 /// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
 RunPlan make_run_plan(config::Config const& config);
-/// The same with a given division into stages and a given program of one step (complete and valid), whose stages and
-/// placement must be those of `stages`.
-RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::Program training);
+/// The same with a given division into stages and a given program of one step, whose stages and placement must be those
+/// of `stages`.
+RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::ValidProgram training);
 
 /// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
 /// scratch.

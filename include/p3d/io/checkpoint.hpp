@@ -7,7 +7,8 @@
 //   /              attributes: format "p3d checkpoint", format_version, p3d_version, step, tokens, samples (position of
 //   the
 //                  sampler: number of the next global sample), seed, random (how every random number follows from seed,
-//                  purpose and number: there is no other random state), data_hash, precision, layout (this text)
+//                  purpose and number: there is no other random state), data_hash, precision, layout (this text),
+//                  and, when the run began with a file (checkpoint.resume), origin ("weights HASH of FILE (step N)")
 //   /input         string: the complete input (TOML) of the run
 //   /table         one record for each parameter in model order: name, rows (0: a vector), cols, layer
 //                  (-1: embedding side), decay, unit
@@ -53,7 +54,8 @@ struct CheckpointHeader {
   std::uint64_t data_hash = 0;  ///< data::TokenSource::hash
   Element element = Element::float32;
   std::string p3d_version;
-  std::string input;  ///< config::canonical_toml
+  std::string input;   ///< config::canonical_toml
+  std::string origin;  ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
 
   bool operator==(CheckpointHeader const&) const = default;
 };
@@ -104,6 +106,9 @@ std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& tabl
 Checkpoint read_checkpoint(std::string const& path);
 /// The same, read by rank 0 for all. A failure is thrown on every rank.
 Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path);
+
+/// A hash of the parameters, or of all arrays and the step (by names and checksums, not by where the file lies).
+std::uint64_t content_hash(Checkpoint const& checkpoint, bool all);
 
 /// A rectangle of a global array that this rank holds. `copy_out(first, count, host)` copies `count` elements, starting
 /// at element `first` of the rectangle in row-major order, to host memory; `copy_in` copies them back.

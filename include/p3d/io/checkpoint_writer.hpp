@@ -1,17 +1,18 @@
 #pragma once
 // Writes checkpoints, in the foreground or while training goes on.
 //
-// In both ways rank 0 first makes the file NAME.part with all descriptions and room for all arrays. Then
-//   async  each rank copies its share of the state into host memory (the only time that training is held), and a thread
-//   that
-//          makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to disk. No thread
-//          support is asked of MPI, and no collective can meet one of the training;
-//   else   all ranks write together with collective MPI-IO through HDF5 (H5Dwrite of hyperslabs), which gathers small
-//   pieces
-//          into large ones: for file systems that share files badly between nodes (NFS), or memory too small for the
-//          copy.
-// Both give the same bytes. When all shares are on disk, rank 0 adds the checksums and the seal, flushes, and renames
-// the file. Then every rank reads its share back from disk and compares (`verify`), so that older files may be deleted.
+// In both ways a thread of rank 0 first makes all descriptions, in memory, and the file NAME.part with room for all
+// arrays. Then
+//   async  each rank has copied its share of the state into host memory (the only time that training is held), and a
+//          thread that makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to
+//          disk. No thread support is asked of MPI, and no collective can meet one of the training;
+//   else   the ranks send their shares to rank 0, a buffer at a time, which alone writes: for file systems that share
+//          files badly between nodes (NFS: two clients that write into one page), or memory too small for the copy.
+// Both give the same bytes. When all shares are on disk, rank 0 adds descriptions, checksums and the seal, flushes, and
+// renames the file. Then every rank reads its share back from disk and compares (`verify`), so that older files may be
+// deleted. A write, fsync or other file operation that never returns ends the run (file_watch.hpp); a rank that is
+// stopped or dead is found by the others, which wait for it in all-reduces, sends and receives that comm.timeout_s
+// bounds.
 //
 // Memory of a rank: `buffer_bytes` (at least one row of an array), and with async the copy of its share, allocated
 // once.
@@ -19,6 +20,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +46,8 @@ public:
     std::int64_t buffer_bytes = 64 << 20;
     bool async = true;
     bool verify = true;
+    /// Called by a thread of rank 0 before a complete file gets its name: what must be on disk by then. Does not throw.
+    std::function<void()> before_commit = {};
   };
   /// Duplicates `world`. Collective.
   CheckpointWriter(comm::Communicator const& world, Options options);
@@ -52,12 +56,12 @@ public:
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;
 
-  /// Begins to write `path`; with async the parts may change as soon as this returns. Not while busy(). Collective.
+  /// Begins to write `path`; the parts may change as soon as this returns. Not while busy(). Collective.
   void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
              std::vector<CheckpointPart> const& parts);
   bool busy() const;
-  /// Moves things along without waiting for the disk, and returns the result once, when there is one. Collective: call
-  /// it on every rank at the same places (step boundaries).
+  /// Moves things along (with async without waiting for the disk), and returns the result once, when there is one.
+  /// Collective: call it on every rank at the same places (step boundaries).
   std::optional<WriteResult> poll();
   /// Waits for the result. Needs busy(). Collective.
   WriteResult finish();

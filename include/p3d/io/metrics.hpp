@@ -2,8 +2,6 @@
 // The history of a run as one CSV file: output_dir/metrics.csv, one row per step, written by the root rank.
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,20 +29,39 @@ inline constexpr char const* metrics_header = "step,tokens,loss,grad_norm,lr,ste
 /// double.
 std::string format(MetricsRow const& row);
 
-/// Writes output_dir/metrics.csv, replacing an older one. Each row is in the hands of the system when write() returns.
+/// Writes output_dir/metrics.csv. Each row is in the hands of the system when write() returns.
 class MetricsWriter {
 public:
-  /// Makes the folder. Throws base::Error with path, reason and fix when the folder or file cannot be written.
-  explicit MetricsWriter(std::string const& output_dir);
+  /// Makes the folder, and replaces an older file by one of the header and `lines` (without line ends): who looks, or
+  /// starts again after a kill, finds either the old or the new file whole. Throws base::Error with path, reason and
+  /// fix when the folder or file cannot be written.
+  explicit MetricsWriter(std::string const& output_dir, std::vector<std::string> const& lines = {});
+  ~MetricsWriter();
+  MetricsWriter(MetricsWriter const&) = delete;
+  MetricsWriter& operator=(MetricsWriter const&) = delete;
+  /// Throws base::Error when there is no room, or when the file was deleted or replaced; nothing of the row is then in
+  /// the file, and it may be written again.
   void write(MetricsRow const& row);
+  /// Throws base::Error when the file was deleted or replaced.
+  void check() const;
+  /// On disk when it returns. May be called by another thread.
+  void flush() const;
   std::string const& path() const { return path_; }
 
 private:
-  void line(std::string const& text);
-
   std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  int fd_ = -1;
+  std::int64_t size_ = 0;  ///< bytes of whole lines
 };
+
+/// The rows of a file that a killed run may have left, as they are written, one for each step up to `last_step`.
+struct MetricsHistory {
+  std::vector<std::string> lines;  ///< in order of the steps
+  std::int64_t missing = 0;        ///< steps without a row, after the first row
+  std::int64_t dropped = 0;        ///< rows of later steps, rows that were there twice, and lines that are no rows
+};
+/// Throws base::Error when it is not a metrics file at all.
+MetricsHistory metrics_until(std::string const& path, std::int64_t last_step);
 
 /// Reads a metrics file back. Throws base::Error, with the line, unless it is one.
 std::vector<MetricsRow> read_metrics(std::string const& path);

@@ -8,7 +8,7 @@ namespace p3d::kernels {
 
 /// Local heads of one rank. qkv is [rows, (heads + 2 kv_heads) head_dim] = (queries | keys | values), head by head.
 struct AttentionShape {
-  Rows rows{};
+  TokenRows rows{};
   std::int64_t heads = 0;     ///< local query heads; query head h uses kv head h / (heads / kv_heads)
   std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;

@@ -29,7 +29,7 @@ struct Dropout {
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
 
 /// Which samples the rows of an activation matrix belong to: row = sample * seq_len + position.
-struct Rows {
+struct TokenRows {
   std::int64_t first_sample = 0;  ///< global number of the first sample
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
   std::int64_t seq_len = 0;

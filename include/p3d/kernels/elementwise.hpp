@@ -27,14 +27,19 @@ void swiglu_backward(ExecSpace const& exec, View2<T const> gate_up, View2<T cons
 
 /// y = x + dropout(branch + bias); bias may be empty; y may be x or branch. [rows, hidden], all columns present.
 template <class T>
-void residual_forward(ExecSpace const& exec, Rows rows, View2<T const> x, View2<T const> branch, View1<T const> bias,
-                      Dropout const& dropout, View2<T> y);
+void residual_forward(ExecSpace const& exec, TokenRows rows, View2<T const> x, View2<T const> branch,
+                      View1<T const> bias, Dropout const& dropout, View2<T> y);
 /// dbranch = dropout mask * scale * dy (the gradient of x is dy itself); dbranch may be dy when dropout is inactive.
 template <class T>
-void residual_backward(ExecSpace const& exec, Rows rows, View2<T const> dy, Dropout const& dropout, View2<T> dbranch);
+void residual_backward(ExecSpace const& exec, TokenRows rows, View2<T const> dy, Dropout const& dropout,
+                       View2<T> dbranch);
 /// x = dropout(x), in place; its own backward.
 template <class T>
-void dropout_in_place(ExecSpace const& exec, Rows rows, Dropout const& dropout, View2<T> x);
+void dropout_in_place(ExecSpace const& exec, TokenRows rows, Dropout const& dropout, View2<T> x);
+
+/// a = b = a + b: two shards of one gradient (tied embeddings). Same shapes. Reads 2 and writes 2 numbers per element.
+template <class T>
+void sum_into_both(ExecSpace const& exec, View2<T> a, View2<T> b);
 
 /// Fills.
 template <class T>

@@ -17,10 +17,10 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<T 
 
 /// out[r] += positions[r % seq_len + token_offset].
 template <class T>
-void position_forward(ExecSpace const& exec, Rows rows, View2<T const> positions, std::int64_t token_offset,
+void position_forward(ExecSpace const& exec, TokenRows rows, View2<T const> positions, std::int64_t token_offset,
                       View2<T> out);
 template <class T>
-void position_backward(ExecSpace const& exec, Rows rows, View2<T const> dout, std::int64_t token_offset,
+void position_backward(ExecSpace const& exec, TokenRows rows, View2<T const> dout, std::int64_t token_offset,
                        View2<T> dpositions);
 
 }  // namespace p3d::kernels

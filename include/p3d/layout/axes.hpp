@@ -50,8 +50,6 @@ struct PerAxis {
 
 /// "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it is a permutation.
 std::array<Axis, 3> parse_order(std::string_view order);
-/// All six orders, for help texts and tests.
-std::vector<std::string> all_orders();
 
 /// The mesh as arithmetic: rank <-> coordinates for sizes and an order.
 class RankGrid {
@@ -64,6 +62,9 @@ public:
   int rank(PerAxis coordinates) const;
   /// The ranks that differ from `rank` only along `axis`, in coordinate order.
   std::vector<int> group(Axis axis, int rank) const;
+  int num_groups(Axis axis) const { return num_ranks() / sizes_[axis]; }
+  /// The first rank of a group of an axis; groups are numbered in the order of their first ranks.
+  int first_of_group(Axis axis, int number) const;
   /// All groups of an axis, each in coordinate order, ordered by their first rank.
   std::vector<std::vector<int>> groups(Axis axis) const;
 

@@ -45,9 +45,16 @@ public:
   ParamSpec const& find(std::string_view name) const;
   /// Number of distinct parameters (tied ones once, padding not counted).
   std::int64_t num_parameters() const;
+  /// Rows of the parameters with this ParamSpec::layer, in order; none: empty.
+  std::vector<std::size_t> const& rows_of_layer(int layer) const;
+  /// Largest ParamSpec::layer + 1.
+  int end_of_layers() const { return static_cast<int>(rows_of_layer_.size()) - 1; }
+  std::vector<std::size_t> const& tied_rows() const { return tied_rows_; }
 
 private:
   std::vector<ParamSpec> specs_;
+  std::vector<std::vector<std::size_t>> rows_of_layer_;  ///< by layer + 1
+  std::vector<std::size_t> tied_rows_;
 };
 
 /// The table of a checked configuration. Names:

@@ -16,7 +16,7 @@ namespace p3d::layout {
 class StageMap {
 public:
   /// `layers_per_stage` sums to the model's layers, each at least 0; stage s lives on pipeline rank s % num_ranks.
-  StageMap(std::vector<int> layers_per_stage, int num_pipeline_ranks);
+  StageMap(std::vector<int> const& layers_per_stage, int num_pipeline_ranks);
   /// Stage s lives on pipeline rank stage_rank[s]; every rank holds at least one stage.
   StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_rank, int num_pipeline_ranks);
   int num_stages() const { return static_cast<int>(layers_.size()); }
@@ -28,7 +28,7 @@ public:
   int pipeline_rank(int stage) const { return stage_rank_[static_cast<std::size_t>(stage)]; }
   int num_pipeline_ranks() const { return num_ranks_; }
   /// Stages of a pipeline coordinate, in order.
-  std::vector<int> stages_of(int pipeline_rank) const;
+  std::vector<int> const& stages_of(int pipeline_rank) const;
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage + 1 == num_stages(); }
 
@@ -36,6 +36,7 @@ private:
   std::vector<int> layers_;
   std::vector<std::int64_t> begin_;  ///< first layer of each stage, and the end of the last
   std::vector<int> stage_rank_;
+  std::vector<std::vector<int>> stages_of_;  ///< by pipeline rank
   int num_ranks_;
 };
 

@@ -113,16 +113,16 @@ private:
 
 /// One layer of the model on one rank.
 template <class T>
-class Block {
+class TransformerBlock {
 public:
-  Block(config::Config const& config, Parameters<T> const& params, parallel::TensorParallel& tp, int layer);
+  TransformerBlock(config::Config const& config, Parameters<T> const& params, parallel::TensorParallel& tp, int layer);
 
   /// y = layer(x). Two all-reduces of N x hidden over tp.
-  void forward(kernels::Rows const& rows, bool training, View2<T const> x, BlockActivations<T> const& saved,
+  void forward(kernels::TokenRows const& rows, bool training, View2<T const> x, BlockActivations<T> const& saved,
                BlockScratch<T> const& scratch, View2<T> y);
   /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two all-reduces of N x
   /// hidden, each overlapped with a weight-gradient GEMM.
-  void backward(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
+  void backward(kernels::TokenRows const& rows, View2<T const> x, BlockActivations<T> const& saved,
                 BlockScratch<T> const& scratch, View2<T> d);
 
   /// The same in two parts (arXiv 2401.10241, section 2). The input part turns d; of the weight gradients it adds the
@@ -136,7 +136,7 @@ public:
   ///   qkv           qkv                    as for up
   /// With norm1.y, heads, norm2.y and act, which the weight part multiplies them with, these are alive until it ends.
   /// y must not be read by a message any more.
-  void backward_input(kernels::Rows const& rows, View2<T const> x, View2<T> y, BlockActivations<T>& saved,
+  void backward_input(kernels::TokenRows const& rows, View2<T const> x, View2<T> y, BlockActivations<T>& saved,
                       BlockScratch<T>& scratch, View2<T> d);
   void backward_weight(View2<T const> y, BlockActivations<T> const& saved);
 
@@ -144,14 +144,14 @@ private:
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
   /// scratch.
-  void backward_mlp(kernels::Rows const& rows, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
+  void backward_mlp(kernels::TokenRows const& rows, BlockActivations<T> const& saved, BlockScratch<T> const& scratch,
                     View2<T> keep, View2<T> d);
-  void backward_attention(kernels::Rows const& rows, View2<T const> x, BlockActivations<T> const& saved,
+  void backward_attention(kernels::TokenRows const& rows, View2<T const> x, BlockActivations<T> const& saved,
                           BlockScratch<T> const& scratch, View2<T> keep, View2<T> d);
   /// The gradient of a residual branch behind its dropout: d itself, or in `keep`, or in `scratch`.
-  View2<T> branch_gradient(kernels::Rows const& rows, View2<T> d, kernels::Dropout const& dropout, View2<T> keep,
+  View2<T> branch_gradient(kernels::TokenRows const& rows, View2<T> d, kernels::Dropout const& dropout, View2<T> keep,
                            View2<T> scratch) const;
-  kernels::AttentionShape attention_shape(kernels::Rows const& rows) const;
+  kernels::AttentionShape attention_shape(kernels::TokenRows const& rows) const;
 
   parallel::TensorParallel* tp_;
   BlockSizes sizes_;

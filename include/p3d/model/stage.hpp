@@ -17,7 +17,7 @@
 namespace p3d::model {
 
 /// Which samples a microbatch holds.
-using Rows = kernels::Rows;
+using TokenRows = kernels::TokenRows;
 
 /// Scratch that all stages of a rank share, as only one of them runs at a time.
 template <class T>
@@ -60,7 +60,7 @@ public:
 
   /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans
   /// elsewhere.
-  void load(int slot, Rows rows, std::span<int const> tokens, std::span<int const> targets);
+  void load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets);
 
   /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
   double forward(int slot, bool training);
@@ -74,9 +74,9 @@ public:
 
   /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
   /// wait. The weight part of a slot follows its input part at any later time. No part needs memory beyond the slot's:
-  /// Block::backward_input says where the gradients lie between the two. On the last stage the logits hold their own
-  /// gradient; on the first one the embedding belongs to the weight part, which reads gradient(slot).
-  /// The input part overwrites output(slot): no message may read it any more.
+  /// TransformerBlock::backward_input says where the gradients lie between the two. On the last stage the logits hold
+  /// their own gradient; on the first one the embedding belongs to the weight part, which reads gradient(slot). The
+  /// input part overwrites output(slot): no message may read it any more.
   void backward_input(int slot, double loss_scale);
   void backward_weight(int slot, Ready const& ready);
 
@@ -86,7 +86,7 @@ public:
   parallel::VocabShard const& vocab() const { return vocab_; }
 
 private:
-  struct Slot {
+  struct ActivationSlot {
     std::vector<View2<T>> x;  ///< x[0] the stage's input, x[l + 1] the output of its layer l
     std::vector<BlockActivations<T>> blocks;
     View2<T> d;
@@ -94,22 +94,22 @@ private:
     NormActivations<T> final_norm;
     View2<T> logits;  ///< turned into their gradient by backward
     View1<T> lse;
-    Rows rows;
+    TokenRows rows;
   };
   template <class Source>
   static void take_slots(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots,
-                         Source& source, std::vector<Slot>& slots);
+                         Source& source, std::vector<ActivationSlot>& slots);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
-  void embed(Slot& slot, bool training);
-  void embed_backward(Slot& slot, View2<T> d);
-  void head_backward(Slot& slot, double loss_scale, bool weights);
-  void head_backward_weight(Slot& slot);
+  void embed(ActivationSlot& slot, bool training);
+  void embed_backward(ActivationSlot& slot, View2<T> d);
+  void head_backward(ActivationSlot& slot, double loss_scale, bool weights);
+  void head_backward_weight(ActivationSlot& slot);
 
   int stage_;
   bool first_, last_;
   parallel::TensorParallel* tp_;
-  std::vector<Block<T>> blocks_;
-  std::vector<Slot> slots_;
+  std::vector<TransformerBlock<T>> blocks_;
+  std::vector<ActivationSlot> slots_;
   Workspace<T>* shared_;
   parallel::VocabShard vocab_;
   Matrix<T> embedding_, positions_, head_;

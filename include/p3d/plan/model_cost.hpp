@@ -5,10 +5,7 @@
 // one weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not
 // counted.
 
-#include <p3d/layout/params.hpp>
-
 #include <cstdint>
-#include <vector>
 
 namespace p3d::config {
 struct Config;
@@ -22,30 +19,13 @@ std::int64_t matmul_weights(config::Config const& config);
 /// The part of them that one layer has.
 std::int64_t weights_per_layer(config::Config const& config);
 
-/// Operations per token, forward and backward, by three conventions. With h = heads * head_dim:
-struct FlopsPerToken {
-  /// 6 matmul_weights + 12 l h s: attention counted as if every token saw all s tokens. This is what MFU figures in
-  /// the literature use: equation 3 of arXiv 2104.04473 without recomputation, 72 B s l h^2 (1 + s/(6h) + V/(12 l h)),
-  /// for GPT; grouped-query attention and SwiGLU by the sizes of their matrices.
-  double model = 0.0;
-  /// 6 matmul_weights + 12 l h (s + 1) / 2: what causal attention needs, as token i sees i + 1 tokens.
-  double causal = 0.0;
-  /// The convention of `model` plus one more forward pass of the layers (not of the head):
-  /// 96 B s l h^2 (1 + s/(6h) + V/(16 l h)) for GPT.
-  double full_recompute = 0.0;
-};
-FlopsPerToken flops_per_token(config::Config const& config);
+/// Operations per token, forward and backward: 6 matmul_weights + 12 l h s with h = heads * head_dim, attention counted
+/// as if every token saw all s tokens. This is what MFU figures in the literature use: equation 3 of arXiv 2104.04473
+/// without recomputation, 72 B s l h^2 (1 + s/(6h) + V/(12 l h)), for GPT; grouped-query attention and SwiGLU by the
+/// sizes of their matrices.
+double flops_per_token(config::Config const& config);
 
-/// `flops_per_token(config).model` of a whole step: times batch.global * model.seq_len.
+/// flops_per_token(config) of a whole step: times batch.global * model.seq_len.
 double model_flops_per_step(config::Config const& config);
-
-/// Parameters of one stage.
-struct StageParameters {
-  int stage = 0;
-  std::int64_t parameters = 0;  ///< of the whole stage; a tied embedding counts on both of its stages
-  std::int64_t per_rank = 0;    ///< elements of the flat buffer of each of its ranks: shards, copies and padding
-};
-std::vector<StageParameters> stage_parameters(layout::ParamTable const& table, layout::StageMap const& stages,
-                                              layout::PerAxis sizes);
 
 }  // namespace p3d::plan

@@ -3,7 +3,7 @@
 
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/simulator.hpp>
-#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <functional>
 #include <string>
@@ -41,8 +41,8 @@ using RankBytes = std::function<std::vector<double>(layout::StageMap const&, sch
 
 /// The schedule of a run, proved.
 struct PipelinePlan {
-  std::string schedule;       ///< a generator's name, or "file"
-  schedule::Program program;  ///< complete and valid
+  std::string schedule;  ///< a generator's name, or "file"
+  schedule::ValidProgram program;
   layout::StageMap stages;
   std::string reason;  ///< of "auto": why this one. Empty otherwise
 };

@@ -9,7 +9,7 @@
 
 namespace p3d::report {
 
-struct Place {
+struct RankPlacement {
   std::string host;
   std::vector<int> cores;  ///< that this rank may use, ascending; empty: unknown
   int host_cores = 0;      ///< that the host has; 0: unknown
@@ -21,19 +21,19 @@ struct Place {
 };
 
 /// This rank's own. With Kokkos running.
-Place this_place(int blas_threads);
+RankPlacement this_placement(int blas_threads);
 /// The places of all ranks, on every rank. Collective.
-std::vector<Place> gather_places(Place const& mine, comm::Communicator& world);
+std::vector<RankPlacement> gather_placements(RankPlacement const& mine, comm::Communicator& world);
 
 /// A line about ranks that are all free to use the same cores and are more than these; empty when there are none. No
 /// fault: a laptop is meant to be used so.
-std::string placement_note(std::vector<Place> const& places);
+std::string placement_note(std::vector<RankPlacement> const& places);
 
 /// Lines such as "  ranks 0-3 on node1: cores 0-7, 8 threads"; neighbours that are alike share one; at most
 /// `max_lines`.
-std::string describe(std::vector<Place> const& places, int max_lines);
+std::string describe(std::vector<RankPlacement> const& places, int max_lines);
 /// One message per fault, with its fix; empty when no two ranks are in each other's way.
-std::vector<std::string> placement_warnings(std::vector<Place> const& places);
+std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places);
 
 /// Gathers, prints and warns. `blas_threads`: what linalg::set_blas_threads gave. Collective.
 void report_placement(int blas_threads, comm::Communicator& world);

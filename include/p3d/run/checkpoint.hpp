@@ -7,13 +7,15 @@
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace p3d::run {
 
 /// What the file says beside the arrays.
-io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash);
+io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash,
+                                       std::string const& origin);
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
 bool has_moments(config::Config const& config);
 
@@ -24,29 +26,46 @@ struct Differences {
   std::vector<std::string> noted;      ///< allowed changes, for the log
 };
 /// With Load::weights only the model must agree. The layout, the folders and what is only printed are never compared.
-Differences compare(io::CheckpointHeader const& file, config::Config const& config, std::uint64_t data_hash);
+Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
+                    std::uint64_t data_hash);
 
-/// Reads a file into the trainer. Throws base::Error on every rank: with ExitCode::bad_input and all differences when
-/// it does not fit, with run_failed when it is damaged (the trainer's numbers are then not to be used). Collective.
+/// Reads a file, all or its weights, into the trainer; returns what it says of the run. Throws base::Error on every
+/// rank: with ExitCode::bad_input and all differences when it does not fit, with run_failed when it is damaged (the
+/// trainer's numbers are then not to be used). Collective.
 template <class T>
-void restore(engine::Trainer<T>& trainer, std::string const& path);
+io::CheckpointHeader restore(engine::Trainer<T>& trainer, std::string const& path, config::Load load);
 
-/// Does what checkpoint.resume says; returns the step that the run starts from. Files that are damaged are named and
-/// passed over with "auto". Refuses to start behind a valid checkpoint of the same name and folder. Collective.
+/// Where a run starts.
+struct Start {
+  std::int64_t step = 0;
+  std::string origin;     ///< io::CheckpointHeader::origin of its checkpoints
+  bool own_file = false;  ///< a checkpoint of this run's name and folder
+};
+
+/// Does what checkpoint.resume and checkpoint.load say. Files that are damaged are named and passed over with "auto".
+/// A run that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: that
+/// says by its origin that it comes from there. Refuses to start behind any other valid checkpoint of the same name and
+/// folder. Collective.
 template <class T>
-std::int64_t resume(engine::Trainer<T>& trainer);
+Start resume(engine::Trainer<T>& trainer);
 
 /// Writes the checkpoints of a run.
 template <class T>
 class Checkpointing {
 public:
-  /// `start`: wall time counts from here. Collective.
-  Checkpointing(engine::Trainer<T>& trainer, base::Stopwatch start);
+  /// `clock`: wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options. Collective.
+  Checkpointing(engine::Trainer<T>& trainer, Start start, base::Stopwatch clock, std::function<void()> before_commit);
+  /// With checkpoint.at_start: begins to write the state before the first step. Collective.
+  void before_first_step();
+  /// Ends what is being written, so that no .part file stays. Collective.
+  void finish();
 
   /// What to give to Trainer::step: the root rank's clock decides for all.
   double vote();
-  /// After a step: begins, moves along or reports a checkpoint. Returns true when time is nearly up. Collective.
-  bool after_step(engine::StepResult const& result);
+  /// Whether time is nearly up.
+  bool time_is_up(engine::StepResult const& result) const;
+  /// After a step whose row of the history is written: begins, moves along or reports a checkpoint. Collective.
+  void after_step(engine::StepResult const& result);
   /// Writes the state as it is, unless that is done, and waits. False when it failed(). Collective.
   bool save_and_wait();
   /// A checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed. The same on every rank.
@@ -56,20 +75,23 @@ public:
 
 private:
   void start_writing();
+  bool saved_file_is_there();
   void report(io::WriteResult const& result);
 
   engine::Trainer<T>* trainer_;
   config::Checkpoint options_;
   std::string run_name_;
   io::CheckpointWriter writer_;
-  base::Stopwatch start_;       ///< of the program
-  double deadline_ = 0.0;       ///< seconds on start_; infinite without a limit
+  Start start_;
+  base::Stopwatch clock_;       ///< of the program
+  double deadline_ = 0.0;       ///< seconds on clock_; infinite without a limit
   base::Stopwatch since_last_;  ///< last checkpoint by time
   double step_begin_ = 0.0, longest_step_ = 0.0;
   double longest_write_ = 0.0;
   double write_estimate_ = 0.0;
   std::int64_t saved_step_ = -1;
   std::int64_t given_up_step_ = -1;
+  bool wrote_ = false;  ///< saved_step_ is of a file that this run wrote
   bool failed_ = false;
 };
 

@@ -21,6 +21,10 @@ Program one_f_one_b(int num_ranks, int num_microbatches);
 /// More than any number of actions, half of what fits.
 inline constexpr int any_number = 1 << 30;
 
+/// Forwards (stages x microbatches) of the largest program that is made or read: some 12 million actions, which are
+/// made, proved and simulated in seconds and within 1 GiB.
+inline constexpr std::int64_t most_forwards = std::int64_t{1} << 21;
+
 // --- passes ----------------------------------------------------------------------------------------------------------
 
 /// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last
@@ -56,14 +60,20 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///  * Neighbouring stages on one rank read each other's slot: F the output, B and I the gradient of the input.
 ///  * STEP waits for everything outstanding.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
+/// The executor may put off a RECV_F whose slot still sends and go on meanwhile, but posts it before it waits for
+/// anything and before it touches the slot: so it waits only where these rules wait, having done more.
 /// All waits are for counts that only grow, so the order in which ranks run cannot change the outcome: one execution
 /// proves progress for all, and progress when every send is a rendezvous implies it when some or all are eager.
 struct Execution {
   bool rendezvous = true;   ///< a send completes only when its receive is posted (false: eager)
   int sends_in_flight = 1;  ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
+  bool operator==(Execution const&) const = default;
 };
 
-/// A fault of a program: which rank's which action (-1: none in particular), and why.
+/// What a program runs: a whole step, or forwards alone (evaluation, sampling), without backwards, reductions and STEP.
+enum class Pass : std::uint8_t { training, forward_only };
+
+/// An error of a program: which rank's which action (-1: none in particular), and why.
 struct Violation {
   int rank = -1;
   int index = -1;
@@ -72,14 +82,15 @@ struct Violation {
 
 /// Checks a complete program: per (stage, microbatch) one F, then exactly one of B or (I then W); inputs present before
 /// use; every send with its receive, in the same order per (source, destination, kind); no slot reused while live;
-/// reductions after the last backward; and progress: the program runs to its end under `execution`. Cost: linear in the
-/// number of actions. Empty: valid. Otherwise all faults of form (at most 100), or the first one met when running, or
-/// one for each rank of a deadlock.
-std::vector<Violation> validate(Program const& program, Execution execution = {});
+/// reductions after the last backward; and progress: the program runs to its end under `execution`. Of a forward-only
+/// program: one F per (stage, microbatch), nothing of a backward, and a slot is live until its output has been sent or
+/// read. Cost: linear in the number of actions. Empty: valid. Otherwise all errors of form (at most 100), or the first
+/// one met when running, or one for each rank of a deadlock.
+std::vector<Violation> validate(Program const& program, Execution execution = {}, Pass pass = Pass::training);
 
 /// Throws base::Error with the rank x step table (cut to a window for large programs) and the bad cell marked when
-/// validate() finds a violation.
-void require_valid(Program const& program, Execution execution = {});
+/// validate() finds a violation. What is to be executed is a ValidProgram (valid_program.hpp).
+void require_valid(Program const& program, Execution execution = {}, Pass pass = Pass::training);
 
 // --- text ------------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@
 namespace p3d::schedule {
 namespace {
 
-struct Place {
+struct ChunkTurn {
   int chunk, microbatch;
 };
 
@@ -24,7 +24,7 @@ Program interleaved(Shape const& shape) {
   int const largest = (m + groups - 1) / groups;
 
   // The order in which every rank goes through (chunk, microbatch), forwards and backwards.
-  std::vector<Place> forward, backward;
+  std::vector<ChunkTurn> forward, backward;
   for (int g = 0, first = 0; g < groups; ++g) {
     int const size = m / groups + (g < m % groups ? 1 : 0);
     for (int c = 0; c < v; ++c)
@@ -39,7 +39,7 @@ Program interleaved(Shape const& shape) {
   for (int rank = 0; rank < p; ++rank) {
     auto& list = program.ranks[static_cast<std::size_t>(rank)];
     list.reserve(2 * all);
-    auto const add = [&](Op op, Place at) {
+    auto const add = [&](Op op, ChunkTurn at) {
       list.push_back({op, stage_of(Placement::loop, p, rank, at.chunk), at.microbatch});
     };
     // The first backward needs the first group through all chunks, and the way to the last rank and back.

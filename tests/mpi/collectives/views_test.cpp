@@ -1,5 +1,6 @@
 // Collectives and messages on views, written and read by kernels; once directly, once through host copies.
 #include <support/mpi_kokkos_main.hpp>
+#include <support/errors.hpp>
 
 #include <p3d/collectives/collectives.hpp>
 
@@ -120,7 +121,7 @@ TEST_P(Views, RowsOfAMatrixTravelColumnsAreRefused) {
   incoming.wait();
   EXPECT_EQ(on_host<double>(device::flat<double>(in)), std::vector<double>(12, left));
   auto const columns = device::columns<double>(m, 1, 3);
-  EXPECT_THROW(start_recv<double>(exec, world, columns, left, 5), base::Error);
+  test::expect_error([&] { start_recv<double>(exec, world, columns, left, 5); }, "messages are contiguous views");
 }
 
 TEST(OneRank, CostsNothing) {

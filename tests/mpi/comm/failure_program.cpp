@@ -1,8 +1,10 @@
 // A program that must fail: comm_failure CASE[:ALGORITHM of all-reduces]. The last rank misbehaves; comm.timeout_s is 2
-// s.
+// s. With CASE = MPI_Cart_create, or another of the calls below, it stops inside that call.
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
+#include <p3d/comm/launch.hpp>
+#include <p3d/comm/mesh.hpp>
 #include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
@@ -18,6 +20,79 @@ using namespace p3d;
 
 namespace {
 
+std::string call_to_stop_in;  // "" on every rank but the last
+
+void stop_in(char const* call) {
+  if (call_to_stop_in == call) raise(SIGSTOP);
+}
+
+}  // namespace
+
+// MPI's own interface for tools: a call comes here first.
+extern "C" {
+int MPI_Init_thread(int* argc, char*** argv, int wanted, int* provided) {
+  stop_in("MPI_Init_thread");
+  return PMPI_Init_thread(argc, argv, wanted, provided);
+}
+int MPI_Allreduce(void const* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  stop_in("MPI_Allreduce");
+  return PMPI_Allreduce(in, out, count, type, op, comm);
+}
+int MPI_Comm_split_type(MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* part) {
+  stop_in("MPI_Comm_split_type");
+  return PMPI_Comm_split_type(comm, type, key, info, part);
+}
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  stop_in("MPI_Comm_dup");
+  return PMPI_Comm_dup(comm, copy);
+}
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
+  stop_in("MPI_Comm_split");
+  return PMPI_Comm_split(comm, color, key, part);
+}
+int MPI_Cart_create(MPI_Comm comm, int n, int const* sizes, int const* periods, int reorder, MPI_Comm* cart) {
+  stop_in("MPI_Cart_create");
+  return PMPI_Cart_create(comm, n, sizes, periods, reorder, cart);
+}
+int MPI_Cart_sub(MPI_Comm comm, int const* remain, MPI_Comm* part) {
+  stop_in("MPI_Cart_sub");
+  return PMPI_Cart_sub(comm, remain, part);
+}
+int MPI_Win_allocate_shared(MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* window) {
+  stop_in("MPI_Win_allocate_shared");
+  return PMPI_Win_allocate_shared(size, unit, info, comm, base, window);
+}
+int MPI_Win_free(MPI_Win* window) {
+  stop_in("MPI_Win_free");
+  return PMPI_Win_free(window);
+}
+int MPI_Finalize() {
+  stop_in("MPI_Finalize");
+  return PMPI_Finalize();
+}
+}
+
+namespace {
+
+void set_timeout() {
+  auto policy = comm::wait_policy();
+  policy.timeout_s = policy.start_s = 2.0;
+  comm::set_wait_policy(policy);
+}
+
+void say_who() {
+  std::fputs(fmt::format("pid {}\n", static_cast<long>(getpid())).c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// What a run does before its first step.
+void start_up() {
+  auto world = comm::Communicator::world();
+  auto const half = world.split(world.rank() % 2, 0, "half");
+  comm::Mesh mesh(world, {{"tp", 2}, {"dp", world.size() / 2}});
+  mesh.prepare({comm::AllReduce::shared, true});
+}
+
 void prepare(comm::Communicator& tp, std::string const& algorithm) {
   if (algorithm.empty()) return;
   comm::open_node_memory();
@@ -29,15 +104,12 @@ void prepare(comm::Communicator& tp, std::string const& algorithm) {
 }
 
 void run(std::string const& name, std::string const& algorithm) {
-  auto policy = comm::wait_policy();
-  policy.timeout_s = 2.0;
-  comm::set_wait_policy(policy);
+  set_timeout();
   auto tp = comm::Communicator(MPI_COMM_WORLD, "tp");
   prepare(tp, algorithm);
   int const last = tp.size() - 1;
   bool const bad = tp.rank() == last;
-  std::fputs(fmt::format("pid {}\n", static_cast<long>(getpid())).c_str(), stdout);
-  std::fflush(stdout);
+  say_who();
   std::int64_t value = 1;
   auto reduce = [&](comm::Communicator& c) { c.all_reduce(&value, 1, comm::Type::int64, comm::Reduction::sum).wait(); };
   reduce(tp);
@@ -69,8 +141,18 @@ int main(int argc, char** argv) {
   auto const colon = std::min(argument.find(':'), argument.size());
   auto const name = argument.substr(0, colon);
   auto const algorithm = colon < argument.size() ? argument.substr(colon + 1) : std::string();
+  bool const starts = name.starts_with("MPI_");
+  if (starts) {
+    set_timeout();
+    say_who();
+    if (auto const launched = comm::launch(); launched.rank == launched.size - 1) call_to_stop_in = name;
+  }
   try {
     comm::Environment environment(argc, argv);
+    if (starts) {
+      start_up();
+      return 0;
+    }
     if (name == "unwound") {  // nobody catches inside: the environment must end the others
       comm::Communicator world = comm::Communicator::world();
       if (world.rank() == world.size() - 1) throw std::runtime_error("a fault that unwinds the environment");

@@ -11,7 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 start=$(date +%s)
-timeout -k 5 40 "$@" 4 "$program" "$argument" > "$log" 2>&1 < /dev/null
+timeout -k 5 90 "$@" 4 "$program" "$argument" > "$log" 2>&1 < /dev/null
 code=$?
 seconds=$(($(date +%s) - start))
 cat "$log"
@@ -20,7 +20,8 @@ echo "case $case_name: exit code $code after $seconds s"
 bad=0
 fail() { echo "FAILED: $*"; bad=1; }
 says() { grep -qE -- "$1" "$log" || fail "nothing printed like: $1"; }
-[ "$seconds" -le 15 ] || fail "it took more than 15 s"
+# The budget is 2 s; a loaded machine may add to it, but never a minute. (A run that hangs is ended after 90 s, with code 124.)
+[ "$seconds" -le 60 ] || fail "it took more than 60 s"
 [ "$case_name" = unwound ] || [ "$(grep -c '^pid ' "$log")" -eq 4 ] || fail "not all 4 ranks started"
 sleep 0.2
 for pid in $(sed -n 's/^pid //p' "$log"); do
@@ -61,6 +62,10 @@ case $case_name in
     says 'rank 1: .* all_reduce #1 of .odd.'
     says 'rank 3: .* all_reduce #3 of .tp.'
     one_table ;;
+  MPI_*)  # stopped inside a call that blocks
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says "rank [012] waited 2 s in [MA-z_]+ of .*longer than it may|rank [012]: .*waited [0-9.]+ s for"
+    says 'rank 3: .*process [0-9]+ is stopped' ;;
   *) fail "no such case" ;;
 esac
 exit $bad

@@ -59,14 +59,6 @@ void check(Mesh& mesh, Axes const& axes, int me, int num_ranks) {
     auto& line = mesh.along(axes[i].name);
     EXPECT_EQ(line.rank(), mine[i]);
     EXPECT_EQ(line.name(), axes[i].name);
-    auto& ends = mesh.ends(axes[i].name);
-    bool const end = axes[i].size > 1 && (mine[i] == 0 || mine[i] == axes[i].size - 1);
-    ASSERT_EQ(ends.valid(), end);
-    if (end) {
-      auto const all = group(axes, me, 1u << i, num_ranks);
-      EXPECT_EQ(members_of(ends), (std::vector<int>{all.front(), all.back()}));
-      EXPECT_EQ(ends.name(), axes[i].name + "-ends");
-    }
   }
   for (unsigned mask = 0; mask < 1u << axes.size(); ++mask) {
     std::vector<std::string> names;

@@ -10,6 +10,7 @@
 #include <p3d/parallel/vocab.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
+#include <support/errors.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -107,6 +108,52 @@ TEST_F(Parallel, ColumnLinearBackward) {
   expect_block(dw, product(Form::tn, dy, x), rank * out_each, 0, "dw ");
 }
 
+TEST_F(Parallel, ColumnLinearWithItsBias) {
+  std::int64_t const in = 4, out_each = 3, out = out_each * size;
+  auto const x = block("x", 0, tokens, 0, in), w = block("w", 0, out, 0, in), dy = block("dy", 0, tokens, 0, out);
+  auto const bias = block("bias", 0, 1, rank * out_each, out_each), dbias = zeros(1, out_each);
+  auto const y = zeros(tokens, out_each), dw = zeros(out_each, in);
+  parallel::column_linear_forward<double>(tp, x, block("w", rank * out_each, out_each, 0, in),
+                                          device::flat<double>(bias), y);
+  auto const expected = product(Form::nt, x, w);
+  auto const host = device::host_copy(expected);
+  for (std::int64_t i = 0; i < tokens; ++i)
+    for (std::int64_t j = 0; j < out; ++j) host(i, j) += element("bias", 0, j);
+  auto const found = device::host_copy(y);
+  for (std::int64_t i = 0; i < tokens; ++i)
+    for (std::int64_t j = 0; j < out_each; ++j) ASSERT_NEAR(found(i, j), host(i, rank * out_each + j), 1e-12);
+  // The gradients add to what is there.
+  Kokkos::deep_copy(dbias, 3.0);
+  Kokkos::deep_copy(dw, 2.0);
+  auto const dy_here = block("dy", 0, tokens, rank * out_each, out_each);
+  parallel::linear_backward_weight<double>(tp.exec, dy_here, x, dw, device::flat<double>(dbias));
+  auto const whole = device::host_copy(product(Form::tn, dy, x)), part = device::host_copy(dw);
+  auto const sums = device::host_copy(dbias);
+  for (std::int64_t j = 0; j < out_each; ++j) {
+    double sum = 3.0;
+    for (std::int64_t i = 0; i < tokens; ++i) sum += element("dy", i, rank * out_each + j);
+    ASSERT_NEAR(sums(0, j), sum, 1e-12);
+    for (std::int64_t i = 0; i < in; ++i) ASSERT_NEAR(part(j, i), 2.0 + whole(rank * out_each + j, i), 1e-12);
+  }
+}
+
+TEST_F(Parallel, VocabEmbeddingLooksUpOnEveryRank) {
+  std::int64_t const vocab = 3 * size + (size > 1 ? 1 : 0), hidden = 6;
+  auto const range = layout::padded_shard(vocab, static_cast<int>(size), static_cast<int>(rank));
+  parallel::VocabShard const shard{range.begin, range.size(),
+                                   std::clamp<std::int64_t>(vocab - range.begin, 0, range.size())};
+  device::Owned1<int> numbers("p3d::test::tokens", tokens);
+  auto const host = device::host_mirror(numbers);
+  for (std::int64_t r = 0; r < tokens; ++r) host(r) = static_cast<int>((r * r + vocab - 1) % vocab);
+  Kokkos::deep_copy(numbers, host);
+  auto const out = zeros(tokens, hidden);
+  Kokkos::deep_copy(out, 99.0);
+  parallel::vocab_embedding_forward<double>(tp, shard, numbers, block("wte", shard.begin, shard.rows, 0, hidden), out);
+  auto const found = device::host_copy(out);
+  for (std::int64_t r = 0; r < tokens; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) ASSERT_EQ(found(r, c), element("wte", host(r), c)) << r << ',' << c;
+}
+
 TEST_F(Parallel, RowLinear) {
   std::int64_t const in_each = 3, in = in_each * size, out = 4;
   auto const x = block("x", 0, tokens, 0, in), w = block("w", 0, out, 0, in), dy = block("dy", 0, tokens, 0, out);
@@ -179,6 +226,56 @@ config::Config small_config(int ranks) {
   return c;
 }
 
+/// Buckets by the rule as documented: from the back, until one has `bytes`; all parameters have the same axes here.
+std::size_t buckets_of(std::vector<layout::LocalParam> const& items, std::int64_t bytes) {
+  std::size_t count = 0;
+  for (std::size_t last = items.size(); last > 0; ++count) {
+    auto const end = items[last - 1].offset + items[last - 1].size();
+    do --last;
+    while (last > 0 && 8 * (end - items[last].offset) < bytes);
+  }
+  return count;
+}
+
+TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
+  // 3-D, and with tied embeddings: every layout of the ranks as (dp, tp, pp), each rank's share computed here or there.
+  auto config = small_config(static_cast<int>(size));
+  config.model.tied_embeddings = true;
+  config.model.heads = config.model.kv_heads = 24;
+  config.model.hidden = 48;
+  config.model.ffn = 24;
+  config.model.layers = 8;
+  auto const table = layout::make_param_table(config);
+  double expected = 0.0;  // every element of a parameter is 1 + its number, and padding is never counted twice
+  for (std::size_t k = 0; k < table.specs().size(); ++k)
+    expected += static_cast<double>(table.specs()[k].size()) * static_cast<double>((k + 1) * (k + 1));
+  int const n = static_cast<int>(size);
+  int layouts = 0;
+  for (int dp = 1; dp <= n; ++dp) {
+    for (int t = 1; dp * t <= n; ++t) {
+      if (n % (dp * t) != 0) continue;
+      int const pp = n / (dp * t), me = static_cast<int>(rank);
+      if (config.model.heads % t != 0) continue;
+      layout::PerAxis const sizes{dp, t, pp}, here{me % dp, me / dp % t, me / dp / t};
+      layout::StageMap const stages(layout::even_layers(8, pp), pp);
+      layout::StageParams const params(table, stages, here.pp, sizes, here);
+      device::Owned1<double> grads("p3d::test::grads", static_cast<std::size_t>(params.flat_size()));
+      auto const host = device::new_host_view(grads);
+      Kokkos::deep_copy(host, 0.0);
+      for (auto const& item : params.items()) {
+        auto const number = static_cast<double>(item.spec - table.specs().data() + 1);
+        for (std::int64_t i = 0; i < item.valid_rows * item.cols; ++i) host(item.offset + i) = number;
+      }
+      Kokkos::deep_copy(grads, host);
+      double sum = parallel::local_sum_squares<double>(tp.exec, params, grads, here, dp, here.pp == 0);
+      world.all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum).wait();
+      EXPECT_NEAR(sum, expected, 1e-12 * expected) << "dp " << dp << " tp " << t << " pp " << pp;
+      ++layouts;
+    }
+  }
+  EXPECT_GE(layouts, size > 1 ? 3 : 1);
+}
+
 TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
   auto const config = small_config(static_cast<int>(size));
   auto const table = layout::make_param_table(config);
@@ -189,7 +286,6 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
     auto const host = device::new_host_view(grads);  // a copy of its own on every backend
     for (std::int64_t i = 0; i < params.flat_size(); ++i)
       host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
-    Kokkos::deep_copy(grads, host);
     parallel::GradientReducer<double> reducer(
         tp.exec, params, grads,
         [&](layout::AxisSet axes) -> comm::Communicator& {
@@ -197,14 +293,24 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
           return world;
         },
         bucket);
-    EXPECT_EQ(reducer.num_buckets(), bucket == 1 ? params.items().size() : reducer.num_buckets());
+    EXPECT_EQ(reducer.num_buckets(), buckets_of(params.items(), static_cast<std::int64_t>(bucket)));
+    if (bucket == 4096) {  // neither of the ends
+      EXPECT_EQ(reducer.num_buckets(), 4u);
+    } else {
+      EXPECT_EQ(reducer.num_buckets(), bucket == 1 ? params.items().size() : 1u);
+    }
     for (int step = 0; step < 2; ++step) {
-      Kokkos::deep_copy(grads, host);
+      Kokkos::deep_copy(grads, -1000.0);  // not a gradient yet
       reducer.begin();
-      EXPECT_THROW(reducer.finish(), base::Error) << "nothing is ready yet";
-      for (std::size_t i = params.items().size(); i-- > 0;) reducer.ready(i, i + 1);
+      test::expect_error([&] { reducer.finish(); }, "every gradient is complete before the reduction ends");
+      for (std::size_t i = params.items().size(); i-- > 0;) {
+        auto const& item = params.items()[i];
+        Kokkos::pair<std::int64_t, std::int64_t> const range(item.offset, item.offset + item.size());
+        Kokkos::deep_copy(Kokkos::subview(grads, range), Kokkos::subview(host, range));
+        reducer.ready(i, i + 1);
+      }
       reducer.finish();
-      EXPECT_THROW(reducer.ready(0, 1), base::Error) << "ready twice";
+      test::expect_error([&] { reducer.ready(0, 1); }, "a parameter is marked ready once a step");
       auto const result = device::host_copy(grads);
       double const factor = static_cast<double>(size * (size + 1)) / 2.0;
       for (auto const& item : params.items()) {

@@ -50,43 +50,68 @@ struct Counting {
   ~Counting() { hooks::set_callbacks(before); }
 };
 
-/// Fences of p3d, each with its reason, and Kokkos' own inside the calls that we know.
-bool known_fence(std::string const& label) {
-  for (char const* part : {
-           "p3d::collectives::",       // kernels end before MPI reads or writes their result
-           "p3d::kernels::block_sum",  // a number that the host needs: loss, norm
-           "p3d::engine::step",        // the step's time is the step's work
-           "p3d::linalg::gemm",        // Kokkos-Kernels before 4 runs on the default instance only
-           "Kokkos::parallel_reduce",  // the same number, Kokkos' side
-           "Kokkos::deep_copy",        // tokens, see below
-           "Kokkos::Impl::ViewCopy",
-       })
-    if (label.find(part) != std::string::npos) return true;
-  return false;
-}
-
 struct Layout {
   int ranks, dp, tp, pp;
   char const* model;
 };
-void PrintTo(Layout const& l, std::ostream* out) {
-  *out << fmt::format("dp {} tp {} pp {} {}", l.dp, l.tp, l.pp, l.model);
+constexpr Layout layouts[] = {{1, 1, 1, 1, "gpt2-tiny"},  {1, 1, 1, 1, "llama-tiny"}, {2, 2, 1, 1, "gpt2-tiny"},
+                              {2, 1, 2, 1, "llama-tiny"}, {2, 1, 1, 2, "gpt2-tiny"},  {4, 2, 2, 1, "gpt2-tiny"},
+                              {4, 1, 2, 2, "llama-tiny"}, {4, 1, 1, 4, "gpt2-tiny"}};
+constexpr int steps = 3, microbatches = 4, micro = 2, seq_len = 32, layers = 4;
+
+/// The least fences of p3d's own that a rank can do with, each with its reason, by label.
+std::map<std::string, int> needed_fences(Layout const& l, int pp_rank) {
+  std::map<std::string, int> need;
+  bool const first = pp_rank == 0, last = pp_rank == l.pp - 1;
+  constexpr int each = steps * microbatches;
+  need["p3d::engine::step"] = steps;  // the step's time is the step's work
+  // A number that the host needs: the loss of a microbatch, and the norm of one run of parameters.
+  need["p3d::kernels::block_sum"] = steps + (last ? each : 0);
+  // Kernels end before MPI reads or writes their result: messages both ways to each neighbour in the pipeline,
+  if (l.pp > 1)
+    need["p3d::collectives::send"] = need["p3d::collectives::recv"] = each * ((first ? 0 : 1) + (last ? 0 : 1));
+  // sums over tp in each layer (two forward, two backward), of the embedding, and three of the head and its loss,
+  if (l.tp > 1) need["p3d::collectives::all_reduce"] = each * (4 * layers / l.pp + (first ? 1 : 0) + (last ? 3 : 0));
+  // and the tied embeddings of the first and the last stage.
+  if (std::string(l.model) == "gpt2-tiny" && l.pp > 1 && (first || last)) need["p3d::collectives::all_reduce"] += steps;
+  return need;
 }
 
-class Steady : public ::testing::TestWithParam<Layout> {};
+/// What the rank waited for, against the least it must. Sums over dp come in buckets, and parameters that all ranks of
+/// a tp group have count on the first of them alone, which cuts the others' norm into runs: any number, in every step.
+void check_fences(Layout const& l, int pp_rank, int tp_rank) {
+  auto const need = needed_fences(l, pp_rank);
+  for (auto const& [label, count] : need) EXPECT_GE(seen.fences[label], count) << label;
+  for (auto const& [label, count] : seen.fences) {
+    if (label.starts_with("Kokkos::parallel_reduce") || label.starts_with("Kokkos::deep_copy") ||
+        label.starts_with("Kokkos::Impl::ViewCopy"))
+      continue;  // Kokkos' own, which it reports from 3.5 on: the other side of block_sum and of the tokens' copies
+    if (label == "p3d::linalg::gemm before" || label == "p3d::linalg::gemm after") continue;  // Kokkos-Kernels before 4
+    if (!p3d::device::host_reaches_views &&  // messages go through host copies
+        (label == "p3d::collectives::stage_all_reduce" || label == "p3d::collectives::stage_send" ||
+         label == "p3d::collectives::unstage"))
+      continue;
+    auto const known = need.find(label);
+    int const least = known == need.end() ? 0 : known->second;
+    bool const buckets = label == "p3d::collectives::all_reduce" && l.dp > 1;
+    bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
+    if (buckets || runs) {
+      EXPECT_TRUE(count > least && (count - least) % steps == 0) << label << ": " << count << ", least " << least;
+    } else {
+      EXPECT_EQ(count, least) << label;
+    }
+  }
+}
 
-TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
-  auto const l = GetParam();
-  auto world = p3d::comm::Communicator::world();
-  if (world.size() != l.ranks) GTEST_SKIP() << "for " << l.ranks << " ranks";
-  constexpr int steps = 3, microbatches = 4, micro = 2, seq_len = 32;
-  auto const input = p3d::config::parse_text(
-      "", "steady", "",
-      {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len), "model.layers=4",
-       fmt::format("parallel.dp={}", l.dp), fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
-       fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
-       "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
-      l.ranks);
+void check(Layout const& l, p3d::comm::Communicator& world) {
+  auto const input =
+      p3d::config::parse_text("", "steady", "",
+                              {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
+                               fmt::format("model.layers={}", layers), fmt::format("parallel.dp={}", l.dp),
+                               fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
+                               fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
+                               "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
+                              l.ranks);
   ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
   p3d::engine::Trainer<float> trainer(*input.config, world);
   trainer.step();  // the first step may make what is kept: scratch of threads, buffers of reductions
@@ -109,15 +134,20 @@ TEST_P(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
   if (p3d::device::host_reaches_views || l.ranks == 1) {
     EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
   }
-  for (auto const& [label, count] : seen.fences)
-    if (!known_fence(label)) ADD_FAILURE() << count << " fence(s) '" << label << "' without a reason";
+  check_fences(l, trainer.mesh().coordinate("pp"), trainer.mesh().coordinate("tp"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Steady,
-                         ::testing::Values(Layout{1, 1, 1, 1, "gpt2-tiny"}, Layout{1, 1, 1, 1, "llama-tiny"},
-                                           Layout{2, 2, 1, 1, "gpt2-tiny"}, Layout{2, 1, 2, 1, "llama-tiny"},
-                                           Layout{2, 1, 1, 2, "gpt2-tiny"}, Layout{4, 2, 2, 1, "gpt2-tiny"},
-                                           Layout{4, 1, 2, 2, "llama-tiny"}, Layout{4, 1, 1, 4, "gpt2-tiny"}));
+TEST(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
+  auto world = p3d::comm::Communicator::world();
+  int checked = 0;
+  for (auto const& l : layouts) {
+    if (world.size() != l.ranks) continue;
+    SCOPED_TRACE(fmt::format("dp {} tp {} pp {} {}", l.dp, l.tp, l.pp, l.model));
+    check(l, world);
+    ++checked;
+  }
+  EXPECT_GE(checked, 2) << "no layout for " << world.size() << " ranks";
+}
 
 // The test above is worth nothing where the hooks are deaf.
 TEST(Hooks, ReportAllocationsAndCopies) {
@@ -127,10 +157,8 @@ TEST(Hooks, ReportAllocationsAndCopies) {
   Kokkos::deep_copy(device, host);
   EXPECT_EQ(seen.allocations["p3d::test::view"], 1);
   EXPECT_EQ(seen.copies[5 * sizeof(int)], 1);
-#if KOKKOS_VERSION >= 30500  // fences carry labels, and all backends report them
   p3d::device::fence(p3d::device::ExecSpace(), "p3d::test::fence");
   EXPECT_EQ(seen.fences["p3d::test::fence"], 1);
-#endif
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "support.hpp"
 
+#include <cstdio>
+#include <fstream>
 #include <tuple>
 
 namespace p3d::config::test {
@@ -43,6 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
         FaultCase{"[run]\n\n  zzzzzzzzzzzz = 4\n", "run.zzzzzzzzzzzz", "t.toml:3:3", "a key of [run]", "zzzzzzzzzzzz",
                   "--help-input"},
         FaultCase{"[parallel]\nzz.y = 4\n", "parallel.zz", "t.toml:2:1", "dp, tp, pp, order", "zz", "did you mean"},
+        FaultCase{"[model]\n\"\" = 4\n", "model.", "t.toml:2:1", "a key of [model]", "the key \"\"", "remove it"},
+        FaultCase{"\" \" = 4\n", " ", "t.toml:1:1", "a section", "the key  ", "remove it"},
         FaultCase{"model = 3\n", "model", "t.toml:1:1", "[model] as a section", "the integer 3", "write [model]"},
         FaultCase{"[[run]]\nsteps = 3\n", "run", "t.toml:1:3", "[run] as a section", "a list", "write [run]"}));
 
@@ -64,9 +68,10 @@ INSTANTIATE_TEST_SUITE_P(
                   "write true or false"},
         FaultCase{"[model]\nbias = \"true\"\n", "model.bias", "t.toml:2:8", "true | false", "the string",
                   "without quotes"},
-        FaultCase{"[optimizer]\nlr = \"1e-3\"\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "the string",
+        FaultCase{"[optimizer]\nlr = \"1e-3\"\n", "optimizer.lr", "t.toml:2:6", "number in [0, ", "the string",
                   "write 0.001"},
-        FaultCase{"[optimizer]\nlr = {}\n", "optimizer.lr", "t.toml:2:6", "number >= 0", "a table", "write a number"},
+        FaultCase{"[optimizer]\nlr = {}\n", "optimizer.lr", "t.toml:2:6", "number in [0, ", "a table",
+                  "write a number"},
         FaultCase{"[data]\nformat = \"synthetic\"\npath = 3\n", "data.path", "t.toml:3:8", "list of strings",
                   "the integer 3", "double quotes"},
         FaultCase{"[data]\nformat = \"synthetic\"\npath = [\"a\",\n  3]\n", "data.path", "t.toml:4:3",
@@ -106,8 +111,23 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         FaultCase{"[run]\nsteps = 0\n", "run.steps", "t.toml:2:9", "integer from 1", "0", "set it to 1 or more"},
         FaultCase{"[run]\nseed = -1\n", "run.seed", "t.toml:2:8", "integer >= 0", "-1", "set it to 0 or more"},
-        FaultCase{"[run]\nname = \"\"\n", "run.name", "t.toml:2:8", "not empty", "an empty string",
+        FaultCase{"[run]\nname = \"\"\n", "run.name", "t.toml:2:8", "string of 1 to 100 characters", "an empty string",
                   "at least one character"},
+        FaultCase{"[run]\nname = \"..\"\n", "run.name", "t.toml:2:8", "without '/', not", "\"..\"", "a plain name"},
+        FaultCase{"[run]\nname = \".\"\n", "run.name", "t.toml:2:8", "without '/', not", "\".\"", "a plain name"},
+        FaultCase{"[run]\nname = \"/\"\n", "run.name", "t.toml:2:8", "without '/'", "\"/\"", "a plain name"},
+        FaultCase{"[run]\nname = \"a/b\"\n", "run.name", "t.toml:2:8", "without '/'", "\"a/b\"",
+                  "run.output_dir and checkpoint.dir say"},
+        FaultCase{"[run]\nname = \"  \"\n", "run.name", "t.toml:2:8", "characters", "\"  \"", "can be read"},
+        FaultCase{"[run]\nname = \"a\\nb\"\n", "run.name", "t.toml:2:8", "characters", "a\\nb", "can be read"},
+        FaultCase{
+            "[run]\nname = "
+            "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+            "aaa\"\n",
+            "run.name", "t.toml:2:8", "1 to 100 characters", "101 characters", "shorter"},
+        FaultCase{"[comm]\nbucket_mb = 1e300\n", "comm.bucket_mb", "t.toml:2:13", "(0, 1048576]", "1e+300",
+                  "at most 1048576"},
+        FaultCase{"[optimizer]\nlr = 1e300\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "1e+300", "at most"},
         FaultCase{"[run]\noutput_dir = \"\"\n", "run.output_dir", "t.toml:2:14", "not empty", "an empty string",
                   "at least one character"},
         FaultCase{"[model]\nhidden = -64\n", "model.hidden", "t.toml:2:10", "integer from 1", "-64", "1 or more"},
@@ -115,16 +135,18 @@ INSTANTIATE_TEST_SUITE_P(
                   "1048576 or less"},
         FaultCase{"[model]\ndropout = 1.0\n", "model.dropout", "t.toml:2:11", "[0, 1)", "1", "less than 1"},
         FaultCase{"[model]\ndropout = -0.1\n", "model.dropout", "t.toml:2:11", "[0, 1)", "-0.1", "at least 0"},
-        FaultCase{"[model]\nrope_theta = 0\n", "model.rope_theta", "t.toml:2:14", "> 0", "0", "more than 0"},
+        FaultCase{"[model]\nrope_theta = 0\n", "model.rope_theta", "t.toml:2:14", "(0, ", "0", "more than 0"},
         FaultCase{"[data]\nformat = \"synthetic\"\nsplit = 0.91\n", "data.split", "t.toml:3:9", "[0, 0.9]", "0.91",
                   "at most 0.9"},
-        FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", ">= 0", "-0.001", "at least 0"},
-        FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", ">= 0", "nan", "finite"},
-        FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", ">= 0", "inf", "finite"},
+        FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "-0.001", "at least 0"},
+        FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "nan", "finite"},
+        FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "inf", "finite"},
         FaultCase{"[optimizer]\nbeta1 = 1\n", "optimizer.beta1", "t.toml:2:9", "[0, 1)", "1", "less than 1"},
         FaultCase{"[optimizer]\nbeta2 = -0.5\n", "optimizer.beta2", "t.toml:2:9", "[0, 1)", "-0.5", "at least 0"},
-        FaultCase{"[optimizer]\neps = 0\n", "optimizer.eps", "t.toml:2:7", "> 0", "0", "more than 0"},
-        FaultCase{"[comm]\ntimeout_s = 0\n", "comm.timeout_s", "t.toml:2:13", "> 0", "0", "more than 0"},
+        FaultCase{"[optimizer]\neps = 0\n", "optimizer.eps", "t.toml:2:7", "(0, 1]", "0", "more than 0"},
+        FaultCase{"[comm]\ntimeout_s = 0\n", "comm.timeout_s", "t.toml:2:13", "(0, ", "0", "more than 0"},
+        FaultCase{"[parallel]\ntp = 99999999999\n", "parallel.tp", "t.toml:2:6", "from 1 to 1048576", "99999999999",
+                  "1048576 or less"},
         FaultCase{"[parallel]\ntp = 0\n", "parallel.tp", "t.toml:2:6", "from 1", "0", "1 or more"},
         FaultCase{"[batch]\nmicro = 0\n", "batch.micro", "t.toml:2:9", "from 1", "0", "1 or more"}));
 
@@ -173,7 +195,7 @@ TEST(Faults, AllAtOnceInReadingOrder) {
   EXPECT_EQ(found, (std::vector<std::string>{"run.steps", "run.name", "modell", "optimizer.lr", "optimizer.warmup",
                                              "parallel.tp", "run.sed"}));
   auto const text = format(result.faults);
-  expect_contains(text, "the input has 7 faults");
+  expect_contains(text, "the input has 7 errors");
   expect_contains(text, "7. run.sed\n   expected: ");
   for (auto const& fault : result.faults) {
     for (auto const& part : {fault.where, fault.expected, fault.found, fault.fix}) {
@@ -181,6 +203,53 @@ TEST(Faults, AllAtOnceInReadingOrder) {
       expect_contains(text, part);
     }
   }
+}
+
+// Deep nesting used up the parser's stack: 400 kB of brackets, or of dots.
+TEST(Faults, DeepNestingIsRefusedBeforeItIsParsed) {
+  std::string dots;
+  for (int i = 0; i < 200000; ++i) dots += "a.";
+  for (std::string const& line :
+       {"x = " + std::string(400000, '['), "x = " + std::string(400000, '{'), dots + "a = 1", "[" + dots + "a]",
+        "x = \"\"\"\n\\\"\"\"\"\"\n\"\"\"\"\"\n" + std::string(400000, '['), "x = {" + dots + "a = 1}"}) {
+    auto const fault = only_fault(parse_text("# [[[\ny = '[[[['\n" + line, "t.toml", "/", {}, 1));
+    expect_contains(fault.where, "t.toml:");
+    expect_contains(fault.expected, "nested at most 32 deep");
+  }
+  auto const fault = only_fault(parse("", {"model.hidden=" + std::string(100000, '[')}));
+  expect_contains(fault.found, "not a TOML value");
+  good("# " + std::string(1000, '[') + "\n[run]\nname = '" + std::string(60, '[') + "'\nseed = 3\n");
+}
+
+TEST(Faults, FilesWithoutAnEndOrOfAnotherKindAreRefused) {
+  expect_contains(only_fault(parse_file("/dev/zero", {}, 1)).found, "/dev/zero is a pipe or a device");
+  std::string const folder = testing::TempDir();
+  std::string const large = folder + "/p3d_large_input.toml";
+  std::ofstream(large) << std::string((1 << 20) + 1, '#');
+  expect_contains(only_fault(parse_file(large, {}, 1)).found, "is larger than 1.00 MiB");
+  std::remove(large.c_str());
+}
+
+// Each sum or product of these overflowed: memory of -6,143 PiB was valid.
+TEST(Faults, SizesWhoseProductsOverflowAreRefused) {
+  auto fault =
+      only_fault(parse("[model]\nhidden = 1048576\nheads = 1\nkv_heads = 1\nffn = 16777216\nlayers = 65536\n"));
+  EXPECT_EQ(fault.key, "model.hidden");
+  expect_contains(fault.expected, "a model of at most 256.00 PiB");
+  expect_contains(fault.fix, "lower model.hidden, model.layers, model.ffn or model.vocab_size");
+  fault =
+      only_fault(parse("[model]\nvocab_size = 16777216\nseq_len = 1048576\nposition = \"rope\"\n[batch]\nmicro = "
+                       "1048576\n"));
+  EXPECT_EQ(fault.key, "batch.micro");
+  fault = only_fault(parse("[run]\nsteps = 1000000000000\n[model]\nseq_len = 16777216\n[batch]\nglobal = 1024\n"));
+  EXPECT_EQ(fault.key, "run.steps");
+  expect_contains(fault.expected, "tokens in a run");
+}
+
+TEST(Faults, ATextOfAnotherKindIsNotAnsweredWithoutEnd) {
+  std::string text = "[run]\n";
+  for (int i = 0; i < 5000; ++i) text += "key" + std::to_string(i) + " = 1\n";
+  EXPECT_EQ(parse(text).faults.size(), 100u);
 }
 
 TEST(Faults, NoFaultsNoText) { EXPECT_EQ(format({}), ""); }

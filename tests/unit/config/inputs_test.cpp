@@ -47,11 +47,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Inputs, EachFileIsTestedHere) {
   std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml", "llama-tiny.toml", "llama3-8b.toml",
                                         "quickstart.toml"};
+  std::size_t met = 0;
   for (auto const& entry : std::filesystem::directory_iterator(std::string(P3D_SOURCE_DIR) + "/inputs")) {
     auto const name = entry.path().filename().string();
     if (!name.ends_with(".toml")) continue;
     EXPECT_NE(std::find(tested.begin(), tested.end(), name), tested.end()) << name;
+    ++met;
   }
+  EXPECT_EQ(met, tested.size());
 }
 
 TEST(Inputs, QuickstartOnTooFewRanksSaysWhatToDo) {

@@ -2,6 +2,8 @@
 #include <p3d/config/config.hpp>
 #include <p3d/data/token_source.hpp>
 
+#include <support/errors.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +33,7 @@ TEST(Synthetic, AnyPlaceReadsAsFromTheStart) {
     EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<std::ptrdiff_t>(first)));
   }
   EXPECT_NO_THROW(tokens(*source, source->size() - 1, 1));
-  EXPECT_THROW(tokens(*source, source->size(), 1), p3d::base::Error);
+  p3d::test::expect_error([&] { tokens(*source, source->size(), 1); }, "the tokens exist");
 }
 
 TEST(Synthetic, SevenInEightFollowTheRule) {

@@ -31,6 +31,7 @@ inline io::CheckpointHeader small_header(io::Element element) {
   h.data_hash = 0xfedcba9876543210ULL;
   h.element = element;
   h.p3d_version = "0.0 (test)";
+  h.origin = "weights 0123456789abcdef of old.h5 (step 5)";
   h.input = "[run]\nname = \"small\"\n";
   return h;
 }

@@ -85,7 +85,7 @@ TEST(Checkpoint, AnyNumberOfRanksWritesTheSameBytesAndReadsThem) {
         write<double>(path, ranks, async, buffer);
         auto const bytes = io::read_text(path);
         if (!first) first = bytes;
-        EXPECT_TRUE(bytes == *first) << ranks << (async ? " async" : " MPI-IO") << " buffer " << buffer;
+        EXPECT_TRUE(bytes == *first) << ranks << (async ? " async" : " by rank 0") << " buffer " << buffer;
       }
       for (int readers = 1; readers <= n; ++readers) expect_read<double>(path, readers, 5000);
     }

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <limits>
 
+#include <sys/resource.h>
+
 namespace {
 using namespace p3d;
 using io::MetricsRow;
@@ -73,12 +75,66 @@ TEST(Metrics, AFolderThatCannotBeMadeIsNamed) {
   EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir / "run"); }), (dir / "run/metrics.csv") + ": Is a directory");
 }
 
-TEST(Metrics, AFullDiskIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+TEST(Metrics, AFullDiskIsAnErrorAndLeavesNoPieceOfARow) {
   test::TempDir const dir;
-  std::filesystem::create_symlink("/dev/full", dir.path() / "metrics.csv");
-  EXPECT_EQ(error_of([&] { io::MetricsWriter w(dir.path().string()); }),
-            (dir / "metrics.csv") + ": No space left on device");
+  io::MetricsWriter writer(dir.path().string());
+  MetricsRow row;
+  row.step = 1;
+  writer.write(row);
+  auto const whole = io::read_text(writer.path());
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  rlimit const small{whole.size() + 5, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  auto const error = error_of([&] { writer.write(row); });
+  auto const left = io::read_text(writer.path());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  EXPECT_EQ(error, writer.path() + ": File too large");
+  EXPECT_EQ(left, whole);
+  row.step = 2;
+  writer.write(row);
+  EXPECT_EQ(io::read_metrics(writer.path()).size(), 2u);
+}
+
+TEST(Metrics, ADeletedOrReplacedFileIsAnError) {
+  test::TempDir const dir;
+  io::MetricsWriter writer(dir.path().string());
+  writer.write({});
+  std::filesystem::remove(writer.path());
+  EXPECT_EQ(error_of([&] { writer.write({}); }), writer.path() + ": No such file or directory");
+  dir.write("metrics.csv", "another");
+  EXPECT_EQ(error_of([&] { writer.write({}); }), writer.path() + ": another file of this name");
+  EXPECT_EQ(io::read_text(writer.path()), "another");
+}
+
+TEST(Metrics, TheHistoryOfAKilledRun) {
+  test::TempDir const dir;
+  auto const header = std::string(io::metrics_header) + "\n";
+  auto until = [&](std::string const& text, std::int64_t last) {
+    return io::metrics_until(dir.write("m.csv", header + text), last);
+  };
+  auto const row = [](int step) { return std::to_string(step) + ",2,3,4,5,6,7,"; };
+  auto const three = row(1) + "\n" + row(2) + "\n" + row(3) + "\n";
+  auto const all = until(three, 3);
+  EXPECT_EQ(all.lines, (std::vector<std::string>{row(1), row(2), row(3)}));
+  EXPECT_EQ(all.missing + all.dropped, 0);
+  auto const two = until(three, 2);
+  EXPECT_EQ(two.lines, (std::vector<std::string>{row(1), row(2)}));
+  EXPECT_EQ(two.dropped, 1);
+  // A line that was cut off is no row, not even where it looks like one.
+  for (std::string const end : {"4", "4,2,3,4,5,6,7,", "4,2,3"}) {
+    auto const torn = until(three + end, 4);
+    EXPECT_EQ(torn.lines.size(), 3u) << end;
+    EXPECT_EQ(torn.missing, 1);
+    EXPECT_EQ(torn.dropped, 1);
+  }
+  auto const twice = until(three + row(2) + "\nnonsense\n" + row(4) + "\n", 4);
+  EXPECT_EQ(twice.lines, (std::vector<std::string>{row(1), row(2), row(3), row(4)}));
+  EXPECT_EQ(twice.dropped, 2);
+  EXPECT_EQ(twice.missing, 0);
+  // What is taken over stands in the new file as it was.
+  io::MetricsWriter again(dir.path().string(), all.lines);
+  EXPECT_EQ(io::read_text(again.path()), header + three);
 }
 
 TEST(Metrics, OtherFilesAreRefusedWithTheLine) {

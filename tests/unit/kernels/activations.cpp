@@ -88,4 +88,22 @@ TEST(Swiglu, BackwardMatchesFiniteDifferences) {
   expect_close(swiglu_backward<float>(swiglu_x, dy), g, 1e-6);
 }
 
+template <class T>
+void check_far_gates() {
+  Vec const far = {-1e4, -300.0, -100.0, -40.0, 0.0, 40.0, 100.0, 300.0, 1e4};
+  Vec x(2 * rows * cols, 0.0);  // gates, then ups of 2
+  std::copy(far.begin(), far.end(), x.begin());
+  std::fill_n(x.begin() + cols, cols, 2.0);
+  auto const y = swiglu_forward<T>(x), d = swiglu_backward<T>(x, Vec(rows * cols, 1.0));
+  for (std::size_t i = 0; i < far.size(); ++i) {
+    EXPECT_NEAR(y[i], 2.0 * std::max(far[i], 0.0), 1e-6) << far[i];
+    EXPECT_NEAR(d[i], far[i] > 0 ? 2.0 : far[i] < 0 ? 0.0 : 1.0, 1e-6) << far[i];
+    EXPECT_NEAR(d[cols + i], std::max(far[i], 0.0), 1e-6) << far[i];
+  }
+}
+TEST(Swiglu, FarGatesStayFinite) {
+  check_far_gates<double>();
+  check_far_gates<float>();
+}
+
 }  // namespace activations_test

@@ -3,6 +3,8 @@
 
 #include "attention_case.hpp"
 
+#include <support/errors.hpp>
+
 namespace attention_test {
 
 class Attention : public ::testing::TestWithParam<Case> {
@@ -104,7 +106,23 @@ TEST(AttentionFuture, LaterTokensDoNotMatterEvenAsNan) {
 }
 
 TEST(AttentionShape, WhatDoesNotFitIsRefused) {
-  EXPECT_THROW(forward<double>(Case{1, 4, 3, 2, 8, 0.0}, random_values("qkv", 4 * 56)), p3d::base::Error);
+  expect_error(
+      [] {
+        forward<double>(Case{1, 4, 3, 2, 8, 0.0}, random_values("qkv", 4 * 56));
+      },
+      "kv_heads must divide heads");
+  Case const good{1, 4, 2, 2, 8, 0.0};
+  Owned2<double> const narrow("p3d::test::qkv", 4, 47), out("p3d::test::out", 4, 16);
+  Owned1<double> const lse("p3d::test::lse", 8), none("p3d::test::none", 0);
+  expect_error(
+      [&] { kernels::attention_forward<double>(ExecSpace(), good.shape(), good.dropout(), narrow, out, lse, none); },
+      "qkv must be [rows, (heads + 2 kv_heads) head_dim]");
+  Owned2<double> const qkv("p3d::test::qkv", 4, 48);
+  expect_error(
+      [&] {
+        kernels::attention_backward<double>(ExecSpace(), good.shape(), good.dropout(), qkv, out, lse, out, qkv, none);
+      },
+      "attention workspace too small");
 }
 
 }  // namespace attention_test

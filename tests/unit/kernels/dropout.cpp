@@ -3,12 +3,14 @@
 
 #include "support.hpp"
 
+#include <support/errors.hpp>
+
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
 using namespace p3d::test;
 namespace kernels = p3d::kernels;
-using kernels::Rows;
+using kernels::TokenRows;
 
 namespace dropout_test {
 
@@ -25,14 +27,14 @@ double factor(kernels::Dropout const& d, std::int64_t first, std::int64_t r, std
 }
 
 template <class T>
-Vec forward(kernels::Dropout const& d, Vec const& a, Vec const& b, Vec const& add, Rows shape) {
+Vec forward(kernels::Dropout const& d, Vec const& a, Vec const& b, Vec const& add, TokenRows shape) {
   Owned2<T> const y("p3d::test::y", shape.rows(), hidden);
   kernels::residual_forward<T>(ExecSpace(), shape, matrix_of<T>(shape.rows(), hidden, a),
                                matrix_of<T>(shape.rows(), hidden, b), vector_of<T>(add), d, y);
   return host(y);
 }
 template <class T>
-Vec backward(kernels::Dropout const& d, Vec const& g, Rows shape) {
+Vec backward(kernels::Dropout const& d, Vec const& g, TokenRows shape) {
   Owned2<T> const out("p3d::test::dbranch", shape.rows(), hidden);
   kernels::residual_backward<T>(ExecSpace(), shape, matrix_of<T>(shape.rows(), hidden, g), d, out);
   return host(out);
@@ -46,13 +48,13 @@ TEST(Dropout, ThresholdAndScale) {
   EXPECT_EQ(half.scale, 2.0);
   EXPECT_EQ(kernels::make_dropout(1.0 - 1e-16, 1, "a").threshold, 0xffffffffu);
   EXPECT_NE(half.key.k0, kernels::make_dropout(0.5, 1, "b").key.k0);
-  EXPECT_THROW(kernels::make_dropout(1.0, 1, "a"), p3d::base::Error);
-  EXPECT_THROW(kernels::make_dropout(-0.1, 1, "a"), p3d::base::Error);
+  for (double rate : {1.0, -0.1, std::nan("")})
+    expect_error([&] { kernels::make_dropout(rate, 1, "a"); }, "a dropout rate lies in [0, 1)");
 }
 
 TEST(Dropout, KeepsTheStatedShare) {
   std::int64_t const n = 400;
-  Rows const shape{0, 1, n};
+  TokenRows const shape{0, 1, n};
   auto const d = matrix_of<double>(n, hidden, Vec(n * hidden, 1.0));
   kernels::dropout_in_place<double>(ExecSpace(), shape, drop, d);
   double kept = 0;
@@ -63,7 +65,7 @@ TEST(Dropout, KeepsTheStatedShare) {
 
 template <class T>
 void check_residual(kernels::Dropout const& d, bool has_bias, double tolerance) {
-  Rows const shape{9, samples, seq};
+  TokenRows const shape{9, samples, seq};
   Vec y(rows * hidden), g(rows * hidden);
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < hidden; ++c) {
@@ -93,7 +95,7 @@ TEST(Residual, MatchesTheDocumentedMask) {
 }
 
 TEST(Residual, BackwardMatchesFiniteDifferences) {
-  Rows const shape{2, 1, 3};
+  TokenRows const shape{2, 1, 3};
   std::int64_t const n = shape.rows() * hidden;
   Vec const a(x.begin(), x.begin() + n), b(branch.begin(), branch.begin() + n), g(dy.begin(), dy.begin() + n);
   expect_gradient([&](Vec const& v) { return dot(forward<double>(drop, a, v, bias, shape), g); }, b,
@@ -101,13 +103,13 @@ TEST(Residual, BackwardMatchesFiniteDifferences) {
 }
 
 TEST(Dropout, TheSplitOfSamplesDoesNotChangeTheMask) {
-  auto const whole = backward<double>(drop, dy, Rows{7, 4, seq});
+  auto const whole = backward<double>(drop, dy, TokenRows{7, 4, seq});
   std::int64_t const cut = 3 * seq * hidden;
-  auto parts = backward<double>(drop, Vec(dy.begin(), dy.begin() + cut), Rows{7, 3, seq});
-  auto const tail = backward<double>(drop, Vec(dy.begin() + cut, dy.end()), Rows{10, 1, seq});
+  auto parts = backward<double>(drop, Vec(dy.begin(), dy.begin() + cut), TokenRows{7, 3, seq});
+  auto const tail = backward<double>(drop, Vec(dy.begin() + cut, dy.end()), TokenRows{10, 1, seq});
   parts.insert(parts.end(), tail.begin(), tail.end());
   expect_same(parts, whole);
-  EXPECT_NE(backward<double>(drop, dy, Rows{8, 4, seq}), whole) << "another sample must have another mask";
+  EXPECT_NE(backward<double>(drop, dy, TokenRows{8, 4, seq}), whole) << "another sample must have another mask";
 }
 
 }  // namespace dropout_test

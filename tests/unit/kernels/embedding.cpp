@@ -10,7 +10,7 @@ namespace kernels = p3d::kernels;
 namespace embedding_test {
 
 constexpr std::int64_t vocabulary = 11, hidden = 37, samples = 2, seq = 5, rows = samples * seq;
-std::vector<int> const tokens = {3, 3, 0, 10, 7, 3, 10, 10, 1, 3};  // 3 and 10 come several times
+std::vector<int> const tokens = {3, 3, 0, 10, 4, 3, 10, 10, 1, 3};  // 3 and 10 several times; 4: first of a shard
 Vec const weight = random_values("wte", vocabulary*hidden), dout = random_values("dout", rows*hidden),
           positions = random_values("wpe", 9 * hidden);
 
@@ -59,7 +59,7 @@ TEST(Embedding, LooksUpAndSums) {
 
 template <class T>
 void check_positions(double tolerance) {
-  kernels::Rows const shape{0, samples, seq};
+  kernels::TokenRows const shape{0, samples, seq};
   constexpr std::int64_t offset = 3;
   Vec expected = dout, summed = positions;
   for (std::int64_t r = 0; r < rows; ++r)

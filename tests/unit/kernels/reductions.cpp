@@ -2,7 +2,10 @@
 
 #include "support.hpp"
 
+#include <p3d/base/error.hpp>
 #include <p3d/kernels/elementwise.hpp>
+
+#include <kernels/launch.hpp>
 
 #include <limits>
 
@@ -45,6 +48,24 @@ TEST(Fill, EveryElement) {
     kernels::fill<double>(ExecSpace(), x, 1.5);
     expect_same(host(x), Vec(n, 1.5));
   }
+}
+
+TEST(SumIntoBoth, BothGetTheSum) {
+  constexpr std::int64_t rows = 3, cols = 301;
+  auto const a = random_values("a", rows * cols), b = random_values("b", rows * cols);
+  Vec sum(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) sum[i] = a[i] + b[i];
+  auto const x = matrix_of<double>(rows, cols, a), y = matrix_of<double>(rows, cols, b);
+  kernels::sum_into_both<double>(ExecSpace(), x, y);
+  expect_same(host(x), sum);
+  expect_same(host(y), sum);
+  EXPECT_THROW(kernels::sum_into_both<double>(ExecSpace(), x, matrix_of<double>(cols, rows, b)), p3d::base::Error);
+}
+
+TEST(Teams, MoreThanKokkosCountsAreRefused) {
+  EXPECT_EQ(kernels::team_count(2147483647), 2147483647);
+  EXPECT_THROW((void)kernels::team_count(std::int64_t{1} << 31), p3d::base::Error);
+  EXPECT_THROW((void)kernels::team_count((std::int64_t{1} << 32) + 5), p3d::base::Error);
 }
 
 TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {

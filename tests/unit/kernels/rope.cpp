@@ -2,6 +2,8 @@
 
 #include "support.hpp"
 
+#include <support/errors.hpp>
+
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/rope.hpp>
 
@@ -14,7 +16,7 @@ using kernels::Rotation;
 namespace rope_test {
 
 constexpr std::int64_t samples = 2, seq = 7, heads = 3, dim = 10, width = 34;  // 4 columns behind the heads stay
-kernels::Rows const rows{5, samples, seq};
+kernels::TokenRows const rows{5, samples, seq};
 constexpr double theta = 10000.0;
 
 template <class T>
@@ -66,7 +68,8 @@ TEST(Rope, ScoresSeeDistancesOnly) {
 
 TEST(Rope, OddHeadsAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
-  EXPECT_THROW(kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d), p3d::base::Error);
+  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d); },
+               "head_dim must be even");
 }
 
 }  // namespace rope_test

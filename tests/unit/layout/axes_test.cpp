@@ -6,6 +6,7 @@
 #include <set>
 
 namespace {
+using namespace p3d;
 using namespace p3d::layout;
 using Groups = std::vector<std::vector<int>>;
 
@@ -19,7 +20,7 @@ TEST(AxisSet, DifferenceIsTheGradientRuleOnBits) {
 }
 
 TEST(Order, EveryPermutationAndNothingElse) {
-  auto const orders = all_orders();
+  auto const orders = config::mesh_orders();
   EXPECT_EQ(std::set<std::string>(orders.begin(), orders.end()).size(), 6u);
   for (auto const& text : orders) {
     auto const o = parse_order(text);
@@ -31,7 +32,7 @@ TEST(Order, EveryPermutationAndNothingElse) {
 }
 
 TEST(RankGrid, RoundTripsForEveryOrder) {
-  for (auto const& order : all_orders()) {
+  for (auto const& order : config::mesh_orders()) {
     for (int dp = 1; dp <= 3; ++dp) {
       for (int tp = 1; tp <= 4; ++tp) {
         for (int pp = 1; pp <= 3; ++pp) {
@@ -54,7 +55,7 @@ TEST(RankGrid, RoundTripsForEveryOrder) {
 }
 
 TEST(RankGrid, FirstAxisOfTheOrderHasNeighbouringRanks) {
-  for (auto const& text : all_orders()) {
+  for (auto const& text : config::mesh_orders()) {
     auto const order = parse_order(text);
     RankGrid const grid({2, 3, 4}, order);
     auto stride = [&](Axis a) {

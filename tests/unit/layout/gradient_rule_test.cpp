@@ -8,7 +8,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 namespace {
 using namespace p3d;
@@ -19,6 +21,12 @@ constexpr int num_tokens = 12;  // divisible by dp = 1, 2, 3
 // An arbitrary contribution of one token to one global element; integers, so sums are exact.
 std::int64_t contribution(int token, std::int64_t element) {
   return (token + 1) * (7 * element + 3) % 1009 + token * token;
+}
+
+AxisSet axis_set(unsigned bits) {
+  auto const some = [&](Axis axis) { return (bits >> static_cast<unsigned>(axis)) & 1u ? AxisSet{axis} : AxisSet{}; };
+  return AxisSet{Axis::dp, Axis::tp, Axis::pp}.minus(
+      AxisSet{Axis::dp, Axis::tp, Axis::pp}.minus(some(Axis::dp)).minus(some(Axis::tp)).minus(some(Axis::pp)));
 }
 
 std::vector<std::int64_t> local_values(LocalParam const& p, int first_token, int step) {
@@ -51,29 +59,88 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
       }
     }
     for (auto const& s : table.specs()) {
-      for (AxisSet const set : {AxisSet{}, AxisSet{Axis::dp}, AxisSet{Axis::tp}, AxisSet{Axis::dp, Axis::tp}}) {
+      for (unsigned bits = 0; bits < 1u << all_axes.size(); ++bits) {
+        auto const set = axis_set(bits);
         bool right = true;
         for (auto const& [rank, mine] : gradient[s.name]) {
           std::vector<std::int64_t> sum(mine.size());
           for (auto const& [other, theirs] : gradient[s.name]) {
             auto const a = grid.coordinates(rank), b = grid.coordinates(other);
-            bool const together =
-                a.pp == b.pp && (a.dp == b.dp || set.has(Axis::dp)) && (a.tp == b.tp || set.has(Axis::tp));
-            for (std::size_t i = 0; together && i < sum.size(); ++i) sum[i] += theirs[i];
+            bool together = true;
+            for (auto axis : all_axes) together = together && (a[axis] == b[axis] || set.has(axis));
+            if (!together) continue;
+            ASSERT_TRUE(s.tied || sum.size() == theirs.size()) << "an untied parameter lives on one stage";
+            for (std::size_t i = 0; i < std::min(sum.size(), theirs.size()); ++i) sum[i] += theirs[i];
           }
           right = right && sum == wanted[s.name][rank];
         }
-        // An axis with one rank makes no difference.
+        // An axis with one rank makes no difference; nor does pp, unless the parameter lives on several stages.
         auto const rule = s.gradient_axes();
-        bool const named = (grid.sizes().dp == 1 || set.has(Axis::dp) == rule.has(Axis::dp)) &&
-                           (grid.sizes().tp == 1 || set.has(Axis::tp) == rule.has(Axis::tp));
+        std::set<int> stages_of_it;
+        for (auto const& [rank, mine] : gradient[s.name]) stages_of_it.insert(grid.coordinates(rank).pp);
+        bool named = true;
+        for (auto axis : all_axes) {
+          bool const matters = axis == Axis::pp ? stages_of_it.size() > 1 : grid.sizes()[axis] > 1;
+          named = named && (!matters || set.has(axis) == rule.has(axis));
+        }
         EXPECT_EQ(right, named) << s.name << " reduced over" << (set.has(Axis::dp) ? " dp" : "")
-                                << (set.has(Axis::tp) ? " tp" : "");
+                                << (set.has(Axis::tp) ? " tp" : "") << (set.has(Axis::pp) ? " pp" : "");
         wrong_sets_seen += !right;
       }
     }
   }
   EXPECT_GT(wrong_sets_seen, 0);
+}
+
+// The rule for every set of axes that could split the tokens, and both ways to hold a parameter: 8 x 2 cases. The mesh
+// has 2 ranks along each axis. A parameter that is split lives in halves along tp.
+TEST(GradientRule, AgreesWithBruteForceForEverySetOfTokenAxes) {
+  RankGrid const grid({2, 2, 2}, parse_order("tp-pp-dp"));
+  constexpr std::int64_t elements = 4;
+  for (unsigned tokens = 0; tokens < 8; ++tokens)
+    for (bool const split : {false, true}) {
+      ParamSpec spec;
+      spec.cols = elements;
+      spec.split_dim = split ? 1 : -1;
+      spec.token_axes = axis_set(tokens);
+      // A rank sees the tokens whose number agrees with its coordinates along the axes that split them. Along tp, ranks
+      // that hold different halves must see the same tokens: otherwise no sum over ranks makes a gradient.
+      bool const impossible = split && spec.token_axes.has(Axis::tp);
+      auto const gradient = [&](int rank, bool all) {
+        auto const at = grid.coordinates(rank);
+        std::vector<std::int64_t> out(split ? elements / 2 : elements);
+        for (int t = 0; t < 8; ++t) {
+          bool sees = true;
+          for (auto axis : all_axes)
+            if (spec.token_axes.has(axis) && ((t >> static_cast<int>(axis)) & 1) != at[axis]) sees = false;
+          if (!sees && !all) continue;
+          for (std::size_t i = 0; i < out.size(); ++i)
+            out[i] += contribution(t, static_cast<std::int64_t>(i) + (split ? at.tp * elements / 2 : 0));
+        }
+        return out;
+      };
+      int right_sets = 0;
+      for (unsigned bits = 0; bits < 8; ++bits) {
+        auto const set = axis_set(bits);
+        bool right = true;
+        for (int rank = 0; rank < grid.num_ranks(); ++rank) {
+          std::vector<std::int64_t> sum(split ? elements / 2 : elements);
+          for (int other = 0; other < grid.num_ranks(); ++other) {
+            auto const a = grid.coordinates(rank), b = grid.coordinates(other);
+            bool together = true;
+            for (auto axis : all_axes) together = together && (a[axis] == b[axis] || set.has(axis));
+            auto const theirs = gradient(other, false);
+            for (std::size_t i = 0; together && i < sum.size(); ++i) sum[i] += theirs[i];
+          }
+          right = right && sum == gradient(rank, true);
+        }
+        EXPECT_EQ(right, !impossible && set == spec.gradient_axes())
+            << "tokens split over set " << tokens << ", parameter " << (split ? "split" : "replicated")
+            << ", reduced over set " << bits;
+        right_sets += right;
+      }
+      EXPECT_EQ(right_sets, impossible ? 0 : 1);
+    }
 }
 
 }  // namespace

@@ -170,6 +170,7 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
       for (auto l = stages.layers(stage).begin; l < stages.layers(stage).end; ++l) {
         auto const attn = "layers." + std::to_string(l) + ".attn.", mlp = "layers." + std::to_string(l) + ".mlp.";
         for (std::string const kind : {".weight", ".bias"}) {
+          ASSERT_EQ(params.has(attn + "q" + kind), kind == ".weight" || c.model.bias);
           if (!params.has(attn + "q" + kind)) continue;
           touches(attn + "q" + kind, attn + "k" + kind);
           touches(attn + "k" + kind, attn + "v" + kind);

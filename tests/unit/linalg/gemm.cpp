@@ -6,6 +6,8 @@
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
 
+#include <support/errors.hpp>
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -119,8 +121,9 @@ TEST(Gemm, BetaZeroOverwritesNan) {
 
 TEST(Gemm, RefusesShapesThatDoNotFit) {
   Matrix<float> const a("a", 4, 5, 0, 0), b("b", 4, 3, 0, 0), c("c", 4, 3, 0, 0);
-  EXPECT_THROW(p3d::linalg::gemm<float>(ExecSpace(), Op::none, Op::none, 1.0f, a.view, b.view, 0.0f, c.view),
-               p3d::base::Error);
+  p3d::test::expect_error(
+      [&] { p3d::linalg::gemm<float>(ExecSpace(), Op::none, Op::none, 1.0f, a.view, b.view, 0.0f, c.view); },
+      "shapes of a matrix product do not fit");
 }
 
 TEST(BlasThreads, WhatIsSetIsInForce) {
@@ -129,7 +132,7 @@ TEST(BlasThreads, WhatIsSetIsInForce) {
     if (in_force == 0) GTEST_SKIP() << "this BLAS cannot be told how many threads to use";
     EXPECT_EQ(in_force, threads);
   }
-  EXPECT_THROW(p3d::linalg::set_blas_threads(0), p3d::base::Error);
+  p3d::test::expect_error([] { p3d::linalg::set_blas_threads(0); }, "the BLAS needs at least one thread");
 }
 
 }  // namespace

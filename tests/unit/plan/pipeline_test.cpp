@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -72,15 +74,15 @@ TEST(Pipeline, every_schedule_is_planned_with_its_stages) {
   for (schedule::Generator const* g : schedule::generators()) {
     auto const plan = plan::plan_pipeline(pipeline(std::string(g->name), 4, 8));
     EXPECT_EQ(plan.schedule, g->name);
-    EXPECT_EQ(plan.program.num_stages, 4 * g->stages_per_rank);
-    EXPECT_EQ(plan.stages.num_stages(), plan.program.num_stages);
+    EXPECT_EQ(plan.program->num_stages, 4 * g->stages_per_rank);
+    EXPECT_EQ(plan.stages.num_stages(), plan.program->num_stages);
     EXPECT_EQ(plan.stages.num_layers(), 16);
     for (int s = 0; s < plan.stages.num_stages(); ++s)
-      EXPECT_EQ(plan.stages.pipeline_rank(s), plan.program.stage_rank[static_cast<std::size_t>(s)]);
+      EXPECT_EQ(plan.stages.pipeline_rank(s), plan.program->stage_rank[static_cast<std::size_t>(s)]);
   }
   auto c = pipeline("interleaved_1f1b", 4, 8);
   c.pipeline.virtual_stages = 3;
-  EXPECT_EQ(plan::plan_pipeline(c).program.num_stages, 12);
+  EXPECT_EQ(plan::plan_pipeline(c).program->num_stages, 12);
 }
 
 TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
@@ -175,7 +177,10 @@ TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
     double sum = 0;
     for (auto const& s : costs.stages) sum += s.forward + s.input + s.weight;
     double const tokens = 3.0 * static_cast<double>(c.model.seq_len);
-    EXPECT_NEAR(2 * sum / (tokens * plan::flops_per_token(c).causal), 1, 1e-12);
+    // Token i sees i + 1 of the s tokens, (s + 1) / 2 in the mean: the convention counts s.
+    double const seen = static_cast<double>(c.model.seq_len + 1) / 2.0, all = static_cast<double>(c.model.seq_len);
+    double const causal = plan::flops_per_token(c) - 12.0 * static_cast<double>(c.model.layers * 64) * (all - seen);
+    EXPECT_NEAR(2 * sum / (tokens * causal), 1, 1e-12);
     EXPECT_EQ(costs.message_bytes, tokens * 64 * 4);
   }
 }
@@ -188,6 +193,7 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
   costs.receive = 2e-6;
   auto const back = plan::parse_costs(plan::to_csv(costs), 2);
   EXPECT_EQ(back.stages, costs.stages);
+  EXPECT_FALSE(std::isfinite(back.bandwidth)) << "not written: no limit";
   EXPECT_EQ(back.latency, costs.latency);
   EXPECT_EQ(back.send, costs.send);
   EXPECT_EQ(back.receive, costs.receive);
@@ -195,7 +201,11 @@ TEST(PipelineCosts, csv_round_trip_and_faults) {
            {"stage,forward,input,weight\n0,1,1,1\n", "every one of the 2 stages"},
            {"0,1,1,1\n2,1,1,1\n", "line 2"},
            {"0,1,x,1\n", "\"x\""},
-           {"0,1,-1,1\n", "not negative"},
+           {"0,1,-1,1\n", "from 0 to 1000000000"},
+           {"0,1,1e308,1\n", "\"1e308\""},
+           {"0,1,nan,1\n", "\"nan\""},
+           {"0,1,inf,1\n", "\"inf\""},
+           {"0,1,1,1\n1,1,1,1\nbandwidth,0\n", "a bandwidth above 0"},
            {"0,1\n", "stage,forward"}}) {
     try {
       plan::parse_costs(text, 2);

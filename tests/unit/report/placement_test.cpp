@@ -16,7 +16,7 @@ std::vector<int> span(int begin, int end) {
   return numbers;
 }
 
-Place at(std::vector<int> cores, int threads = 1, std::string host = "a") {
+RankPlacement at(std::vector<int> cores, int threads = 1, std::string host = "a") {
   return {.host = std::move(host),
           .cores = std::move(cores),
           .host_cores = 0,
@@ -27,7 +27,7 @@ Place at(std::vector<int> cores, int threads = 1, std::string host = "a") {
           .gpu_bus = ""};
 }
 
-Place with_gpu(Place p, int gpu, std::string bus) {
+RankPlacement with_gpu(RankPlacement p, int gpu, std::string bus) {
   p.gpu = gpu;
   p.gpu_bus = std::move(bus);
   return p;
@@ -47,7 +47,7 @@ TEST(Placement, RangesOfNumbers) {
 }
 
 TEST(Placement, NeighboursThatAreAlikeShareALine) {
-  std::vector<Place> const places{at(span(0, 4)), at(span(0, 4)), at(span(4, 8), 4), at(span(0, 4), 1, "b")};
+  std::vector<RankPlacement> const places{at(span(0, 4)), at(span(0, 4)), at(span(4, 8), 4), at(span(0, 4), 1, "b")};
   EXPECT_EQ(describe(places, 9),
             "  ranks 0-1 on a: cores 0-3, 1 thread\n  rank 2 on a: cores 4-7, 4 threads\n  rank 3 on b: cores 0-3, 1 "
             "thread\n");
@@ -64,15 +64,15 @@ TEST(Placement, WhatFitsGetsNoWarning) {
 }
 
 TEST(Placement, MoreRanksThanCoresIsNoFaultWhereAllAreFree) {
-  std::vector<Place> const places(8, at(span(0, 4)));
+  std::vector<RankPlacement> const places(8, at(span(0, 4)));
   EXPECT_TRUE(placement_warnings(places).empty());
   EXPECT_EQ(placement_note(places),
             "  8 ranks take turns on 4 cores: good for trying out; as many ranks as cores are faster\n");
-  EXPECT_EQ(placement_note(std::vector<Place>(4, at(span(0, 4)))), "");
+  EXPECT_EQ(placement_note(std::vector<RankPlacement>(4, at(span(0, 4)))), "");
 }
 
 TEST(Placement, AllRanksOnOneCoreOfMany) {
-  std::vector<Place> places(4, at({0}));
+  std::vector<RankPlacement> places(4, at({0}));
   for (auto& p : places) p.host_cores = 4;
   EXPECT_EQ(placement_note(places), "");
   auto const warnings = placement_warnings(places);
@@ -87,7 +87,7 @@ TEST(Placement, ThreadsTimesRanksBeyondTheCores) {
 }
 
 TEST(Placement, TwoRanksOnOneCoreWhileOthersAreFree) {
-  std::vector<Place> places{at({0}), at({0}), at({1}), at({2})};
+  std::vector<RankPlacement> places{at({0}), at({0}), at({1}), at({2})};
   for (auto& p : places) p.host_cores = 4;
   auto const warnings = placement_warnings(places);
   ASSERT_EQ(warnings.size(), 1u);
@@ -103,7 +103,7 @@ TEST(Placement, BoundButTooManyForTheHost) {
 }
 
 TEST(Placement, OneRankWithMoreThreadsThanItsBindingAllows) {
-  std::vector<Place> places{at({0}, 4), at({1}, 4)};
+  std::vector<RankPlacement> places{at({0}, 4), at({1}, 4)};
   for (auto& p : places) p.host_cores = 8;
   auto const warnings = placement_warnings(places);
   ASSERT_EQ(warnings.size(), 1u);
@@ -139,7 +139,7 @@ TEST(Placement, RanksThatShareAGpu) {
 }
 
 TEST(Placement, OneFaultOnManyHostsIsOneWarning) {
-  std::vector<Place> places;
+  std::vector<RankPlacement> places;
   for (char const* host : {"a", "b", "c"}) {
     places.push_back(at({0}, 1, host));
     places.push_back(at({0}, 1, host));

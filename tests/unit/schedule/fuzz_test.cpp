@@ -5,6 +5,7 @@
 #include "programs.hpp"
 
 #include <p3d/schedule/registry.hpp>
+#include <p3d/schedule/valid_program.hpp>
 
 #include <gtest/gtest.h>
 
@@ -68,8 +69,8 @@ struct Count {
   int mutants = 0, accepted = 0, deadlocks = 0, misuses = 0, wrong_results = 0;
 };
 
-void compare(Program const& program, Execution how, Report const& truth, Count& count) {
-  auto const found = validate(program, how);
+void compare(Program const& program, Execution how, Report const& truth, Count& count, Pass pass = Pass::training) {
+  auto const found = validate(program, how, pass);
   ++count.mutants;
   count.accepted += found.empty();
   count.deadlocks += truth.outcome == Outcome::deadlock;
@@ -83,12 +84,12 @@ void compare(Program const& program, Execution how, Report const& truth, Count& 
 
 Execution random_execution(std::mt19937& random) { return {draw(random, 4) != 0, draw(random, 3)}; }
 
-struct Placement {
+struct FuzzPlacement {
   std::vector<int> stage_rank;
   int ranks;
 };
 
-Program random_whole(std::mt19937& random, std::vector<Placement> const& placements, int most_microbatches) {
+Program random_whole(std::mt19937& random, std::vector<FuzzPlacement> const& placements, int most_microbatches) {
   auto const& [stages, ranks] = placements[static_cast<std::size_t>(draw(random, static_cast<int>(placements.size())))];
   int const m = 1 + draw(random, most_microbatches);
   Program compute;
@@ -152,6 +153,36 @@ TEST(Fuzz, random_orders_of_more_ranks) {
   print(count);
 }
 
+// Mutants of forward-only programs, of both ways to make them.
+TEST(Fuzz, forward_only) {
+  std::mt19937 random(1307);
+  Count count;
+  std::vector<FuzzPlacement> const placements{{{0, 1, 2}, 3},       {{0, 1, 2, 0, 1, 2}, 3}, {{0, 1, 2, 2, 1, 0}, 3},
+                                              {{0, 1, 0, 1}, 2},    {{0, 0, 1, 1}, 2},       {{0, 1, 2, 3}, 4},
+                                              {{2, 0, 1, 1, 3}, 4}, {{0, 1, 0}, 2}};
+  for (int round = 0; round < 12000 && !HasFatalFailure(); ++round) {
+    Execution const how = random_execution(random);
+    Program program;
+    if (draw(random, 3) == 0) {
+      auto const& [stages, ranks] =
+          placements[static_cast<std::size_t>(draw(random, static_cast<int>(placements.size())))];
+      program = forward_by_microbatch(stages, ranks, 1 + draw(random, 4));
+    } else {  // the forwards of a program of a step, in its order: some of these cannot run
+      Program const whole = random_whole(random, placements, 4);
+      program = p3d::test::empty_program(whole.stage_rank, whole.num_ranks, whole.num_microbatches);
+      for (std::size_t r = 0; r < whole.ranks.size(); ++r)
+        for (Action const& a : whole.ranks[r])
+          if (a.op == Op::forward) program.ranks[r].push_back({a.op, a.stage, a.microbatch});
+      assign_slots(program, draw(random, 3));
+      add_messages(program, draw(random, 3));
+    }
+    for (int changes = draw(random, 3) == 0 ? 0 : 1 + draw(random, 2); changes > 0; --changes) mutate(random, program);
+    compare(program, how, interpret_one_order(program, how, static_cast<unsigned>(round), Pass::forward_only), count,
+            Pass::forward_only);
+  }
+  print(count);
+}
+
 // Every single neighbour swap of a small program: none is left out by chance.
 TEST(Fuzz, every_swap_of_neighbours) {
   Count count;
@@ -193,7 +224,7 @@ TEST(Fuzz, every_swap_and_every_slot_with_several_stages_per_rank) {
   std::mt19937 random(5);
   Count count;
   Execution const how{true, 1};
-  std::vector<Placement> const placements{
+  std::vector<FuzzPlacement> const placements{
       {{0, 0}, 1}, {{0, 0, 0}, 1}, {{0, 1, 1, 0}, 2}, {{0, 1, 0, 1}, 2}, {{0, 1, 0}, 2}};
   for (int round = 0; round < 40; ++round) {
     auto const& [stages, ranks] = placements[static_cast<std::size_t>(round) % placements.size()];

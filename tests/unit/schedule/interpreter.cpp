@@ -21,8 +21,9 @@ int gradient(int stage, int microbatch) { return 100000 + 1000 * (stage + 1) + m
 struct Buffers {
   int user = none;  ///< the microbatch that took the slot
   int input = none, output = none, saved = none, output_gradient = none, input_gradient = none, for_weights = none;
-  bool backward_due = false, weights_due = false, hand_over_due = false;
-  bool live() const { return backward_due || weights_due || hand_over_due; }
+  bool backward_due = false, weights_due = false, hand_over_due = false;  ///< training
+  bool forward_due = false, output_due = false;                           ///< forward only
+  bool live() const { return backward_due || weights_due || hand_over_due || forward_due || output_due; }
 };
 
 struct Transfer {  ///< one end of a message
@@ -43,9 +44,10 @@ using Key = std::tuple<int, int, bool>;
 
 class Machine {
 public:
-  Machine(schedule::Program const& program, schedule::Execution execution)
+  Machine(schedule::Program const& program, schedule::Execution execution, schedule::Pass pass)
       : program_(&program),
         execution_(execution),
+        forward_only_(pass == schedule::Pass::forward_only),
         at(program.ranks.size(), 0),
         reduced_(at_size(program.num_stages), 0),
         sums_(at_size(program.num_stages)) {
@@ -64,6 +66,8 @@ public:
   bool go(int rank) {
     if (ended(rank)) return false;
     Action const& a = program_->ranks[at_size(rank)][at[at_size(rank)]];
+    if (forward_only_ && a.op != Op::forward && a.op != Op::send_activation && a.op != Op::recv_activation)
+      throw Fault{Outcome::misuse, "more than forward"};
     if (a.op == Op::optimizer_step) {
       if (!step(rank)) return false;
     } else {
@@ -86,7 +90,13 @@ public:
 
   void check_end() const {
     for (int rank = 0; rank < program_->num_ranks; ++rank)
-      if (!stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "a rank without a step"};
+      if (!forward_only_ && !stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "a rank without a step"};
+    for (int s = 0; s < program_->num_stages; ++s)
+      for (int m = 0; m < program_->num_microbatches; ++m)
+        if (!ran_.contains({s, m})) throw Fault{Outcome::wrong_result, "a forward is missing"};
+    for (auto const& of_stage : slots_)
+      for (Buffers const& b : of_stage)
+        if (b.live()) throw Fault{Outcome::wrong_result, "an output that nobody reads"};
     // An eager send that nobody receives is met by the first receive of the next step.
     for (auto const& [key, lane] : lanes_)
       if (lane.sends.size() != lane.receives.size()) throw Fault{Outcome::misuse, "a message without its other end"};
@@ -137,8 +147,10 @@ private:
     if (sends_from_slot(a)) return false;
     b = Buffers{};
     b.user = a.microbatch;
-    b.backward_due = b.weights_due = true;
-    b.hand_over_due = a.stage > 0;
+    b.backward_due = b.weights_due = !forward_only_;
+    b.hand_over_due = !forward_only_ && a.stage > 0;
+    b.forward_due = forward_only_;
+    b.output_due = forward_only_ && exists(a.stage + 1);
     if (!taken_.insert({a.stage, a.microbatch}).second) throw Fault{Outcome::wrong_result, "a microbatch twice"};
     return true;
   }
@@ -180,7 +192,7 @@ private:
       int const value = is_gradient ? b.input_gradient : b.output;
       if (value == none) throw Fault{Outcome::misuse, "sends what is not there"};
       if (outstanding(lane) >= static_cast<std::size_t>(std::max(execution_.sends_in_flight, 1))) return false;
-      if (is_gradient) b.hand_over_due = false;
+      (is_gradient ? b.hand_over_due : b.output_due) = false;
       lane.sends.push_back({a.stage, a.slot, a.microbatch});
       deliver(lane, is_gradient);
     }
@@ -199,9 +211,10 @@ private:
     } else {
       int value = none;
       if (a.stage > 0) {
-        Buffers const* before = holder(a.stage - 1, a.microbatch);
+        Buffers* before = holder(a.stage - 1, a.microbatch);
         if (before == nullptr || before->output == none) throw Fault{Outcome::misuse, "no input"};
         value = before->output;
+        before->output_due = false;  // this forward runs as soon as its slot is free
       }
       if (!take(a)) return false;
       slot(a).input = value;
@@ -211,6 +224,8 @@ private:
       throw Fault{Outcome::wrong_result, "wrong input"};
     if (b.saved != none) throw Fault{Outcome::misuse, "forward twice"};
     b.saved = a.microbatch;
+    b.forward_due = false;
+    ran_.insert({a.stage, a.microbatch});
     b.output = activation(a.stage, a.microbatch);
     return true;
   }
@@ -268,6 +283,7 @@ private:
   }
   schedule::Program const* program_;
   schedule::Execution execution_;
+  bool forward_only_;
   std::vector<std::size_t> at;
   std::vector<int> reduced_;
   std::vector<std::vector<int>> sums_;
@@ -275,6 +291,7 @@ private:
   std::map<Key, Lane> lanes_;
   std::set<std::tuple<int, int, bool>> posted_;
   std::set<std::pair<int, int>> taken_;
+  std::set<std::pair<int, int>> ran_;  ///< (stage, microbatch)
   std::set<int> stepped_, blocking_;
 };
 
@@ -299,9 +316,9 @@ Status successors(Machine const& from, int ranks, Visit visit) {
 
 }  // namespace
 
-Report interpret_all_orders(schedule::Program const& program, schedule::Execution execution) {
+Report interpret_all_orders(schedule::Program const& program, schedule::Execution execution, schedule::Pass pass) {
   std::set<std::vector<std::size_t>> known;
-  std::vector<Machine> open{Machine(program, execution)};
+  std::vector<Machine> open{Machine(program, execution, pass)};
   try {
     while (!open.empty()) {
       Machine const machine = std::move(open.back());
@@ -318,9 +335,10 @@ Report interpret_all_orders(schedule::Program const& program, schedule::Executio
   return {};
 }
 
-Report interpret_one_order(schedule::Program const& program, schedule::Execution execution, unsigned seed) {
+Report interpret_one_order(schedule::Program const& program, schedule::Execution execution, unsigned seed,
+                           schedule::Pass pass) {
   std::mt19937 random(seed);
-  Machine machine(program, execution);
+  Machine machine(program, execution, pass);
   std::vector<int> order;
   for (int rank = 0; rank < program.num_ranks; ++rank) order.push_back(rank);
   try {

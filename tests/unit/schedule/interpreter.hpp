@@ -16,9 +16,11 @@ struct Report {
 };
 
 /// Follows every interleaving; the outcome of the worst. Only for small programs: (actions per rank)^ranks states.
-Report interpret_all_orders(schedule::Program const& program, schedule::Execution execution);
+Report interpret_all_orders(schedule::Program const& program, schedule::Execution execution,
+                            schedule::Pass pass = schedule::Pass::training);
 
 /// Follows one interleaving, drawn from `seed`.
-Report interpret_one_order(schedule::Program const& program, schedule::Execution execution, unsigned seed);
+Report interpret_one_order(schedule::Program const& program, schedule::Execution execution, unsigned seed,
+                           schedule::Pass pass = schedule::Pass::training);
 
 }  // namespace p3d::test

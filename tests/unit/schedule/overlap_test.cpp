@@ -109,13 +109,16 @@ TEST(Overlap, no_slot_is_taken_right_after_a_send_from_it) {
   for (Generator const* g : generators())
     for (int p = 2; p <= 8; ++p) {
       auto const program = complete(generate(g->name, {p, 2 * p + 1, 0}), 1, 1);
+      int sends = 0;
       for (auto const& list : program.ranks)
         for (std::size_t i = 0; i < list.size(); ++i) {
           if (!is_send(list[i].op)) continue;
+          ++sends;
           for (std::size_t next = i + 1; next < list.size() && !is_compute(list[next].op); ++next)
             EXPECT_FALSE(list[next].op == Op::recv_activation && list[next].stage == list[i].stage &&
                          list[next].slot == list[i].slot)
                 << g->name << ", p " << p << ": " << to_string(list[next]) << " after " << to_string(list[i]);
         }
+      EXPECT_GE(sends, 2 * (p - 1) * (2 * p + 1)) << g->name;
     }
 }

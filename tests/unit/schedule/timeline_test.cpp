@@ -66,6 +66,26 @@ TEST(Timeline, svg_draws_every_action) {
   EXPECT_NE(to_svg(Timeline{}).find("</svg>"), std::string::npos);  // nothing to draw is no error
 }
 
+// Inside the rows it lay over the actions and the ranks' notes.
+TEST(Timeline, says_above_the_rows_where_a_long_timeline_is_cut) {
+  Timeline t = small();
+  t.title = "short";
+  Timeline lengthy = small();
+  lengthy.title = "long";
+  for (TimelineEvent& e : lengthy.events) e.start *= 5, e.end *= 5;
+  std::string const svg = to_svg({t, t, lengthy}, "", "f (forward of a rank)");
+  std::string const words = ">cut: goes on to 50 f (forward of a rank)</text>";
+  EXPECT_EQ(count(svg, words), 1u);
+  std::size_t const at = svg.rfind("<text", svg.find(words)), title = svg.rfind("<text", svg.find(">long</text>"));
+  auto const y_of = [&](std::size_t element) {
+    std::size_t const y = svg.find(" y=\"", element) + 4;
+    return std::stod(svg.substr(y, svg.find('"', y) - y));
+  };
+  EXPECT_NEAR(y_of(at), y_of(title), 3.0) << "in the line of the title";
+  EXPECT_NE(svg.substr(at, svg.find('>', at) - at).find("x=\"1186.0\""), std::string::npos);
+  EXPECT_NE(svg.substr(at, svg.find('>', at) - at).find("text-anchor=\"end\""), std::string::npos);
+}
+
 TEST(Timeline, large_pictures_stay_small) {
   Timeline t;
   t.num_ranks = 500;

@@ -1,0 +1,65 @@
+#include "config/nesting.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace p3d::config {
+
+namespace {
+
+/// Past the string that begins at `at`, counting the lines in it. An unfinished one ends at its line, where the parser
+/// stops with an error: `text.size()`.
+std::size_t past_string(std::string_view text, std::size_t at, int& line) {
+  char const quote = text[at];
+  bool const escapes = quote == '"';
+  auto const run_from = [&](std::size_t i) {
+    std::size_t n = 0;
+    while (n < 5 && i + n < text.size() && text[i + n] == quote) ++n;
+    return n;
+  };
+  auto const opening = run_from(at);
+  if (opening == 2) return at + 2;  // empty
+  bool const many_lines = opening >= 3;
+  for (std::size_t i = at + (many_lines ? 3 : 1); i < text.size(); ++i) {
+    if (text[i] == '\n') {
+      if (!many_lines) return text.size();
+      ++line;
+    } else if (escapes && text[i] == '\\') {
+      if (i + 1 < text.size() && text[i + 1] == '\n') ++line;
+      ++i;
+    } else if (text[i] == quote) {
+      if (!many_lines) return i + 1;
+      if (auto const n = run_from(i); n >= 3) return i + n;  // up to two quotes may stand before the closing three
+    }
+  }
+  return text.size();
+}
+
+}  // namespace
+
+int too_deep_at_line(std::string_view text) {
+  int line = 1, brackets = 0, dots = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char const c = text[i];
+    if (c == '"' || c == '\'') {
+      i = past_string(text, i, line) - 1;
+    } else if (c == '#') {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (c == '[' || c == '{') {
+      ++brackets;
+      dots = 0;
+    } else if (c == ']' || c == '}') {
+      brackets = std::max(0, brackets - 1);
+      dots = 0;
+    } else if (c == '.') {
+      ++dots;
+    } else if (c == '\n' || c == '=' || c == ',') {
+      dots = 0;
+      if (c == '\n') ++line;
+    }
+    if (brackets + dots > deepest_nesting) return line;
+  }
+  return 0;
+}
+
+}  // namespace p3d::config

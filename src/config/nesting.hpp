@@ -1,0 +1,14 @@
+#pragma once
+// How deep a TOML text nests, before it is parsed: the parser (and what it builds) goes down one call per level.
+
+#include <string_view>
+
+namespace p3d::config {
+
+/// Far beyond any input (a list in a section: 2), far below what a stack holds.
+inline constexpr int deepest_nesting = 32;
+
+/// The line (from 1) where brackets, or the dots of a key, first nest deeper than `deepest_nesting`; 0: nowhere.
+int too_deep_at_line(std::string_view toml);
+
+}  // namespace p3d::config

@@ -1,0 +1,63 @@
+#include "config/limits.hpp"
+#include "config/rules.hpp"
+
+#include <p3d/base/text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::config {
+
+namespace {
+
+// Products of keys are taken in floating point: they may exceed 64 bits, and whether they come near is all that counts.
+double real(std::int64_t n) { return static_cast<double>(n); }
+
+void check_parameters(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"model.hidden", "model.layers", "model.ffn", "model.vocab_size", "model.seq_len"})) return;
+  double const matrices = 4.0 * real(m.hidden) * real(m.hidden) + 3.0 * real(m.hidden) * real(m.ffn);
+  double const numbers = real(m.layers) * matrices + (2.0 * real(m.vocab_size) + real(m.seq_len)) * real(m.hidden);
+  double const bytes = 4.0 * 8.0 * numbers;  // values, gradients, two moments
+  if (bytes <= real(limits::bytes)) return;
+  c.fault({"model.hidden", "model.layers", "model.ffn", "model.vocab_size"},
+          fmt::format("a model of at most {} with gradients and moments", base::human_bytes(real(limits::bytes))),
+          fmt::format("up to {} parameters, {}", base::human_count(numbers), base::human_bytes(bytes)),
+          "lower model.hidden, model.layers, model.ffn or model.vocab_size");
+}
+
+void check_microbatch(Check const& c) {
+  auto const& m = c.config.model;
+  if (!c.known({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"})) return;
+  double const tokens = real(c.config.batch.micro) * real(m.seq_len);
+  double const width = real(std::max({m.hidden, m.ffn, m.vocab_size}));
+  double const scores = c.known({"model.heads"}) ? real(m.heads) * real(m.seq_len) : 0.0;
+  double const bytes = 8.0 * tokens * std::max(width, scores);
+  if (bytes <= real(limits::bytes)) return;
+  c.fault({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"},
+          fmt::format("at most {} for one number for each token of a microbatch and each of hidden, ffn, vocab_size or "
+                      "heads x seq_len",
+                      base::human_bytes(real(limits::bytes))),
+          fmt::format("{} tokens, {}", base::human_count(tokens), base::human_bytes(bytes)),
+          "lower batch.micro or model.seq_len");
+}
+
+void check_tokens(Check const& c) {
+  if (!c.known({"run.steps", "batch.global", "model.seq_len"})) return;
+  double const tokens = real(c.config.run.steps) * real(c.config.batch.global) * real(c.config.model.seq_len);
+  if (tokens <= real(limits::tokens)) return;
+  c.fault({"run.steps", "batch.global", "model.seq_len"},
+          fmt::format("at most {} tokens in a run (steps x global x seq_len)", base::human_count(real(limits::tokens))),
+          base::human_count(tokens), "lower run.steps, batch.global or model.seq_len");
+}
+
+}  // namespace
+
+void check_size(Check const& check) {
+  check_parameters(check);
+  check_microbatch(check);
+  check_tokens(check);
+}
+
+}  // namespace p3d::config

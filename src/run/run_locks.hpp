@@ -1,0 +1,24 @@
+#pragma once
+// A run owns the folders that it writes to.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/io/folder_lock.hpp>
+
+#include <deque>
+
+namespace p3d::run {
+
+/// The locks of run.output_dir and, for this run.name, of checkpoint.dir (runs of other names may share that one). On
+/// rank 0; the others hold nothing.
+class RunLocks {
+public:
+  /// Makes the folders. Throws on every rank when another run has one of them. May take two minutes, to see whether a
+  /// run on another host is alive. Collective.
+  void take(config::Config const& config, comm::Communicator& world);
+
+private:
+  std::deque<io::FolderLock> locks_;
+};
+
+}  // namespace p3d::run

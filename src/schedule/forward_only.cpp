@@ -1,0 +1,66 @@
+// Programs without backwards, from the program of a step.
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/valid_program.hpp>
+
+#include <algorithm>
+
+namespace p3d::schedule {
+
+namespace {
+
+Program without_actions(std::vector<int> const& stage_rank, int num_ranks, int microbatches) {
+  Program p;
+  p.num_stages = static_cast<int>(stage_rank.size());
+  p.num_ranks = num_ranks;
+  p.num_microbatches = microbatches;
+  p.stage_rank = stage_rank;
+  p.ranks.resize(static_cast<std::size_t>(num_ranks));
+  return p;
+}
+
+bool needs_no_more_slots(Program const& a, Program const& b) {
+  for (std::size_t s = 0; s < a.num_slots.size(); ++s)
+    if (a.num_slots[s] > b.num_slots[s]) return false;
+  return true;
+}
+
+}  // namespace
+
+Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks, int microbatches) {
+  Program p = without_actions(stage_rank, num_ranks, microbatches);
+  p.num_slots.assign(stage_rank.size(), 1);
+  for (int m = 0; m < microbatches; ++m)
+    for (int s = 0; s < p.num_stages; ++s) {
+      auto& list = p.ranks[static_cast<std::size_t>(rank_of(p, s))];
+      if (input_is_remote(p, s)) list.push_back({Op::recv_activation, s, m, 0});
+      list.push_back({Op::forward, s, m, 0});
+      if (output_is_remote(p, s)) list.push_back({Op::send_activation, s, m, 0});
+    }
+  return p;
+}
+
+ValidProgram forward_only(ValidProgram const& training, int microbatches) {
+  Program const& t = training;
+  P3D_REQUIRE(microbatches >= 1 && microbatches <= t.num_microbatches, "the forwards are training's");
+  Program compute = without_actions(t.stage_rank, t.num_ranks, microbatches);
+  for (std::size_t r = 0; r < t.ranks.size(); ++r)
+    for (Action const& a : t.ranks[r])
+      if (a.op == Op::forward && a.microbatch < microbatches)
+        compute.ranks[r].push_back({Op::forward, a.stage, a.microbatch});
+  // Slots that are taken earlier are more slots, and a send waits longer until it is in the way.
+  std::size_t longest = 0;
+  for (auto const& list : compute.ranks) longest = std::max(longest, list.size());
+  for (int lookahead : {0, t.num_ranks, static_cast<int>(longest)}) {
+    Program p = compute;
+    assign_slots(p, lookahead);
+    if (lookahead > 0 && !needs_no_more_slots(p, t)) break;
+    add_messages(p);
+    if (validate(p, training.execution(), Pass::forward_only).empty())
+      return {std::move(p), training.execution(), Pass::forward_only};
+  }
+  return {forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches), training.execution(), Pass::forward_only};
+}
+
+}  // namespace p3d::schedule

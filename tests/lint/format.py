@@ -1,0 +1,44 @@
+"""Every C++ file is formatted as clang-format 14 formats it with the .clang-format at the root.
+
+Other versions of clang-format break lines elsewhere, so only version 14 is asked. Where it is not installed the exit code
+is 77: ctest shows the test as skipped.
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import source_tree
+
+FOLDERS = ["include", "src", "tests", "benchmarks"]
+VERSION = 14
+
+
+def program():
+    for name in (f"clang-format-{VERSION}", "clang-format"):
+        path = shutil.which(name)
+        if path:
+            text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+            if (found := re.search(r"version (\d+)\.", text)) and int(found.group(1)) == VERSION:
+                return path
+    print(f"skipped: clang-format {VERSION} is not installed (apt-get install clang-format-{VERSION})")
+    sys.exit(77)
+
+
+def check(root):
+    clang_format = program()
+    files = source_tree.files(root, FOLDERS, source_tree.CPP)
+    done = subprocess.run([clang_format, f"--style=file:{root}/.clang-format", "--dry-run", *map(str, files)],
+                          capture_output=True, text=True)
+    places = re.findall(r"^(\S+?):(\d+):\d+: warning: code should be clang-formatted", done.stderr, re.M)
+    if done.returncode != 0 and not places:
+        return [f"clang-format failed: {done.stderr.strip()}"]
+    first = {}
+    for path, line in places:
+        first.setdefault(str(pathlib.Path(path).relative_to(root)), line)
+    return [f"{path}:{line}: not formatted: clang-format -i {path}" for path, line in first.items()]
+
+
+if __name__ == "__main__":
+    source_tree.main(check)

@@ -1,0 +1,64 @@
+// A mesh of six axes: 2^6 groups of which 32 have two ranks, as many as five axes of two ranks make. Each has its
+// region of the node's memory, or is refused with the reason.
+//
+// With P3D_SMALL_SHM set, /dev/shm is too small for that (small_shm_test.sh).
+#include <support/mpi_main.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/comm/mesh.hpp>
+
+#include <cstdlib>
+
+using namespace p3d;
+
+namespace {
+
+std::int64_t sum(comm::Communicator& group) {
+  std::vector<std::int64_t> values(100000, group.rank() + 1);
+  group.all_reduce(values.data(), 100000, comm::Type::int64, comm::Reduction::sum).wait();
+  EXPECT_EQ(values.front(), values.back());
+  return values.back();
+}
+
+comm::Mesh make_mesh() {
+  auto world = comm::Communicator::world();
+  return {world, {{"a", world.size()}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}, {"f", 1}}};
+}
+
+constexpr char const* names[] = {"a", "b", "c", "d", "e", "f"};
+
+TEST(ManyGroups, EachHasRoomInTheNodesMemory) {
+  if (std::getenv("P3D_SMALL_SHM") != nullptr) GTEST_SKIP();
+  auto mesh = make_mesh();
+  mesh.prepare({comm::AllReduce::shared, true});
+  int groups = 0;
+  for (unsigned mask = 0; mask < 64; ++mask) {
+    std::vector<std::string> axes;
+    for (unsigned i = 0; i < 6; ++i) {
+      if (mask >> i & 1) axes.emplace_back(names[i]);
+    }
+    auto& group = mesh.along(axes);
+    if (group.size() == 1) continue;
+    ++groups;
+    EXPECT_EQ(group.describe_all_reduce(), "shared") << mask;
+    EXPECT_EQ(sum(group), group.size() * (group.size() + 1) / 2) << mask;
+  }
+  EXPECT_EQ(groups, 32);
+}
+
+TEST(ManyGroups, AFullShmIsAnAnswer) {
+  if (std::getenv("P3D_SMALL_SHM") == nullptr) GTEST_SKIP();
+  auto mesh = make_mesh();
+  try {
+    mesh.prepare({comm::AllReduce::shared, true});
+    FAIL() << "it found room";
+  } catch (base::Error const& e) {
+    std::string const found = e.text().found;
+    EXPECT_TRUE(found == "none: no memory is left in /dev/shm" || found == "none on some other rank") << found;
+  }
+  auto again = make_mesh();
+  again.prepare({comm::AllReduce::automatic, true});  // does without
+  EXPECT_EQ(sum(again.world()), again.world().size() * (again.world().size() + 1) / 2);
+}
+
+}  // namespace

@@ -1,0 +1,90 @@
+// Evaluation and sampling under every schedule, with messages below and above what MPI sends eagerly: a program that
+// only runs with eager sends hangs here. pp is the number of ranks; 1 to 3 microbatches a rank. Some of all
+// combinations; with P3D_EVERY_PROGRAM=1 every one (tests/invariance/full_evaluations.sh).
+
+#include <p3d/comm/wait.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/trainer.hpp>
+#include <p3d/schedule/registry.hpp>
+
+#include <support/mpi_kokkos_main.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+
+struct MessageSize {
+  int hidden, seq_len;
+};
+
+config::Config make_config(schedule::Generator const& g, int pp, int microbatches, MessageSize size) {
+  auto result = config::parse_text(
+      "", "test", P3D_SOURCE_DIR,
+      {"model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", fmt::format("model.hidden={}", size.hidden),
+       "model.ffn=16", "model.vocab_size=257", fmt::format("model.seq_len={}", size.seq_len),
+       fmt::format("model.layers={}", g.stages_per_rank * pp), "batch.micro=1",
+       fmt::format("batch.microbatches={}", microbatches), "run.precision=fp64", fmt::format("parallel.pp={}", pp),
+       fmt::format("pipeline.schedule={}", pp > 1 ? g.name : "1f1b"),
+       std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""},
+      pp);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+TEST(Evaluation, RunsUnderEverySchedule) {
+  auto world = comm::Communicator::world();
+  auto self = comm::Communicator::self();
+  auto policy = comm::wait_policy();
+  policy.timeout_s = 30.0;  // a hang is reported with the program's place, and ends the test
+  comm::set_wait_policy(policy);
+  int const pp = world.size();
+  bool const every = std::getenv("P3D_EVERY_PROGRAM") != nullptr;
+  MessageSize const sizes[] = {{16, 16}, {48, 40}, {64, 96}};  // 2, 15 and 48 KiB in fp64
+  std::size_t turn = 0;
+  for (schedule::Generator const* g : schedule::generators()) {
+    std::set<int> counts;
+    for (int m = 1; m <= 3 * pp; ++m)
+      if (every || m == 2 * pp || m == 3 * pp || m == 1) counts.insert(std::max(m, g->smallest_microbatches(pp)));
+    for (int const m : counts) {
+      ++turn;
+      for (std::size_t size = 0; size < 3; ++size) {
+        if (!every && turn % 3 != size) continue;
+        SCOPED_TRACE(fmt::format("{}, pp {}, m {}, hidden {}, {} tokens", g->name, pp, m, sizes[size].hidden,
+                                 sizes[size].seq_len));
+        engine::Trainer<double> trainer(make_config(*g, pp, m, sizes[size]), world);
+        double const loss = trainer.evaluate(2);
+        auto alone = make_config(*g, pp, m, sizes[size]);
+        alone.parallel.pp = 1;
+        alone.pipeline.schedule = "1f1b";
+        double const expected = engine::Trainer<double>(alone, self).evaluate(2);
+        ASSERT_NEAR(loss, expected, 1e-9 * expected);
+        if (m == *counts.begin()) {
+          ASSERT_EQ(trainer.sample("The", 1, 0.0).size(), 1u);
+        }
+      }
+    }
+  }
+}
+
+// The run that hung: 4 ranks of looped_bfs with 2 stages each, 15 KiB messages.
+TEST(Evaluation, LoopedBfsOnFourRanks) {
+  auto world = comm::Communicator::world();
+  if (world.size() != 4) GTEST_SKIP() << "for 4 ranks";
+  for (int m : {8, 12}) {
+    engine::Trainer<double> trainer(make_config(*schedule::find_generator("looped_bfs"), 4, m, {48, 40}), world);
+    double const before = trainer.evaluate(1);
+    trainer.step();
+    EXPECT_NE(trainer.evaluate(1), before);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,92 @@
+"""Files that cannot be written while a run goes on: the error is told once, and what can be saved is saved."""
+import pathlib
+import resource
+import shutil
+import tempfile
+import time
+import unittest
+
+import restarts
+from restarts import checkpoint
+
+KEYS = ("run.output_dir=run", "checkpoint.every=4", "run.steps=8", "batch.global=2")
+
+
+@unittest.skipUnless(restarts.SHIM, "needs the library that fails at chosen calls")
+class WriteErrors(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="p3d-errors-")
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        restarts.write_inputs(self.folder)
+
+    def verified(self, *steps):
+        names = sorted(p.name for p in (self.folder / "run/checkpoints").iterdir())
+        self.assertEqual(names, [f"restart-{step:08d}.h5" for step in steps])
+        for step in steps:
+            self.assertEqual(restarts.tool(self.folder, "checkpoint", "verify", checkpoint("run", step))[0], 0)
+
+    def test_no_room_for_the_history(self):
+        code, out, err = restarts.run(self.folder, 2, *KEYS, "parallel.tp=2", rules="full:write:metrics.csv:0")
+        self.assertEqual(code, 1, out + err)
+        self.assertEqual(err.count("no row of step 1 in the history; the run goes on"), 1)
+        self.assertEqual(err.count("p3d stops:\nrows of the run's history are missing"), 1)
+        self.assertRegex(err, "found: +No space left on device")
+        self.verified(4, 8)
+
+    def test_no_room_for_a_while(self):
+        rules = ";".join(f"full:write:metrics.csv:{n}" for n in (3, 4))
+        code, out, err = restarts.run(self.folder, 0, *KEYS, rules=rules)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("metrics.csv can be written again; no row is missing", err)
+        self.assertEqual([row[0] for row in restarts.rows(self.folder, "run")], [str(n) for n in range(1, 9)])
+
+    def test_a_deleted_folder(self):
+        run = restarts.start(self.folder, 2, *KEYS, "run.steps=1000000", "checkpoint.every=1000000", "parallel.tp=2",
+                             "run.time_limit=6s")
+        deadline = time.monotonic() + restarts.program.PATIENCE
+        while not (self.folder / "run/metrics.csv").exists() or len(restarts.rows(self.folder, "run")) < 3:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        shutil.rmtree(self.folder / "run")
+        code, out, err = restarts.finish(run)
+        self.assertEqual(code, 75, out + err)  # stopped, not done
+        self.assertIn("No such file or directory", err)
+        self.assertIn("rows of the run's history are missing", err)
+        step = int(out.split("Stopped by a signal or run.time_limit after step ")[1].split()[0])
+        self.verified(step)
+
+    def test_a_deleted_folder_without_checkpoints(self):
+        # The name of the file is gone, the file is not: a write to it succeeds.
+        code, out, err = restarts.run(self.folder, 0, "run.output_dir=run", "run.steps=3",
+                                      rules="gone:write:metrics.csv:1")
+        self.assertEqual(code, 1, out + err)
+        self.assertIn("rows of the run's history are missing", err)
+
+    def test_a_limit_on_the_size_of_files(self):
+        old = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200000, old[1]))
+        try:
+            code, out, err = restarts.run(self.folder, 0, *KEYS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        self.assertEqual(code, 5, out + err)
+        self.assertIn("no checkpoint of step 4", err)
+        self.assertRegex(err, "found: +File too large")
+        self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
+
+    def test_an_error_of_one_rank(self):
+        for asynchronous in ("true", "false"):
+            rank = 1 if asynchronous == "true" else 0
+            code, out, err = restarts.run(self.folder, 2, *KEYS, "parallel.tp=2",
+                                          f"checkpoint.async={asynchronous}",
+                                          rules="full:write:restart-00000004.h5.part:9", rank=rank)
+            self.assertEqual(code, 5, out + err)
+            self.assertEqual(err.count("no checkpoint of step 4"), 1, err)
+            self.assertIn("No space left on device", err)
+            self.assertIn(f"(rank {rank})", err)
+            self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

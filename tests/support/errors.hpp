@@ -1,0 +1,27 @@
+#pragma once
+// A negative test matches the message: any error would do otherwise, also one of the test's own making.
+
+#include <p3d/base/error.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+namespace p3d::test {
+
+/// f must throw base::Error, with `words` somewhere in its four parts.
+template <class F>
+void expect_error(F&& f, std::string_view words) {
+  try {
+    f();
+  } catch (base::Error const& e) {
+    EXPECT_NE(std::string_view(e.what()).find(words), std::string_view::npos)
+        << "the error does not say '" << words << "':\n"
+        << e.what();
+    return;
+  }
+  ADD_FAILURE() << "no error that says '" << words << "'";
+}
+
+}  // namespace p3d::test

@@ -1,0 +1,89 @@
+// What `p3d --check` does with sizes far beyond what can run: quick figures, or a clear refusal.
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/run_plan.hpp>
+#include <p3d/report/describe.hpp>
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace {
+
+using namespace p3d;
+
+config::Config input(std::vector<std::string> overrides, int ranks = 0) {
+  overrides.insert(overrides.begin(), "data.format=synthetic");
+  auto result = config::parse_text("", "test", "/", overrides, ranks);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+std::string refusal(config::Config const& c) {
+  try {
+    engine::make_run_plan(c);
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+    return e.what();
+  }
+  return "";
+}
+
+void contains(std::string const& text, char const* words) { EXPECT_NE(text.find(words), std::string::npos) << text; }
+
+// The time limit is ctest's: building a program of 65,536 x 65,536 microbatches took minutes and GiB.
+TEST(RunPlan, RefusesProgramsBeyondALimit) {
+  auto const text = refusal(input({"parallel.pp=65536", "model.layers=65536"}));
+  contains(text, "a program of at most 2097152 forwards");
+  contains(text, "65536 x 1 x 65536");
+  contains(text, "parallel.pp, pipeline.virtual_stages, batch.microbatches");
+}
+
+TEST(RunPlan, ManyStages) {
+  auto const deep = input({"parallel.pp=65536", "model.layers=65536", "batch.microbatches=8"});
+  auto const plan = engine::make_run_plan(deep);
+  EXPECT_EQ(plan.stages.num_stages(), 65536);
+  contains(report::describe(deep, plan), "65536 stages");
+  auto const uneven = input({"parallel.pp=16384", "model.layers=65536", "batch.microbatches=8",
+                             "pipeline.layers_per_stage=cost", "model.vocab_size=65536"});
+  EXPECT_EQ(engine::make_run_plan(uneven).stages.num_layers(), 65536);
+}
+
+TEST(RunPlan, ManyRanks) {
+  auto const wide = input(
+      {"parallel.pp=64", "model.layers=64", "parallel.dp=1048576", "parallel.order=pp-dp-tp", "batch.microbatches=8"});
+  auto const text = report::describe(wide, engine::make_run_plan(wide));
+  contains(text, "Mesh: 67108864 ranks");
+  contains(text, "dp groups (64 of 1048576): [0 64 ... 67108800] [1 65 ... 67108801] ... [63 127 ... 67108863]");
+  contains(text, "pp groups (1048576 of 64): [0 1 ... 63] [64 65 ... 127] ... [67108800 67108801 ... 67108863]");
+}
+
+TEST(RunPlan, RefusesActivationsThatNoMemoryHolds) {
+  contains(refusal(input({"model.layers=4096", "model.heads=1", "model.kv_heads=1", "model.hidden=65536",
+                          "model.ffn=65536", "model.seq_len=1048576", "batch.micro=16384", "batch.microbatches=256",
+                          "pipeline.schedule=gpipe", "parallel.pp=2", "model.position=rope", "run.steps=1"})),
+           "activations that some memory could hold");
+}
+
+TEST(RunPlan, EveryProgramIsProved) {
+  auto const plan = engine::make_run_plan(
+      input({"parallel.pp=4", "pipeline.schedule=looped_bfs", "model.layers=8", "batch.microbatches=8"}));
+  for (auto const* program : {&plan.training, &plan.evaluation, &plan.probe}) {
+    EXPECT_EQ(program->execution(), engine::execution);
+    EXPECT_TRUE(schedule::validate(*program, engine::execution, program->pass()).empty());
+  }
+  EXPECT_EQ(plan.training.pass(), schedule::Pass::training);
+  EXPECT_EQ(plan.evaluation.pass(), schedule::Pass::forward_only);
+  EXPECT_EQ(plan.probe->num_microbatches, 1);
+}
+
+// A program proved for other sends than the executor's is no proof.
+TEST(RunPlan, RefusesAnotherProof) {
+  auto const c = input({"parallel.pp=2", "batch.microbatches=4"});
+  auto const plan = engine::make_run_plan(c);
+  schedule::ValidProgram const eager(plan.training.program(), {.rendezvous = false, .sends_in_flight = 1});
+  EXPECT_THROW(engine::make_run_plan(c, plan.stages, eager), base::Error);
+}
+
+}  // namespace
