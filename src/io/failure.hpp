@@ -14,7 +14,7 @@ namespace p3d::io {
 /// errno as an error code.
 inline std::error_code last_error() { return {errno != 0 ? errno : EIO, std::generic_category()}; }
 
-inline base::Error failure(char const* expected, std::string const& path, std::error_code why) {
+inline base::Error failure(std::string const& expected, std::string const& path, std::error_code why) {
   return base::Error({.expected = expected,
                       .found = why.message(),
                       .where = path,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace p3d::io {
 
@@ -12,6 +13,8 @@ class PosixFile {
 public:
   enum class Mode { read, write, create };  ///< write: an existing file, read and written; create: a new one
   PosixFile(std::string path, Mode mode);
+  /// Takes a descriptor over.
+  PosixFile(int fd, std::string path) : path_(std::move(path)), fd_(fd) {}
   ~PosixFile();
   PosixFile(PosixFile&& other) noexcept : path_(std::move(other.path_)), fd_(other.fd_) { other.fd_ = -1; }
   PosixFile(PosixFile const&) = delete;

@@ -12,13 +12,43 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 namespace p3d::io {
+
+class DescriptionFile {
+public:
+  DescriptionFile(hid_t create, hid_t access, std::string const& checkpoint) {
+    std::string wrong;
+    char const* temporary = std::getenv("TMPDIR");
+    for (std::string folder : {"/dev/shm", temporary != nullptr ? temporary : "/tmp"}) {
+      std::string name = folder + "/p3d-checkpoint-XXXXXX";
+      int const fd = ::mkstemp(name.data());
+      if (fd < 0) {
+        wrong = name;
+        continue;
+      }
+      bytes_.emplace(fd, name);
+      hid_t const id = H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create, access);
+      (void)::unlink(name.c_str());
+      hdf5_ = H5(id, H5Fclose, "a temporary file that HDF5 can write", name);
+      return;
+    }
+    throw failure("a temporary file for the descriptions of " + checkpoint, wrong, last_error());
+  }
+  hid_t hdf5() const { return hdf5_; }
+  PosixFile const& bytes() const { return *bytes_; }
+  void flush(std::string const& path) { hdf5_check(H5Fflush(hdf5_, H5F_SCOPE_LOCAL), "descriptions", path); }
+  void close(std::string const& path) { hdf5_.close(path); }
+
+private:
+  std::optional<PosixFile> bytes_;
+  H5 hdf5_;
+};
 
 namespace {
 
@@ -142,27 +172,6 @@ void copy_others(PosixFile const& from, PosixFile const& to, std::int64_t user_b
 
 }  // namespace
 
-MemoryFile::MemoryFile() {
-#ifdef __linux__
-  fd_ = ::memfd_create("p3d checkpoint", MFD_CLOEXEC);
-  path_ = "/proc/self/fd/" + std::to_string(fd_);
-  if (fd_ >= 0 && ::access(path_.c_str(), R_OK | W_OK) == 0) return;
-  if (fd_ >= 0) ::close(fd_);
-#endif
-  char const* folder = std::getenv("TMPDIR");
-  path_ = std::string(folder != nullptr ? folder : "/tmp") + "/p3d-checkpoint-XXXXXX";
-  errno = 0;
-  FileOperation const here("open", path_);
-  fd_ = ::mkstemp(path_.data());
-  if (fd_ < 0) throw failure("a temporary file that can be made (TMPDIR)", path_, last_error());
-  named_ = true;
-}
-
-MemoryFile::~MemoryFile() {
-  if (named_) ::unlink(path_.c_str());
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                        bool moments) {
   start_hdf5();
@@ -170,7 +179,6 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   std::size_t const kinds = moments ? 3 : 1;
   out.user_block = user_block_bytes(table.size() * kinds);
   require_size(path, header, table, moments, out.user_block);
-  out.descriptions = std::make_shared<MemoryFile>();
   {
     H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
     hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);
@@ -181,8 +189,8 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     hdf5_check(H5Pset_meta_block_size(access, 1 << 16), "HDF5 settings",
                path);  // descriptions together, arrays together
     hdf5_check(H5Pset_alignment(access, 1 << 16, 4096), "HDF5 settings", path);  // large arrays begin on a page
-    H5 file(H5Fcreate(out.descriptions->path().c_str(), H5F_ACC_TRUNC, create, access), H5Fclose,
-            "a checkpoint that can be written", path);
+    out.descriptions = std::make_shared<DescriptionFile>(create, access, path);
+    hid_t const file = out.descriptions->hdf5();
     Builder b(file, path);
     b.text(file, "format", "p3d checkpoint");
     b.number(file, "format_version", std::int64_t{1});
@@ -203,10 +211,10 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
       for (auto const& row : table)
         out.offsets.push_back(b.array(std::string(groups[k]) + "/" + row.name, row, header.element, units[k]));
     }
-    file.close(path);
+    out.descriptions->flush(path);
   }
   PosixFile const file(path, PosixFile::Mode::create);
-  file.resize(PosixFile(out.descriptions->path(), PosixFile::Mode::read).size());
+  file.resize(out.descriptions->bytes().size());
   // A disk that is too small is found here, before anything large is written.
   file.reserve();
   return out;
@@ -217,23 +225,21 @@ void finish_file(std::string const& path, CheckpointHeader const& header, std::v
   auto const arrays = checkpoint_arrays(table, moments);
   P3D_REQUIRE(arrays.size() == checksums.size() && arrays.size() == skeleton.offsets.size(),
               "one checksum for each array");
-  auto const& memory = skeleton.descriptions->path();
-  {
-    H5 file(H5Fopen(memory.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose, "a checkpoint that can be written", path);
-    for (std::size_t i = 0; i < arrays.size(); ++i) {
-      H5 const set(H5Dopen2(file, arrays[i].name.c_str(), H5P_DEFAULT), H5Dclose, "the array " + arrays[i].name, path);
-      H5 const attribute(H5Aopen(set, "checksum", H5P_DEFAULT), H5Aclose, "the checksum of " + arrays[i].name, path);
-      if (H5Awrite(attribute, H5T_NATIVE_UINT64, &checksums[i]) < 0)
-        hdf5_failed("the checksum of " + arrays[i].name, path);
-    }
-    file.close(path);
+  auto& descriptions = *skeleton.descriptions;
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    H5 const set(H5Dopen2(descriptions.hdf5(), arrays[i].name.c_str(), H5P_DEFAULT), H5Dclose,
+                 "the array " + arrays[i].name, path);
+    H5 const attribute(H5Aopen(set, "checksum", H5P_DEFAULT), H5Aclose, "the checksum of " + arrays[i].name, path);
+    if (H5Awrite(attribute, H5T_NATIVE_UINT64, &checksums[i]) < 0)
+      hdf5_failed("the checksum of " + arrays[i].name, path);
   }
+  descriptions.close(path);
   std::vector<Extent> extents;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     extents.push_back({skeleton.offsets[i], arrays[i].size() * static_cast<std::int64_t>(size_of(header.element))});
   }
   PosixFile const file(path, PosixFile::Mode::write);
-  copy_others(PosixFile(memory, PosixFile::Mode::read), file, skeleton.user_block, extents);
+  copy_others(descriptions.bytes(), file, skeleton.user_block, extents);
   file.flush();  // nothing is sealed that is not on disk
   write_seal(file, skeleton.user_block, extents);
   file.flush();

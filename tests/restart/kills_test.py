@@ -69,6 +69,10 @@ class Kills(unittest.TestCase):
     def test_without_a_copy(self):
         self.check(0, KILLS[3:8], "checkpoint.async=false")
 
+    def test_when_a_checkpoint_has_just_got_its_name(self):
+        # The fifth flush of a file in the folder, or of the folder: lock, data, descriptions, seal, name.
+        self.check(0, ["kill:fsync:run/checkpoints:5"], "checkpoint.async=false")
+
     def test_two_ranks(self):
         self.check(2, KILLS[2:6:3])
 
