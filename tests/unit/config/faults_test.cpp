@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
             "[run]\nname = "
             "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
             "aaa\"\n",
-            "run.name", "t.toml:2:8", "1 to 100 characters", "101 characters", "shorter"},
+            "run.name", "t.toml:2:8", "1 to 100 characters", "105 characters", "shorter"},
         FaultCase{"[comm]\nbucket_mb = 1e300\n", "comm.bucket_mb", "t.toml:2:13", "(0, 1048576]", "1e+300",
                   "at most 1048576"},
         FaultCase{"[optimizer]\nlr = 1e300\n", "optimizer.lr", "t.toml:2:6", "[0, 1e+30]", "1e+300", "at most"},
