@@ -10,10 +10,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace p3d::app {
 
@@ -25,8 +29,33 @@ std::string shape(std::int64_t rows, std::int64_t cols, bool vector) {
   return vector ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
 }
 
+constexpr int refused = static_cast<int>(base::ExitCode::bad_input);
+
+/// A folder that is not there has no checkpoints: true for a run that will make it, a mistake here.
+std::vector<io::CheckpointFile> look_into(std::string const& folder, std::string const& run_name) {
+  std::error_code why;
+  bool const there = std::filesystem::is_directory(folder, why);
+  if (there) return io::find_checkpoints(folder, run_name);
+  throw base::Error({.expected = "a folder of checkpoints",
+                     .found = why ? why.message() : "something else",
+                     .where = folder.empty() ? "\"\"" : folder,
+                     .fix = "name the folder (checkpoint.dir; by default checkpoints in run.output_dir)"},
+                    base::ExitCode::bad_input);
+}
+
+/// Files that are named like checkpoints and are none.
+int refuse_damaged(std::vector<io::CheckpointFile> const& files, std::string const& folder) {
+  auto const n = std::count_if(files.begin(), files.end(), [](auto const& f) { return !f.valid; });
+  if (n == 0) return 0;
+  throw base::Error({.expected = "valid checkpoints",
+                     .found = fmt::format("{} of {} damaged (above)", n, base::counted(std::ssize(files), "file")),
+                     .where = folder,
+                     .fix = "copy them again, or delete them"},
+                    base::ExitCode::bad_input);
+}
+
 int list(std::string const& folder) {
-  auto const files = io::find_checkpoints(folder, "");
+  auto const files = look_into(folder, "");
   if (files.empty()) {
     say("no checkpoints in " + folder);
     return 0;
@@ -37,7 +66,7 @@ int list(std::string const& folder) {
                     base::human_bytes(static_cast<double>(f.file_bytes)), f.valid ? "good" : "DAMAGED", f.path));
     if (!f.valid) say("    " + f.fault);
   }
-  return 0;
+  return refuse_damaged(files, folder);
 }
 
 int show(std::string const& path, bool norms, bool input) {
@@ -74,8 +103,9 @@ int show(std::string const& path, bool norms, bool input) {
   return 0;
 }
 
+/// 1: the numbers of an array were changed; 2: a file is none that can be read as a checkpoint.
 int verify(std::vector<std::string> const& paths) {
-  int damaged = 0;
+  int worst = 0;
   for (auto const& path : paths) {
     int bad = 0;
     try {
@@ -87,13 +117,13 @@ int verify(std::vector<std::string> const& paths) {
         say(fmt::format("{}: {}: expected checksum {:016x}, found {:016x}", path, a.name, a.checksum, s.checksum));
       }
       if (bad == 0) say(fmt::format("{}: good (seal and {} arrays)", path, c.arrays.size()));
+      worst = std::max(worst, bad > 0 ? 1 : 0);
     } catch (base::Error const& e) {
-      ++bad;
       say(fmt::format("{}: expected {}, found {}", path, e.text().expected, e.text().found));
+      worst = refused;
     }
-    damaged += bad > 0 ? 1 : 0;
   }
-  return damaged > 0 ? 1 : 0;
+  return worst;
 }
 
 int diff(std::string const& path_a, std::string const& path_b) {
@@ -138,17 +168,21 @@ int diff(std::string const& path_a, std::string const& path_b) {
 
 int prune(std::string const& folder, std::int64_t keep, std::string const& run_name) {
   std::map<std::string, io::CheckpointFile> newest;
-  for (auto const& f : io::find_checkpoints(folder, run_name)) {
-    if (f.valid) newest[f.run_name] = f;
+  auto const files = look_into(folder, run_name);
+  for (auto const& f : files) {
+    if (f.valid)
+      newest[f.run_name] = f;
+    else
+      say(fmt::format("{}: {}", f.path, f.fault));
   }
   for (auto const& [name, file] : newest) {
-    if (verify({file.path}) != 0) {  // the older ones may be all there is
+    if (auto const code = verify({file.path}); code != 0) {  // the older ones may be all there is
       say("nothing of \"" + name + "\" is deleted: its newest checkpoint is damaged");
-      return 1;
+      return code;
     }
     for (auto const& path : io::prune_checkpoints(folder, name, file.step, keep)) say("deleted " + path);
   }
-  return 0;
+  return refuse_damaged(files, folder);
 }
 
 }  // namespace
@@ -162,14 +196,16 @@ int checkpoint_command(int argc, char** argv) {
   std::vector<std::string> paths;
   std::int64_t keep = 0;
   bool norms = false, input = false;
-  auto* ls = app.add_subcommand("ls", "list the checkpoints of a folder");
+  auto* ls = app.add_subcommand("ls", "list the checkpoints of a folder; exit code 2 when one is damaged");
   ls->add_option("folder", path, "folder")->required();
   auto* sh = app.add_subcommand("show", "what is in a checkpoint");
   sh->add_option("file", path, "checkpoint")->required();
   sh->add_flag("--norms", norms, "read the arrays: L2 norm, smallest and largest element");
   sh->add_flag("--input", input, "print the input of the run (TOML) and nothing else");
-  auto* ve = app.add_subcommand("verify",
-                                "read everything and compare seal and checksums; exit code 1 when a file is damaged");
+  auto* ve = app.add_subcommand(
+      "verify",
+      "read everything and compare seal and checksums; exit code 1 when numbers were changed, 2 when "
+      "a file cannot be read as a checkpoint");
   ve->add_option("files", paths, "checkpoints")->required();
   auto* di = app.add_subcommand("diff", "compare two checkpoints array by array; exit code 1 when they differ");
   di->add_option("a", path, "checkpoint")->required();

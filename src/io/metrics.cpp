@@ -109,14 +109,26 @@ bool to_number(std::string const& cell, double& value) {
   return !cell.empty() && end == cell.c_str() + cell.size();
 }
 
+/// For a message: the beginning of a line, without what a terminal would obey.
+std::string shown(std::string_view line) {
+  constexpr std::size_t most = 100;
+  std::string out = "\"" + std::string(line.substr(0, most));
+  for (auto& c : out) c = c < ' ' || c > '~' ? '?' : c;
+  return out + (line.size() > most ? fmt::format("\"... ({} characters)", line.size()) : "\"");
+}
+
+/// No row is longer: longer lines are not taken apart.
+constexpr std::size_t longest_row = 1000;
+
 std::optional<MetricsRow> parse(std::string_view text) {
+  if (text.size() > longest_row) return {};
   auto const cells = split(text, ',');
   MetricsRow r;
   bool good = cells.size() == 8 && to_number(cells[0], r.step) && to_number(cells[1], r.tokens) &&
               to_number(cells[2], r.loss) && to_number(cells[3], r.grad_norm) && to_number(cells[4], r.lr) &&
               to_number(cells[5], r.step_ms) && to_number(cells[6], r.tokens_per_s);
   if (good && !cells[7].empty()) good = to_number(cells[7], r.eval_loss.emplace());
-  return good ? std::optional(r) : std::nullopt;
+  return good && r.step >= 0 && r.tokens >= 0 ? std::optional(r) : std::nullopt;
 }
 
 }  // namespace
@@ -147,7 +159,7 @@ std::vector<MetricsRow> read_metrics(std::string const& path) {
   auto const lines = split(read_text(path), '\n');
   auto wrong = [&](std::size_t line, std::string expected) {
     return base::Error({.expected = std::move(expected),
-                        .found = line < lines.size() ? "\"" + lines[line] + "\"" : "the end of the file",
+                        .found = line < lines.size() ? shown(lines[line]) : "the end of the file",
                         .where = fmt::format("{}:{}", path, line + 1),
                         .fix = "name a metrics.csv that p3d has written; remove a last line that was cut off"});
   };

@@ -1,6 +1,6 @@
 #include "posix_file.hpp"
 
-#include "failure.hpp"
+#include "open_regular.hpp"
 
 #include <p3d/base/timer.hpp>
 #include <p3d/io/file_watch.hpp>
@@ -23,13 +23,12 @@ namespace p3d::io {
 
 PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
   FileOperation const here("open", path_);
-  do {
-    int const how = mode == Mode::read ? O_RDONLY : mode == Mode::write ? O_RDWR : O_RDWR | O_CREAT | O_TRUNC;
-    fd_ = ::open(path_.c_str(), how | O_CLOEXEC, 0666);
-  } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0)
-    throw failure(mode == Mode::read ? "a checkpoint that can be read" : "a checkpoint that can be written", path_,
-                  last_error());
+  bool const reads = mode == Mode::read;
+  fd_ = open_regular(path_,
+                     reads                 ? O_RDONLY
+                     : mode == Mode::write ? O_RDWR
+                                           : O_RDWR | O_CREAT | O_TRUNC,
+                     reads ? "a checkpoint that can be read" : "a checkpoint that can be written");
 }
 
 PosixFile::~PosixFile() {
@@ -41,8 +40,6 @@ std::int64_t PosixFile::size() const {
   struct stat info;
   FileOperation const here("fstat", path_);
   if (::fstat(fd_, &info) != 0) throw failure("a checkpoint that can be read", path_, last_error());
-  if (!S_ISREG(info.st_mode))
-    throw failure("a checkpoint, which is a regular file", path_, std::make_error_code(std::errc::invalid_argument));
   return info.st_size;
 }
 

@@ -26,16 +26,15 @@ namespace {
 constexpr std::int64_t largest_position = std::int64_t{1} << 53;
 
 /// A number that is no less than zero and that later arithmetic can hold.
-std::int64_t position(Hdf5File const& file, std::string const& path, char const* name) {
+std::int64_t position(Hdf5File& file, std::string const& path, char const* name) {
   auto const n = file.signed_number("/", name);
   if (n >= 0 && n <= largest_position) return n;
   throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
 }
 
 /// The rows of the table, each of a shape whose array fits into the file.
-std::vector<TableRow> read_table(Hdf5File const& file, std::string const& path, std::int64_t file_bytes) {
-  H5 const type(record_type(), H5Tclose, "a record type", path);
-  auto const bytes = file.records("table", type, sizeof(TableRecord));
+std::vector<TableRow> read_table(Hdf5File& file, std::string const& path, std::int64_t file_bytes) {
+  auto const bytes = file.table_records("table", sizeof(TableRecord));
   std::vector<TableRecord> records(bytes.size() / sizeof(TableRecord));
   std::memcpy(records.data(), bytes.data(), bytes.size());
   std::set<std::string_view> names;
@@ -62,14 +61,14 @@ std::vector<TableRow> read_table(Hdf5File const& file, std::string const& path, 
 
 /// Places and checksums. Each byte of an array is under its checksum, and each other byte under the seal: that is so
 /// when the arrays lie apart from each other and are just what the seal leaves out.
-void read_arrays(Hdf5File const& file, Checkpoint& c, Seal const& seal) {
+void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
   auto const bytes = static_cast<std::int64_t>(size_of(c.header.element));
   std::vector<Extent> places;
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
     auto& a = c.arrays[i];
     auto const& row = c.table[i % c.table.size()];
     auto const dims = row.vector ? std::vector{a.cols} : std::vector{a.rows, a.cols};
-    a.offset = file.place(a.name, bytes == 4 ? H5T_IEEE_F32LE : H5T_IEEE_F64LE, dims).offset;
+    a.offset = file.place(a.name, bytes == 4 ? Hdf5Type::Kind::float32 : Hdf5Type::Kind::float64, dims).offset;
     a.checksum = file.unsigned_number(a.name, "checksum");
     places.push_back({a.offset, a.size() * bytes});
     auto const after = std::upper_bound(seal.extents.begin(), seal.extents.end(), a.offset,
@@ -177,13 +176,14 @@ namespace {
 Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
-  FileOperation const here("reading of HDF5", path);
+  FileOperation const here("read", path);
   PosixFile const posix(path, PosixFile::Mode::read);
   c.file_bytes = posix.size();
   auto const seal = check_seal(posix);
-  Hdf5File const file(posix, seal.user_block);
+  Hdf5File file(posix, seal.user_block);
   auto const format = file.text("/", "format");
-  if (format != "p3d checkpoint") throw damaged(path, "attribute \"format\" of /: p3d checkpoint", format);
+  if (format != "p3d checkpoint")
+    throw damaged(path, "attribute \"format\" of /: p3d checkpoint", format.substr(0, 100));
   auto const version = file.signed_number("/", "format_version");
   if (version != 1) {
     throw base::Error({.expected = "a checkpoint of format 1",
@@ -200,7 +200,8 @@ Checkpoint read_here(std::string const& path) {
   h.data_hash = file.unsigned_number("/", "data_hash");
   auto const precision = file.text("/", "precision");
   h.element = precision == name(Element::float64) ? Element::float64 : Element::float32;
-  if (precision != name(h.element)) throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision);
+  if (precision != name(h.element))
+    throw damaged(path, "attribute \"precision\" of /: fp32 or fp64", precision.substr(0, 100));
   h.input = file.text_of("input");
   if (file.has_attribute("/", "origin")) h.origin = file.text("/", "origin");
   c.table = read_table(file, path, c.file_bytes);

@@ -184,6 +184,8 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);
     hdf5_check(H5Pset_obj_track_times(create, false), "HDF5 settings", path);
     H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
+    // The same form with every version of the library: the one that hdf5_objects.hpp reads.
+    hdf5_check(H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST), "HDF5 settings", path);
     hdf5_check(H5Pset_meta_block_size(access, 1 << 16), "HDF5 settings",
                path);  // descriptions together, arrays together
     hdf5_check(H5Pset_alignment(access, 1 << 16, 4096), "HDF5 settings", path);  // large arrays begin on a page

@@ -1,6 +1,6 @@
 #include <p3d/io/text_file.hpp>
 
-#include "failure.hpp"
+#include "open_regular.hpp"
 
 #include <p3d/io/file_watch.hpp>
 
@@ -51,7 +51,7 @@ void write_text_atomically(std::string const& path, std::string_view text) {
 std::string read_text(std::string const& path) {
   errno = 0;
   FileOperation const here("read", path);
-  File const file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  File const file(::fdopen(open_regular(path, O_RDONLY, "a file that can be read"), "rb"), &std::fclose);
   std::string out;
   char buffer[4096];
   std::size_t got = 0;

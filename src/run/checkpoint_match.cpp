@@ -100,6 +100,15 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
   }
   if (load == config::Load::weights) return out;
+  // Divided, not multiplied: the file may hold any numbers.
+  auto const batch = config.batch.global, length = config.model.seq_len;
+  if (file.samples % batch != 0 || file.samples / batch != file.step || file.tokens % length != 0 ||
+      file.tokens / length != file.samples) {
+    out.forbidden.push_back(
+        fmt::format("position in the data: step {}, {} samples and {} tokens in the checkpoint; each step has {} "
+                    "samples of {} tokens here",
+                    file.step, file.samples, file.tokens, batch, length));
+  }
   if (file.data_hash != data_hash) {
     out.forbidden.push_back(
         fmt::format("training data: hash {:016x} in the checkpoint, {:016x} here", file.data_hash, data_hash));

@@ -263,7 +263,10 @@ Mutation link_form(io::Checkpoint const& good, std::string const& path, Draw& dr
   switch (draw.below(6)) {
     case 0: H5Lcreate_soft(("/" + moved).c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT); break;
     case 1: H5Lcreate_soft(("/" + name).c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT); break;
-    case 2: H5Lcreate_external(good.path.c_str(), name.c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT); break;
+    case 2:
+      H5Lcreate_external(good.path.c_str(), name.c_str(), file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT);
+      m.named = "/" + name.substr(0, which <= 2 ? 0 : name.find('/')) + ", a group";  // which then has another form
+      break;
     case 3: {
       auto const other = draw.of(good.arrays).name;
       if (other == name || which <= 2) break;  // then it is missing
@@ -281,7 +284,6 @@ Mutation link_form(io::Checkpoint const& good, std::string const& path, Draw& dr
       H5Tcommit2(file, name.c_str(), type, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
     }
   }
-  if (which == 2) m.named = "/parameters";
   return m;
 }
 

@@ -37,6 +37,9 @@ PLANTS = [
     ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
     ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
     ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
+    ("doors", "src/io/planted.cpp", "void f() { H5Aread(a, type, &out); }\n", ":1: H5Aread: use io::Hdf5File"),
+    ("doors", "src/io/seal.cpp", "void f() { H5Dread (set, type, s, s, p, out); }\n", ": use io::Hdf5File"),
+    ("doors", "src/run/planted.cpp", "auto f = H5Fopen(p, H5F_ACC_RDONLY, d);\n", ":1: H5F_ACC_RDONLY: use"),
     ("third_parties", "src/base/planted_join.cpp", "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
      ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("third_parties", "tests/unit/planted_join.cpp", "// #include <fmt/ranges.h>\nauto j = fmt::join(v, w);\n",
@@ -74,6 +77,7 @@ HARMLESS = [
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
+    ("doors", "src/io/planted.cpp", "// H5Aread(a, type, &out) stands behind a door\n"),
     ("third_parties", "src/base/planted.cpp", "#include <fmt/ranges.h>\n// fmt::join\nauto j = fmt::join(v, w);\n"),
     ("blocking", "src/comm/planted.cpp", "void f() { MPI_Ibarrier(comm, &r); MPI_Test(&r, &done, s); }\n"
      'void g() { check(blocking("MPI_Bcast", name, [&] { return MPI_Bcast(a); }), "MPI_Bcast (it blocks)"); }\n'

@@ -94,9 +94,13 @@ class Commands(unittest.TestCase):
         (self.folder / "no.h5").write_text("not a checkpoint\n")
         (self.folder / "cut.h5").write_bytes((self.folder / self.half).read_bytes()[:-1])
         for command in (("checkpoint", "show"), ("checkpoint", "diff", self.half)):
-            self.assertIn("no.h5", self.refused(1, *command, "no.h5"))
-            self.assertIn("cut.h5", self.refused(1, *command, "cut.h5"))
-            self.assertIn("gone.h5", self.refused(1, *command, "gone.h5"))
+            self.assertIn("no.h5", self.refused(2, *command, "no.h5"))
+            self.assertIn("cut.h5", self.refused(2, *command, "cut.h5"))
+            self.assertIn("gone.h5", self.refused(2, *command, "gone.h5"))
+        for command in ("ls", "prune"):
+            more = ("--keep", "1") if command == "prune" else ()
+            self.assertIn("No such file or directory", self.refused(2, "checkpoint", command, "nosuch", *more))
+            self.assertIn("a folder of checkpoints", self.refused(2, "checkpoint", command, "input.toml", *more))
         for command in ("generate", "eval"):
             self.assertIn("cut.h5", self.refused(2, command, "cut.h5"))
         self.assertIn("cut.h5", self.refused(2, "eval", "cut.h5", ranks=2))

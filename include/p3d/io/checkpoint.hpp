@@ -25,8 +25,9 @@
 // on who adds which part; mix is a bijection, so a single changed element always changes it.
 //
 // SEAL: the size of the file, the byte ranges of the arrays ("extents"), the hash of all bytes outside them and of the
-// user block itself (the same sum over little-endian 8-byte words). It is written last. A reader checks it before HDF5
-// sees the file, so HDF5 never meets a damaged one, and every byte of the file is under the seal or under a checksum.
+// user block itself (the same sum over little-endian 8-byte words). It is written last. A reader checks that its
+// extents are just the arrays: every byte of the file is under the seal or under a checksum. Files are written with the
+// HDF5 library and read without it (src/io/hdf5_objects.hpp says why).
 //
 // A file is written as NAME.part, flushed to disk, sealed, flushed, and only then renamed.
 
@@ -99,8 +100,9 @@ struct Checkpoint {
 /// The arrays that a file of this table has, without offsets and checksums.
 std::vector<CheckpointArray> checkpoint_arrays(std::vector<TableRow> const& table, bool moments);
 
-/// Reads everything but the arrays, on this process alone. Throws base::Error that names the file and what is wrong
-/// with it, unless its seal is intact.
+/// Reads everything but the arrays, on this process alone. Throws base::Error (bad_input) that names the file, and the
+/// attribute or dataset where it is one, unless the file is such as p3d writes: whatever it holds, nothing larger than
+/// the file is allocated.
 Checkpoint read_checkpoint(std::string const& path);
 /// The same, read by rank 0 for all. A failure is thrown on every rank.
 Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path);

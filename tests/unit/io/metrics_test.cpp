@@ -155,6 +155,15 @@ TEST(Metrics, OtherFilesAreRefusedWithTheLine) {
   EXPECT_EQ(where(header + "1,2,,4,5,6,7,\n"), ":2: \"1,2,,4,5,6,7,\"");
   EXPECT_EQ(where(header + "1,2,3,4,5,6,7,8x\n"), ":2: \"1,2,3,4,5,6,7,8x\"");
   EXPECT_EQ(where(header + good + "1,2,3"), ":3: \"1,2,3\"");  // cut off
+  EXPECT_EQ(where(header + "-1,2,3,4,5,6,7,\n"), ":2: \"-1,2,3,4,5,6,7,\"");
+  EXPECT_EQ(where(header + "1,-2,3,4,5,6,7,\n"), ":2: \"1,-2,3,4,5,6,7,\"");
+  EXPECT_EQ(where(header + "99999999999999999999,2,3,4,5,6,7,\n"), ":2: \"99999999999999999999,2,3,4,5,6,7,\"");
+  EXPECT_EQ(where(header + "\x1b[2J\n"), ":2: \"?[2J\"");  // nothing that a terminal obeys
+  // A number of a million digits is neither taken apart nor printed.
+  auto const digits = std::string(1'000'000, '1');
+  EXPECT_EQ(where(header + "1,2," + digits + ",4,5,6,7,\n"),
+            ":2: \"1,2," + digits.substr(0, 96) + "\"... (1000013 characters)");
+  EXPECT_EQ(where(digits), ":1: \"" + digits.substr(0, 100) + "\"... (1000000 characters)");
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <iterator>
 
+#include <sys/stat.h>
+
 namespace {
 using namespace p3d;
 
@@ -62,6 +64,10 @@ TEST(TextFile, AFailedWriteLeavesTheOldTextAndNoLitter) {
 TEST(TextFile, MissingFilesAndFoldersAreNamed) {
   test::TempDir const dir;
   EXPECT_EQ(message([](std::string const& p) { io::read_text(p); }, dir / "none"), "No such file or directory");
+  EXPECT_EQ(message([](std::string const& p) { io::read_text(p); }, dir.path().string()), "a folder");
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);  // reading it would wait for a writer
+  EXPECT_EQ(message([](std::string const& p) { io::read_text(p); }, dir / "fifo"), "a FIFO (named pipe)");
+  EXPECT_EQ(message([](std::string const& p) { io::read_text(p); }, "/dev/zero"), "a device");
   dir.write("file", "x");
   EXPECT_EQ(message(io::make_folder, dir / "file/below"), "Not a directory");
   EXPECT_EQ(message(io::make_folder, dir / "file"), "Not a directory");
