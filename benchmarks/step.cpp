@@ -41,8 +41,7 @@ void bench_steps(config::Config const& c, comm::Communicator& world, int rounds)
     fmt::print("# {} tokens a step, {} ranks, microbatches of {}; ceiling in GFLOP/s a rank, times in seconds\n",
                c.batch.global * c.model.seq_len, world.size(), c.batch.micro);
     fmt::print("round,ceiling,step,tokens_per_s,mfu");
-    for (std::size_t i = 0; i < engine::num_phases; ++i)
-      fmt::print(",{}", engine::name(static_cast<engine::Phase>(i)));
+    for (std::size_t i = 0; i < engine::num_phases; ++i) fmt::print(",{}", engine::name(static_cast<engine::Phase>(i)));
     fmt::print("\n");
   }
   double const flops = plan::model_flops_per_step(c) / world.size(),

@@ -2,12 +2,12 @@
 # Used by p3d's own build and, installed beside p3dConfig.cmake, by whoever links p3d.
 #
 # Debian and Ubuntu package 3.4.1 out of Trilinos 13. Its config differs from a plain Kokkos: the libraries are targets
-# trilinos_*, the include folder comes right in a variable only (its Kokkos::kokkos names a folder that does not exist), and it
-# forces CMAKE_CXX_EXTENSIONS into the cache with a warning. From Trilinos 14 on Kokkos is a plain one; Kokkos-Kernels is the
-# target KokkosKernels::all_libs there, and trilinos_kokkoskernels one that warns. All of that is dealt with here and nowhere
-# else. tests/install/kokkos_test.py has a likeness of each.
+# trilinos_*, the include folder comes right in a variable only (its Kokkos::kokkos names a folder that does not exist),
+# and it forces CMAKE_CXX_EXTENSIONS into the cache with a warning. In Trilinos 16 and 17 Kokkos is a plain one;
+# Kokkos-Kernels is the target KokkosKernels::all_libs there, and trilinos_kokkoskernels one that warns. All of that is
+# dealt with here and nowhere else. tests/install/kokkos_test.py has a likeness of each.
 
-# A value that is set and off keeps Kokkos from warning and from touching the cache; the caller's own value comes back after.
+# A value that is set and off keeps Kokkos from warning and from touching the cache; the caller's own comes back after.
 if(DEFINED CMAKE_CXX_EXTENSIONS)
   set(_p3d_extensions "${CMAKE_CXX_EXTENSIONS}")
 endif()

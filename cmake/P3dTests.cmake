@@ -17,12 +17,13 @@ if(P3D_SANITIZE)
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1")
 endif()
 
-# mpiexec of Open MPI refuses more ranks than cores, and root, unless told.
+# mpiexec of Open MPI refuses more ranks than cores, and root, unless told; its ranks spin unless told to yield.
 set(P3D_MPIEXEC_FLAGS "")
 execute_process(COMMAND ${MPIEXEC_EXECUTABLE} --version OUTPUT_VARIABLE p3d_mpiexec_version ERROR_QUIET)
 if(p3d_mpiexec_version MATCHES "Open ?MPI|OpenRTE")
   set(P3D_MPIEXEC_FLAGS --oversubscribe)
-  list(APPEND P3D_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
+  list(APPEND P3D_TEST_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_mpi_yield_when_idle=1)
 endif()
 
 function(p3d_add_test name)

@@ -17,7 +17,9 @@ packages=(
 case ${1:-} in
   "") ;;
   --tests)
-    packages+=(slurm-wlm munge python3-h5py)  # a real srun; a reader of checkpoints that is not p3d's
+    packages+=(slurm-wlm munge)            # a real srun
+    packages+=(python3-h5py)               # a reader of checkpoints that is not p3d's
+    packages+=(iproute2 mount util-linux)  # hosts in namespaces
     # The versions that the lint tests ask; releases without them skip these tests.
     for package in clang-format-14 clang-tidy-14; do
       if apt-cache show "$package" >/dev/null 2>&1; then packages+=("$package"); fi

@@ -3,6 +3,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/engine/memory_limits.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,6 +49,7 @@ int with_ranks(int argc, char** argv, std::function<int(comm::Communicator&)> co
     auto const node = comm::node_share();
     device::Environment kokkos(argc, argv, std::max(1, node.cores / node.ranks), node.rank);
     auto world = comm::Communicator::world();
+    comm::agree(world, "start under its memory limit", [] { engine::require_address_space(device::host_threads()); });
     return work(world);
   }));
 }

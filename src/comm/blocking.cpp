@@ -78,7 +78,8 @@ void give_up(int) { _exit(timeout_code); }
 /// abort hang or fail, the alarm is set.
 [[noreturn]] void end_all(std::string_view call) {
   if (detail::mpi_runs() && call != "MPI_Finalize") MPI_Abort(MPI_COMM_WORLD, timeout_code);
-  // Inside MPI_Init and MPI_Finalize: in the words of MPICH's launcher, which else returns the signal that it sends to a stopped rank.
+  // Inside MPI_Init and MPI_Finalize: in the words of MPICH's launcher, which else returns the signal that it sends to
+  // a stopped rank.
   if (char const* const channel = std::getenv("PMI_FD")) {
     auto const words = fmt::format("cmd=abort exitcode={}\n", timeout_code);
     if (write(std::atoi(channel), words.data(), words.size()) > 0) sleep(1);

@@ -221,8 +221,8 @@ void add_optimizer(std::vector<Key>& table) {
   Section<Optimizer> s(table, "optimizer", &Config::optimizer);
   NumberRange const below_one{.max = 1.0, .max_open = true};
   s.choice("type", &Optimizer::type, {OptimizerType::adamw, OptimizerType::sgd}, "update rule");
-  s.number("lr", &Optimizer::lr, {.max = 1e6}, "highest learning rate");
-  s.number("min_lr", &Optimizer::min_lr, {.max = 1e6}, "learning rate of the last step; at most lr", "lr / 10");
+  s.number("lr", &Optimizer::lr, {.max = 1e30}, "highest learning rate");
+  s.number("min_lr", &Optimizer::min_lr, {.max = 1e30}, "learning rate of the last step; at most lr", "lr / 10");
   s.choice("lr_schedule", &Optimizer::lr_schedule, {LrSchedule::cosine, LrSchedule::linear, LrSchedule::constant},
            "from lr, after the warm-up, down to min_lr");
   s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; may outlast the run");

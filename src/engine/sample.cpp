@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -98,6 +99,7 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
   // The rank that draws: the first of those that hold the last stage. The others take its word.
   int const source = s.plan.grid.rank({0, 0, s.plan.stages.pipeline_rank(last_stage)});
 
+  s.stopped_early = false;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     auto const length = std::min<std::int64_t>(seq, static_cast<std::int64_t>(text.size()));
     // Positions after the text are filled with zeros: attention is causal, so they change nothing before them.
@@ -123,8 +125,13 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
       auto const words = base::random_block(key, 0, static_cast<std::uint64_t>(i));
       next = draw(row, options, base::uniform_from(words.w[0], words.w[1]));
     }
-    s.mesh.world().broadcast(&next, 1, comm::Type::int32, source).wait();
-    text.push_back(next);
+    // The token of the rank that drew, and whether any rank was asked to stop.
+    std::array<std::int32_t, 2> word{s.mesh.world().rank() == source ? next : 0,
+                                     s.stop_asked && s.stop_asked() ? 1 : 0};
+    s.mesh.world().all_reduce(word.data(), 2, comm::Type::int32, comm::Reduction::max).wait();
+    text.push_back(word[0]);
+    s.stopped_early = word[1] != 0;
+    if (s.stopped_early) break;
   }
   std::string out;
   for (auto it = text.begin() + static_cast<std::ptrdiff_t>(prompt.empty() ? 1 : prompt.size()); it != text.end();

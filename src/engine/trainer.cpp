@@ -5,6 +5,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/engine/memory_limits.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/optim/lr_schedule.hpp>
 
@@ -114,6 +115,7 @@ comm::Communicator& Trainer<T>::State::along(layout::AxisSet axes) {
 template <class T>
 comm::SharedBuffer Trainer<T>::State::prepare_reductions() {
   require_same_input();
+  if (device::host_reaches_views) require_memory(predict_memory(config, plan, here.pp).total(), mesh.world());
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
   std::size_t bytes = activations + page;
@@ -251,6 +253,13 @@ void Trainer<T>::State::report_not_finite(StepResult const& result) {
 }
 
 template <class T>
+bool Trainer<T>::State::stop_together() {
+  if (!stop_asked) return false;
+  stopped_early = collectives::all_reduce(mesh.world(), stop_asked() ? 1.0 : 0.0) > 0.0;
+  return stopped_early;
+}
+
+template <class T>
 Hooks Trainer<T>::State::training_hooks(StepResult& result) {
   Hooks hooks;
   hooks.load = [this](int stage, int slot, int microbatch) {
@@ -305,7 +314,9 @@ template <class T>
 double Trainer<T>::evaluate(std::int64_t batches) {
   auto& s = *state_;
   double sum = 0.0;
+  s.stopped_early = false;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
+    if (s.stop_together()) return std::numeric_limits<double>::quiet_NaN();
     Hooks hooks;
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);

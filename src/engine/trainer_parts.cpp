@@ -81,12 +81,19 @@ void Trainer<T>::stop_when(std::function<bool()> asked) {
   state_->stop_asked = std::move(asked);
 }
 
+template <class T>
+bool Trainer<T>::stopped_early() const {
+  return state_->stopped_early;
+}
+
 template std::vector<io::CheckpointPart> Trainer<float>::checkpoint_parts(bool);
 template std::vector<io::CheckpointPart> Trainer<double>::checkpoint_parts(bool);
 template std::int64_t Trainer<float>::steps_done() const;
 template std::int64_t Trainer<double>::steps_done() const;
 template void Trainer<float>::set_steps_done(std::int64_t);
 template void Trainer<double>::set_steps_done(std::int64_t);
+template bool Trainer<float>::stopped_early() const;
+template bool Trainer<double>::stopped_early() const;
 template void Trainer<float>::stop_when(std::function<bool()>);
 template void Trainer<double>::stop_when(std::function<bool()>);
 

@@ -45,6 +45,7 @@ struct Trainer<T>::State {
   std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
   std::optional<Executor<T>> executor;
   std::function<bool()> stop_asked;  ///< empty: never
+  bool stopped_early = false;        ///< the last evaluation or sample
   std::int64_t steps_done = 0;
   bool keep_gradients = false;       ///< after the update
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
@@ -61,6 +62,8 @@ struct Trainer<T>::State {
   comm::SharedBuffer prepare_reductions();
   /// Throws unless every rank has the same input and the same data.
   void require_same_input();
+  /// Whether any rank was asked to stop. Collective where stop_when() was called.
+  bool stop_together();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   void reduce(int stage);

@@ -153,6 +153,12 @@ std::string Tracing<T>::finish() {
   }
   made.drawn.front().caption.emplace_back(
       "at the right: share of the time in which a rank does not compute, and its memory for activations");
+  auto const sizes = plan.grid.sizes();
+  for (int i = 0; i < sizes.dp * sizes.tp; ++i) {  // in the order of by_pipeline
+    for (int pp = 0; pp < sizes.pp; ++pp)
+      made.timelines[static_cast<std::size_t>(i)].rank_names.push_back(
+          fmt::format("rank {} (pp {})", plan.grid.rank({i / sizes.tp, i % sizes.tp, pp}), pp));
+  }
   auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
   io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));
   io::write_text_atomically(path("trace.svg"), schedule::to_svg(made.drawn, fmt::format("p3d run \"{}\"", c.run.name)));

@@ -16,6 +16,7 @@
 #include <p3d/report/progress.hpp>
 #include <p3d/run/signals.hpp>
 #include <p3d/report/tracing.hpp>
+#include <p3d/engine/memory_limits.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpu_aware.hpp"
@@ -71,25 +73,31 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
 template <class T>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
+  SignalGuard signals(root);
+  auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
+  base::log_root(config::canonical_toml(c));
+  base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
+  if (device::on_host()) {
+    auto const here = plan.grid.coordinates(world.rank());
+    engine::require_memory(engine::predict_memory(c, plan, here.pp).total(), world);
+  }
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
-  engine::Trainer<T> trainer(c, world);
+  engine::Trainer<T> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer);
   std::int64_t const first_step = origin.step;
   std::optional<RunFiles> files;
   comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
-  base::log_root(config::canonical_toml(c));
-  base::log_root(machine(world) + report::describe(c, trainer.plan()));
   if (world.size() > 1)
     base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
-  base::log_root(fmt::format("Data: {}; {} training windows of {} tokens, {} held out\n", trainer.source().describe(),
-                             trainer.sampler().num_train_windows(), c.model.seq_len,
-                             trainer.sampler().num_eval_windows()));
+  base::log_root(fmt::format("Data: {}; {} of {}, {} held out\n", trainer.source().describe(),
+                             base::counted(trainer.sampler().num_train_windows(), "training window"),
+                             base::counted(c.model.seq_len, "token"), trainer.sampler().num_eval_windows()));
 
   Checkpointing<T> checkpoints(trainer, origin, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
+  signals.steps_begin();
   checkpoints.before_first_step();
-  SignalGuard signals(root);
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<T> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -123,6 +131,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     eval_loss.reset();
     if (evaluates && !stopped && (last || (c.run.eval_every > 0 && done % c.run.eval_every == 0))) {
       eval_loss = trainer.evaluate(c.run.eval_batches);
+      if (trainer.stopped_early()) {
+        eval_loss.reset();
+        stopped = true;
+      }
     }
     if (files) {
       files->write({done, done * static_cast<std::int64_t>(tokens), r.loss, r.grad_norm, r.lr, seconds * 1e3,
@@ -133,6 +145,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
+  if (evaluates && !stopped && done == first_step) {  // stopped in the last validation pass, and started again
+    eval_loss = trainer.evaluate(c.run.eval_batches);
+    stopped = trainer.stopped_early();
+    if (stopped) eval_loss.reset();
+  }
 
   auto const traced = tracing.finish();
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
@@ -147,6 +164,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
     auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
+    stopped = trainer.stopped_early();
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
                                report::printable(c.sample.prompt), report::printable(text)));
   }

@@ -1,5 +1,7 @@
 #include <p3d/run/signals.hpp>
 
+#include <p3d/base/error.hpp>
+
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -13,11 +15,17 @@ namespace {
 
 constexpr double same_request_s = 0.5;
 constexpr char const* answer = "\np3d: stopping after this step; another signal stops at once\n";
+constexpr char const* early_answer = "\np3d: stopping before the first step\n";
 
 volatile std::sig_atomic_t received = 0;
 std::atomic<double> received_at = 0.0;
 static_assert(std::atomic<double>::is_always_lock_free, "used in a signal handler");
 bool answers = false;
+volatile std::sig_atomic_t in_steps = 0;
+
+void say(char const* text) {
+  if (answers && write(STDERR_FILENO, text, std::strlen(text)) < 0) answers = false;
+}
 
 double now() {  // clock_gettime may be called in a signal handler
   timespec time{};
@@ -30,10 +38,14 @@ void handler(int signal) {
     if (now() - received_at > same_request_s) _exit(128 + signal);
     return;
   }
+  int const error = errno;
+  if (in_steps == 0) {  // there is nothing to save
+    say(early_answer);
+    _exit(static_cast<int>(base::ExitCode::interrupted));
+  }
   received_at = now();
   received = signal;
-  int const error = errno;
-  if (answers && write(STDERR_FILENO, answer, std::strlen(answer)) < 0) answers = false;
+  say(answer);
   errno = error;
 }
 
@@ -45,6 +57,7 @@ Handler old_usr1 = SIG_DFL;
 
 SignalGuard::SignalGuard(bool speaks) {
   received = 0;
+  in_steps = 0;
   answers = speaks;
   old_int = std::signal(SIGINT, handler);
   old_term = std::signal(SIGTERM, handler);
@@ -56,6 +69,8 @@ SignalGuard::~SignalGuard() {
   std::signal(SIGTERM, old_term);
   std::signal(SIGUSR1, old_usr1);
 }
+
+void SignalGuard::steps_begin() { in_steps = 1; }
 
 int stop_signal() { return received; }
 

@@ -63,7 +63,8 @@ public:
   void write(Timeline const& timeline, TimelineRows const& sorted) {
     name("process_name", 0, timeline.title.empty() ? "p3d pipeline" : timeline.title);
     for (std::size_t rank = 0; rank < sorted.rows.size(); ++rank) {
-      name("thread_name", rank, fmt::format("rank {}", rank));
+      name("thread_name", rank,
+           rank < timeline.rank_names.size() ? timeline.rank_names[rank] : fmt::format("rank {}", rank));
       double clock = sorted.begin;
       for (TimelineEvent const& e : sorted.rows[rank]) {
         if (e.start > clock + shortest_gap) block(rank, "wait", "wait", clock, e.start, "");

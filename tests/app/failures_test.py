@@ -14,7 +14,7 @@ class Failures(AppTest):
         run = self.start_training(4, *MESH)
         os.kill(run.ranks[rank], signal.SIGKILL)
         self.report(f"SIGKILL to rank {rank} of 4", run, run.finish())
-        self.assertNotIn(run.code, (0, 75))
+        self.assertIn(run.code, (signal.SIGKILL, 128 + signal.SIGKILL), run.err)  # not a crash of another rank
         self.assertGreaterEqual(len(self.metrics()), 3)
 
     def test_a_rank_is_killed(self):

@@ -1,5 +1,6 @@
-"""An error that one rank sees and the others do not: its cause is printed, once, all ranks leave with its exit code, and
-nobody waits for a timeout. Each rank starts in a folder of its own, so that /proc/self/cwd/NAME is another file on each."""
+"""An error that one rank sees and the others do not: its cause is printed, once, all ranks leave with its exit code,
+and nobody waits for a timeout. Each rank starts in a folder of its own, so that /proc/self/cwd/NAME is another file on
+each."""
 import os
 import shutil
 import unittest
@@ -35,8 +36,8 @@ class OneRank(AppTest):
         return run
 
     def train(self, *arguments):
-        return self.words(str(self.folder / "input.toml"), f"run.output_dir={self.results}", "parallel.tp=2", "parallel.pp=2",
-                          "parallel.dp=1", "comm.timeout_s=100", *arguments)
+        return self.words(str(self.folder / "input.toml"), f"run.output_dir={self.results}", "parallel.tp=2",
+                          "parallel.pp=2", "parallel.dp=1", "comm.timeout_s=100", *arguments)
 
     def refused(self, case, run, code=2):
         self.report(case, run, run.seconds)
@@ -61,7 +62,8 @@ class OneRank(AppTest):
         for rank in (1, 3):
             (self.folder / f"rank-{rank}/text.txt").unlink()
         said = self.refused("data missing on ranks 1 and 3 of 4", self.train(f"data.path={HERE}/text.txt"))
-        self.assert_once("[rank 1] p3d stops: 2 of 4 ranks could not use the input that rank 0 read, this is the first of them", said)
+        self.assert_once("[rank 1] p3d stops: 2 of 4 ranks could not use the input that rank 0 read, "
+                         "this is the first of them", said)
         self.assertIn("[rank 1]    found:    /proc/self/cwd/text.txt: no such file", said)
         self.assertEqual(said.count("p3d stops"), 1, said)
 
@@ -79,8 +81,8 @@ class OneRank(AppTest):
         self.assertEqual(said.count("p3d stops"), 1, said)
 
     def test_schedule_file_missing_on_one_rank(self):
-        written = program.Run(0, ["schedule", "show", "input.toml", "parallel.pp=2", "parallel.tp=2", "parallel.dp=1", "--ranks", "4",
-                                  "--text", "mine.txt"], self.folder)
+        written = program.Run(0, ["schedule", "show", "input.toml", "parallel.pp=2", "parallel.tp=2", "parallel.dp=1",
+                                  "--ranks", "4", "--text", "mine.txt"], self.folder)
         written.finish()
         self.assertEqual(written.code, 0, written.err)
         for rank in range(RANKS):
@@ -114,6 +116,39 @@ class OneRank(AppTest):
         said = self.refused("eval: text short on rank 1 of 4", self.words(*arguments))
         self.assertIn("[rank 1] expected: at least 17", said)
         self.assertIn("1 of 4 ranks could not divide the training data", said)
+
+    def test_an_exception_of_another_library_on_one_rank(self):
+        # Outside of every phase that ranks agree on: the rank itself ends all.
+        (self.folder / "rank-2/limits").write_text("export KOKKOS_NUM_THREADS=many\n")
+        said = self.refused("Kokkos cannot start on rank 2 of 4", self.train(), code=1)
+        self.assert_once("[rank 2] p3d stops: this rank cannot go on, the other ranks did not follow", said)
+        self.assert_once("cannot convert KOKKOS_NUM_THREADS", said)
+
+    def test_an_exception_of_another_library_on_all_ranks(self):
+        for rank in range(RANKS):
+            shutil.copy(self.write_limits("export KOKKOS_NUM_THREADS=many\n"), self.folder / f"rank-{rank}")
+        said = self.refused("Kokkos cannot start on 4 ranks", self.train(), code=1)
+        self.assert_once("p3d stops:", said)
+        self.assert_once("cannot convert KOKKOS_NUM_THREADS", said)
+
+    def write_limits(self, text):
+        path = self.folder / "limits"
+        path.write_text(text)
+        return path
+
+    def test_address_space_that_is_too_small_on_one_rank(self):
+        # OpenBLAS retries an allocation that fails for ever.
+        (self.folder / "rank-2/limits").write_text("ulimit -v 350000\n")
+        said = self.refused("ulimit -v on rank 2 of 4", self.train())
+        self.assert_once("[rank 2] p3d stops: 1 of 4 ranks could not start under its memory limit", said)
+        self.assertIn("[rank 2] where:    ulimit -v", said)
+
+    def test_more_memory_than_the_node_has(self):
+        run = self.train("model.hidden=131072", "model.heads=64", "model.kv_heads=64", "model.ffn=524288")
+        said = self.refused("a model of 4 TiB on one node", run)
+        self.assert_once("p3d stops:\nexpected: at most ", said)
+        self.assertRegex(said, r"found:    \d+\.\d+ TiB for 4 ranks, \d+\.\d+ TiB for the largest")
+        self.assertIn("Memory of a rank", run.out)  # the table stands before anything is taken
 
     def test_output_folder_that_rank_0_cannot_make(self):
         (self.folder / "file").write_text("")

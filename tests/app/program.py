@@ -77,8 +77,8 @@ class Run:
         launcher = [*MPIEXEC, str(ranks)] if ranks else []
         self.started = time.monotonic()
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen([*launcher, wrapper, *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
-                                            stderr=err, start_new_session=True)
+            self.process = subprocess.Popen([*launcher, wrapper, *arguments], cwd=folder, stdin=subprocess.DEVNULL,
+                                            stdout=out, stderr=err, start_new_session=True)
         self.ranks = {}
 
     @property

@@ -20,6 +20,7 @@ class Trace(AppTest):
         self.assertRegex(run.out, r"over 2 steps: predicted -?\d+\.\d %.*measured -?\d+\.\d %, difference [+-]\d+\.\d points")
         with open(self.results / "trace.json") as file:
             events = json.load(file)["traceEvents"]
+        self.names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
         self.svg = (self.results / "trace.svg").read_text()
         xml.etree.ElementTree.fromstring(self.svg)
         return run, [e for e in events if e["ph"] == "X"]
@@ -52,6 +53,9 @@ class Trace(AppTest):
     def test_every_action_of_every_rank(self):
         run, events = self.traced(4, "parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
         self.check(events, 2, 2, "FB")
+        # Order tp-pp-dp: neighbours in the world are tp neighbours, each in a pipeline of its own.
+        self.assertEqual([self.names[pipeline, rank] for pipeline in (0, 1) for rank in (0, 1)],
+                         ["rank 0 (pp 0)", "rank 2 (pp 1)", "rank 1 (pp 0)", "rank 3 (pp 1)"])
         self.assertTrue(any(e["name"].startswith("wait 1RECV_F") for e in events))
         for words in (">1f1b, 2 ranks, 4 microbatches: measured, step ", ">the same step simulated", ">wait (lost time)<"):
             self.assertIn(words, self.svg)

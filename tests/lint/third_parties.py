@@ -1,6 +1,6 @@
 """A file that uses one of these names includes the header that declares it in every supported version of its library.
 
-{fmt} moved `join` from <fmt/format.h> to <fmt/ranges.h> in version 11: what leans on an older version does not compile there.
+{fmt} 11 moved `join` from <fmt/format.h> to <fmt/ranges.h>: what leans on an older version does not compile there.
 """
 import re
 

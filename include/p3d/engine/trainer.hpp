@@ -60,8 +60,10 @@ public:
   /// ranks comes back in the result (it travels with the loss).
   StepResult step(double vote = 0.0);
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
-  /// all.
+  /// all. Also looked at before each batch of evaluate() and after each token of sample(), which then end early.
   void stop_when(std::function<bool()> asked);
+  /// Whether the last evaluate() (which gave NaN) or sample() ended early; the same on all ranks.
+  bool stopped_early() const;
   /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
   double evaluate(std::int64_t batches);
   /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose

@@ -7,8 +7,8 @@
 namespace p3d::report {
 
 /// Columns of the terminal on which the standard output of this process ends up, or 0 when it is none (a file, a pipe
-/// into another program). A launcher puts a pipe, or a terminal of its own making, between its ranks and what it prints to,
-/// so its own output is looked at: on Linux, where the launcher runs on this node; elsewhere the answer is 0.
+/// into another program). A launcher puts a pipe, or a terminal of its own making, between its ranks and what it prints
+/// to, so its own output is looked at: on Linux, where the launcher runs on this node; elsewhere the answer is 0.
 int terminal_columns();
 
 /// The text with everything that would move the cursor or change the terminal, and every byte that is not UTF-8, as

@@ -1,6 +1,7 @@
 #pragma once
 // SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one
-// ends the process at once.
+// ends the process at once. Before the steps begin there is nothing to save: the first one ends the process, with the
+// exit code that says "start again".
 
 namespace p3d::run {
 
@@ -10,6 +11,8 @@ public:
   /// `speaks`: the first signal is answered on stderr, so that nobody wonders during a long step.
   explicit SignalGuard(bool speaks = false);
   ~SignalGuard();
+  /// From here on the first signal asks.
+  void steps_begin();
   SignalGuard(SignalGuard const&) = delete;
   SignalGuard& operator=(SignalGuard const&) = delete;
 };

@@ -28,7 +28,8 @@ struct Timeline {
   std::string title;                  ///< "1f1b, 4 ranks, 8 microbatches"
   std::vector<std::string>
       rank_notes;  ///< empty, or one short text per rank, at the end of its row ("waits 27 %, 1.2 GiB")
-  std::vector<std::string> caption;  ///< lines below the picture (bubble, peak memory, how it was got)
+  std::vector<std::string> caption;     ///< lines below the picture (bubble, peak memory, how it was got)
+  std::vector<std::string> rank_names;  ///< empty, or what each rank is called in a trace ("rank 6 (pp 1)")
   /// Stages per rank (chunks): with more than one, the picture tells them apart. 0: the number is read off the events.
   int stages_per_rank = 0;
 };

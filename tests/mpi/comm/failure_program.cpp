@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -115,6 +116,11 @@ void run(std::string const& name, std::string const& algorithm) {
   reduce(tp);
   reduce(tp);
   comm::set_activity(12, "2F0");
+  if (name == "yields") {  // yields that would last for ever, as on a loaded machine
+    auto yielding = comm::wait_policy();
+    yielding.yields = std::numeric_limits<int>::max();
+    comm::set_wait_policy(yielding);
+  }
   if (name == "message") {  // rank 0 receives what the last rank never sends
     if (tp.rank() == 0) tp.recv(&value, 1, comm::Type::int64, last, 0).wait();
   } else if (name == "both") {  // two groups are stuck in different places
@@ -122,7 +128,7 @@ void run(std::string const& name, std::string const& algorithm) {
     if (bad) reduce(tp);
     reduce(half);
   } else if (bad) {
-    if (name == "absent") sleep(60);
+    if (name == "absent" || name == "yields") sleep(60);
     if (name == "stopped") raise(SIGSTOP);
     if (name == "killed") raise(SIGKILL);
     if (name == "thrown") throw std::runtime_error("a fault on the last rank");

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
             "run.name", "t.toml:2:8", "1 to 100 characters", "101 characters", "shorter"},
         FaultCase{"[comm]\nbucket_mb = 1e300\n", "comm.bucket_mb", "t.toml:2:13", "(0, 1048576]", "1e+300",
                   "at most 1048576"},
-        FaultCase{"[optimizer]\nlr = 1e300\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "1e+300", "at most"},
+        FaultCase{"[optimizer]\nlr = 1e300\n", "optimizer.lr", "t.toml:2:6", "[0, 1e+30]", "1e+300", "at most"},
         FaultCase{"[run]\noutput_dir = \"\"\n", "run.output_dir", "t.toml:2:14", "not empty", "an empty string",
                   "at least one character"},
         FaultCase{"[model]\nhidden = -64\n", "model.hidden", "t.toml:2:10", "integer from 1", "-64", "1 or more"},
@@ -138,9 +138,9 @@ INSTANTIATE_TEST_SUITE_P(
         FaultCase{"[model]\nrope_theta = 0\n", "model.rope_theta", "t.toml:2:14", "(0, ", "0", "more than 0"},
         FaultCase{"[data]\nformat = \"synthetic\"\nsplit = 0.91\n", "data.split", "t.toml:3:9", "[0, 0.9]", "0.91",
                   "at most 0.9"},
-        FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "-0.001", "at least 0"},
-        FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "nan", "finite"},
-        FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", "[0, 1000000]", "inf", "finite"},
+        FaultCase{"[optimizer]\nlr = -1e-3\n", "optimizer.lr", "t.toml:2:6", "[0, 1e+30]", "-0.001", "at least 0"},
+        FaultCase{"[optimizer]\nlr = nan\n", "optimizer.lr", "t.toml:2:6", "[0, 1e+30]", "nan", "finite"},
+        FaultCase{"[optimizer]\nlr = inf\n", "optimizer.lr", "t.toml:2:6", "[0, 1e+30]", "inf", "finite"},
         FaultCase{"[optimizer]\nbeta1 = 1\n", "optimizer.beta1", "t.toml:2:9", "[0, 1)", "1", "less than 1"},
         FaultCase{"[optimizer]\nbeta2 = -0.5\n", "optimizer.beta2", "t.toml:2:9", "[0, 1)", "-0.5", "at least 0"},
         FaultCase{"[optimizer]\neps = 0\n", "optimizer.eps", "t.toml:2:7", "(0, 1]", "0", "more than 0"},
@@ -211,7 +211,7 @@ TEST(Faults, DeepNestingIsRefusedBeforeItIsParsed) {
   for (int i = 0; i < 200000; ++i) dots += "a.";
   for (std::string const& line :
        {"x = " + std::string(400000, '['), "x = " + std::string(400000, '{'), dots + "a = 1", "[" + dots + "a]",
-        "x = \"\"\"\n\\\"\"\"\"\"\n\"\"\"\"\"\n" + std::string(400000, '['), "x = {" + dots + "a = 1}"}) {
+        "x = \"\"\"\n\\\"\"\"\"\"\ny = " + std::string(400000, '['), "x = {" + dots + "a = 1}"}) {
     auto const fault = only_fault(parse_text("# [[[\ny = '[[[['\n" + line, "t.toml", "/", {}, 1));
     expect_contains(fault.where, "t.toml:");
     expect_contains(fault.expected, "nested at most 32 deep");

@@ -27,7 +27,7 @@ TEST(LrSchedule, TheLastStepHasMinLr) {
         auto const o = optimizer(schedule, warmup);
         EXPECT_NEAR(optim::learning_rate(o, steps - 1, steps), o.min_lr, 1e-18) << warmup << " of " << steps;
         EXPECT_GT(optim::learning_rate(o, steps - 2, steps), o.min_lr);
-        EXPECT_EQ(optim::learning_rate(o, warmup, steps), o.lr) << "the first step after the warm-up";
+        EXPECT_DOUBLE_EQ(optim::learning_rate(o, warmup, steps), o.lr) << "the first step after the warm-up";
       }
 }
 
@@ -51,9 +51,10 @@ TEST(LrSchedule, ClosedForms) {
 
 TEST(LrSchedule, ConstantAndShortRuns) {
   for (std::int64_t t : {0, 1, 50, 99})
-    EXPECT_EQ(optim::learning_rate(optimizer(LrSchedule::constant, 0), t, 100), 3e-3);
-  EXPECT_EQ(optim::learning_rate(optimizer(LrSchedule::cosine, 0), 0, 1), 3e-3) << "one step is the first step";
-  EXPECT_EQ(optim::learning_rate(optimizer(LrSchedule::linear, 5), 4, 5), 3e-3) << "the warm-up is the whole run";
+    EXPECT_DOUBLE_EQ(optim::learning_rate(optimizer(LrSchedule::constant, 0), t, 100), 3e-3);
+  EXPECT_DOUBLE_EQ(optim::learning_rate(optimizer(LrSchedule::cosine, 0), 0, 1), 3e-3) << "one step is the first step";
+  EXPECT_DOUBLE_EQ(optim::learning_rate(optimizer(LrSchedule::linear, 5), 4, 5), 3e-3)
+      << "the warm-up is the whole run";
   EXPECT_DOUBLE_EQ(optim::learning_rate(optimizer(LrSchedule::linear, 50), 4, 5), 3e-4) << "it outlasts the run";
 }
 

@@ -1,0 +1,167 @@
+#include <p3d/engine/memory_limits.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/comm/agree.hpp>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+namespace p3d::engine {
+
+namespace {
+
+constexpr std::int64_t mib = std::int64_t{1} << 20;
+constexpr std::int64_t blas_buffer = 128 * mib;           ///< of OpenBLAS, for each thread
+constexpr std::int64_t slack = 128 * mib;                 ///< what the libraries map until the first GEMM
+constexpr std::int64_t no_limit = std::int64_t{1} << 60;  ///< v1 writes a number near 2^63
+
+std::string human(std::int64_t bytes) { return base::human_bytes(static_cast<double>(bytes)); }
+
+/// The number at the start of a file; 0 when there is none ("max").
+std::int64_t number_in(std::string const& path) {
+  std::ifstream file(path);
+  std::string word;
+  std::int64_t number = 0;
+  if (!(file >> word)) return 0;
+  std::from_chars(word.data(), word.data() + word.size(), number);
+  return number > 0 && number < no_limit ? number : 0;
+}
+
+void take_smaller(MemoryLimit& best, std::int64_t bytes, std::string const& what) {
+  if (bytes > 0 && (best.bytes == 0 || bytes < best.bytes)) best = {bytes, what};
+}
+
+/// The limits of a group and of all above it, as far as the files are there.
+void walk(MemoryLimit& best, std::string const& mount, std::string group, char const* file) {
+  for (;;) {
+    auto const path = mount + (group == "/" ? "" : group) + "/" + file;
+    take_smaller(best, number_in(path), path);
+    if (group.empty() || group == "/") return;
+    group.resize(group.find_last_of('/'));
+  }
+}
+
+std::int64_t address_space_in_use() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages = 0;
+  file >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+/// The limit of `ulimit -v`; 0 when there is none.
+std::int64_t address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+  return limit.rlim_cur < static_cast<rlim_t>(no_limit) ? static_cast<std::int64_t>(limit.rlim_cur) : 0;
+}
+
+[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
+  throw base::Error({std::move(expected), std::move(found), std::move(where), std::move(fix)},
+                    base::ExitCode::bad_input);
+}
+
+void require_own(std::int64_t bytes) {
+  auto const limit = address_space_limit();
+  auto const used = address_space_in_use();
+  if (limit == 0 || bytes + used + blas_buffer <= limit) return;
+  refuse(
+      fmt::format("address space for the {} that a rank allocates", human(bytes)),
+      fmt::format("{}, of which {} are in use", human(limit), human(std::min(limit, used))), "ulimit -v",
+      "raise it or remove it (ulimit -v unlimited), use more ranks (parallel.tp, parallel.pp), or a smaller model or "
+      "batch.micro");
+}
+
+std::int64_t hash(std::string_view text) {
+  std::uint64_t h = 14695981039346656037U;
+  for (char const c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return static_cast<std::int64_t>(h >> 1);
+}
+
+std::string host() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+}  // namespace
+
+MemoryLimit memory_limit(std::string const& root) {
+  MemoryLimit best;
+  auto const base = root.ends_with('/') ? root.substr(0, root.size() - 1) : root;
+  std::ifstream memory(base + "/proc/meminfo");
+  for (std::string line; std::getline(memory, line);) {
+    if (!line.starts_with("MemTotal:")) continue;
+    std::istringstream words(line.substr(9));
+    std::int64_t kib = 0;
+    if (words >> kib) take_smaller(best, kib * 1024, "MemTotal");
+  }
+  std::ifstream groups(base + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "4:memory:/slurm/job_1", "0::/user.slice"
+    auto const first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    auto const controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    auto const group = line.substr(second + 1);
+    if (!group.starts_with('/')) continue;
+    if (controllers == ",,") walk(best, base + "/sys/fs/cgroup", group, "memory.max");
+    if (controllers.find(",memory,") != std::string::npos)
+      walk(best, base + "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
+  }
+  return best;
+}
+
+void require_address_space(int blas_threads) {
+  auto const limit = address_space_limit();
+  if (limit == 0) return;
+  auto const bytes = static_cast<std::size_t>(slack + blas_buffer * std::max(1, blas_threads));
+  void* const room = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room != MAP_FAILED) {
+    munmap(room, bytes);
+    return;
+  }
+  refuse(fmt::format("{} of address space for the buffers of the BLAS, beside the {} in use",
+                     human(static_cast<std::int64_t>(bytes)), human(address_space_in_use())),
+         fmt::format("a limit of {}", human(limit)), "ulimit -v", "raise it, or remove it: ulimit -v unlimited");
+}
+
+void require_memory(std::int64_t bytes, comm::Communicator& world) {
+  auto const limit = memory_limit();
+  std::array<std::int64_t, 3> const mine{hash(host()), hash(limit.what), bytes};
+  auto const ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> all(3 * ranks);
+  std::copy(mine.begin(), mine.end(), all.begin() + 3 * world.rank());
+  world.all_gather(mine.data(), all.data(), 3, comm::Type::int64).wait();
+  comm::agree(world, "take the memory that the run needs", [&] {
+    require_own(bytes);
+    if (limit.bytes == 0) return;
+    double sum = 0.0, most = 0.0;  // doubles: nothing wraps
+    int sharing = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+      if (all[3 * r] != mine[0] || all[3 * r + 1] != mine[1]) continue;
+      ++sharing;
+      sum += static_cast<double>(all[3 * r + 2]);
+      most = std::max(most, static_cast<double>(all[3 * r + 2]));
+    }
+    if (sum <= static_cast<double>(limit.bytes)) return;
+    refuse(
+        fmt::format("at most {} for all ranks of a node ({})", human(limit.bytes), limit.what),
+        fmt::format("{} for {}, {} for the largest", base::human_bytes(sum), base::counted(sharing, "rank"),
+                    base::human_bytes(most)),
+        "node " + host(),
+        "use more nodes or fewer ranks on each, raise parallel.tp or parallel.pp, lower batch.micro, or ask for more "
+        "memory (Slurm: --mem)");
+  });
+}
+
+}  // namespace p3d::engine
