@@ -2,6 +2,7 @@
 import pathlib
 import resource
 import shutil
+import signal
 import tempfile
 import time
 import unittest
@@ -42,13 +43,14 @@ class WriteErrors(unittest.TestCase):
         self.assertEqual([row[0] for row in restarts.rows(self.folder, "run")], [str(n) for n in range(1, 9)])
 
     def test_a_deleted_folder(self):
-        run = restarts.start(self.folder, 2, *KEYS, "run.steps=1000000", "checkpoint.every=1000000", "parallel.tp=2",
-                             "run.time_limit=6s")
+        run = restarts.start(self.folder, 0, *KEYS, "run.steps=1000000", "checkpoint.every=1000000")
+        self.addCleanup(lambda: (run.kill(), run.wait()))
         deadline = time.monotonic() + restarts.program.PATIENCE
         while not (self.folder / "run/metrics.csv").exists() or len(restarts.rows(self.folder, "run")) < 3:
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.02)
         shutil.rmtree(self.folder / "run")
+        run.send_signal(signal.SIGUSR1)
         code, out, err = restarts.finish(run)
         self.assertEqual(code, 75, out + err)  # stopped, not done
         self.assertIn("No such file or directory", err)

@@ -2,7 +2,10 @@
 
 #include "attention_case.hpp"
 
+#include <p3d/base/error.hpp>
+
 #include <kernels/attention_problem.hpp>
+#include <kernels/launch.hpp>
 
 namespace attention_test {
 
@@ -37,5 +40,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, PortableAttention,
                                            Case{1, 130, 3, 1, 37, 0.0}, Case{2, 7, 2, 2, 6, 0.3},
                                            Case{1, 131, 4, 2, 20, 0.2}),
                          [](auto const& info) { return info.param.name(); });
+
+TEST(Teams, MoreThanKokkosCountsAreRefused) {
+  EXPECT_EQ(kernels::team_count(2147483647), 2147483647);
+  EXPECT_THROW((void)kernels::team_count(std::int64_t{1} << 31), p3d::base::Error);
+  EXPECT_THROW((void)kernels::team_count((std::int64_t{1} << 32) + 5), p3d::base::Error);
+}
 
 }  // namespace attention_test

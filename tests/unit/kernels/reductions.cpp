@@ -5,8 +5,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
-#include <kernels/launch.hpp>
-
 #include <limits>
 
 using namespace p3d::test;
@@ -60,12 +58,6 @@ TEST(SumIntoBoth, BothGetTheSum) {
   expect_same(host(x), sum);
   expect_same(host(y), sum);
   EXPECT_THROW(kernels::sum_into_both<double>(ExecSpace(), x, matrix_of<double>(cols, rows, b)), p3d::base::Error);
-}
-
-TEST(Teams, MoreThanKokkosCountsAreRefused) {
-  EXPECT_EQ(kernels::team_count(2147483647), 2147483647);
-  EXPECT_THROW((void)kernels::team_count(std::int64_t{1} << 31), p3d::base::Error);
-  EXPECT_THROW((void)kernels::team_count((std::int64_t{1} << 32) + 5), p3d::base::Error);
 }
 
 TEST(FillNormal, EveryBlockOfAMatrixIsTheSameMatrix) {

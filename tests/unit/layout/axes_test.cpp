@@ -1,4 +1,5 @@
 #include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
 #include <p3d/layout/axes.hpp>
 
 #include <gtest/gtest.h>

@@ -107,6 +107,20 @@ TEST(Validate, slot_reused_while_live) {
   refused(program, 0, static_cast<int>(find(program.ranks[0], "0F1")), "while microbatch 0 still needs it");
 }
 
+TEST(Validate, slot_reused_before_the_weight_part) {
+  Program program = complete(one_f_one_b(1, 2));  // 0F0 0B0 0F1 0B1, one slot
+  auto& list = program.ranks[0];
+  ASSERT_EQ(program.num_slots, std::vector<int>{1});
+  std::vector<Action> const tail(list.begin() + 4, list.end());  // REDUCE and STEP
+  list.clear();
+  for (char const* text : {"0F0", "0I0", "0F1", "0W0", "0I1", "0W1"}) list.push_back(parse_action(text));
+  for (auto& a : list) a.slot = 0;
+  list.insert(list.end(), tail.begin(), tail.end());
+  refused(program, 0, 2, "while microbatch 0 still needs it");
+  std::swap(list[2], list[3]);  // 0W0 before 0F1
+  EXPECT_TRUE(validate(program).empty());
+}
+
 TEST(Validate, slot_out_of_range) {
   Program program = complete(one_f_one_b(2, 3));
   program.ranks[0][0].slot = 2;
