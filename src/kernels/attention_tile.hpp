@@ -18,8 +18,7 @@ using TileTeam = TilePolicy::member_type;
 /// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
 inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
   P3D_REQUIRE(bytes <= std::size_t{std::numeric_limits<int>::max()}, "scratch memory of a team fits 31 bits");
-  TilePolicy policy =
-      on_host ? TilePolicy(exec, team_count(teams), 1, 1) : team_policy<TilePolicy>(exec, teams, 16);
+  TilePolicy policy = on_host ? TilePolicy(exec, team_count(teams), 1, 1) : team_policy<TilePolicy>(exec, teams, 16);
   level = static_cast<int>(bytes) <= TilePolicy::scratch_size_max(0) ? 0 : 1;
   policy.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(bytes)));
   return policy;

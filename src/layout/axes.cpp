@@ -70,6 +70,7 @@ int RankGrid::first_of_group(Axis axis, int number) const {
 
 std::vector<std::vector<int>> RankGrid::groups(Axis axis) const {
   std::vector<std::vector<int>> out;
+  out.reserve(static_cast<std::size_t>(num_groups(axis)));
   for (int g = 0; g < num_groups(axis); ++g) out.push_back(group(axis, first_of_group(axis, g)));
   return out;
 }

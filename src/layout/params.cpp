@@ -148,7 +148,7 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
     P3D_REQUIRE(s.rows >= 1 && s.cols >= 1, "a parameter has at least one element: " + s.name);
     P3D_REQUIRE(!s.padded || s.split_dim == by_rows, "only rows are padded: " + s.name);
     P3D_REQUIRE(s.layer >= -1, "a parameter belongs to a layer, to the embedding side or to the head side: " + s.name);
-    auto const at = static_cast<std::size_t>(s.layer + 1), row = static_cast<std::size_t>(&s - specs_.data());
+    auto const at = static_cast<std::size_t>(s.layer) + 1, row = static_cast<std::size_t>(&s - specs_.data());
     if (rows_of_layer_.size() <= at) rows_of_layer_.resize(at + 1);
     rows_of_layer_[at].push_back(row);
     if (s.tied) tied_rows_.push_back(row);
@@ -157,7 +157,7 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
 
 std::vector<std::size_t> const& ParamTable::rows_of_layer(int layer) const {
   static std::vector<std::size_t> const none;
-  auto const at = static_cast<std::size_t>(layer + 1);
+  auto const at = static_cast<std::size_t>(layer) + 1;
   return at < rows_of_layer_.size() ? rows_of_layer_[at] : none;
 }
 

@@ -45,7 +45,7 @@ PLANTS = [
     ("third_parties", "tests/unit/planted_join.cpp", "// #include <fmt/ranges.h>\nauto j = fmt::join(v, w);\n",
      ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
-    ("format", "src/comm/planted.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
+    ("format", "src/comm/planted_format.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),

@@ -276,7 +276,7 @@ TEST(AllReduceMemory, WhenItEndsTheErrorSaysSo) {
     }
     ADD_FAILURE() << "200 regions fit";
   } catch (p3d::base::Error const& e) {
-    EXPECT_NE(e.text().found.find("no room"), std::string::npos) << e.what();
+    EXPECT_NE(e.text().found.find("used up"), std::string::npos) << e.what();
     EXPECT_NE(e.text().fix.find("/dev/shm"), std::string::npos) << e.what();
   }
   check<float>(parts.front(), Type::float32, 1001);

@@ -246,7 +246,7 @@ TEST(InputFuzz, inputs) {
     expect_sane(*result.config, *plan);
   }
   std::cout << valid << " valid, " << refused << " refused, " << unplanned << " refused when planned\n";
-  EXPECT_GT(valid, rounds() / 20);
+  EXPECT_GT(valid, rounds() / 40);
   EXPECT_GT(refused, rounds() / 4);
 }
 

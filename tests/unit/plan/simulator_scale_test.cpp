@@ -11,13 +11,13 @@
 #include <iostream>
 #include <string>
 
-TEST(Scale, stages_512_microbatches_4096_chunks_4) {
+TEST(Scale, stages_512_microbatches_1024_chunks_4) {
   p3d::base::Stopwatch watch;
-  auto const program = p3d::schedule::complete(p3d::schedule::generate("interleaved_1f1b", {512, 4096, 4}));
+  auto const program = p3d::schedule::complete(p3d::schedule::generate("interleaved_1f1b", {512, 1024, 4}));
   double const made = watch.seconds();
   auto const result = p3d::plan::simulate(program, p3d::plan::PipelineCosts::uniform(program.num_stages));
   double const simulated = watch.seconds() - made;
-  EXPECT_EQ(result.makespan, 3.0 * (4096 * 4 + 511));
+  EXPECT_EQ(result.makespan, 3.0 * (1024 * 4 + 511));
   std::size_t actions = 0;
   for (auto const& list : program.ranks) actions += list.size();
   std::string memory, line;
