@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times every all-reduce of room comm against MPI's: a CSV row for each size and algorithm, below a stamp of what was
 // measured.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the benchmark programs share: timing by rounds, CSV with a stamp, a memory-bandwidth ceiling.
 

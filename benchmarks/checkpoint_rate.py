@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How fast checkpoints are written and read by 4 ranks, against one plain process that writes (with fsync) and reads the same
 bytes on the same disk, turn by turn; how long training is held; how much memory it takes.
 

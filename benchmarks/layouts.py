@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scaling over ranks and layouts, and ranks against threads. Every configuration is started several times, in turn with the
 others, so that what disturbs the machine disturbs all; ratios are taken turn by turn."""
 import measure

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a benchmark program, keeps what it prints, and reads the CSV back."""
 import csv
 import math

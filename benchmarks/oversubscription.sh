@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Does waiting dominate when ranks outnumber cores? Step time of 16 ranks (dp=2 tp=2 pp=4) against 4 ranks (dp=1 tp=2 pp=2) with the
 # same model and global batch, in turn, three times each; prints the median step of each run and the ratio of the medians.
 #

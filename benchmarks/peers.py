@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same model, batch and cores in PyTorch and in p3d, in turn; the ratio of tokens/s pair by pair."""
 import pathlib
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small pictures as SVG, standard library only: grouped or stacked bars, lines, and points under a roofline."""
 import math
 from xml.sax.saxutils import escape

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline's bubble, measured beside predicted, and the step times of schedules as ratios in one run.
 
     benchmarks/pipeline_bubble.py [--program build/release/p3d] [--turns 7] [--steps 4] [--microbatches 8] [--micro 4]

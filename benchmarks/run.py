@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a benchmark, keeps its CSV with a stamp (git hash, compiler, Kokkos, BLAS, MPI, CPU) and draws a picture beside it.
 
     benchmarks/run.py ceilings    matrix products of the model (p3d and the raw BLAS), memory, messages; per rank, all at once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole training steps against the ceiling of their own matrix products, measured before and after each of them: what
 // disturbs the machine disturbs both, so the ratio (MFU) holds where the times do not.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # HDF5 built for MPI, C interface: target p3d_hdf5. CMake's own FindHDF5 wants the C language and takes a serial build where it
 # finds one first. Distributions keep one build for each MPI library in a folder of its own.
 if(MPI_CXX_INCLUDE_DIRS MATCHES "openmpi")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # xxHash (its CMake config is not packaged everywhere): target p3d_xxhash.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
 find_library(XXHASH_LIBRARY xxhash)

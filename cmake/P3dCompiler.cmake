@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Settings of the whole build that no consumer of p3d inherits: compiler cache, sanitizers, where the installed program looks
 # for Kokkos.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Everything p3d needs, by find_package only: nothing is downloaded. Each is looked for quietly; what is missing is reported at
 # the end of this file, all at once, with the packages to install for apt and for Spack.
 

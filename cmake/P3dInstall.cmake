@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake --install: the program, libp3d, the public headers, and a CMake config so that another project can say
 # find_package(p3d) and link p3d::p3d.
 include(CMakePackageConfigHelpers)

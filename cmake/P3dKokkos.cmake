@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds Kokkos and Kokkos-Kernels from 3.4 to 5.x and makes the targets p3d_kokkos and p3d_kokkoskernels of them.
 # Used by p3d's own build and, installed beside p3dConfig.cmake, by whoever links p3d.
 #

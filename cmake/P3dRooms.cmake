@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A room is a folder of src/ with public headers in include/p3d/<room>. Its sources are compiled once, into objects that go
 # into libp3d and into a static archive p3d_<room>, which with the archives of the rooms it uses is all that its tests link:
 # a room that leans on something it may not use does not link there.

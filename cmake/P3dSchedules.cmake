@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The list of pipeline schedules, one for every src/schedule/generators/x.cpp, as a macro in a generated header that the rooms
 # schedule and config read: P3D_GENERATORS is P3D_GENERATOR(x) for every x. (A -D with parentheses does not survive every
 # compiler wrapper.)

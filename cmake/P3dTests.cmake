@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n] [ARGS ...])
 #
 # Without RANKS: one GoogleTest program, one ctest entry, no MPI launcher.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The version stamp: git hash (when built from a checkout) and what p3d was built with, in one generated header. It is
 # looked at in every build, and rewritten only when it changed; one small source file includes it.
 set(P3D_COMPILER "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")

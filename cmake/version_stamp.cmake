@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Run as a script by P3dVersion.cmake: writes OUT from IN with the git hash of SOURCE_DIR.
 set(P3D_GIT_HASH "unknown")
 if(EXISTS ${SOURCE_DIR}/.git)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the L2 norm of every array of a p3d checkpoint, without p3d.   usage: read_checkpoint.py FILE"""
 import sys
 import h5py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the scripts here: where things are, how they speak, how much of the machine they take.
 # shellcheck shell=bash
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not root;
 # does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
 #

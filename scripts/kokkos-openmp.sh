@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds Kokkos and Kokkos-Kernels with OpenMP into build/kokkos-openmp, from the distribution's own source package of
 # Trilinos, which holds both (the distribution's binary packages have the Serial backend only). Needs no root: the
 # machine's own package sources are read with their source half switched on, in a folder of ours.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds p3d and runs all its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
 #   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change: lint, Slurm,

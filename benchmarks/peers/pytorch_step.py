@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the single-process peer of p3d.
 
     pytorch_step.py input.toml [--threads 4] [--precision fp32] [--compile] [--steps 10] [--warmup 3] [--set model.layers=2]

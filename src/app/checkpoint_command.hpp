@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // p3d checkpoint ls|show|verify|diff|prune: one process, no MPI, no Kokkos.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // p3d: parse, validate, mesh, model, run, finish.
 
 #include "command_line.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // p3d schedule show|check|simulate|compare: the pipeline's schedule without running it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "start.hpp"
 
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // p3d generate and p3d eval: a trained model at work, on any layout.
 

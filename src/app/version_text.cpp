@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "version_text.hpp"
 
 #include <p3d/base/version.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/all_reduce.hpp>
 
 namespace p3d::base {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host memory for messages of views that MPI is not given: pinned where there is a GPU, and kept for the next message,
 // because pinning takes longer than most messages.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory or MPI
 // can, in a host copy that the request keeps alive otherwise.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the ranks must agree on before anything else: how many they are, and what they were asked to do.
 

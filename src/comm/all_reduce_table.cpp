@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // comm.allreduce = "auto" where the order of summation may depend on time: the quickest of a few trials.
 
 #include <p3d/base/timer.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a prepared communicator has: its engines, and which of them takes a buffer of a given length.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A bell for each rank of this node, in the memory they share: who waits sleeps on its own, who has news for others
 // rings theirs. Where there is none (no shared memory, no Linux), a sleep lasts its full time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The watch over calls that block inside a library.
 
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An engine carries out p3d's own all-reduces of one communicator, first come first served, in small steps that never
 // block. Nothing runs in the background: whoever tests or waits for any operation of this process moves all engines on,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MPI_Finalize, where it can be trusted and where it cannot.
 //
 // MPICH before 4.2, over UCX: a rank asks its peers for a last answer when it disconnects from them, but they answer

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the MPI library at hand. MPICH, Open MPI and their descendants offer functions for that, but under different
 // names and in different headers, or in none: they are looked up by name in the running program.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the sources of this room share: the record behind a Communicator, the one behind a Request, checked MPI calls.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // All-reduces that are carried out by messages, or by MPI's own all-reduce.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "message_steps.hpp"
 
 namespace p3d::comm::detail {

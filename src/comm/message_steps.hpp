@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // All-reduce algorithms as data: what one rank sends and receives, step by step. Plain integers; no MPI.
 

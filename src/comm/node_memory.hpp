@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memory that all ranks of this node read and write: one MPI shared-memory window for the life of the process, out of
 // which the communicators get their regions. (A window for each communicator would cost about ten blocking collectives

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operations of a Communicator. Each starts one non-blocking MPI call, or several when the count asks for it.
 #include <p3d/base/error.hpp>
 #include <p3d/comm/large_count.hpp>

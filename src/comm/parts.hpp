@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Long operations go in parts. The MPI-4 large-count calls are no way out yet: MPICH 4.0.2, which distributions ship,
 // fails in MPI_Ibcast_c beyond 2^31 bytes ("Invalid communicator"), and an MPI-3 library has none. Parts of at most 1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // All-reduce through memory that the ranks of a node share; between nodes, each part through another engine.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The watchdog's channel: ranks inside a wait answer "who is where" on a communicator of their own.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The complete input as text, and its hash.
 
 #include "config/keys.hpp"

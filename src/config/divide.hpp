@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Numbers near a number that divide or are divisible: the "set it to 96 or 108" of a fix.
 

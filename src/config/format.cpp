@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults as text for people.
 
 #include <p3d/config/parse.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What was written, before it means anything: the file and the overrides as entries, each with its place.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The table of all keys: the one place that knows a key's section, name, type, range, default, help and member.
 // Parsing, the search for unknown keys, the canonical dump and the help all read it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The largest values of each kind. They are far beyond any run, and small enough that products of sizes (parameters of
 // all layers, ranks of the mesh, sequences of a step) stay within 64 bits.

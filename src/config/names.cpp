@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enum values by the names they have in the input.
 
 #include <p3d/config/config.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How deep a TOML text nests, before it is parsed: the parser (and what it builds) goes down one call per level.
 

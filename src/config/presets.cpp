@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the published code), GPT-3 (Brown
 // et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible by its 40 heads), Llama 2
 // (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From the values that were written to the complete, checked Config: first what follows from other keys, then the rules
 // between keys.

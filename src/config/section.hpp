@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Adds the keys of one section to the table: each function here pairs a type of value with a member of the section's
 // struct.

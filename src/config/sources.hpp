@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Where each key's value came from, so that rules between keys can name places and keep quiet about values that could
 // not be read.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The TOML library under the one name it has in each of its versions, and how we write TOML ourselves.
 

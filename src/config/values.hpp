@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One TOML value to one C++ value: type and range, or a statement of what is wrong with it.
 

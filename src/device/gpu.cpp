@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which GPU this rank computes on. Kokkos has no portable name for a GPU's properties: each backend's own is tried, and
 // this is the only file that names them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/device/guard.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/engine/phases.hpp>
 
 #include <fmt/format.h>

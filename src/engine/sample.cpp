@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text from the model: the tail of what there is so far is run forward, and the next token is drawn from the last
 // logits.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of a stretch of tokens.
 
 #include "trainer_state.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trainer's state as parts of global arrays.
 
 #include "trainer_state.hpp"

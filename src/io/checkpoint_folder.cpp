@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/io/checkpoint_folder.hpp>
 
 #include "posix_file.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The checksum of a checkpoint's arrays and of its seal (checkpoint.hpp says how it is made).
 

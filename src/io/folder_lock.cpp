@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/io/folder_lock.hpp>
 
 #include "failure.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "hdf5_objects.hpp"
 
 #include "seal.hpp"

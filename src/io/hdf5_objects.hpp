@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parts of an HDF5 file that p3d's checkpoints are made of, read without the HDF5 library: superblock 0, groups
 // with symbol tables, object headers of version 1, and in these dataspaces, types, contiguous layouts and attributes

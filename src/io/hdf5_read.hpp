@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one door through which p3d reads HDF5 (lint rule `doors`): objects of a checkpoint by name, each checked for
 // links, rank, size, type and storage before anything of it is used.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The description of the file inside the file (attribute `layout` of the root group).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checksum.hpp"
 #include "posix_file.hpp"
 #include "slices.hpp"

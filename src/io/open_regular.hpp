@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Opening what must be a regular file: a FIFO would wait for a writer, a device has no end.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Reading and writing at given places of a file, without a shared position: any number of ranks and threads at once.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading everything of a checkpoint but its numbers.
 
 #include "hdf5_read.hpp"

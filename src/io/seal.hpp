@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The seal in a checkpoint's user block (checkpoint.hpp). Text, so that `head` shows it:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Who reads or writes which rows of a part, and in which pieces.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing and reading back a rank's share of a checkpoint.
 
 #include "checksum.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention as a portable kernel, and the choice between it and the form for the host (attention_blas.cpp).
 
 #include "attention_problem.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on the host. The products of a tile go to the BLAS, which reads queries, keys and values where they lie;
 // between them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the
 // diagonal is cut into strips of queries that each end at their own last key, so at most half a strip of keys per query

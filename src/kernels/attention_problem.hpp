@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What both forms of attention share: where one head of one sample lies in the matrices, and its dropout factors.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Work on one tile of attention scores by one team. On the host a team is one thread and vector instructions run along
 // the columns of the tile; elsewhere threads take rows and vector lanes take columns.

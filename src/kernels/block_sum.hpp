@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Sums over all elements that do not depend on the number of threads: fixed blocks, added in order.
 

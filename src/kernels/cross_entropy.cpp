@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/cross_entropy.hpp>
 
 #include "block_sum.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/embedding.hpp>
 
 #include "launch.hpp"

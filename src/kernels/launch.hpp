@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How kernels are spread over cores or device threads. Every result element is computed by one thread, in an order that
 // depends on the sizes alone: results do not depend on the number of threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Numbers inside kernels: which type sums are kept in, and an exponential that compilers can vectorise.
 

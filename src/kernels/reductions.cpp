@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
 #include "block_sum.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions,
 // for the number of threads and its version, are looked up by name in the running program.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/linalg/gemm.hpp>
 
 #include <p3d/base/error.hpp>

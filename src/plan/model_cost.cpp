@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/plan/model_cost.hpp>
 
 #include <p3d/config/config.hpp>

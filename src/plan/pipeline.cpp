@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The schedule of a configuration.
 
 #include <p3d/plan/pipeline.hpp>

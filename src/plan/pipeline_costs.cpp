@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Costs of the stages, from the model or from a table.
 
 #include <p3d/plan/pipeline.hpp>

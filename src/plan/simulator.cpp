@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Times instead of the validator's counts. Every wait is for something whose time follows from what both ends have
 // done, so each rank may run until it needs a time that is not known yet, and the order in which ranks run changes
 // nothing.

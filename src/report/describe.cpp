@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of `p3d --check` and of a run's start.
 
 #include <p3d/report/describe.hpp>

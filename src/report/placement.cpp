@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/report/placement.hpp>
 
 #include <p3d/base/log.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks are in each other's way. Ranks whose cores lie inside a set of cores must not have more threads than the
 // set has cores; that is checked for each rank's set, for unions of two that overlap, and for the whole host.
 

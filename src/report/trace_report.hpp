@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What recorded steps say: costs, bubble, and the same step simulated with these costs. Pure.
 

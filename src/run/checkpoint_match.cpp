@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a checkpoint is called and how it is compared with a run.
 
 #include <p3d/run/checkpoint.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a run starts.
 
 #include <p3d/run/checkpoint.hpp>

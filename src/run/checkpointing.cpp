@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When checkpoints are written.
 
 #include <p3d/run/checkpoint.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // comm.gpu_aware: whether MPI is given the addresses of GPU memory.
 

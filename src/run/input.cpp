@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/run/input.hpp>
 
 #include <p3d/base/error.hpp>

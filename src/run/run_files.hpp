@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The files of a run: resolved.toml and metrics.csv in run.output_dir.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "building_block.hpp"
 
 #include "generators/common.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Schedules with two stages per rank in a V, made by repeating a building block (arXiv 2405.15362, section 3): every
 // microbatch goes through the same pattern, six time units after the one before. How far neighbouring ranks are apart

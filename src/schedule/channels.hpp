@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The message channels of a program. MPI matches messages of one (source rank, destination rank, kind) in the order in
 // which both sides post them, whatever stage they belong to.

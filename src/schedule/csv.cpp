@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One row per rank, as PyTorch writes schedules: cells "2F0", "1I3", "0W3", in order; empty cells are steps without
 // work.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs without backwards, from the program of a step.
 
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The message pass: sends directly after the action that makes the data, receives ahead of their use.
 
 #include "channels.hpp"

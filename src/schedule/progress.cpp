@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The validator's second half: runs the program with counters in place of data. Every wait of the executor is for a
 // count that only grows (sends started, receives posted), so the outcome does not depend on which rank runs first and
 // each rank may run until it blocks: each action is tried once, and once more each time what it waits for has happened.

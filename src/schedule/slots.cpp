@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The slot pass: activation slots by liveness, so that the peak of the activation memory is read off the program.
 
 #include "channels.hpp"

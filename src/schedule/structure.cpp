@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The validator's first half: what can be seen without running.
 
 #include "channels.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Timelines as pictures. Lightness falls in the order wait, forward, input part, backward, weight part, other, and each
 // has a pattern or a letter of its own, so that a black-and-white print says the same as the colours.
 

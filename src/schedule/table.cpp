@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rank x step table.
 
 #include "channels.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a timeline says in numbers, and its Chrome trace form.
 
 #include "timeline_rows.hpp"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that die or stop, and numbers that are none: bounded time, a report, and nobody left."""
 import os
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run prints and writes, on a terminal and into a file, and how it repeats itself."""
 import os
 import pty

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad command lines and bad inputs: everything that is wrong at once, printed once, exit code 2, nothing started."""
 import re
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is refused before anything starts: ranks with different words, processes that their MPI does not connect."""
 import os
 import subprocess

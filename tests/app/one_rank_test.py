@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An error that one rank sees and the others do not: its cause is printed, once, all ranks leave with its exit code,
 and nobody waits for a timeout. Each rank starts in a folder of its own, so that /proc/self/cwd/NAME is another file on
 each."""

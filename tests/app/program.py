@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts p3d on some ranks, watches its processes, and keeps what it printed."""
 import csv
 import os

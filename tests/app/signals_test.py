@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGINT and SIGTERM: the step ends, the history is complete, exit code 75; a second signal ends the run at once."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """run.trace: what it writes, and that its times can be true."""
 import json
 import re

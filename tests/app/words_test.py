@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Command lines that are wrong, numbers that are none, text that a model cannot write, and output that gets nowhere:
 the four parts of an error, once, and exit code 2 (1 where something failed)."""
 import math

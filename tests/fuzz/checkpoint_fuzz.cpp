@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads damaged and hostile checkpoints with everything that reads checkpoints. Each file must be refused with the
 // file, and where the change has a name the attribute or dataset, or else must read like any good one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Damaged and hostile checkpoints, made from a good one. Each is a function of (seed, number) alone.
 

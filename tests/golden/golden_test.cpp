@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // p3d against the independent implementation (make_reference.py): losses and gradient norms of ten steps, every
 // parameter's gradient of the first step, and every parameter's norm after the last, in fp64, at whatever number of
 // ranks this runs on.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The golden inputs as p3d itself understands them: accepted without a fault, with the same parameter table and the
 // same places in the data as the independent implementation. When this fails, look here before looking at losses.
 #include "reference.hpp"

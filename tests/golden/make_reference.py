@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the golden values of p3d: losses, gradient norms and gradients of two tiny models, in fp64.
 
     make_reference.py            write <case>.reference.txt and <case>.gradients.bin for every case

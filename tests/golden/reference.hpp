@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Golden values made by an independent implementation: reads what make_reference.py writes (the format is described at
 // the top of that script).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two model families of the reference in PyTorch, fp64; gradients come from autograd alone.
 
 Shares no code with p3d. Parameters are a dict name -> tensor in the order of the global parameter table: embedding, layers

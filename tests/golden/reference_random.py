@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers and data order of the reference, from their written definitions, in plain Python integers.
 
 Shares no code with p3d. Definitions: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3), FNV-1a,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The committed golden files: whole, consistent with themselves, with the text they were made from, and with p3d's own
 // random numbers. The comparison with a training run is golden_test.cpp.
 #include "reference.hpp"

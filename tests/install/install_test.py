@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs a build of p3d, builds a small outside project that links p3d::p3d against it, and lets that train three steps: with
 the losses of the installed program, on one rank and on two (run by ctest, see CMakeLists.txt here)."""
 import argparse

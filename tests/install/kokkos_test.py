@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """P3dKokkos.cmake takes the right targets from each kind of Kokkos, and CMake has nothing to warn about.
 
 The three kinds are likenesses: config files of a few lines with the targets and variables of the real ones."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CMake names everything that is missing at once, with the packages of apt and Spack (hides three things from it)."""
 import argparse
 import subprocess

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Evaluation under every schedule with every number of microbatches up to 3 pp, for pp = 2 to 8, with messages of 2, 15 and 48 KiB
 # (below and above what MPI sends eagerly), against one rank.
 #

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same tiny model under every layout against one rank. Rank 0 trains the reference alone, then all ranks train each
 // layout; every step's loss must agree.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares two builds of p3d bit by bit: trains 20 steps in 12 layouts with each and compares the hashes of all weights
 and moments. For a change that must not touch a number.
 

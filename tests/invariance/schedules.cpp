@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every schedule, with every number of microbatches from pp - 1 to 4 pp, against one rank. Rank 0 trains the reference
 // for each global batch alone, then all ranks train with each schedule; every step's loss must agree. Too few
 // microbatches for a schedule must be refused, with the smallest number that works; and the arena's peak must be what

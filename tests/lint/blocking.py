@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every MPI call that can wait for another rank goes through the one door, comm::blocking, which names it: a rank that
 stops inside is reported in bounded time. What is not known to be local or non-blocking counts as blocking."""
 import re

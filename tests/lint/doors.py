@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Doors: a call that needs checks before it stands in one file only, and everything else goes through that file."""
 import re
 

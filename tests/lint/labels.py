@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every kernel, View allocation, fence and region in src/ and include/ carries a label "p3d::<its room>::...", so that any
 Kokkos tool shows where the time goes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files stay short: none over 600 lines, nine in ten under 400."""
 import source_tree
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads every #include of include/ and src/ and fails when a room reaches outside its row of rooms.txt.
 
 Also: a header of another room that is private (in src/), a third party that the room may not use, a room missing from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the lint rules share: the files of the project, C++ text without comments, calls and their arguments."""
 import argparse
 import pathlib

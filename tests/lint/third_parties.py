@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file that uses one of these names includes the header that declares it in every supported version of its library.
 
 {fmt} 11 moved `join` from <fmt/format.h> to <fmt/ranges.h>: what leans on an older version does not compile there.

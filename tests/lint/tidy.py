@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang-tidy with the .clang-tidy at the root finds nothing in the given rooms.
 
 usage: python3 tests/lint/tidy.py --build build/release [room ...]     (all rooms: minutes; ctest runs a few)

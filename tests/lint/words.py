@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words that must not appear: addresses to download from in anything that runs, and vendors' names in portable sources."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plants violations in a copy of the sources; every lint rule must find each of its own, and name the place.
 
 A message counts only when it is not there without the plant, so this test means something even in a tree that is not clean.
@@ -46,6 +47,8 @@ PLANTS = [
      ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
     ("format", "src/comm/planted_format.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
+    ("licence", "src/base/planted_licence.cpp", "int f();\n", ":1: the first line says"),
+    ("licence", "scripts/planted_licence.sh", "#!/bin/sh\necho\n", ":1: the first line says"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """must_fail.py passes for the failure that is meant and for no other: success, another code, other words, a crash."""
 import pathlib
 import subprocess

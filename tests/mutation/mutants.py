@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of run.py: lines of p3d with a realistic mistake in each, and the tests that must notice.
 
 A mutant is (file below src/, text, what it becomes, ctest names separated by spaces). The text stands exactly once in

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A mutation run: breaks one chosen line of p3d after the other (mutants.py), builds, and runs the nearest tests, which
 must fail. Works on a copy of the tree in a folder of its own, never on the checkout.
 

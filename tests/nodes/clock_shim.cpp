@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded: the time of day is P3D_NODES_CLOCK seconds ahead on host P3D_NODES_CLOCK_HOST. (Namespaces shift the other
 // clocks.)
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host whose clocks are 40 s ahead of the other's."""
 import json
 import os

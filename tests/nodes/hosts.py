@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several hosts on one machine, each with namespaces of its own: network, host name, System V and POSIX shared memory,
 processes, mounts (its own /dev/shm and, if asked for, folders) and clocks. They hang on a bridge in one more network
 namespace, where mpiexec runs, so that MPI sees several hosts and talks TCP between them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cut link between two hosts: the run says who does not answer, and leaves nobody behind."""
 import time
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs p3d on several hosts (hosts.py) and reads what it leaves."""
 import csv
 import os

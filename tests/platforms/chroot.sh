@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the scripts here: a small Debian in a folder, with packages of its own. Needs root and debootstrap.
 # shellcheck shell=bash
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds p3d with Debian 12's Open MPI 4.1, in a folder of its own below build/platforms, and runs the tests that
 # start ranks. Needs root (for chroot and mounts) and debootstrap.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a new user of another Debian or Ubuntu does: in a bare system of its own below build/platforms, clones this
 # checkout's HEAD and runs scripts/quickstart.sh there. With --tests it then builds the tests, warnings being errors,
 # and runs those of the kernels and of the reference models. Needs root (for chroot and mounts) and debootstrap.

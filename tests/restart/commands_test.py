@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """p3d checkpoint, generate and eval on the checkpoints of a small run; what a run refuses to resume."""
 import math
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flips single bytes of a checkpoint and cuts it short: every change is found and named, without a crash or a hang, and a run
 that is to resume from it refuses or takes an older one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands between a program and the C library (LD_PRELOAD) and does what a disk or a kill would do, at a chosen call.
 //
 //   P3D_SHIM="ACTION:CALL:PART:N;..."    at the N-th CALL on a file whose path contains PART (from 1; 0: at every one)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file system that freezes: the run says which call on which file hangs, and ends with exit code 3 within
 comm.timeout_s and a little. The library in P3D_FILE_SHIM lets the call wait for ever."""
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/read_checkpoint.py, which knows h5py and nothing of p3d, finds the norms that p3d prints; input and table are readable."""
 import pathlib
 import re

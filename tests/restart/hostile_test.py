@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command refuses checkpoints that were made to hurt: exit code 2, the array or attribute named, on one rank and
 several. The fuzzer (tests/fuzz) does the same with thousands of files, below the commands."""
 import os

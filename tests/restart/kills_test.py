@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills a run at chosen calls on its files and starts it again, until it ends: no valid checkpoint is ever lost, no
 damaged one has a final name, and metrics.csv has the row of every step once, with the bits of a run that nothing
 disturbed.

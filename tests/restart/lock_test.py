@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run at a time in a folder: a second one is refused, and the lock of a run that was killed is no hindrance."""
 import os
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile checkpoints, each with a seal whose hashes are right: what a reader sees behind the seal is not what
 p3d writes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """30 steps in one go against 15 + checkpoint + 15, from every layout to every layout.
 
 usage: pairs.py [--precision fp64|fp32] [FROM:TO ...]     without pairs: all of them (about 170 runs)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the restart tests share: an input that many layouts can run, those layouts, and runs that stop half way."""
 import csv
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stops a run (signals, run.time_limit, the end of a Slurm job): a checkpoint, exit code 75, and going on from there gives
 the losses of a run that was never stopped."""
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills runs with SIGKILL at random moments, half of them inside the writing of a checkpoint, and starts them again: no valid
 checkpoint is ever lost, no damaged one loaded, and the losses go on, to the last bit, as in a run that nothing disturbed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that begin with a file (checkpoint.resume=FILE): stopped, the same command goes on from their own newest
 checkpoint."""
 import pathlib

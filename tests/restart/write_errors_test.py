@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that cannot be written while a run goes on: the error is told once, and what can be saved is saved."""
 import pathlib
 import resource

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One node's Slurm, with its own munge, in a folder of its own; gone with the `with` block, and with the process if that dies."""
 import ctypes
 import getpass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recipes of inputs/slurm without a Slurm: every key they give p3d is documented, and the input each names as its example is
 valid for the ranks that it asks for."""
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """p3d under a real Slurm: srun with 4 and 8 ranks, the recipes of inputs/slurm, one of them through its time limit and the queue
 to the end, scancel, a task that dies.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks spack/ without Spack: the recipe and the environments are read, and every name, version and variant that they use is
 looked up in the public package repository where a checkout of it is at hand (--packages, or P3D_SPACK_PACKAGES).
 

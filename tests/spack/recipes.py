@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads Spack recipes without Spack: runs package.py with directives that only take notes.
 
 What a recipe says is the list of its versions, variants, dependencies and conflicts, each with its conditions. That is enough

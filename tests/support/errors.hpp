@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A negative test matches the message: any error would do otherwise, also one of the test's own making.
 

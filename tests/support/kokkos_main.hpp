@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // main() of a test program that uses Kokkos but not MPI. Include it in exactly one source file of the program.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // main() of a test program with MPI and Kokkos; see mpi_main.hpp. Include this one alone, in one source file.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // main() of an MPI test program: include this in one source file of a test that is registered with RANKS, and link
 // p3d_comm. (mpi_kokkos_main.hpp starts Kokkos as well.)

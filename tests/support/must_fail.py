@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """must_fail.py CODE WORDS COMMAND...: passes when COMMAND ends with exit code CODE and prints something like WORDS (a
 regular expression, . matches line ends). A crash, a hang or another error is not the failure that is meant."""
 import re

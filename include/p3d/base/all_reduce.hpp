@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The names of the all-reduce algorithms: the input's, which rooms config and comm share. comm/all_reduce.hpp says what
 // they do.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Errors that say what was expected, what was found, where, and what to do next.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Log lines to stdout (information) and stderr (warnings, errors), from the root rank or from every rank.
 

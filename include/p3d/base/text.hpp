@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small pieces of text: nearest known word, counts and sizes that people can read.
 

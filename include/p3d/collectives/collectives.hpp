@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
 // non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or

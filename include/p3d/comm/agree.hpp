@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Errors that only some ranks see: told by those that have them, known to all.
 //

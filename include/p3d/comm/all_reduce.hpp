@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // How a communicator reduces: by the MPI library, or by one of p3d's own algorithms over messages or shared memory.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // MPI in RAII: environment, communicator, request. No Kokkos: buffers are raw host (or GPU-aware) pointers with counts.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What MPI knows of GPUs. The only part of room comm that names vendors is its source file.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What the launcher says of this process, in environment variables: known before MPI starts.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The Cartesian mesh: one MPI_Cart_create, then MPI_Cart_sub for every group that reductions need, all up front.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The policy of the one function that waits (Request::wait ends there), and the watchdog's report.
 //

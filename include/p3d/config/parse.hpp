@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From a TOML file and command-line overrides to a Config, or to the complete list of what is wrong.
 

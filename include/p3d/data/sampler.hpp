@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which tokens a sample is made of: a pure function of (seed, global sample number). Nothing depends on ranks, so every
 // layout reads the same data, and a run goes on anywhere from its sample number alone.

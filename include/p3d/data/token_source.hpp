@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Where tokens come from: text files read as bytes, or a synthetic stream that is computed and not stored. A source is
 // a read-only array of tokens; which of them are trained on, and in which order, is the sampler's business.

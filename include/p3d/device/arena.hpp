@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One allocation, handed out in pieces: no allocation happens in the step loop.
 

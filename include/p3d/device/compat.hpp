@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Every difference between Kokkos 3.4 and 5.x that p3d meets, in one place.
 

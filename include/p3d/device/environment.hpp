@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Kokkos for the lifetime of a program, with a sensible number of threads and one GPU per rank.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host and device memory kept apart where they are one. In builds with the address sanitizer and a host backend, the
 // memory that kernels work on is poisoned while no kernel and no copy runs: host code that touches it, which on a GPU

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Large arrays: where the system has two sizes of pages, they want the larger one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Views, execution space and labels. Everything p3d computes on is row-major (LayoutRight) in the memory of the default
 // execution space. Kernels take unmanaged views: the arena owns the memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The executor: one switch over the actions of this rank's list. It moves activations and gradients between stages and
 // calls the stages; it knows no schedule and makes no exception for the first or the last stage.

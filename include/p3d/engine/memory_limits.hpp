@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What may be allocated here: the limits of the process, of its job and of its node, known before anything is taken.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Real times of this rank's actions (run.trace): the executor fills it, trace.hpp makes pictures of it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule.
 // Pure: `p3d --check` makes it for any number of ranks.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One rank's part of a training run as an object: mesh, stages, optimizer; one call is one step. The loop around it,
 // with its files and log lines, is run.hpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checkpoints: one HDF5 file of global arrays. Nothing in it depends on the layout that wrote it.
 //

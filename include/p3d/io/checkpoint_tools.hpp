@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What one process can find out about checkpoint files, with a buffer of a few MiB.
 

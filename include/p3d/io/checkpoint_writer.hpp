@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Writes checkpoints, in the foreground or while training goes on.
 //

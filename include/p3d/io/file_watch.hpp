@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // File operations that never return (a frozen file system, a dead server) are reported and end the run.
 

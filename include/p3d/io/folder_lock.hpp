@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One run at a time in a folder, also where a run was killed and could not tidy up.
 

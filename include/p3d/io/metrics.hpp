@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The history of a run as one CSV file: output_dir/metrics.csv, one row per step, written by the root rank.
 

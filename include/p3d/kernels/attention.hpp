@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Causal self-attention with grouped queries (Ainslie et al., arXiv 2305.13245), tiled over queries with the row's
 // log-sum-exp saved for the backward pass (Dao et al., arXiv 2205.14135): memory grows linearly in the sequence length.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What all kernels share: views, the dropout description, and whether a result overwrites or adds.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rank-local parts of the cross entropy over a vocabulary shard. logits: [rows, local vocabulary]; columns from
 // `valid_cols` on are padding and take no part. targets: [rows], global token numbers; -1: the row does not count.

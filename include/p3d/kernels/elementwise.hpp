@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Bias, activations, residual with dropout, fills and reductions. Rank-local.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Token and position embedding, rank-local part of a vocabulary shard. tokens: [rows] (values are checked when data is
 // read); weight: [local vocabulary, hidden]; positions: [seq_len, hidden]; out: [rows, hidden].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Layer normalisation (Ba, Kiros, Hinton, arXiv 1607.06450) and RMS normalisation (Zhang, Sennrich, arXiv 1910.07467).
 // Rank-local; forward beside backward. x, y, dy, dx: [rows, hidden]; weight, bias and gradients: [hidden]; mean, rstd:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rotary position embedding (Su et al., arXiv 2104.09864), in the half-split convention of Llama in Hugging Face form:
 // dimension i pairs with i + head_dim / 2, angle = position * theta^(-2 i / head_dim).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Axes of the mesh, coordinates, and the map between ranks and coordinates. Pure integers: works for any number of
 // ranks.

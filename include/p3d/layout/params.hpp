@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parameter table: every parameter of the model declared once. The local view, initial values, gradient reduction,
 // memory and (later) checkpoints all follow from a row of it.

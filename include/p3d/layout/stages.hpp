@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Which layers a pipeline stage holds, and which pipeline rank a stage lives on.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The BLAS library of this process: its threads and its version. No Kokkos.
 

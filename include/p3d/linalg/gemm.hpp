@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Matrix products: the BLAS on the host, elsewhere Kokkos-Kernels (which calls the vendor's library).
 

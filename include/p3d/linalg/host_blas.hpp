@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The BLAS on plain host memory, for kernels that run on the host and make their own threads.
 

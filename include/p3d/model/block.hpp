@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One transformer layer, pre-norm (GPT-2, Llama): x_mid = x + attention(norm1(x)); y = x_mid + mlp(norm2(x_mid)).
 // Forward and backward are written out; what backward needs is saved in BlockActivations, one set per slot.

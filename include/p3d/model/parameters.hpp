@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The parameters of one stage on one rank: values and gradients in two flat buffers, seen as matrices by name.
 

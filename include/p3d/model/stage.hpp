@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One pipeline stage on one rank: its layers, what is special about the first and the last stage (embedding; final
 // norm, head and loss), and its activation slots. The stage knows nothing of schedules or of other stages.

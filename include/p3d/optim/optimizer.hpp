@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The optimizer of one stage on one rank: moments in flat buffers beside the parameters.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Gradient reduction in buckets while the backward pass still runs, and the global gradient norm.
 

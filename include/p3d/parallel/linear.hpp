@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tensor-parallel linear layers (Shoeybi et al., arXiv 1909.08053, section 3): the one place where their GEMMs meet
 // their reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases add to what

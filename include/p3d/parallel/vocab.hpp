@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Vocabulary-parallel embedding and cross entropy (arXiv 1909.08053, section 3): each rank of the tp group holds a
 // block of vocabulary rows; the logits are never gathered. Padding rows (the vocabulary rounded up to a multiple of tp)

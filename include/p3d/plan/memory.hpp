@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memory of a rank, before the run. Weights, gradients and moments follow from the parameter table; activations and
 // workspace are counted by the rooms that allocate them and handed in.

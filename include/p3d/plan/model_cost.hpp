@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // What a model costs: parameters and floating-point operations. Pure arithmetic on the configuration.
 //

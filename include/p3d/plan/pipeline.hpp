@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // From a configuration to the schedule that its pipeline runs, and to what that will cost.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A step's time before it runs: a pipeline program under the executor's rules, with a cost for every action. What the
 // rules are says schedule::Execution; the same program, with counts in place of times, is what the validator proves.

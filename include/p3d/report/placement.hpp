@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Where the ranks run: host, cores, threads, GPU. What two ranks want at once is found here and said with the fix,
 // because it costs more speed than anything in an input file, and shows nowhere else.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The terminal that a person may be sitting at, and text that is safe to show there.
 

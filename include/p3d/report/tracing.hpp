@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // run.trace: the real times of every action on every rank, as files and as a line of the summary.
 

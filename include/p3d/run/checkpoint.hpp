@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Checkpoints of a training run: what a trainer's state is called in the file, when one is written, where a run starts.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A whole training run: what is printed at the start, the step loop, evaluation, files, the summary.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one
 // ends the process at once. Before the steps begin there is nothing to save: the first one ends the process, with the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A pipeline schedule as data: one list of actions per pipeline rank. Generators write the compute; passes add the
 // slots, the messages and the reductions; the executor, the validator, the simulator and the printers all read the same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Small questions about actions and programs that the executor, the validator, the simulator and the printers share.
 

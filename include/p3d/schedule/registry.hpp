@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Schedule generators by name, as the input file names them (pipeline.schedule).
 

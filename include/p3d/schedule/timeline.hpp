@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // When each action of a program ran (measured) or would run (simulated), and the pictures of it. The simulator and the
 // executor's recorder both fill this form, so a prediction and a measurement are drawn by the same function.

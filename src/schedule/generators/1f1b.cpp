@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One-forward-one-backward (PipeDream-Flush; arXiv 2104.04473, figure 4, top).
 
 #include "common.hpp"

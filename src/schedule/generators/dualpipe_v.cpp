@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DualPipeV: the half of DualPipe (arXiv 2412.19437, figure 5) that needs no second copy of the weights: two stages per
 // rank in a V, backward split only where a rank would wait. In the steady state every forward of one stage is next to a
 // backward of the other, where a compute-communication overlap within the pair could be built. Keeps 2p + 1 activations

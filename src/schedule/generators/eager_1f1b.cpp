@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager 1F1B (arXiv 2211.05322): 1F1B with about twice the warm-up, so that every stage has a spare microbatch while a
 // message goes to the next stage and its gradient comes back. Without communication cost it takes as long as 1F1B.
 

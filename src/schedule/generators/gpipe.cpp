@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPipe (arXiv 1811.06965, figure 2c).
 
 #include "common.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interleaved 1F1B (arXiv 2104.04473, section 2.2 and figure 4, bottom): v stages (chunks) per rank make the bubble v
 // times smaller and the messages v times more.
 //

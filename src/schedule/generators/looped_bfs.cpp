@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looped breadth-first (arXiv 2211.05953, figure 4): GPipe with v stages per rank, every chunk for all microbatches
 // before the next one. Bubble (p-1)/(v m) for m >= p, keeps everything, and a chunk's gradients are complete early, one
 // chunk after the other, so that their reduction over dp hides behind the rest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One microbatch at a time through all stages: the plainest schedule, to compare with. Only one rank works at any time,
 // so a step takes m p (f + b), and each stage keeps one microbatch.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // V-Half (arXiv 2405.15362, section 3 and figure 4).
 
 #include "../building_block.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZB-H1 (arXiv 2401.10241, figure 2); see zero_bubble.hpp.
 
 #include "zero_bubble.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZB-H2 (arXiv 2401.10241, figure 3); see zero_bubble.hpp.
 
 #include "zero_bubble.hpp"

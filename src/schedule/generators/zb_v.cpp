@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ZB-V (arXiv 2401.10241, section 6 and figure 6): two stages per rank in a V, backward split. As the first rank also
 // holds the last stage, gradients come back early enough that no rank waits from its first to its last action (f = i =
 // w, m >= 2p - 1), in the memory of 1F1B: p microbatches of both stages, 2p of one.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // ZB-H1 and ZB-H2 (arXiv 2401.10241, section 2 and figures 2 and 3): 1F1B with the backward split. The input part goes
 // on at once, the weight part waits for a time when the rank would have nothing to do.

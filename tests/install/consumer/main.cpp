@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A project outside p3d: trains three steps through the public headers alone, on the ranks it is started with, and
 // writes the losses as exact numbers. The calling test compares them with those of the installed program.
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives and messages on views, written and read by kernels; once directly, once through host copies.
 #include <support/mpi_kokkos_main.hpp>
 #include <support/errors.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every all-reduce algorithm, on one node and on nodes made up of fewer ranks: exact sums at awkward lengths, the order
 // of summation, several requests at once, regions used again.
 #include <support/mpi_main.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The door to calls that block: what outlasts its budget ends the process with a report, whatever it blocks in.
 #include <p3d/comm/wait.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ownership, splitting, accounting, requests, the wait policy, MPI errors and "who is where".
 #include <support/mpi_main.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that must fail: comm_failure CASE[:ALGORITHM of all-reduces]. The last rank misbehaves; comm.timeout_s is 2
 // s. With CASE = MPI_Cart_create, or another of the calls below, it stops inside that call.
 #include <p3d/base/error.hpp>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # failure_test.sh CASE[:ALGORITHM] PROGRAM MPIEXEC [FLAGS] -n : runs PROGRAM CASE on 4 ranks and checks the exit code, what is printed,
 # that it ends soon, and that no rank is left behind.
 argument=$1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What MPI says of GPUs and of itself. This program has the functions that an MPI library may have, under their names,
 // and answers in its place.
 #include <support/mpi_main.hpp>

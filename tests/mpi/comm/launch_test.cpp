@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the launchers' variables say, what a lonely MPI world is told, and which words count.
 #include <p3d/comm/launch.hpp>
 

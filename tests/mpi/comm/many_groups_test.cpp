@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A mesh of six axes: 2^6 groups of which 32 have two ranks, as many as five axes of two ranks make. Each has its
 // region of the node's memory, or is refused with the reason.
 //

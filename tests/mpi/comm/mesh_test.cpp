@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mesh against plain arithmetic: coordinate of axis i = rank / (product of the faster sizes) % size.
 #include <support/mpi_main.hpp>
 

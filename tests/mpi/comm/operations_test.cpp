@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operation against closed forms; with the counts split into parts of 1, 3 and 7 elements too.
 #include <support/mpi_main.hpp>
 

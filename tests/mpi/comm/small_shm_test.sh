@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # small_shm_test.sh PROGRAM MPIEXEC [FLAGS] -n : runs comm_many_groups on 4 ranks where /dev/shm has 40 MiB, in a mount
 # namespace of its own. Exit code 77: not permitted here.
 program=$1

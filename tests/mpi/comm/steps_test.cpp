@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The algorithms as data, without MPI: all ranks of a group played by one process, exchange by exchange.
 #include <comm/message_steps.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evaluation and sampling under every schedule, with messages below and above what MPI sends eagerly: a program that
 // only runs with eager sends hangs here. pp is the number of ranks; 1 to 3 microbatches a rank. Some of all
 // combinations; with P3D_EVERY_PROGRAM=1 every one (tests/invariance/full_evaluations.sh).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The smallest of the limits that a machine sets, read from files as Linux writes them.
 
 #include "support/temp_dir.hpp"

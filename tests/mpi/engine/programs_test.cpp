@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs of every shape, run by the executor, against one rank: whole and split backwards, weight parts put off,
 // several stages per rank in any placement, stages without layers, with dropout and tied embeddings, beside dp and tp.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stage's backward in one piece and in two: same gradients, also when other microbatches pass between the two parts.
 
 #include <p3d/config/parse.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor-parallel layers, vocabulary-parallel loss and bucketed reduction against the same thing computed whole on one
 // rank.
 

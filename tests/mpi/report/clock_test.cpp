@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The offset of clocks that are known, and messages between waiting ranks.
 
 #include <p3d/base/timer.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steady step: from the second step on Kokkos allocates nothing, and every copy and every fence is one that we know
 // the reason of. Counted through Kokkos' own profiling hooks.
 

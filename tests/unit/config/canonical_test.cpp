@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The canonical dump: complete, reproducing, a fixpoint; and its hash.
 
 #include "support.hpp"

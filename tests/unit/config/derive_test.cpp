@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that follow from others, and the values of an empty input.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults within one key: each kind gives exactly one fault, with the right key, place, and words.
 
 #include "support.hpp"

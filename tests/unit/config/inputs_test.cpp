@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The example inputs are right for the ranks that their comments name, and reproduce themselves.
 
 #include "support.hpp"

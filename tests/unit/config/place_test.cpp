@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places survive what TOML allows: dotted keys, indentation, comments, CRLF, multi-line lists, inline tables.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every preset is a valid model; the sizes of some that are widely known.
 
 #include "support.hpp"

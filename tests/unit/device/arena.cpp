@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arena hands out aligned, disjoint pieces and says what was missing.
 
 #include <p3d/base/error.hpp>

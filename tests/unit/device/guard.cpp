@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What device::guard_memory is for: the host must not touch device memory, nor a kernel a host copy, although both are
 // the same here. In builds with the address sanitizer and a host backend.
 

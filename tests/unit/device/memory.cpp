@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large arrays are zeros of the length asked for, and Linux was asked for huge pages under them, nowhere else.
 
 #include <p3d/device/memory.hpp>

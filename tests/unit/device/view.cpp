@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Column and row ranges look at the same memory with the same row stride, and stay row-major. Fences wait, and tools
 // hear of them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutated inputs and schedule files: whatever a file says, it is refused with an error of four parts, or its plan has
 // figures that make sense. Deterministic; P3D_FUZZ_ROUNDS sets the number of rounds of each test (300).
 

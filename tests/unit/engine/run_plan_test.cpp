@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `p3d --check` does with sizes far beyond what can run: quick figures, or a clear refusal.
 
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints written by 1 to 4 ranks and read by any number, in both ways of writing.
 #include "support/mpi_main.hpp"
 #include "support/temp_dir.hpp"

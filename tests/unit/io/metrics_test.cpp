@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/error.hpp>
 #include <p3d/io/metrics.hpp>
 #include <p3d/io/text_file.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GELU and SwiGLU: against their formulas as written, and against finite differences.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention: against softmax written out, finite differences, and the same numbers for every split of heads and
 // samples.
 

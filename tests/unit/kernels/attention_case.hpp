@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Attention with all its matrices written out in double: the other half of the attention tests.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The portable form of attention on the backends where the other one is used, against the matrices written out.
 
 #include "attention_case.hpp"

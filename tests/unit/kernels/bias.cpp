@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bias: forward fills every row, backward sums the columns on top of what is there; empty means nothing.
 
 #include "support.hpp"

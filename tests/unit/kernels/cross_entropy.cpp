@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross entropy: against softmax written out, finite differences, padding, uncounted rows, and shards put together.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dropout at hidden sites: the documented mask, element by element; residual forward and backward; no layout in the
 // mask.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token and position embedding: lookups, repeated tokens, shards of the vocabulary.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exponentials that vectorise, against the one of the C library.
 
 #include <kernels/numeric.hpp>

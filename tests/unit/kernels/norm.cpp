@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layer and RMS norm: against sums written out, against finite differences, and double against float.
 
 #include "support.hpp"

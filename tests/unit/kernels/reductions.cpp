@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums, counts and fills over long vectors.
 
 #include "support.hpp"

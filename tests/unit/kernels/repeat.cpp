@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same call twice gives the same bits, with as many threads as this run has (a race would show).
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary embedding: the rotation written with complex numbers, its transpose, and that scores see only distances.
 
 #include "support.hpp"

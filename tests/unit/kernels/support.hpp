@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Data on the host as vectors of double, copies to and from the device, and central finite differences.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The portable form of the kernels: the teams that they are started with, and that they are that form.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW and SGD: against the published step written out in long double, over several steps.
 
 #include "support.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brute force of the gradient rule. Every rank of a small mesh works out, element by element, the gradient of the
 // tokens it sees for the elements it holds. Then every possible set of axes is tried for the reduction: the sets that
 // make each held element the sum over all tokens must be those that the parameter table names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gemm against three loops in long double, for every transposition, column ranges of wider matrices and empty sizes.
 
 #include <p3d/base/error.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Learning-rate schedules against their closed forms, at the ends and in the middle.
 
 #include <p3d/optim/lr_schedule.hpp>

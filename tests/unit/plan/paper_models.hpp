@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Table 1 of arXiv 2104.04473: GPT models with sequence length 2048 and vocabulary 51200.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the input to the schedule: names, files, auto, and what is refused.
 
 #include <p3d/base/error.hpp>

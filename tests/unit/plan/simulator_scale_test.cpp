@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator is linear: a machine's worth of stages in seconds. The limit is ctest's time-out; time and memory are
 // printed, not tested.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The simulator under the executor's rules: closed forms without communication, small programs by hand with it.
 
 #include "../schedule/programs.hpp"

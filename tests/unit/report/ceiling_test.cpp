@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products that the MFU is measured against are the model's: their work is that of the FLOP formula, whatever the
 // layout.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placement: the report and the faults that it must, and must not, find. Made-up hosts, no MPI.
 #include <report/number_ranges.hpp>
 #include <p3d/report/placement.hpp>

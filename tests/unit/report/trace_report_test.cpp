@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A record made of a simulation must give back the costs that it was simulated with.
 
 #include <p3d/schedule/query.hpp>

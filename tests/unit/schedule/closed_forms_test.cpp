@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Closed forms of every schedule without communication cost, against an event simulation of the test's own. f, i, w:
 // time of forward, input part and weight part of a whole rank; v: stages per rank.
 

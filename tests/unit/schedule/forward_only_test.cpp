@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs that run forwards alone (evaluation, sampling): each is proved by itself.
 
 #include <p3d/base/error.hpp>

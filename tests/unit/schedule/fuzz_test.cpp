@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutated programs: the validator must refuse a mutant exactly when the interpreter (interpreter.hpp) finds that it
 // deadlocks, misuses a slot or a message, or changes the result.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Closed forms of the generators (no communication cost), against an event simulation of the test's own.
 
 #include "unit_cost.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An interpreter of complete programs, independent of the validator: it moves values instead of counting, and tries
 // every order in which the ranks can go on (or random ones, for programs with too many states).

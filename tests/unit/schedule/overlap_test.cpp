@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages travel while ranks compute: receives are posted before the action that precedes their use, and sends are
 // waited for only where their slot is used again.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Compute programs for tests: random ones over any placement of the stages, with whole or split backwards.
 

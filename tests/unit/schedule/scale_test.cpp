@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The validator and the passes are linear: a machine's worth of stages in seconds. The limit is ctest's time-out; the
 // time is printed, not tested.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 // An event simulation of compute actions with fixed costs and free messages, independent of p3d's own simulator.
 
