@@ -98,6 +98,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   Checkpointing<T> checkpoints(trainer, origin, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
   signals.steps_begin();
+  double asked = stop_signal() != 0 ? 1.0 : 0.0;
+  world.all_reduce(&asked, 1, comm::Type::float64, comm::Reduction::max).wait();
+  if (asked > 0.0) {
+    base::log_root("Stopped by a signal before the first step (exit code 75): the same command starts again");
+    return base::ExitCode::interrupted;
+  }
   checkpoints.before_first_step();
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<T> tracing(trainer);

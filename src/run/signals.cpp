@@ -15,6 +15,7 @@ namespace p3d::run {
 namespace {
 
 constexpr double same_request_s = 0.5;
+constexpr unsigned longest_start_s = 10;
 constexpr char const* answer = "\np3d: stopping after this step; another signal stops at once\n";
 constexpr char const* early_answer = "\np3d: stopping before the first step\n";
 
@@ -40,15 +41,16 @@ void handler(int signal) {
     return;
   }
   int const error = errno;
-  if (in_steps == 0) {  // there is nothing to save
-    say(early_answer);
-    _exit(static_cast<int>(base::ExitCode::interrupted));
-  }
   received_at = now();
   received = signal;
-  say(answer);
+  say(in_steps == 0 ? early_answer : answer);
+  // There is nothing to save, but ranks that leave one by one give the launcher no clear exit code: they leave together
+  // when all are ready for the first step, and on their own only when that takes long.
+  if (in_steps == 0) alarm(longest_start_s);
   errno = error;
 }
+
+void leave(int) { _exit(static_cast<int>(base::ExitCode::interrupted)); }
 
 using Handler = void (*)(int);
 Handler old_int = SIG_DFL;
@@ -63,6 +65,7 @@ SignalGuard::SignalGuard(bool speaks) {
   old_int = std::signal(SIGINT, handler);
   old_term = std::signal(SIGTERM, handler);
   old_usr1 = std::signal(SIGUSR1, handler);
+  std::signal(SIGALRM, leave);
 }
 
 SignalGuard::~SignalGuard() {
@@ -71,7 +74,11 @@ SignalGuard::~SignalGuard() {
   std::signal(SIGUSR1, old_usr1);
 }
 
-void SignalGuard::steps_begin() { in_steps = 1; }
+void SignalGuard::steps_begin() {
+  in_steps = 1;
+  alarm(0);
+  std::signal(SIGALRM, SIG_DFL);
+}
 
 int stop_signal() { return received; }
 

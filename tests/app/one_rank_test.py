@@ -109,7 +109,7 @@ class OneRank(AppTest):
         said = self.refused("eval: text missing on rank 1 of 4", self.words(*arguments))
         self.assertEqual(said.count("p3d stops"), 1, said)
         self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not use the input in the checkpoint", said)
-        self.assertIn("text.txt: no such file", said)
+        self.assertIn("text.txt: No such file", said)
         (self.folder / "rank-1/text.txt").write_text("")
         said = self.refused("eval: text empty on rank 1 of 4", self.words(*arguments))
         self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not open the training data", said)

@@ -12,7 +12,8 @@ public:
   /// `speaks`: the first signal is answered on stderr, so that nobody wonders during a long step.
   explicit SignalGuard(bool speaks = false);
   ~SignalGuard();
-  /// From here on the first signal asks.
+  /// From here on a signal asks for a stop after the step. Before, it asks for one before the first step, for which the
+  /// ranks leave together, or each on its own after 10 s.
   void steps_begin();
   SignalGuard(SignalGuard const&) = delete;
   SignalGuard& operator=(SignalGuard const&) = delete;
