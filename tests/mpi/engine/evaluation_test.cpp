@@ -31,7 +31,7 @@ config::Config make_config(schedule::Generator const& g, int pp, int microbatche
   auto result = config::parse_text(
       "", "test", P3D_SOURCE_DIR,
       {"model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", fmt::format("model.hidden={}", size.hidden),
-       "model.ffn=16", "model.vocab_size=255", fmt::format("model.seq_len={}", size.seq_len),
+       "model.ffn=16", "model.vocab_size=256", fmt::format("model.seq_len={}", size.seq_len),
        fmt::format("model.layers={}", g.stages_per_rank * pp), "batch.micro=1",
        fmt::format("batch.microbatches={}", microbatches), "run.precision=fp64", fmt::format("parallel.pp={}", pp),
        fmt::format("pipeline.schedule={}", pp > 1 ? g.name : "1f1b"),

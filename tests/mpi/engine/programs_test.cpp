@@ -31,7 +31,7 @@ config::Config make_config(bool llama, Mesh mesh) {
   auto result = config::parse_text(
       "", "test", P3D_SOURCE_DIR,
       {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
-       "model.hidden=16", "model.ffn=32", "model.vocab_size=255", "model.seq_len=8", "model.layers=6", "batch.micro=1",
+       "model.hidden=16", "model.ffn=32", "model.vocab_size=256", "model.seq_len=8", "model.layers=6", "batch.micro=1",
        "batch.global=10", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
        "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01",
        fmt::format("parallel.dp={}", mesh.dp), fmt::format("parallel.tp={}", mesh.tp),
