@@ -79,4 +79,15 @@ std::string join(std::vector<std::string> const& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string number_ranges(std::vector<int> const& numbers, std::string_view to, std::string_view separator) {
+  std::string text;
+  for (std::size_t i = 0, j = 0; i < numbers.size(); i = j) {
+    for (j = i + 1; j < numbers.size() && numbers[j] == numbers[j - 1] + 1;) ++j;
+    if (!text.empty()) text += separator;
+    text += std::to_string(numbers[i]);
+    if (j - i > 1) text.append(to).append(std::to_string(numbers[j - 1]));
+  }
+  return text;
+}
+
 }  // namespace p3d::base

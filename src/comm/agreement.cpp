@@ -2,6 +2,7 @@
 #include "agreement.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/hash.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/wait.hpp>
 
@@ -27,38 +28,19 @@ struct Asked {
 };
 
 std::uint64_t hash_of(std::vector<std::string> const& words) {
-  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a, over each word and the zero after it
-  auto const add = [&](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3U; };
-  for (auto const& word : words) {
-    for (char const c : word) add(static_cast<unsigned char>(c));
-    add(0);
-  }
+  std::uint64_t hash = base::fnv1a_start;
+  for (auto const& word : words) hash = base::fnv1a({word.c_str(), word.size() + 1}, hash);  // with the zero at its end
   return hash;
 }
 
 /// "rank 2", "ranks 0 to 3, 7".
 std::string rank_list(std::vector<int> const& ranks) {
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    parts.push_back(last == i ? fmt::format("{}", ranks[i]) : fmt::format("{} to {}", ranks[i], ranks[last]));
-    i = last + 1;
-  }
-  return (ranks.size() == 1 ? "rank " : "ranks ") + base::join(parts, ", ");
+  return (ranks.size() == 1 ? "rank " : "ranks ") + base::number_ranges(ranks, " to ", ", ");
 }
 
 bool contains(std::string const& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
-
-std::vector<std::string> command_words(int argc, char const* const* argv) {
-  std::vector<std::string> words;
-  for (int i = 1; i < argc; ++i) {
-    if (!std::string_view(argv[i]).starts_with("--kokkos-")) words.emplace_back(argv[i]);
-  }
-  return words;
-}
 
 std::string lonely(Launch const& launch, int world_size, std::string const& library) {
   if (world_size != 1 || launch.size <= 1) return {};

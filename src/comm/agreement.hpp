@@ -9,9 +9,6 @@
 
 namespace p3d::comm::detail {
 
-/// The words after the program's name, without what wrappers give each rank for itself: Kokkos' options.
-std::vector<std::string> command_words(int argc, char const* const* argv);
-
 /// What is wrong when a launcher started several processes that MPI does not connect (a world of one rank each); empty
 /// when nothing is. `library`: comm::library_version().
 std::string lonely(Launch const& launch, int world_size, std::string const& library);

@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/comm/launch.hpp>
 #include <p3d/comm/wait.hpp>
 
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -26,12 +28,13 @@ namespace p3d::comm {
 
 using Clock = std::chrono::steady_clock;
 
-/// One for the process. Its thread sleeps until the first of the deadlines; it calls no MPI, which belongs to the main
+/// One for the process. Its thread sleeps while nothing is under way; it calls no MPI, which belongs to the main
 /// thread.
 struct BlockingWatch {
   std::mutex mutex;
   std::condition_variable changed;
   BlockingCall* calls = nullptr;
+  Clock::time_point last = Clock::now();  ///< look
   Clock::time_point wakes = Clock::time_point::max();
   bool runs = false;
 
@@ -39,20 +42,24 @@ struct BlockingWatch {
     static auto& watch = *new BlockingWatch;  // never destroyed: its thread is never joined
     return watch;
   }
-  static Clock::time_point deadline(BlockingCall const& call) {
-    return call.begin_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(call.budget_s_));
-  }
 
   void start();
   void add(BlockingCall& call);
   void remove(BlockingCall& call);
+  void begin_again(BlockingCall& call, char const* name);
   void watch();
-  [[noreturn]] static void outlasted(char const* call, std::string const& subject, double budget_s);
+  double look(double most);
+  void wake_for(BlockingCall const& call);
 };
 
 namespace {
 
-constexpr double longest_budget_s = 1e8;  // a deadline of a clock in nanoseconds
+Clock::duration in_clock(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+constexpr double longest_pause_s = 1.0;  // between two looks
+constexpr double shortest_pause_s = 0.01;
 constexpr std::size_t stack = std::size_t{512} << 10;
 constexpr unsigned seconds_to_leave = 10;
 constexpr unsigned seconds_for_the_others = 1;  // ranks come to the end of their budgets at about the same time
@@ -65,8 +72,7 @@ std::string node_table() {
   std::string out = "\nProcesses of this node:";
   for (auto const& process : all) {
     out += process.ended ? fmt::format("\na rank that has ended: process {}", process.process)
-                         : fmt::format("\nrank {}: process {} {}", process.rank, process.process,
-                                       process.stopped ? "is stopped" : "runs");
+                         : fmt::format("\nrank {}: {}", process.rank, describe(process));
   }
   return out;
 }
@@ -88,69 +94,8 @@ void give_up(int) { _exit(timeout_code); }
   _exit(timeout_code);
 }
 
-}  // namespace
-
-void BlockingWatch::start() {
-  // Signals are for the main thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, stack);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread{};
-  auto* const body = +[](void* watch) -> void* {
-    static_cast<BlockingWatch*>(watch)->watch();
-    return nullptr;
-  };
-  runs = pthread_create(&thread, &attributes, body, this) == 0;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (runs) return;
-  throw base::Error({.expected = "a thread that watches over calls that block",
-                     .found = "the system starts no thread",
-                     .where = fmt::format("rank {}", base::log_rank()),
-                     .fix = "raise the limits on processes and memory: ulimit -u, ulimit -v"});
-}
-
-void BlockingWatch::add(BlockingCall& call) {
-  std::lock_guard const lock(mutex);
-  if (!runs) start();
-  call.next_ = std::exchange(calls, &call);
-  if (deadline(call) < wakes) changed.notify_one();
-}
-
-void BlockingWatch::remove(BlockingCall& call) {
-  std::lock_guard const lock(mutex);
-  auto** link = &calls;
-  while (*link != &call) link = &(*link)->next_;
-  *link = call.next_;
-}
-
-void BlockingWatch::watch() {
-  std::unique_lock lock(mutex);
-  for (;;) {
-    wakes = Clock::time_point::max();
-    for (auto const* call = calls; call != nullptr; call = call->next_) {
-      if (deadline(*call) <= Clock::now()) {
-        auto const name = call->call_;
-        auto const subject = call->subject_;
-        auto const budget = call->budget_s_;
-        lock.unlock();
-        outlasted(name, subject, budget);
-      }
-      wakes = std::min(wakes, deadline(*call));
-    }
-    if (wakes == Clock::time_point::max()) {
-      changed.wait(lock);
-    } else {
-      changed.wait_until(lock, wakes);
-    }
-  }
-}
-
-void BlockingWatch::outlasted(char const* call, std::string const& subject, double budget_s) {
+/// An MPI call, most likely because another rank does not come.
+[[noreturn]] void end_mpi_call(OverdueCall const& overdue) {
   // What follows may hang, on a lock that a stuck thread holds: the alarm ends the process then.
   std::signal(SIGALRM, give_up);
   sigset_t alarm_only;
@@ -162,20 +107,106 @@ void BlockingWatch::outlasted(char const* call, std::string const& subject, doub
   base::error_here(
       fmt::format("p3d: rank {} waited {:g} s in {} of '{}' ({}), longer than it may "
                   "(comm.timeout_s){}\nEnding all ranks.",
-                  rank, budget_s, call, subject, detail::activity(), node_table()));
+                  rank, overdue.budget_s, overdue.call, overdue.subject, detail::activity(), node_table()));
   std::fflush(stdout);
   sleep(seconds_for_the_others);
-  end_all(call);
+  end_all(overdue.call);
 }
 
-BlockingCall::BlockingCall(char const* call, std::string subject, double budget_s)
+}  // namespace
+
+void BlockingWatch::start() {
+  base::SignalsBlocked const blocked;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, stack);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread{};
+  auto* const body = +[](void* watch) -> void* {
+    static_cast<BlockingWatch*>(watch)->watch();
+    return nullptr;
+  };
+  runs = pthread_create(&thread, &attributes, body, this) == 0;
+  pthread_attr_destroy(&attributes);
+  if (runs) return;
+  throw base::Error({.expected = "a thread that watches over calls that block",
+                     .found = "the system starts no thread",
+                     .where = fmt::format("rank {}", base::log_rank()),
+                     .fix = "raise the limits on processes and memory: ulimit -u, ulimit -v"});
+}
+
+void BlockingWatch::wake_for(BlockingCall const& call) {
+  if (call.begin_ + in_clock(std::min(call.budget_s_, longest_pause_s)) < wakes) changed.notify_one();
+}
+
+void BlockingWatch::add(BlockingCall& call) {
+  std::lock_guard const lock(mutex);
+  if (!runs) start();
+  call.next_ = std::exchange(calls, &call);
+  wake_for(call);
+}
+
+void BlockingWatch::remove(BlockingCall& call) {
+  std::lock_guard const lock(mutex);
+  auto** link = &calls;
+  while (*link != &call) link = &(*link)->next_;
+  *link = call.next_;
+}
+
+void BlockingWatch::begin_again(BlockingCall& call, char const* name) {
+  std::lock_guard const lock(mutex);
+  call.call_ = name;
+  call.waited_s_ = 0.0;
+  call.begin_ = Clock::now();
+  wake_for(call);
+}
+
+/// Adds the time since the last look, but at most `most` seconds: more is time in which this process was stopped.
+/// Returns the seconds until the next look.
+double BlockingWatch::look(double most) {
+  auto const now = Clock::now();
+  double pause = longest_pause_s;
+  for (auto* call = calls; call != nullptr; call = call->next_) {
+    double const passed = std::chrono::duration<double>(now - std::max(last, call->begin_)).count();
+    call->waited_s_ += std::clamp(passed, 0.0, most);
+    if (call->waited_s_ >= call->budget_s_) {
+      OverdueCall const overdue{call->call_, call->subject_, call->waited_s_, call->budget_s_};
+      auto const end = call->end_;
+      mutex.unlock();
+      end(overdue);
+      std::abort();
+    }
+    pause = std::min(pause, call->budget_s_ - call->waited_s_);
+  }
+  last = now;
+  return std::max(pause, shortest_pause_s);
+}
+
+void BlockingWatch::watch() {
+  std::unique_lock lock(mutex);
+  for (double pause = longest_pause_s;;) {
+    pause = look(2.0 * pause);
+    if (calls == nullptr) {
+      wakes = Clock::time_point::max();
+      changed.wait(lock);
+    } else {
+      wakes = last + in_clock(pause);
+      changed.wait_until(lock, wakes);
+    }
+  }
+}
+
+BlockingCall::BlockingCall(char const* call, std::string subject, double budget_s, EndOverdue end)
     : call_(call),
       subject_(std::move(subject)),
-      budget_s_(std::min(budget_s > 0.0 ? budget_s : wait_policy().timeout_s, longest_budget_s)),
+      budget_s_(budget_s > 0.0 ? budget_s : wait_policy().timeout_s),
+      end_(end != nullptr ? end : end_mpi_call),
       begin_(Clock::now()) {
   BlockingWatch::get().add(*this);
 }
 
 BlockingCall::~BlockingCall() { BlockingWatch::get().remove(*this); }
+
+void BlockingCall::next(char const* call) { BlockingWatch::get().begin_again(*this, call); }
 
 }  // namespace p3d::comm

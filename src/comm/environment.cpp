@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/comm/gpu.hpp>
 #include <p3d/comm/launch.hpp>
@@ -84,7 +85,7 @@ NodeShare node_share() { return the_node; }
 Environment::Environment(int& argc, char**& argv)
     : exceptions_(std::uncaught_exceptions()), owner_(!detail::mpi_runs()) {
   if (!owner_) return;
-  auto const words = detail::command_words(argc, argv);  // before MPI changes them
+  auto const words = command_words(argc, argv);  // before MPI changes them
   auto const launched = launch();
   int provided = MPI_THREAD_SINGLE;
   {
@@ -141,7 +142,7 @@ void abort_all(int exit_code) {
   if (detail::mpi_runs()) {
     std::signal(SIGALRM, SIG_DFL);  // should MPI_Abort hang, the alarm ends this process, and the launcher the others
     alarm(10);
-    usleep(300000);  // launchers drop what they have not yet read when told to abort: let the last message out
+    base::let_last_message_out();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
   std::_Exit(exit_code);

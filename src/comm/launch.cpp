@@ -92,6 +92,14 @@ Launch launch() {
   });
 }
 
+std::vector<std::string> command_words(int argc, char const* const* argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    if (!std::string_view(argv[i]).starts_with("--kokkos-")) words.emplace_back(argv[i]);
+  }
+  return words;
+}
+
 std::vector<NodeProcess> node_processes() {
   std::vector<NodeProcess> found;
   std::error_code none;
@@ -110,6 +118,10 @@ std::vector<NodeProcess> node_processes() {
   }
   std::sort(found.begin(), found.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
   return found;
+}
+
+std::string describe(NodeProcess const& process) {
+  return fmt::format("process {} {}", process.process, process.stopped ? "is stopped" : "runs");
 }
 
 }  // namespace p3d::comm

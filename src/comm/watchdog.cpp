@@ -192,7 +192,7 @@ std::map<int, std::string> silent_processes() {
   std::map<int, std::string> found;
   for (auto const& process : node_processes()) {
     if (process.ended) continue;
-    found[process.rank] = fmt::format("process {} {}", process.process, process.stopped ? "is stopped" : "runs");
+    found[process.rank] = p3d::comm::describe(process);
   }
   return found;
 }

@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
 
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
@@ -21,7 +21,6 @@
 #include <system_error>
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -38,10 +37,10 @@ std::string environment(char const* name) {
   return value != nullptr ? value : "";
 }
 
-std::string host_name() {
-  char name[256] = "";
-  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
-  return name;
+/// How often Slurm has started this job again.
+std::string job_restarts() {
+  auto const count = environment("SLURM_RESTART_COUNT");
+  return count.empty() ? "0" : count;
 }
 
 /// The start of a process, in ticks since the start of the system; empty when there is none of this number.
@@ -69,10 +68,10 @@ std::string own_text(double heartbeat_s) {
   std::tm local{};
   if (::localtime_r(&now, &local) != nullptr) std::strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S", &local);
   auto const process = std::to_string(::getpid());
-  auto const job = environment("SLURM_JOB_ID"), restarts = environment("SLURM_RESTART_COUNT");
+  auto const job = environment("SLURM_JOB_ID");
   return fmt::format("{}\nhost {}\nprocess {}\nstart {}\nboot {}\njob {}\nrestarts {}\nheartbeat_s {}\nsince {}\n",
-                     first_line, host_name(), process, start_of(process), boot_id(), job,
-                     job.empty() ? "" : (restarts.empty() ? "0" : restarts), heartbeat_s, since);
+                     first_line, base::host_name(), process, start_of(process), boot_id(), job,
+                     job.empty() ? "" : job_restarts(), heartbeat_s, since);
 }
 
 /// "key value" of each line.
@@ -187,14 +186,14 @@ bool FolderLock::try_take() {
   if (text.empty()) return false;
   if (!text.starts_with(first_line) || owner["host"].empty())
     throw refuse("a lock that tells nothing of its owner", path_);
-  if (owner["host"] == host_name()) {
+  if (owner["host"] == base::host_name()) {
     if (system == SystemLock::taken) return accept("that process has ended");
     if (owner["boot"] == boot_id() && start_of(owner["process"]) == owner["start"])
       throw refuse(describe(owner), path_);
     return accept("that process has ended");
   }
-  auto const job = environment("SLURM_JOB_ID"), restarts = environment("SLURM_RESTART_COUNT");
-  if (!job.empty() && owner["job"] == job && owner["restarts"] != (restarts.empty() ? "0" : restarts))
+  auto const job = environment("SLURM_JOB_ID");
+  if (!job.empty() && owner["job"] == job && owner["restarts"] != job_restarts())
     return accept("an earlier start of this Slurm job");
   // Whether the system's lock is known to the other host cannot be told: its heart can.
   auto const beat = nanoseconds(named);
@@ -215,15 +214,12 @@ void FolderLock::take() {
   if (!written) throw failure("room for a lock file", path_, last_error());
   here.next("fsync");
   if (::fsync(fd_) != 0) throw failure("a lock file that reaches the disk", path_, last_error());
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);  // signals are for the thread that trains
+  base::SignalsBlocked const blocked;
   try {
     heart_ = std::thread([this] { beat(); });
   } catch (std::system_error const&) {
     // No more threads for this user: the system's lock has to do.
   }
-  pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
 void FolderLock::beat() {
@@ -240,7 +236,7 @@ void FolderLock::beat() {
           fmt::format("p3d stops: another run has taken {}, because this one gave no sign of life for a "
                       "while\n{}",
                       path_, text.substr(0, static_cast<std::size_t>(got))));
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // launchers drop what they have not read yet
+      base::let_last_message_out();
       std::_Exit(static_cast<int>(base::ExitCode::run_failed));
     }
     here.next("futimens");

@@ -8,7 +8,6 @@
 #include "table.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/io/file_watch.hpp>
 
 #include <algorithm>
 #include <cstdint>

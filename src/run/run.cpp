@@ -9,7 +9,6 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/io/file_watch.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
@@ -191,7 +190,6 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
-  io::set_file_timeout(policy.timeout_s);
   make_output_folder(c.run.output_dir, world);
   RunLocks locks;
   locks.take(c, world);

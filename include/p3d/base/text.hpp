@@ -23,5 +23,7 @@ std::string human_seconds(double seconds);
 std::string counted(std::int64_t count, std::string_view word);
 /// {1,2,3} -> "1, 2, 3" with the given separator.
 std::string join(std::vector<std::string> const& parts, std::string_view separator = ", ");
+/// Ascending numbers as "0-3,8,10-11" with the given words in place of "-" and ",".
+std::string number_ranges(std::vector<int> const& numbers, std::string_view to = "-", std::string_view separator = ",");
 
 }  // namespace p3d::base

@@ -18,6 +18,10 @@ struct Launch {
 /// process, though SLURM_NTASKS is set there.
 Launch launch();
 
+/// The words after the program's name, without what wrappers give each rank for itself: Kokkos' options, which stay for
+/// Kokkos.
+std::vector<std::string> command_words(int argc, char const* const* argv);
+
 /// The process of a rank of this node: one with the same parent as this process (the launcher's daemon).
 struct NodeProcess {
   int rank = 0;  ///< as the launcher numbers them
@@ -27,5 +31,7 @@ struct NodeProcess {
 };
 /// Those that started with a rank, this one included, by rank. Empty where /proc does not say.
 std::vector<NodeProcess> node_processes();
+/// "process 12 runs".
+std::string describe(NodeProcess const& process);
 
 }  // namespace p3d::comm

@@ -30,22 +30,38 @@ WaitPolicy wait_policy();
 /// Environment sets make_wait_policy(600, ...) for the node that it finds; a program then changes timeout_s alone.
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores);
 
+/// A call that has outlasted its budget.
+struct OverdueCall {
+  char const* call;     ///< "MPI_Cart_create"
+  std::string subject;  ///< a communicator or a file
+  double waited_s;
+  double budget_s;
+};
+/// What tells of such a call and ends the process. Called by the watch thread, on which no MPI call is allowed while
+/// the main thread may be inside one.
+using EndOverdue = void (*)(OverdueCall const& overdue);
+
 /// While it lives, this thread is inside a call that may block: `call` ("MPI_Cart_create") on `subject` (a communicator
-/// or a file). When that outlasts `budget_s` seconds (0: timeout_s), the watch thread prints the rank, the call, the
-/// subject and the state of this node's processes, and ends this process with base::ExitCode::timeout; the launcher
-/// ends the others, unless their own watch does. May nest; any thread may use it.
+/// or a file). When that outlasts `budget_s` seconds (0: timeout_s), the watch thread calls `end`. Without one the call
+/// is one of MPI: the rank, the call, the subject and the state of this node's processes are printed, and this process
+/// ends with base::ExitCode::timeout; the launcher ends the others, unless their own watch does. Time in which this
+/// process was stopped does not count. May nest; any thread may use it; costs two locks of a mutex.
 class BlockingCall {
 public:
-  BlockingCall(char const* call, std::string subject, double budget_s = 0.0);
+  BlockingCall(char const* call, std::string subject, double budget_s = 0.0, EndOverdue end = nullptr);
   ~BlockingCall();
   BlockingCall(BlockingCall const&) = delete;
   BlockingCall& operator=(BlockingCall const&) = delete;
+  /// The next call on the same subject, with a budget of its own.
+  void next(char const* call);
 
 private:
   friend struct BlockingWatch;
   char const* call_;
   std::string subject_;
   double budget_s_;
+  EndOverdue end_;
+  double waited_s_ = 0.0;  ///< as the watch has counted
   std::chrono::steady_clock::time_point begin_;
   BlockingCall* next_ = nullptr;
 };

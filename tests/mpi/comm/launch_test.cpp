@@ -108,7 +108,7 @@ TEST(Launch, AWorldThatIsWholeIsLetPass) {
 
 TEST(Launch, OptionsOfKokkosMayDiffer) {
   char const* const words[] = {"p3d", "input.toml", "--kokkos-device-id=1", "run.steps=3"};
-  EXPECT_EQ(detail::command_words(4, words), (std::vector<std::string>{"input.toml", "run.steps=3"}));
+  EXPECT_EQ(command_words(4, words), (std::vector<std::string>{"input.toml", "run.steps=3"}));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <p3d/base/hash.hpp>
 #include <p3d/base/text.hpp>
 
 #include <gtest/gtest.h>
@@ -80,4 +81,18 @@ TEST(Join, PutsTheSeparatorBetween) {
   EXPECT_EQ(join({"a"}), "a");
   EXPECT_EQ(join({"a", "b", "c"}), "a, b, c");
   EXPECT_EQ(join({"a", "b"}, " x "), "a x b");
+}
+
+TEST(Text, RangesOfNumbers) {
+  EXPECT_EQ(number_ranges({}), "");
+  EXPECT_EQ(number_ranges({7}), "7");
+  EXPECT_EQ(number_ranges({0, 1, 2, 8, 10, 11}), "0-2,8,10-11");
+  EXPECT_EQ(number_ranges({0, 1, 8}, " to ", ", "), "0 to 1, 8");
+}
+
+TEST(Hash, IsFnv1a) {  // the values of the authors' own list
+  EXPECT_EQ(fnv1a(""), 0xcbf29ce484222325U);
+  EXPECT_EQ(fnv1a("a"), 0xaf63dc4c8601ec8cU);
+  EXPECT_EQ(fnv1a("foobar"), 0x85944171f73967e8U);
+  EXPECT_EQ(fnv1a("bar", fnv1a("foo")), fnv1a("foobar"));
 }

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// This process: where it runs, its signals, its end.
+
+#include <csignal>
+#include <string>
+
+namespace p3d::base {
+
+/// The name of this host, at most 255 characters; "unknown" when the system does not say.
+std::string host_name();
+
+/// While it lives, this thread takes no signals. Around the start of a thread, which inherits that: signals are for the
+/// thread that trains.
+class SignalsBlocked {
+public:
+  SignalsBlocked();
+  ~SignalsBlocked();
+  SignalsBlocked(SignalsBlocked const&) = delete;
+  SignalsBlocked& operator=(SignalsBlocked const&) = delete;
+
+private:
+  sigset_t before_;
+};
+
+/// Launchers drop what they have not read yet when a rank ends or aborts: wait this out after a last message.
+void let_last_message_out();
+
+}  // namespace p3d::base

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/base/process.hpp>
+
+#include <unistd.h>
+
+#include <array>
+
+namespace p3d::base {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+SignalsBlocked::SignalsBlocked() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
+
+SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+void let_last_message_out() { usleep(300000); }
+
+}  // namespace p3d::base
