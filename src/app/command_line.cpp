@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "command_line.hpp"
 #include "version_text.hpp"
+#include "words.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
@@ -35,7 +36,7 @@ constexpr char const* footer =
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
     "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"
     "            75 stopped by a signal or run.time_limit after a checkpoint: start again to go on.\n"
-    "SIGINT and SIGTERM end the run after the current step; a second one ends it at once.";
+    "SIGINT, SIGTERM and SIGUSR1 end the run after the current step; a second signal ends it at once.";
 
 /// Words put together to lines of at most 100 columns, each after `indent` spaces.
 std::string wrapped(std::string const& text, std::size_t indent) {
@@ -73,24 +74,6 @@ struct HelpFormat : CLI::Formatter {
   std::string make_usage(CLI::App const*, std::string) const override { return std::string(usage) + "\n"; }
 };
 
-/// What is wrong with the command line itself.
-std::string refusal(std::string expected, std::string found, std::string fix) {
-  return base::format({.expected = std::move(expected),
-                       .found = std::move(found),
-                       .where = "command line",
-                       .fix = std::move(fix)}) +
-         "\n";
-}
-
-/// Options of Kokkos stay for Kokkos.
-std::vector<std::string> without_kokkos_options(int argc, char** argv) {
-  std::vector<std::string> args;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes a vector in reverse order
-    if (!std::string_view(argv[i]).starts_with("--kokkos-")) args.emplace_back(argv[i]);
-  }
-  return args;
-}
-
 }  // namespace
 
 int launcher_rank() { return comm::launch().rank; }
@@ -116,22 +99,23 @@ CommandLine parse_command_line(int argc, char** argv) {
     line.exit_code = code;
     return line;
   };
-  auto const refuse = [&](std::string const& text) {
-    if (speaks) std::cerr << text << std::flush;
-    return leave(static_cast<int>(base::ExitCode::bad_input));
+  auto const refuse = [&](std::string expected, std::string found, std::string fix) {
+    auto const error = wrong_words(std::move(expected), std::move(found), std::move(fix));
+    if (speaks) std::cerr << error.what() << std::endl;
+    return leave(static_cast<int>(error.code()));
   };
   try {
-    app.parse(without_kokkos_options(argc, argv));
+    app.parse(reversed_words(argc, argv));
   } catch (CLI::CallForHelp const&) {
     if (speaks) std::cout << app.help() << std::flush;
     return leave(0);
   } catch (CLI::ExtrasError const&) {
     auto const word = app.remaining().empty() ? "" : app.remaining().front();
     auto const known = base::nearest(word, {"--check", "--ranks", "--help", "--help-input", "--version"});
-    return refuse(refusal(usage + 7, "an option that p3d does not have: " + word,
-                          known.empty() ? "p3d --help lists the options" : "did you mean " + known + "?"));
+    return refuse(usage + 7, "an option that p3d does not have: " + word,
+                  known.empty() ? "p3d --help lists the options" : "did you mean " + known + "?");
   } catch (CLI::ParseError const& e) {
-    return refuse(refusal(usage + 7, e.what(), "p3d --help lists the options"));
+    return refuse(usage + 7, e.what(), "p3d --help lists the options");
   }
   if (version || keys) {
     if (speaks) std::cout << (version ? version_text() : input_help()) << std::flush;
@@ -143,20 +127,18 @@ CommandLine parse_command_line(int argc, char** argv) {
     } else if (line.input.empty()) {
       line.input = word;
     } else {
-      return refuse(refusal("one input file, and overrides of the form section.key=value",
-                            fmt::format("two files: {} and {}", line.input, word),
-                            "start p3d once for each, or write the override with ="));
+      return refuse("one input file, and overrides of the form section.key=value",
+                    fmt::format("two files: {} and {}", line.input, word),
+                    "start p3d once for each, or write the override with =");
     }
   }
   if (words.empty()) {
-    return refuse(
-        refusal("an input file", "none",
-                "p3d input.toml starts a run; p3d --help says more; p3d --help-input lists the keys of the input"));
+    return refuse("an input file", "none",
+                  "p3d input.toml starts a run; p3d --help says more; p3d --help-input lists the keys of the input");
   }
   if (line.ranks > 0 && !line.check) {
-    return refuse(
-        refusal("--ranks only with --check", fmt::format("--ranks {}", line.ranks),
-                fmt::format("add --check, or start a run on so many ranks: mpiexec -n {} p3d ...", line.ranks)));
+    return refuse("--ranks only with --check", fmt::format("--ranks {}", line.ranks),
+                  fmt::format("add --check, or start a run on so many ranks: mpiexec -n {} p3d ...", line.ranks));
   }
   return line;
 }

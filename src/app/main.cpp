@@ -10,10 +10,10 @@
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/engine/run_plan.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/run/input.hpp>
 #include <p3d/run/run.hpp>
-#include <p3d/engine/run_plan.hpp>
 
 #include <iostream>
 #include <string_view>

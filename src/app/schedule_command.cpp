@@ -9,8 +9,8 @@
 #include <p3d/base/text_file.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/plan/pipeline.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/plan/pipeline.hpp>
 #include <p3d/schedule/timeline.hpp>
 
 #include <fmt/format.h>

@@ -8,36 +8,26 @@
 
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <iostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace p3d::app {
 
 namespace {
 
-constexpr std::uintmax_t longest_input = 1 << 20;
-
 /// comm.timeout_s, which bounds the start too, as far as it can be known: what is wrong with the input is reported
 /// later, by one rank.
 void set_time_budget(int argc, char** argv, int ranks) {
   std::string input;
   std::vector<std::string> overrides;
-  for (int i = 1; i < argc; ++i) {
-    std::string_view const word = argv[i];
+  for (auto const& word : comm::command_words(argc, argv)) {
     if (word.starts_with("-")) continue;
-    if (word.find('=') != std::string_view::npos) {
-      overrides.emplace_back(word);
+    if (word.find('=') != std::string::npos) {
+      overrides.push_back(word);
     } else if (input.empty()) {
       input = word;
     }
-  }
-  std::error_code none;
-  if (!input.empty() &&
-      (!std::filesystem::is_regular_file(input, none) || std::filesystem::file_size(input, none) > longest_input)) {
-    return;
   }
   auto const result = config::parse_file(input, overrides, ranks);
   if (!result.config) return;

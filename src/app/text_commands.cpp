@@ -11,9 +11,9 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/engine/trainer.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/linalg/blas_threads.hpp>
-#include <p3d/engine/trainer.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -125,23 +125,12 @@ int with_model(config::Config const& c, io::Checkpoint const& file, comm::Commun
   return work(trainer, file.header);
 }
 
-/// Here a damaged file is bad input: nothing was started.
-io::Checkpoint read_together(comm::Communicator& world, std::string const& path) {
-  try {
-    return io::read_checkpoint(world, path);
-  } catch (base::ReportedError const&) {
-    throw;
-  } catch (base::Error const& e) {
-    throw base::Error(e.text(), base::ExitCode::bad_input);
-  }
-}
-
 /// Reads the checkpoint and calls work(trainer, header); changes(header, config of its run) gives overrides.
 template <class Changes, class Work>
 int run(int argc, char** argv, Line const& line, Changes const& changes, Work const& work) {
   return with_ranks(argc, argv, [&](comm::Communicator& world) {
     linalg::set_blas_threads(device::host_threads());
-    auto const file = read_together(world, line.checkpoint);
+    auto const file = base::as_bad_input([&] { return io::read_checkpoint(world, line.checkpoint); });
     auto const c = comm::agree(world, "use the input in the checkpoint", [&] {
       auto const& input = file.header.input;
       auto const stored = parse_stored(input, only_reads, 0);

@@ -3,8 +3,11 @@
 
 #include "command_line.hpp"
 
+#include <p3d/comm/launch.hpp>
+
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -30,14 +33,16 @@ base::Error wrong_words(std::string expected, std::string found, std::string fix
           base::ExitCode::bad_input};
 }
 
+std::vector<std::string> reversed_words(int argc, char const* const* argv) {
+  auto words = comm::command_words(argc, argv);
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
 std::optional<int> parse_words(CLI::App& app, int argc, char** argv) {
-  std::vector<std::string> words;
-  for (int i = argc - 1; i > 0; --i) {  // CLI11 takes a vector in reverse order
-    if (!std::string_view(argv[i]).starts_with("--kokkos-")) words.emplace_back(argv[i]);
-  }
   bool const speaks = launcher_rank() == 0;
   try {
-    app.parse(words);
+    app.parse(reversed_words(argc, argv));
     return {};
   } catch (CLI::CallForHelp const& e) {
     std::ostringstream out, err;

@@ -9,11 +9,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace p3d::app {
 
 /// The error of a command line (bad_input).
 base::Error wrong_words(std::string expected, std::string found, std::string fix);
+
+/// argv[1] and what follows, without the options of Kokkos, in the order in which CLI11 takes a vector: the last first.
+std::vector<std::string> reversed_words(int argc, char const* const* argv);
 
 /// Parses argv[1] and what follows, without the options of Kokkos, which stay for Kokkos. An exit code when there is
 /// nothing more to do: help was printed, on the launcher's first rank; or the words are wrong, which that rank says

@@ -2,6 +2,7 @@
 #include <p3d/comm/agree.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/hash.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/timer.hpp>
 
@@ -31,15 +32,9 @@ struct Outcome {
 };
 constexpr std::int64_t words = sizeof(Outcome) / sizeof(std::int64_t);
 
-/// FNV-1a: the same on every rank, whatever the library.
-std::int64_t hash(std::string_view text) {
-  std::uint64_t h = 14695981039346656037U;
-  for (char const c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return static_cast<std::int64_t>(h);
-}
-
 Outcome outcome_of(base::Failure const& failure) {
-  return {1, failure.reported ? 1 : 0, static_cast<std::int64_t>(failure.code), hash(failure.text)};
+  return {1, failure.reported ? 1 : 0, static_cast<std::int64_t>(failure.code),
+          static_cast<std::int64_t>(base::fnv1a(failure.text))};
 }
 
 std::string ranks(std::size_t count, std::size_t all) { return fmt::format("{} of {} ranks", count, all); }

@@ -158,6 +158,13 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
   return request;
 }
 
+void broadcast_text(Communicator& comm, std::string& text, int root) {
+  auto length = static_cast<std::int64_t>(text.size());
+  comm.broadcast(&length, 1, Type::int64, root).wait();
+  text.resize(static_cast<std::size_t>(length));
+  comm.broadcast(text.data(), length, Type::byte, root).wait();
+}
+
 Request Communicator::broadcast(void* inout, std::int64_t count, Type type, int root) {
   if (size() == 1 || count == 0) return {};
   auto request = begin("broadcast", count, type, -1, false);

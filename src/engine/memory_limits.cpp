@@ -2,6 +2,8 @@
 #include <p3d/engine/memory_limits.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/hash.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 
@@ -84,17 +86,7 @@ void require_own(std::int64_t bytes) {
       "batch.micro");
 }
 
-std::int64_t hash(std::string_view text) {
-  std::uint64_t h = 14695981039346656037U;
-  for (char const c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return static_cast<std::int64_t>(h >> 1);
-}
-
-std::string host() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
+std::int64_t hash(std::string_view text) { return static_cast<std::int64_t>(base::fnv1a(text)); }
 
 }  // namespace
 
@@ -112,7 +104,7 @@ MemoryLimit memory_limit(std::string const& root) {
   for (std::string line; std::getline(groups, line);) {  // "4:memory:/slurm/job_1", "0::/user.slice"
     auto const first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    auto const controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    auto const controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     auto const group = line.substr(second + 1);
     if (!group.starts_with('/')) continue;
     if (controllers == ",,") walk(best, base + "/sys/fs/cgroup", group, "memory.max");
@@ -138,7 +130,7 @@ void require_address_space(int blas_threads) {
 
 void require_memory(std::int64_t bytes, comm::Communicator& world) {
   auto const limit = memory_limit();
-  std::array<std::int64_t, 3> const mine{hash(host()), hash(limit.what), bytes};
+  std::array<std::int64_t, 3> const mine{hash(base::host_name()), hash(limit.what), bytes};
   auto const ranks = static_cast<std::size_t>(world.size());
   std::vector<std::int64_t> all(3 * ranks);
   std::copy(mine.begin(), mine.end(), all.begin() + 3 * world.rank());
@@ -159,7 +151,7 @@ void require_memory(std::int64_t bytes, comm::Communicator& world) {
         fmt::format("at most {} for all ranks of a node ({})", human(limit.bytes), limit.what),
         fmt::format("{} for {}, {} for the largest", base::human_bytes(sum), base::counted(sharing, "rank"),
                     base::human_bytes(most)),
-        "node " + host(),
+        "node " + base::host_name(),
         "use more nodes or fewer ranks on each, raise parallel.tp or parallel.pp, lower batch.micro, or ask for more "
         "memory (Slurm: --mem)");
   });

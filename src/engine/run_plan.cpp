@@ -3,10 +3,10 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/engine/executor.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
-#include <p3d/engine/executor.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
@@ -19,6 +19,36 @@ namespace {
 
 static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight &&
               Executor<double>::sends_in_flight == execution.sends_in_flight);
+
+constexpr std::size_t most_bytes = std::size_t{1} << 60;
+
+template <class T>
+void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
+  std::size_t slots = 0;
+  for (int s : plan.stages.stages_of(pipeline_rank))
+    slots = std::min(most_bytes, slots + model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s)));
+  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
+  if (slots >= most_bytes)
+    throw base::Error({.expected = "activations that some memory could hold",
+                       .found = fmt::format("more than {} on pipeline rank {}",
+                                            base::human_bytes(static_cast<double>(most_bytes)), pipeline_rank),
+                       .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
+                       .fix = "lower one of them"},
+                      base::ExitCode::bad_input);
+  m.activations = static_cast<std::int64_t>(slots);
+  m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));
+}
+
+/// Refuses what no memory holds.
+plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
+  if (c.run.precision == config::Precision::fp64) {
+    add_activations<double>(c, plan, pipeline_rank, m);
+  } else {
+    add_activations<float>(c, plan, pipeline_rank, m);
+  }
+  return m;
+}
 
 }  // namespace
 
@@ -34,7 +64,7 @@ std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& 
                                schedule::Program const& training) {
   auto const plan = make_run_plan(c, stages, {training, execution});
   std::vector<double> bytes;
-  for (int r = 0; r < c.parallel.pp; ++r) bytes.push_back(static_cast<double>(predict_memory(c, plan, r).total()));
+  for (auto const& m : plan.memory) bytes.push_back(static_cast<double>(m.total()));
   return bytes;
 }
 
@@ -55,8 +85,9 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
                std::move(training),
                std::move(evaluation),
                std::move(probe),
-               ""};
-  for (int r = 0; r < c.parallel.pp; ++r) predict_memory(c, plan, r);  // refuses what no memory holds
+               "",
+               {}};
+  for (int r = 0; r < c.parallel.pp; ++r) plan.memory.push_back(predict_memory(c, plan, r));
   return plan;
 }
 
@@ -67,36 +98,6 @@ int num_slots(RunPlan const& plan, int stage) {
 
 std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, int microbatch) {
   return step * c.batch.global + dp * (c.batch.global / c.parallel.dp) + microbatch * c.batch.micro;
-}
-
-constexpr std::size_t most_bytes = std::size_t{1} << 60;
-
-template <class T>
-static void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank,
-                            plan::MemoryPrediction& m) {
-  std::size_t slots = 0;
-  for (int s : plan.stages.stages_of(pipeline_rank))
-    slots = std::min(most_bytes, slots + model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s)));
-  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
-  if (slots >= most_bytes)
-    throw base::Error({.expected = "activations that some memory could hold",
-                       .found = fmt::format("more than {} on pipeline rank {}",
-                                            base::human_bytes(static_cast<double>(most_bytes)), pipeline_rank),
-                       .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
-                       .fix = "lower one of them"},
-                      base::ExitCode::bad_input);
-  m.activations = static_cast<std::int64_t>(slots);
-  m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));
-}
-
-plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
-  if (c.run.precision == config::Precision::fp64) {
-    add_activations<double>(c, plan, pipeline_rank, m);
-  } else {
-    add_activations<float>(c, plan, pipeline_rank, m);
-  }
-  return m;
 }
 
 }  // namespace p3d::engine

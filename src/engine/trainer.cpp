@@ -37,8 +37,8 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
 
 comm::AllReduceSettings all_reduce_settings(config::Config const& c) { return {c.comm.allreduce, c.run.deterministic}; }
 
-std::size_t arena_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  auto const m = predict_memory(c, plan, pipeline_rank);
+std::size_t arena_bytes(RunPlan const& plan, int pipeline_rank) {
+  auto const& m = plan.memory_of(pipeline_rank);
   return static_cast<std::size_t>(m.activations + m.workspace);
 }
 
@@ -53,9 +53,8 @@ std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, 
 }
 
 std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  return device::host_reaches_views && c.parallel.tp > 1
-             ? arena_bytes(c, plan, pipeline_rank) + device::Arena::alignment
-             : 0;
+  return device::host_reaches_views && c.parallel.tp > 1 ? arena_bytes(plan, pipeline_rank) + device::Arena::alignment
+                                                         : 0;
 }
 
 }  // namespace
@@ -96,7 +95,7 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
 template <class T>
 void Trainer<T>::State::allocate() {
   auto const& c = config;
-  arena.emplace(arena_bytes(c, plan, here.pp), "p3d::engine::activations", activations_memory.data());
+  arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   workspace.emplace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
@@ -116,7 +115,7 @@ comm::Communicator& Trainer<T>::State::along(layout::AxisSet axes) {
 template <class T>
 comm::SharedBuffer Trainer<T>::State::prepare_reductions() {
   require_same_input();
-  if (device::host_reaches_views) require_memory(predict_memory(config, plan, here.pp).total(), mesh.world());
+  if (device::host_reaches_views) require_memory(plan.memory_of(here.pp).total(), mesh.world());
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
   std::size_t bytes = activations + page;

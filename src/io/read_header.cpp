@@ -8,7 +8,6 @@
 #include <p3d/io/checkpoint.hpp>
 
 #include <p3d/base/error.hpp>
-#include <p3d/io/file_watch.hpp>
 
 #include <fmt/format.h>
 
@@ -163,21 +162,9 @@ Checkpoint unpack(std::string const& bytes) {
   return c;
 }
 
-void broadcast(comm::Communicator& world, std::string& text) {
-  auto length = static_cast<std::int64_t>(text.size());
-  world.broadcast(&length, 1, comm::Type::int64, 0).wait();
-  text.resize(static_cast<std::size_t>(length));
-  if (length > 0) world.broadcast(text.data(), length, comm::Type::byte, 0).wait();
-}
-
-}  // namespace
-
-namespace {
-
 Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
-  FileOperation const here("read", path);
   PosixFile const posix(path, PosixFile::Mode::read);
   c.file_bytes = posix.size();
   auto const seal = check_seal(posix);
@@ -230,11 +217,7 @@ std::string pack(base::Error const& e) {
 }  // namespace
 
 Checkpoint read_checkpoint(std::string const& path) {
-  try {
-    return read_here(path);
-  } catch (base::Error const& e) {  // whatever the reason: this file is not to be used
-    throw base::Error(e.text(), base::ExitCode::bad_input);
-  }
+  return base::as_bad_input([&] { return read_here(path); });  // whatever the reason: this file is not to be used
 }
 
 Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path) {
@@ -255,7 +238,7 @@ Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path) {
     }
   }
   world.broadcast(&failed, 1, comm::Type::int64, 0).wait();
-  broadcast(world, bytes);
+  comm::broadcast_text(world, bytes, 0);
   if (failed != 0) throw unpack_error(bytes);
   return unpack(bytes);
 }

@@ -13,10 +13,7 @@ std::optional<base::ErrorText> first_error(comm::Communicator& world, std::optio
   if (first == world.size()) return {};
   base::ErrorText out = mine.value_or(base::ErrorText{});
   for (auto* text : {&out.expected, &out.found, &out.where, &out.fix}) {
-    auto length = static_cast<std::int64_t>(text->size());
-    world.broadcast(&length, 1, comm::Type::int64, static_cast<int>(first)).wait();
-    text->resize(static_cast<std::size_t>(length));
-    if (length > 0) world.broadcast(text->data(), length, comm::Type::byte, static_cast<int>(first)).wait();
+    comm::broadcast_text(world, *text, static_cast<int>(first));
   }
   out.where += fmt::format(" (rank {})", first);
   return out;

@@ -90,11 +90,8 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
 }
 
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
-std::string memory_text(config::Config const& c, engine::RunPlan const& plan) {
-  std::vector<plan::MemoryPrediction> memory;
-  for (int r = 0; r < c.parallel.pp; ++r) {
-    memory.push_back(engine::predict_memory(c, plan, r));
-  }
+std::string memory_text(engine::RunPlan const& plan) {
+  auto const& memory = plan.memory;
   std::vector<std::string> lines;
   auto const table = plan::format(memory);
   for (std::size_t at = 0; at < table.size();) {
@@ -122,7 +119,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + memory_text(c, plan);
+  return text + memory_text(plan);
 }
 
 }  // namespace p3d::report

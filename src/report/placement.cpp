@@ -2,6 +2,8 @@
 #include <p3d/report/placement.hpp>
 
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/device/environment.hpp>
 
 #include <fmt/format.h>
@@ -14,8 +16,6 @@
 #include <sched.h>
 #endif
 #include <unistd.h>
-
-#include "number_ranges.hpp"
 
 namespace p3d::report {
 
@@ -70,7 +70,7 @@ RankPlacement unpack(Record const& r) {
 std::string text(RankPlacement const& p) {
   auto t = fmt::format(
       "on {}: {}, {} thread{}", p.host,
-      p.cores.empty() ? "cores unknown" : (p.cores.size() == 1 ? "core " : "cores ") + number_ranges(p.cores),
+      p.cores.empty() ? "cores unknown" : (p.cores.size() == 1 ? "core " : "cores ") + base::number_ranges(p.cores),
       p.threads, p.threads == 1 ? "" : "s");
   if (p.blas_threads > 0 && p.blas_threads != p.threads) t += fmt::format(", BLAS {}", p.blas_threads);
   if (p.gpu >= 0) {
@@ -84,9 +84,7 @@ std::string text(RankPlacement const& p) {
 
 RankPlacement this_placement(int blas_threads) {
   RankPlacement p;
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  p.host = name.data();
+  p.host = base::host_name();
 #if defined(__linux__)
   cpu_set_t cores;
   CPU_ZERO(&cores);

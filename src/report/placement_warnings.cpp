@@ -3,6 +3,8 @@
 // set has cores; that is checked for each rank's set, for unions of two that overlap, and for the whole host.
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/report/placement.hpp>
 
 #include <fmt/format.h>
 
@@ -11,9 +13,6 @@
 #include <map>
 #include <optional>
 #include <set>
-
-#include "number_ranges.hpp"
-#include <p3d/report/placement.hpp>
 
 namespace p3d::report {
 
@@ -35,7 +34,7 @@ struct Host {
 };
 
 std::string ranks_text(std::vector<int> const& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", number_ranges(ranks));
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", base::number_ranges(ranks));
 }
 
 /// Sets of cores to check, small ones first: the first fault found is the one closest to its cause.
@@ -94,7 +93,7 @@ std::optional<std::string> core_fault(std::vector<RankPlacement> const& places, 
     int const cores = static_cast<int>(set.size()), count = static_cast<int>(ranks.size());
     if (threads <= cores) continue;
     auto const found = fmt::format("{} thread(s) of {} share {} core{} ({})", threads, ranks_text(ranks), cores,
-                                   cores == 1 ? "" : "s", number_ranges(set));
+                                   cores == 1 ? "" : "s", base::number_ranges(set));
     std::string fix;
     if (!too_many) {  // cores are there: the binding is at fault
       int const each = std::max(1, threads / count);

@@ -148,7 +148,7 @@ std::string Tracing<T>::finish() {
   auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes,
                      state_->warm_up);
   for (int r = 0; r < c.parallel.pp; ++r) {
-    auto const memory = engine::predict_memory(c, plan, r);  // what the arena holds, exactly
+    auto const& memory = plan.memory_of(r);  // what the arena holds, exactly
     made.drawn.front().rank_notes[static_cast<std::size_t>(r)] +=
         ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
   }

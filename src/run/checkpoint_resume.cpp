@@ -176,13 +176,7 @@ Start resume(engine::Trainer<T>& trainer) {
     require_newest(files, c, 0);
     return {};
   }
-  try {
-    return begin_with_file(trainer, std::move(files));
-  } catch (base::ReportedError const&) {
-    throw;
-  } catch (base::Error const& e) {  // damaged: nothing was started
-    throw base::Error(e.text(), base::ExitCode::bad_input);
-  }
+  return base::as_bad_input([&] { return begin_with_file(trainer, std::move(files)); });
 }
 
 template io::CheckpointHeader restore(engine::Trainer<float>&, std::string const&, Load);

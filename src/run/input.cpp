@@ -41,10 +41,7 @@ config::Config read_input_together(comm::Communicator& world, std::string const&
     require_plan(*result.config);
     text = config::canonical_toml(*result.config);
   });
-  auto length = static_cast<std::int64_t>(text.size());
-  world.broadcast(&length, 1, comm::Type::int64, 0).wait();
-  text.resize(static_cast<std::size_t>(length));
-  world.broadcast(text.data(), length, comm::Type::byte, 0).wait();
+  comm::broadcast_text(world, text, 0);
 
   // The others check again: a data file may be missing on their node.
   comm::agree(world, "use the input that rank 0 read", [&] {

@@ -9,15 +9,17 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/engine/memory_limits.hpp>
+#include <p3d/engine/trainer.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
-#include <p3d/run/checkpoint.hpp>
+#include <p3d/report/placement.hpp>
 #include <p3d/report/progress.hpp>
-#include <p3d/run/signals.hpp>
+#include <p3d/report/terminal.hpp>
 #include <p3d/report/tracing.hpp>
-#include <p3d/engine/memory_limits.hpp>
-#include <p3d/engine/trainer.hpp>
+#include <p3d/run/checkpoint.hpp>
+#include <p3d/run/signals.hpp>
 
 #include <fmt/format.h>
 
@@ -28,10 +30,8 @@
 #include <vector>
 
 #include "gpu_aware.hpp"
-#include <p3d/report/placement.hpp>
 #include "run_files.hpp"
 #include "run_locks.hpp"
-#include <p3d/report/terminal.hpp>
 
 namespace p3d::run {
 
@@ -78,8 +78,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
   if (device::on_host()) {
-    auto const here = plan.grid.coordinates(world.rank());
-    engine::require_memory(engine::predict_memory(c, plan, here.pp).total(), world);
+    auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
+    engine::require_memory(memory.total(), world);
   }
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory

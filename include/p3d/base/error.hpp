@@ -48,6 +48,19 @@ public:
   using Error::Error;
 };
 
+/// Runs `work` and returns what it returns. Its Error, whatever the code, is thrown again as bad input: nothing was
+/// started. A ReportedError passes.
+template <class Work>
+decltype(auto) as_bad_input(Work&& work) {
+  try {
+    return work();
+  } catch (ReportedError const&) {
+    throw;
+  } catch (Error const& e) {
+    throw Error(e.text(), ExitCode::bad_input);
+  }
+}
+
 /// What a caught exception says and asks for.
 struct Failure {
   std::string text;  ///< four parts as lines, or what() of an Error that says it in another form

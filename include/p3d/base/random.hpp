@@ -7,6 +7,8 @@
 //
 // Callable on host and device; there is no state.
 
+#include <p3d/base/hash.hpp>
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -51,9 +53,7 @@ struct RandomWords {
 /// Key of (seed, purpose): FNV-1a (64 bit) of the purpose's bytes, xor the seed, mixed by the splitmix64 finaliser.
 /// k0 is the low half, k1 the high half.
 constexpr RandomKey random_key(std::uint64_t seed, std::string_view purpose) {
-  std::uint64_t h = 14695981039346656037ULL;
-  for (char c : purpose) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  std::uint64_t z = (h ^ seed) + 0x9e3779b97f4a7c15ULL;
+  std::uint64_t z = (fnv1a(purpose) ^ seed) + 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   z = z ^ (z >> 31);

@@ -88,6 +88,9 @@ private:
 /// Waits for all, in order.
 void wait_all(std::vector<Request>& requests);
 
+/// The text of rank `root`, on every rank. Collective; waits.
+void broadcast_text(Communicator& comm, std::string& text, int root);
+
 /// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
 /// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return
 /// a Request. Counts are 64-bit: what is longer than 1 GiB is split over several MPI calls (src/comm/parts.hpp says

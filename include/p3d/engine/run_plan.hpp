@@ -27,6 +27,13 @@ struct RunPlan {
   schedule::ValidProgram evaluation;  ///< the same microbatches, forward only
   schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
   std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
+  /// Bytes of a rank, by pipeline coordinate and purpose. Activations (all slots of its stages) and workspace (the
+  /// scratch these share) are exactly what the trainer's arena gives out.
+  std::vector<plan::MemoryPrediction> memory = {};
+
+  plan::MemoryPrediction const& memory_of(int pipeline_rank) const {
+    return memory.at(static_cast<std::size_t>(pipeline_rank));
+  }
 };
 /// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
 RunPlan make_run_plan(config::Config const& config);
@@ -45,9 +52,5 @@ int num_slots(RunPlan const& plan, int stage);
 /// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global
 /// batch are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
 std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);
-
-/// Bytes of one rank, by purpose. Activations (all slots of its stages) and workspace (the scratch these share) are
-/// exactly what the trainer's arena gives out.
-plan::MemoryPrediction predict_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank);
 
 }  // namespace p3d::engine

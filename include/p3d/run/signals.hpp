@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // SIGINT, SIGTERM and SIGUSR1 (Slurm's warning): the first one asks for a stop at the next step boundary, a second one
-// ends the process at once. Before the steps begin there is nothing to save: the first one ends the process, with the
-// exit code that says "start again".
+// ends the process at once. Before the steps begin there is nothing to save: the ranks leave together at the
+// first step, or each on its own after 10 s, with the exit code that says "start again".
 
 namespace p3d::run {
 

@@ -202,7 +202,7 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
       EXPECT_LE(difference, 1e-9 * size);
       EXPECT_NEAR(found.eval, expected.eval, 1e-9 * expected.eval);
       EXPECT_EQ(found.text, expected.text);
-      auto const memory = engine::predict_memory(config, trainer.plan(), trainer.mesh().coordinate("pp"));
+      auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
       EXPECT_EQ(static_cast<std::int64_t>(trainer.activation_high_water()), memory.activations + memory.workspace);
       if (::testing::Test::HasFailure()) return;
       ++ran;

@@ -195,7 +195,7 @@ bool accepted(Work&& work) {
 
 void expect_sane(config::Config const& c, engine::RunPlan const& plan) {
   for (int r = 0; r < c.parallel.pp; ++r) {
-    auto const m = engine::predict_memory(c, plan, r);
+    auto const m = plan.memory_of(r);
     for (auto bytes : {m.params, m.grads, m.optimizer, m.activations, m.workspace, m.total()})
       ASSERT_TRUE(bytes >= 0 && bytes < std::int64_t{1} << 62) << bytes;
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Placement: the report and the faults that it must, and must not, find. Made-up hosts, no MPI.
-#include <report/number_ranges.hpp>
 #include <p3d/report/placement.hpp>
 
 #include <gtest/gtest.h>
@@ -39,12 +38,6 @@ bool says(std::vector<std::string> const& warnings, std::string const& words) {
     if (w.find(words) != std::string::npos) return true;
   }
   return false;
-}
-
-TEST(Placement, RangesOfNumbers) {
-  EXPECT_EQ(number_ranges({}), "");
-  EXPECT_EQ(number_ranges({7}), "7");
-  EXPECT_EQ(number_ranges({0, 1, 2, 8, 10, 11}), "0-2,8,10-11");
 }
 
 TEST(Placement, NeighboursThatAreAlikeShareALine) {
