@@ -40,7 +40,7 @@ public:
         sums_(checkpoint.arrays.size(), 0) {}
 
   /// Rows of a part from the file into own_; their checksum is added where `counts`.
-  void read(CheckpointPart const& part, CheckpointArray const& array, Rows rows, bool counts) {
+  void read(CheckpointPart const& part, CheckpointArray const& array, layout::Range rows, bool counts) {
     auto const bytes = size_of(checkpoint_.header.element);
     open();
     bool const cut = part.cols < part.global_cols && part.cols * static_cast<std::int64_t>(bytes) < small_run;
@@ -91,7 +91,7 @@ private:
     for (int i = 0; i < replicas && !failure; ++i) {
       auto const all = share(part, bytes, (here + i) % replicas, replicas);
       for (auto row = all.begin; row < all.end && !failure; row += step) {
-        Rows const rows{row, std::min(row + step, all.end)};
+        layout::Range const rows{row, std::min(row + step, all.end)};
         auto const count = (rows.end - rows.begin) * part.cols;
         fit(own_, count * static_cast<std::int64_t>(bytes));
         failure = attempt([&] { read(part, *array, rows, i == 0); });
@@ -109,7 +109,7 @@ private:
     auto const piece = [&](int r, std::int64_t round) {
       auto const rows = share(part, bytes, r, replicas);
       auto const begin = std::min(rows.begin + round * step, rows.end);
-      return Rows{begin, std::min(begin + step, rows.end)};
+      return layout::Range{begin, std::min(begin + step, rows.end)};
     };
     bool more = true;
     for (std::int64_t round = 0; more; ++round) {
@@ -153,7 +153,7 @@ private:
     if (static_cast<std::int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<std::size_t>(bytes));
   }
 
-  void read_whole_rows(CheckpointPart const& part, CheckpointArray const& array, Rows rows) {
+  void read_whole_rows(CheckpointPart const& part, CheckpointArray const& array, layout::Range rows) {
     auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
     auto const row_bytes = part.global_cols * bytes;
     auto const step = std::max<std::int64_t>(1, std::min<std::int64_t>(buffer_bytes_, 1 << 20) / row_bytes);
@@ -169,7 +169,7 @@ private:
     }
   }
 
-  void hand_over(CheckpointPart const& part, Rows slice, std::int64_t count, std::vector<char> const& buffer) {
+  void hand_over(CheckpointPart const& part, layout::Range slice, std::int64_t count, std::vector<char> const& buffer) {
     auto const stored = checkpoint_.header.element;
     if (stored != element_) {
       if (stored == Element::float32)

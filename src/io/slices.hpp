@@ -3,27 +3,16 @@
 // Who reads or writes which rows of a part, and in which pieces.
 
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/layout/params.hpp>
 
 #include <algorithm>
 #include <cstdint>
 
 namespace p3d::io {
 
-/// Rows [begin, end) of a part.
-struct Rows {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-/// Parts below this size are not divided: one rank handles them.
-inline constexpr std::int64_t divide_bytes = 64 * 1024;
-
 /// The rows of `part` that replica `r` of `replicas` handles.
-inline Rows share(CheckpointPart const& part, std::size_t element_bytes, int r, int replicas) {
-  auto const bytes = part.rows * part.cols * static_cast<std::int64_t>(element_bytes);
-  if (part.cols == 0) return {};
-  if (bytes < divide_bytes) return r == 0 ? Rows{0, part.rows} : Rows{part.rows, part.rows};
-  return {part.rows * r / replicas, part.rows * (r + 1) / replicas};
+inline layout::Range share(CheckpointPart const& part, std::size_t element_bytes, int r, int replicas) {
+  return layout::replica_share(part.rows, part.cols, static_cast<std::int64_t>(element_bytes), r, replicas);
 }
 
 /// Rows that fit into a buffer, at least one.
@@ -35,7 +24,7 @@ inline std::int64_t rows_in(CheckpointPart const& part, std::size_t element_byte
 /// Calls visit(element index in the global array, elements, place in the slice) for the contiguous runs of rows [begin,
 /// end).
 template <class Visit>
-void for_runs(CheckpointPart const& part, Rows rows, Visit&& visit) {
+void for_runs(CheckpointPart const& part, layout::Range rows, Visit&& visit) {
   if (part.cols == part.global_cols) {
     auto const first = part.row_begin + rows.begin;
     if (rows.end > rows.begin) visit(first * part.global_cols, (rows.end - rows.begin) * part.cols, std::int64_t{0});

@@ -16,7 +16,7 @@ namespace p3d::io {
 namespace {
 
 /// Checksum of the rows of a part whose elements lie at `data`.
-std::uint64_t sum_of(CheckpointPart const& part, Rows rows, char const* data, std::size_t bytes) {
+std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, char const* data, std::size_t bytes) {
   std::uint64_t sum = 0;
   for_runs(part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
     sum += checksum(data + static_cast<std::size_t>(place) * bytes, count, static_cast<std::uint64_t>(index), bytes);
@@ -29,7 +29,7 @@ template <class Visit>
 void for_pieces(Slice const& slice, std::size_t bytes, std::int64_t buffer_bytes, Visit&& visit) {
   auto const step = rows_in(slice.part, bytes, buffer_bytes);
   for (auto row = slice.rows.begin; row < slice.rows.end; row += step)
-    visit(Rows{row, std::min(row + step, slice.rows.end)});
+    visit(layout::Range{row, std::min(row + step, slice.rows.end)});
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ void write_copy(Job& job, std::vector<char> const& copy) {
   WritersTurn turn(file);
   for (auto& slice : job.slices) {
     slice.checksum = 0;
-    for_pieces(slice, bytes, 4 << 20, [&](Rows rows) {  // pieces that stay in cache between sum and write
+    for_pieces(slice, bytes, 4 << 20, [&](layout::Range rows) {  // pieces that stay in cache between sum and write
       auto const* data =
           copy.data() +
           static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
@@ -85,7 +85,7 @@ void read_back(Job const& job, std::int64_t buffer_bytes) {
   std::vector<char> buffer;
   for (auto const& slice : job.slices) {
     std::uint64_t sum = 0;
-    for_pieces(slice, bytes, std::min<std::int64_t>(buffer_bytes, 4 << 20), [&](Rows rows) {
+    for_pieces(slice, bytes, std::min<std::int64_t>(buffer_bytes, 4 << 20), [&](layout::Range rows) {
       buffer.resize(static_cast<std::size_t>((rows.end - rows.begin) * slice.part.cols) * bytes);
       for_runs(slice.part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
         file.read(job.skeleton.offsets[slice.array] + index * static_cast<std::int64_t>(bytes),
@@ -115,7 +115,7 @@ static_assert(sizeof(Runs) == 4 * sizeof(std::int64_t));
 
 /// Rows of slices that fill a buffer together.
 struct Load {
-  std::vector<std::pair<Slice*, Rows>> pieces;
+  std::vector<std::pair<Slice*, layout::Range>> pieces;
   std::int64_t bytes = 0;
 };
 
@@ -123,7 +123,7 @@ std::vector<Load> make_loads(Job& job, std::size_t bytes, std::int64_t buffer_by
   std::vector<Load> out;
   for (auto& slice : job.slices) {
     slice.checksum = 0;
-    for_pieces(slice, bytes, buffer_bytes, [&](Rows rows) {
+    for_pieces(slice, bytes, buffer_bytes, [&](layout::Range rows) {
       auto const size = (rows.end - rows.begin) * slice.part.cols * static_cast<std::int64_t>(bytes);
       if (out.empty() || out.back().bytes + size > buffer_bytes) out.emplace_back();
       out.back().pieces.emplace_back(&slice, rows);

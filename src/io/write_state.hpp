@@ -18,7 +18,7 @@ namespace p3d::io {
 /// The rows of one array that this rank writes.
 struct Slice {
   CheckpointPart part;
-  Rows rows;
+  layout::Range rows;
   std::size_t array = 0;       ///< index
   std::int64_t place = 0;      ///< of its elements in the copy
   std::uint64_t checksum = 0;  ///< this slice's part of the sum

@@ -229,4 +229,11 @@ bool StageParams::has(std::string_view name) const {
   return std::any_of(items_.begin(), items_.end(), [&](auto const& i) { return i.spec->name == name; });
 }
 
+Range replica_share(std::int64_t rows, std::int64_t cols, std::int64_t element_bytes, int r, int replicas) {
+  constexpr std::int64_t smallest_divided = std::int64_t{64} << 10;
+  if (cols == 0) return {};
+  if (rows * cols * element_bytes < smallest_divided) return r == 0 ? Range{0, rows} : Range{rows, rows};
+  return {rows * r / replicas, rows * (r + 1) / replicas};
+}
+
 }  // namespace p3d::layout

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace p3d::plan {
 
 std::int64_t bytes_per_number(config::Precision precision) {
@@ -17,6 +19,31 @@ std::int64_t bytes_per_number(config::Precision precision) {
   P3D_REQUIRE(false, "the precision is known");
   return 0;
 }
+
+namespace {
+
+/// At most one row of each parameter more than any rank copies.
+std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable const& table,
+                             layout::StageMap const& stages, int pipeline_rank) {
+  layout::PerAxis const sizes{config.parallel.dp, config.parallel.tp, config.parallel.pp};
+  auto const element = bytes_per_number(config.run.precision);
+  std::int64_t numbers = 0;
+  for (int stage : stages.stages_of(pipeline_rank)) {
+    layout::StageParams const params(table, stages, stage, sizes, {0, 0, pipeline_rank});
+    for (auto const& item : params.items()) {
+      if (item.spec->tied && stage > 0) continue;
+      int const replicas = item.spec->split_axes().empty() ? sizes.dp * sizes.tp : sizes.dp;
+      auto const rows = [&](int r) {
+        return layout::replica_share(item.valid_rows, item.cols, element, r, replicas).size();
+      };
+      numbers += std::max(rows(0), rows(replicas - 1)) * item.cols;
+    }
+  }
+  int const arrays = config.optimizer.type == config::OptimizerType::adamw ? 3 : 1;
+  return arrays * numbers * element;
+}
+
+}  // namespace
 
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
                                       layout::StageMap const& stages, int pipeline_rank) {
@@ -30,6 +57,8 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   m.params = bytes;
   m.grads = bytes;
   m.optimizer = config.optimizer.type == config::OptimizerType::adamw ? 2 * bytes : 0;
+  if (config.checkpoint.on() && config.checkpoint.async)
+    m.checkpoint_copy = checkpoint_copy(config, table, stages, pipeline_rank);
   return m;
 }
 

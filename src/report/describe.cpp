@@ -107,6 +107,12 @@ std::string memory_text(engine::RunPlan const& plan) {
     text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
                         top - memory.begin());
   }
+  std::int64_t copy = 0;
+  for (auto const& m : memory) copy = std::max(copy, m.checkpoint_copy);
+  if (copy > 0) {
+    text += fmt::format("  beside it up to {} of host memory for the copy of a checkpoint (checkpoint.async)\n",
+                        base::human_bytes(static_cast<double>(copy)));
+  }
   return text;
 }
 

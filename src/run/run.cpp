@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/run/run.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
@@ -8,6 +9,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/engine/trainer.hpp>
@@ -58,6 +60,18 @@ std::string how_to_go_on(config::Config const& c) {
                                        : ": the same command goes on from here";
 }
 
+/// Of the training data, which each rank holds whole. What is wrong with them is told when they are opened.
+std::int64_t text_bytes(config::Config const& c) {
+  std::int64_t bytes = 0;
+  try {
+    if (c.data.format == config::DataFormat::text) {
+      for (auto const& file : data::find_text_files(c.data.path)) bytes += file.bytes;
+    }
+  } catch (base::Error const&) {
+  }
+  return bytes;
+}
+
 /// False, with a message, when rows of metrics.csv could not be written. Collective.
 bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
   std::int64_t complete = 1;
@@ -79,7 +93,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
   if (device::on_host()) {
     auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-    engine::require_memory(memory.total(), world);
+    engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c), world);
   }
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory

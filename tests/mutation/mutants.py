@@ -114,8 +114,8 @@ COMM = [
 ]
 
 IO = [
-    ("slices.hpp", "return {part.rows * r / replicas, part.rows * (r + 1) / replicas};",
-     "return {part.rows * r / replicas, part.rows};", "io_checkpoint_np3"),
+    ("../layout/params.cpp", "return {rows * r / replicas, rows * (r + 1) / replicas};",
+     "return {rows * r / replicas, rows};", "io_checkpoint_np3"),
     ("load_parts.cpp", "std::memcpy(own_.data() + (row - rows.begin + i) * part.cols * bytes,",
      "std::memcpy(own_.data() + (row - rows.begin) * part.cols * bytes,", "io_checkpoint_np3"),
     ("load_parts.cpp", "wide_.data() + i * row_bytes + part.col_begin * bytes", "wide_.data() + i * row_bytes",

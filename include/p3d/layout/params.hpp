@@ -104,4 +104,8 @@ private:
   std::int64_t flat_size_ = 0;
 };
 
+/// The rows of (rows x cols) elements that replica `r` of `replicas` reads and writes for all of them: an equal part,
+/// but small pieces (below 64 KiB) are the first one's.
+Range replica_share(std::int64_t rows, std::int64_t cols, std::int64_t element_bytes, int r, int replicas);
+
 }  // namespace p3d::layout

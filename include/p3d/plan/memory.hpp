@@ -26,6 +26,10 @@ struct MemoryPrediction {
   std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none
   std::int64_t activations = 0;  ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
+  /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
+  /// (checkpoint.async; 0 where no checkpoints are written), at most.
+  std::int64_t checkpoint_copy = 0;
+  /// Without the copy, which is not where the model is on a GPU.
   std::int64_t total() const { return params + grads + optimizer + activations + workspace; }
   bool operator==(MemoryPrediction const&) const = default;
 };

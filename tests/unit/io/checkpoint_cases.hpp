@@ -20,7 +20,8 @@ inline std::vector<io::TableRow> small_table() {
   return {{.name = "embed.token.weight", .rows = 101, .cols = 96, .layer = -1, .decay = true},
           {.name = "layers.0.norm1.weight", .rows = 1, .cols = 96, .vector = true},
           {.name = "layers.0.attn.out.weight", .rows = 96, .cols = 96, .decay = true},
-          {.name = "layers.0.mlp.up.bias", .rows = 1, .cols = 384, .vector = true}};
+          {.name = "layers.0.mlp.up.bias", .rows = 1, .cols = 384, .vector = true},
+          {.name = "layers.0.mlp.up.weight", .rows = 200, .cols = 96, .decay = true}};
 }
 
 inline io::CheckpointHeader small_header(io::Element element) {
@@ -38,7 +39,8 @@ inline io::CheckpointHeader small_header(io::Element element) {
 }
 
 /// The parts of one rank and their memory: the embedding by padded rows over `comm`, the projection by columns, the
-/// second vector by columns, the first one replicated.
+/// second vector by columns; the first one and the last matrix replicated, of which the matrix is large enough for its
+/// replicas to share the work.
 template <class T>
 struct SmallParts {
   std::vector<std::vector<T>> memory;
@@ -62,7 +64,8 @@ struct SmallParts {
           p.rows = std::min<std::int64_t>(p.global_rows, p.row_begin + each) - p.row_begin;
           break;
         }
-        case 1: p.replicas = &comm; break;
+        case 1:
+        case 4: p.replicas = &comm; break;
         default: p.col_begin = p.global_cols * r / n; p.cols = p.global_cols * (r + 1) / n - p.col_begin;
       }
       auto& m = memory[a];

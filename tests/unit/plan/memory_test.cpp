@@ -34,6 +34,23 @@ TEST(Memory, DataParallelismDividesNothingAndPipelineRanksDiffer) {
   EXPECT_EQ(predict(c, 0), first);
 }
 
+// Parameters and two moments, divided over the replicas: those of tp as well for what tp does not divide.
+TEST(Memory, TheCopyOfACheckpointIsDividedOverReplicas) {
+  auto c = test::paper_rows()[0].config();
+  c.parallel.dp = 1;
+  auto const bytes = 12.0 * static_cast<double>(layout::make_param_table(c).num_parameters());
+  c.checkpoint.every = 0;
+  EXPECT_EQ(predict(c, 0).checkpoint_copy, 0);
+  c.checkpoint.every = 10;
+  EXPECT_EQ(static_cast<double>(predict(c, 0).checkpoint_copy), bytes);
+  EXPECT_EQ(predict(c, 0).total(), 16 * layout::make_param_table(c).num_parameters());
+  c.parallel.dp = 4;
+  EXPECT_NEAR(static_cast<double>(predict(c, 0).checkpoint_copy), bytes / 4, 0.01 * bytes);
+  EXPECT_GE(static_cast<double>(predict(c, 0).checkpoint_copy), bytes / 4);
+  c.checkpoint.async = false;
+  EXPECT_EQ(predict(c, 0).checkpoint_copy, 0);
+}
+
 TEST(Memory, TableGroupsEqualNeighbours) {
   plan::MemoryPrediction const edge{1024, 1024, 2048, 512, 100}, middle{1024, 1024, 2048, 0, 0};
   EXPECT_EQ(edge.total(), 4708);
