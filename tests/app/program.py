@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts p3d on some ranks, watches its processes, and keeps what it printed."""
-import csv
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import started  # noqa: E402
 
 PROGRAM = pathlib.Path(os.environ["P3D_PROGRAM"])
 MPIEXEC = os.environ["P3D_MPIEXEC"].split()  # ends with the option for the number of ranks
@@ -69,38 +72,13 @@ def rank_of(process):
     return None
 
 
-class Run:
+class Run(started.Started):
     """One start of p3d. `ranks` 0: without a launcher; `wrapper`: a script that starts p3d."""
 
     def __init__(self, ranks, arguments, folder, wrapper=PROGRAM):
-        self.folder = pathlib.Path(folder)
-        self.out_path, self.err_path = self.folder / "out", self.folder / "err"
         launcher = [*MPIEXEC, str(ranks)] if ranks else []
-        self.started = time.monotonic()
-        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen([*launcher, wrapper, *arguments], cwd=folder, stdin=subprocess.DEVNULL,
-                                            stdout=out, stderr=err, start_new_session=True)
+        super().__init__([*launcher, wrapper, *arguments], pathlib.Path(folder), "run", PATIENCE, start_new_session=True)
         self.ranks = {}
-
-    @property
-    def out(self):
-        return self.out_path.read_text(errors="replace")
-
-    @property
-    def err(self):
-        return self.err_path.read_text(errors="replace")
-
-    @property
-    def code(self):
-        return self.process.returncode
-
-    def wait_until(self, condition, what):
-        while not condition():
-            if self.process.poll() is not None:
-                raise AssertionError(f"the run ended with {self.code} before {what}\n{self.out}\n{self.err}")
-            if time.monotonic() - self.started > PATIENCE:
-                raise AssertionError(f"no {what} in {PATIENCE} s\n{self.out}\n{self.err}")
-            time.sleep(0.02)
 
     def find_ranks(self):
         """Fills {rank: process}."""
@@ -121,7 +99,7 @@ class Run:
         begin = time.monotonic()
         while self.process.poll() is None or self.alive():
             if time.monotonic() - begin > PATIENCE:
-                raise AssertionError(f"processes {self.alive()} still there after {PATIENCE} s\n{self.out}\n{self.err}")
+                raise AssertionError(f"processes {self.alive()} still there after {PATIENCE} s\n{self.text}")
             time.sleep(0.01)
         return time.monotonic() - begin
 
@@ -162,11 +140,7 @@ class AppTest(unittest.TestCase):
         return run
 
     def metrics(self, name="metrics.csv"):
-        try:
-            with open(self.results / name, newline="") as file:
-                return list(csv.DictReader(file))
-        except FileNotFoundError:
-            return []
+        return started.rows(self.results / name)
 
     def assert_once(self, text, inside):
         self.assertEqual(inside.count(text), 1, f'"{text}" should be there once:\n{inside}')

@@ -6,9 +6,7 @@ is 77: ctest shows the test as skipped.
 """
 import pathlib
 import re
-import shutil
 import subprocess
-import sys
 
 import source_tree
 
@@ -16,19 +14,8 @@ FOLDERS = ["include", "src", "tests", "benchmarks"]
 VERSION = 14
 
 
-def program():
-    for name in (f"clang-format-{VERSION}", "clang-format"):
-        path = shutil.which(name)
-        if path:
-            text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-            if (found := re.search(r"version (\d+)\.", text)) and int(found.group(1)) == VERSION:
-                return path
-    print(f"skipped: clang-format {VERSION} is not installed (apt-get install clang-format-{VERSION})")
-    sys.exit(77)
-
-
 def check(root):
-    clang_format = program()
+    clang_format = source_tree.llvm_tool("clang-format", VERSION)
     files = source_tree.files(root, FOLDERS, source_tree.CPP)
     done = subprocess.run([clang_format, f"--style=file:{root}/.clang-format", "--dry-run", *map(str, files)],
                           capture_output=True, text=True)

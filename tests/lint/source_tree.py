@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 CPP = {".hpp", ".cpp", ".h"}
@@ -73,6 +75,19 @@ def arguments(text, open_position):
             start = i + 1
         i += 1
     return found
+
+
+def llvm_tool(name, version):
+    """The path of clang-format or clang-tidy of that version, whose words are what counts; without it the rule is
+    skipped."""
+    for candidate in (f"{name}-{version}", name):
+        path = shutil.which(candidate)
+        if path:
+            text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+            if (found := re.search(r"version (\d+)\.", text)) and int(found.group(1)) == version:
+                return path
+    print(f"skipped: {name} {version} is not installed (apt-get install {name}-{version})")
+    sys.exit(77)
 
 
 def main(rule):

@@ -12,23 +12,13 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
+import source_tree
+
 VERSION = 14
-
-
-def program():
-    for name in (f"clang-tidy-{VERSION}", "clang-tidy"):
-        path = shutil.which(name)
-        if path:
-            text = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-            if (found := re.search(r"version (\d+)\.", text)) and int(found.group(1)) == VERSION:
-                return path
-    print(f"skipped: clang-tidy {VERSION} is not installed (apt-get install clang-tidy-{VERSION})")
-    sys.exit(77)
 
 
 def commands(root, build, room):
@@ -49,7 +39,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("rooms", nargs="*")
     given = parser.parse_args()
-    root, clang_tidy = given.root.resolve(), program()
+    root, clang_tidy = given.root.resolve(), source_tree.llvm_tool("clang-tidy", VERSION)
     rooms = given.rooms or sorted(p.name for p in (root / "src").iterdir() if p.is_dir())
     entries = [entry for room in rooms for entry in commands(root, given.build, room)]
     with tempfile.TemporaryDirectory(prefix="p3d-tidy-") as folder:

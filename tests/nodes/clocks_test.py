@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import unittest
 
 import nodes
 from layouts_test import layout

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts and their files: a checkpoint in a folder that both see, and data that only one of them has."""
 import os
-import unittest
 
 import nodes
 from layouts_test import layout

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
 INSIDE = "P3D_NODES_INSIDE"

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts with two ranks each: the numbers of one rank in all layouts, whichever axis goes over the network."""
-import unittest
 
 import nodes
 

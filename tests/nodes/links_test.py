@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cut link between two hosts: the run says who does not answer, and leaves nobody behind."""
 import time
-import unittest
 
 import nodes
 from layouts_test import layout

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts, one of which has (almost) no memory to share: the same numbers another way, or one clear refusal."""
-import unittest
 
 import nodes
 from layouts_test import layout

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs p3d on several hosts (hosts.py) and reads what it leaves."""
-import csv
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
-import hosts
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import hosts  # noqa: E402
+import started  # noqa: E402
 
 PATIENCE = 100  # seconds; a run that needs longer for anything hangs
 
@@ -43,53 +45,21 @@ timeout_s = 60
 TEXT = "".join(f"line {i} is not line {i * i % 97}\n" for i in range(200))
 
 
-class Run:
+class Run(started.Started):
     """One start of p3d on hosts, or on this machine (`cluster` None) as one process."""
 
     def __init__(self, cluster, folder, name, arguments, placement="h0:2,h1:2", environment=None, ranks=4):
-        self.name, self.out_path, self.err_path = name, folder / f"{name}.out", folder / f"{name}.err"
-        self.results = folder / "runs" / name
+        self.name, self.results = name, folder / "runs" / name
         launcher = cluster.mpiexec(os.environ["P3D_MPIEXEC"], ranks, placement) if cluster else []
-        command = [*launcher, os.environ["P3D_PROGRAM"], "input.toml", f"run.name={name}", *arguments]
-        self.started = time.monotonic()
-        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                                            env=os.environ | (environment or {}))
-
-    @property
-    def out(self):
-        return self.out_path.read_text(errors="replace")
-
-    @property
-    def err(self):
-        return self.err_path.read_text(errors="replace")
-
-    @property
-    def code(self):
-        return self.process.returncode
-
-    @property
-    def text(self):
-        return f"{self.name}: exit code {self.code}\n{self.out}\n{self.err}"
+        super().__init__([*launcher, os.environ["P3D_PROGRAM"], "input.toml", f"run.name={name}", *arguments], folder,
+                         name, PATIENCE, env=os.environ | (environment or {}))
 
     def rows(self):
-        try:
-            with open(self.results / "metrics.csv", newline="") as file:
-                return list(csv.DictReader(file))
-        except FileNotFoundError:
-            return []
+        return started.rows(self.results / "metrics.csv")
 
     def numbers(self):
         """What must not depend on how the ranks are placed."""
         return [tuple(float(row[c] or "nan") for c in ("loss", "grad_norm", "lr", "eval_loss")) for row in self.rows()]
-
-    def wait_until(self, condition, what):
-        while not condition():
-            if self.process.poll() is not None:
-                raise AssertionError(f"the run ended before {what}\n{self.text}")
-            if time.monotonic() - self.started > PATIENCE:
-                raise AssertionError(f"no {what} in {PATIENCE} s\n{self.text}")
-            time.sleep(0.02)
 
     def finish(self):
         """Waits for the end; returns the seconds since this call."""
@@ -99,10 +69,6 @@ class Run:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end in {PATIENCE} s\n{self.text}") from None
         return time.monotonic() - begin
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
 
 
 class NodesTest(unittest.TestCase):

@@ -2,7 +2,6 @@
 """A disk that is full in the middle of a checkpoint: one message, the older checkpoints intact, and checkpoint.on_error decides.
 The disk is a small tmpfs in a mount namespace of its own; without the right to make one the test is skipped."""
 import pathlib
-import re
 import subprocess
 import tempfile
 import unittest

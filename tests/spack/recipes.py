@@ -6,7 +6,6 @@ to look up every name and variant, and to ask whether a spec meets a conflict; i
 """
 import contextlib
 import importlib.util
-import pathlib
 import re
 import sys
 import types
