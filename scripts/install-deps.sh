@@ -3,7 +3,8 @@
 # Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not root;
 # does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
 #
-# usage: scripts/install-deps.sh [--tests]     --tests: also what only tests need
+# usage: scripts/install-deps.sh [--tests | --tsan]     --tests: also what only tests need; --tsan: and those of the
+# thread-sanitizer leg
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -25,6 +26,7 @@ case ${1:-} in
     for package in clang-format-14 clang-tidy-14; do
       if apt-cache show "$package" >/dev/null 2>&1; then packages+=("$package"); fi
     done ;;
+  --tsan) packages+=(clang libomp-dev) ;;  # libomp tells the sanitizer when threads wait for each other
   *) echo "unknown argument: $1" >&2; exit 2 ;;
 esac
 

@@ -4,16 +4,26 @@
 # Trilinos, which holds both (the distribution's binary packages have the Serial backend only). Needs no root: the
 # machine's own package sources are read with their source half switched on, in a folder of ours.
 #
+# usage: scripts/kokkos-openmp.sh [--tsan]   --tsan: with Clang and its thread sanitizer, into build/kokkos-tsan
 # P3D_TRILINOS_TARBALL=<file>: use this source tarball instead of downloading.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-prefix=$P3D_ROOT/build/kokkos-openmp
+name=openmp
+compiler=()
+case ${1:-} in
+  "") ;;
+  --tsan)
+    name=tsan
+    compiler=(-DCMAKE_CXX_COMPILER=clang++ "-DCMAKE_CXX_FLAGS=-fsanitize=thread -fno-omit-frame-pointer -g1") ;;
+  *) echo "unknown argument: $1" >&2; exit 2 ;;
+esac
+prefix=$P3D_ROOT/build/kokkos-$name
 recipe=1  # raise when the options below change: an installation of another recipe is built again
 stamp=$prefix/.p3d-recipe-$recipe
-work=$P3D_ROOT/build/kokkos-openmp-work
+work=$prefix-work
 
-say "Kokkos and Kokkos-Kernels with OpenMP in build/kokkos-openmp"
+say "Kokkos and Kokkos-Kernels with OpenMP in build/kokkos-$name"
 if [[ -f $stamp ]]; then
   note "already there ($(cat "$stamp"))"
   exit 0
@@ -78,7 +88,7 @@ build_and_install() {
   note "build $name ($JOBS jobs)"
   quietly "$name-configure" cmake -G Ninja -S "$work/src/$name" -B "$work/$name" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_STANDARD=17 -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib \
-    -DCMAKE_INSTALL_RPATH="$prefix/lib" -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=ON "$@"
+    -DCMAKE_INSTALL_RPATH="$prefix/lib" -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=ON "${compiler[@]}" "$@"
   quietly "$name-build" cmake --build "$work/$name" -j "$JOBS"
   quietly "$name-install" cmake --install "$work/$name"
 }

@@ -5,12 +5,13 @@
 #   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change: lint, Slurm,
 #             messages, schedules, plans, checkpoint files (restart_pairs_t2 stays: bits must not depend on threads)
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
+#   tsan      thread sanitizer: Clang and its OpenMP; messages, checkpoints, and kernels with several threads (likewise)
 #
-# usage: scripts/test.sh [--only release|openmp|debug]... [-j jobs]
+# usage: scripts/test.sh [--only release|openmp|debug|tsan]... [-j jobs]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,8s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
 legs=()
 while (( $# > 0 )); do
   case $1 in
@@ -23,7 +24,7 @@ while (( $# > 0 )); do
 done
 (( ${#legs[@]} > 0 )) || legs=(release openmp)
 for leg in "${legs[@]}"; do
-  [[ $leg =~ ^(release|openmp|debug)$ ]] || { echo "unknown leg: '$leg'" >&2; usage >&2; exit 2; }
+  [[ $leg =~ ^(release|openmp|debug|tsan)$ ]] || { echo "unknown leg: '$leg'" >&2; usage >&2; exit 2; }
 done
 [[ $JOBS =~ ^[1-9][0-9]*$ ]] || { echo "not a number of jobs: '$JOBS'" >&2; exit 2; }
 export P3D_JOBS=$JOBS
@@ -65,7 +66,12 @@ say "Legs: ${legs[*]}"
 for leg in "${legs[@]}"; do rm -f "build/$leg/ctest.log"; done
 timed "packages" scripts/install-deps.sh --tests
 for leg in "${legs[@]}"; do
-  if [[ $leg == openmp ]]; then timed "openmp: Kokkos" scripts/kokkos-openmp.sh; fi
+  case $leg in
+    openmp) timed "openmp: Kokkos" scripts/kokkos-openmp.sh ;;
+    tsan)
+      timed "tsan: packages" scripts/install-deps.sh --tsan
+      timed "tsan: Kokkos" scripts/kokkos-openmp.sh --tsan ;;
+  esac
   timed "$leg: build" configure_and_build "$leg"
   run_tests "$leg"  # tests that fail do not keep the next leg from running
   done_legs+=("$leg")

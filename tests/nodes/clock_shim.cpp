@@ -36,7 +36,7 @@ int clock_gettime(clockid_t clock, timespec* out) noexcept {
 int gettimeofday(timeval* out, void* zone) noexcept {
   static auto* const real = next<int(timeval*, void*)>("gettimeofday");
   int const code = real(out, zone);
-  if (code == 0 && out != nullptr) out->tv_sec += ahead();
+  if (code == 0) out->tv_sec += ahead();
   return code;
 }
 time_t time(time_t* out) noexcept {
