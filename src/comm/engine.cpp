@@ -14,7 +14,7 @@ std::vector<Engine*> busy;
 
 Engine::~Engine() { std::erase(busy, this); }
 
-void Engine::start(Work& work) {
+void Engine::start(AllReduceWork& work) {
   P3D_REQUIRE(!stopped_, "nothing follows on a communicator whose all-reduce was given up");
   enqueue(work);
   advance();

@@ -12,7 +12,7 @@
 namespace p3d::comm::detail {
 
 /// One all-reduce in an engine.
-struct Work {
+struct AllReduceWork {
   std::byte* data = nullptr;  ///< null: no work
   std::int64_t count = 0;
   Type type = Type::float32;
@@ -32,11 +32,11 @@ public:
   virtual ~Engine();
 
   /// Takes `work`, which must stay where it is until done, and moves on once. Started in the same order on all ranks.
-  void start(Work& work);
+  void start(AllReduceWork& work);
   /// Does what can be done without waiting; true when anything moved. Bounded.
   virtual bool advance() = 0;
   /// Takes `work` without a place among the engines that are moved on by all: for an engine inside another.
-  virtual void enqueue(Work& work) = 0;
+  virtual void enqueue(AllReduceWork& work) = 0;
   virtual bool idle() const = 0;
   /// Touches no buffer again. For a request that is given up while an exception unwinds: its peers will not get what
   /// they wait for, and their watchdog says so.

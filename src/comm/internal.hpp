@@ -50,7 +50,7 @@ struct Pending {
   std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
   MPI_Datatype type = MPI_BYTE;
   Engine* engine = nullptr;  ///< carries out `work`; null: MPI carries out `parts`
-  Work work;
+  AllReduceWork work;
   std::vector<MPI_Request> parts;
   std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
   std::vector<std::function<void()>> hooks;

@@ -24,7 +24,7 @@ MessageEngine::MessageEngine(MPI_Comm comm, std::string name, Steps steps, std::
       first_tag_(family * tags),
       runs_(runs_at_once) {}
 
-void MessageEngine::enqueue(Work& work) { works_.push_back(&work); }
+void MessageEngine::enqueue(AllReduceWork& work) { works_.push_back(&work); }
 
 bool MessageEngine::advance() {
   bool moved = false;
@@ -32,15 +32,15 @@ bool MessageEngine::advance() {
     if (run.work == nullptr && !open(run)) continue;
     moved = move(run) || moved;
   }
-  auto const done = [](Work const* work) { return work->done; };
+  auto const done = [](AllReduceWork const* work) { return work->done; };
   std::erase_if(works_, done);
   return moved;
 }
 
 /// Gives a free run the next segment, if there is one.
-bool MessageEngine::open(Run& run) {
+bool MessageEngine::open(SegmentRun& run) {
   auto const next =
-      std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->count; });
+      std::find_if(works_.begin(), works_.end(), [](AllReduceWork const* work) { return work->started < work->count; });
   if (next == works_.end()) return false;
   auto& work = **next;
   auto const size = static_cast<std::int64_t>(size_of(work.type));
@@ -56,7 +56,7 @@ bool MessageEngine::open(Run& run) {
   return true;
 }
 
-void MessageEngine::begin_exchange(Run& run, Step const& step) {
+void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
   auto const& work = *run.work;
   auto const length = [&](int chunk) {
     return static_cast<int>(chunk_begin(run, chunk + 1) - chunk_begin(run, chunk));
@@ -77,7 +77,7 @@ void MessageEngine::begin_exchange(Run& run, Step const& step) {
 }
 
 /// Goes on until a message is awaited; true when anything moved.
-bool MessageEngine::move(Run& run) {
+bool MessageEngine::move(SegmentRun& run) {
   bool moved = false;
   for (; run.step < steps_.steps.size(); ++run.step) {
     auto const& step = steps_.steps[run.step];
@@ -105,7 +105,7 @@ bool MessageEngine::move(Run& run) {
   return true;
 }
 
-void MpiEngine::enqueue(Work& work) {
+void MpiEngine::enqueue(AllReduceWork& work) {
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(work.type), mpi_op(work.op),
                        comm_, &request),

@@ -21,13 +21,13 @@ public:
   MessageEngine(MPI_Comm comm, std::string name, Steps steps, std::size_t segment_bytes, int family);
 
   bool advance() override;
-  void enqueue(Work& work) override;
+  void enqueue(AllReduceWork& work) override;
   bool idle() const override { return works_.empty(); }
 
 private:
   /// One segment under way.
-  struct Run {
-    Work* work = nullptr;  ///< null: free
+  struct SegmentRun {
+    AllReduceWork* work = nullptr;  ///< null: free
     std::int64_t begin = 0;
     std::int64_t count = 0;
     int tag = 0;
@@ -37,19 +37,19 @@ private:
     std::vector<std::byte> arrived;
   };
 
-  bool open(Run& run);
-  bool move(Run& run);
-  void begin_exchange(Run& run, Step const& step);
+  bool open(SegmentRun& run);
+  bool move(SegmentRun& run);
+  void begin_exchange(SegmentRun& run, Step const& step);
   /// First element, relative to the segment, of a chunk.
-  std::int64_t chunk_begin(Run const& run, int chunk) const { return run.count * chunk / steps_.chunks; }
+  std::int64_t chunk_begin(SegmentRun const& run, int chunk) const { return run.count * chunk / steps_.chunks; }
 
   MPI_Comm comm_;
   std::string name_;
   Steps steps_;
   std::size_t segment_bytes_;
   int first_tag_;
-  std::vector<Run> runs_;
-  std::vector<Work*> works_;  ///< unfinished, oldest first
+  std::vector<SegmentRun> runs_;
+  std::vector<AllReduceWork*> works_;  ///< unfinished, oldest first
   std::int64_t segments_ = 0;
 };
 
@@ -58,13 +58,13 @@ class MpiEngine final : public Engine {
 public:
   MpiEngine(MPI_Comm comm, std::string name) : comm_(comm), name_(std::move(name)) {}
   bool advance() override;
-  void enqueue(Work& work) override;
+  void enqueue(AllReduceWork& work) override;
   bool idle() const override { return open_.empty(); }
 
 private:
   MPI_Comm comm_;
   std::string name_;
-  std::deque<std::pair<Work*, MPI_Request>> open_;
+  std::deque<std::pair<AllReduceWork*, MPI_Request>> open_;
 };
 
 }  // namespace p3d::comm::detail

@@ -41,7 +41,7 @@ struct NodeMemory {
   bool tried = false;
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Win window = MPI_WIN_NULL;
-  Place place;
+  NodePlace place;
   std::vector<std::byte*> parts;  ///< by rank on the node
   std::size_t bytes = 0;          ///< of this rank's part
   std::string fault = "it was not opened";
@@ -150,8 +150,8 @@ void close_node_memory() {
 bool node_memory_is_open() { return !the_memory.parts.empty(); }
 std::string const& node_memory_fault() { return the_memory.fault; }
 
-Place place_on_node() {
-  Place place = the_memory.place;
+NodePlace place_on_node() {
+  NodePlace place = the_memory.place;
   if (ranks_per_node > 0) place.node += (place.rank / ranks_per_node) << 32;
   return place;
 }

@@ -19,11 +19,11 @@ bool node_memory_is_open();
 std::string const& node_memory_fault();
 
 /// Where a rank is: the world rank of the first rank of its node, and its own number there.
-struct Place {
+struct NodePlace {
   std::int64_t node = 0;
   std::int64_t rank = 0;
 };
-Place place_on_node();
+NodePlace place_on_node();
 
 /// The part of the window that belongs to a rank of this node.
 std::byte* node_memory_of(std::int64_t node_rank);

@@ -87,7 +87,7 @@ SharedEngine::Range SharedEngine::part(Segment const& segment, int member) const
   return {begin, std::min(segment.count - begin, rounded)};
 }
 
-void SharedEngine::enqueue(Work& work) { works_.push_back(&work); }
+void SharedEngine::enqueue(AllReduceWork& work) { works_.push_back(&work); }
 
 bool SharedEngine::advance() {
   bool moved = false;

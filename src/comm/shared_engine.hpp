@@ -57,20 +57,20 @@ public:
   ~SharedEngine() override;
 
   bool advance() override;
-  void enqueue(Work& work) override;
+  void enqueue(AllReduceWork& work) override;
   bool idle() const override { return works_.empty(); }
 
 private:
   struct Counters;
   struct Head;
   struct Segment {
-    Work* work = nullptr;
+    AllReduceWork* work = nullptr;
     std::int64_t begin = 0;
     std::int64_t count = 0;
     bool direct = false;
     bool in_place = false;  ///< the others read it in this rank's buffer
     bool lent = false;      ///< and may read this rank's part of the result there
-    Work travels;           ///< this rank's part on its way between the nodes
+    AllReduceWork travels;  ///< this rank's part on its way between the nodes
   };
   struct Range {
     std::int64_t begin, count;
@@ -99,8 +99,8 @@ private:
   Team team_;
   SharedSizes sizes_;
   std::unique_ptr<Engine> between_;
-  std::vector<Work*> works_;  ///< unfinished, oldest first
-  std::size_t posting_ = 0;   ///< the first of them that is not posted wholly
+  std::vector<AllReduceWork*> works_;  ///< unfinished, oldest first
+  std::size_t posting_ = 0;            ///< the first of them that is not posted wholly
   Segment segments_[num_slots];
   // Segments are posted up to posted_, reduced on this node up to reduced_, everywhere up to settled_, collected up to
   // collected_, read by nobody up to finished_.

@@ -26,7 +26,7 @@ std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, char const*
 
 /// Cuts a slice's rows into pieces for a buffer.
 template <class Visit>
-void for_pieces(Slice const& slice, std::size_t bytes, std::int64_t buffer_bytes, Visit&& visit) {
+void for_pieces(CheckpointSlice const& slice, std::size_t bytes, std::int64_t buffer_bytes, Visit&& visit) {
   auto const step = rows_in(slice.part, bytes, buffer_bytes);
   for (auto row = slice.rows.begin; row < slice.rows.end; row += step)
     visit(layout::Range{row, std::min(row + step, slice.rows.end)});
@@ -34,13 +34,13 @@ void for_pieces(Slice const& slice, std::size_t bytes, std::int64_t buffer_bytes
 
 }  // namespace
 
-std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::vector<CheckpointArray> const& arrays,
-                               std::size_t element_bytes) {
-  std::vector<Slice> out;
+std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& parts,
+                                         std::vector<CheckpointArray> const& arrays, std::size_t element_bytes) {
+  std::vector<CheckpointSlice> out;
   std::int64_t place = 0;
   for (auto const& part : parts) {
     if (!part.writes) continue;
-    Slice s;
+    CheckpointSlice s;
     s.part = part;
     s.rows = share(part, element_bytes, part.replicas->rank(), part.replicas->size());
     if (s.elements() == 0) continue;
@@ -55,7 +55,7 @@ std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::ve
   return out;
 }
 
-void write_copy(Job& job, std::vector<char> const& copy) {
+void write_copy(CheckpointJob& job, std::vector<char> const& copy) {
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.part_path, PosixFile::Mode::write);
   WritersTurn turn(file);
@@ -77,7 +77,7 @@ void write_copy(Job& job, std::vector<char> const& copy) {
   file.flush();
 }
 
-void read_back(Job const& job, std::int64_t buffer_bytes) {
+void read_back(CheckpointJob const& job, std::int64_t buffer_bytes) {
   if (job.slices.empty()) return;
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.path, PosixFile::Mode::read);
@@ -115,11 +115,11 @@ static_assert(sizeof(Runs) == 4 * sizeof(std::int64_t));
 
 /// Rows of slices that fill a buffer together.
 struct Load {
-  std::vector<std::pair<Slice*, layout::Range>> pieces;
+  std::vector<std::pair<CheckpointSlice*, layout::Range>> pieces;
   std::int64_t bytes = 0;
 };
 
-std::vector<Load> make_loads(Job& job, std::size_t bytes, std::int64_t buffer_bytes) {
+std::vector<Load> make_loads(CheckpointJob& job, std::size_t bytes, std::int64_t buffer_bytes) {
   std::vector<Load> out;
   for (auto& slice : job.slices) {
     slice.checksum = 0;
@@ -134,7 +134,7 @@ std::vector<Load> make_loads(Job& job, std::size_t bytes, std::int64_t buffer_by
 }
 
 /// Copies a load out of the parts, and adds to the checksums.
-std::vector<Runs> fill(Job const& job, Load const& load, std::size_t element, std::vector<char>& buffer) {
+std::vector<Runs> fill(CheckpointJob const& job, Load const& load, std::size_t element, std::vector<char>& buffer) {
   auto const bytes = static_cast<std::int64_t>(element);
   buffer.resize(static_cast<std::size_t>(load.bytes));
   std::vector<Runs> runs;
@@ -163,7 +163,7 @@ void write_runs(PosixFile const& file, std::vector<Runs> const& runs, char const
 
 }  // namespace
 
-void write_by_root(Job& job, comm::Communicator& world, std::int64_t buffer_bytes) {
+void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes) {
   constexpr int size_tag = 1, runs_tag = 2, data_tag = 3;
   auto const element = size_of(job.header.element);
   bool const root = world.rank() == 0;

@@ -16,7 +16,7 @@
 namespace p3d::io {
 
 /// The rows of one array that this rank writes.
-struct Slice {
+struct CheckpointSlice {
   CheckpointPart part;
   layout::Range rows;
   std::size_t array = 0;       ///< index
@@ -26,35 +26,35 @@ struct Slice {
 };
 
 /// What is being written.
-struct Job {
+struct CheckpointJob {
   std::string path, part_path;
   CheckpointHeader header;
   std::vector<TableRow> table;
   bool moments = false;
   std::vector<CheckpointArray> arrays;
   Skeleton skeleton;
-  std::vector<Slice> slices;
+  std::vector<CheckpointSlice> slices;
   std::vector<std::uint64_t> sums;
 };
 
 /// The slices of this rank, in the order of `parts`.
-std::vector<Slice> make_slices(std::vector<CheckpointPart> const& parts, std::vector<CheckpointArray> const& arrays,
-                               std::size_t element_bytes);
+std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& parts,
+                                         std::vector<CheckpointArray> const& arrays, std::size_t element_bytes);
 
 /// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
-void write_copy(Job& job, std::vector<char> const& copy);
+void write_copy(CheckpointJob& job, std::vector<char> const& copy);
 /// The slices straight from the parts: every rank sends its own to rank 0, a buffer at a time, and rank 0 writes and
 /// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.
-void write_by_root(Job& job, comm::Communicator& world, std::int64_t buffer_bytes);
+void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
 /// Reads the slices back from disk and compares.
-void read_back(Job const& job, std::int64_t buffer_bytes);
+void read_back(CheckpointJob const& job, std::int64_t buffer_bytes);
 
 struct CheckpointWriter::State {
   enum class Stage { idle, make, data, commit, verify };
 
   comm::Communicator world;
   Options options;
-  Job job;
+  CheckpointJob job;
   std::vector<char> copy;
   Stage stage = Stage::idle;
   std::thread thread;
