@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 namespace p3d::config {
@@ -54,9 +55,10 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     follow(sources, "batch.microbatches", {"batch.global"}, [] { return true; });
   }
 
-  // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4.
+  // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)
+  auto const tenth = fmt::format("{:.15g}", config.optimizer.lr / 10);
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},
-         [&] { return config.optimizer.min_lr = std::stod(fmt::format("{:.15g}", config.optimizer.lr / 10)), true; });
+         [&] { return config.optimizer.min_lr = std::strtod(tenth.c_str(), nullptr), true; });
   follow(sources, "run.output_dir", {"run.name"},
          [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
   follow(sources, "checkpoint.dir", {"run.output_dir"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutated inputs and schedule files: whatever a file says, it is refused with an error of four parts, or its plan has
-// figures that make sense. Deterministic; P3D_FUZZ_ROUNDS sets the number of rounds of each test (300).
+// figures that make sense. Deterministic; P3D_FUZZ_ROUNDS sets the number of rounds of each test (3600).
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
@@ -29,7 +29,7 @@ using namespace p3d;
 
 int rounds() {
   char const* const asked = std::getenv("P3D_FUZZ_ROUNDS");
-  return asked != nullptr ? std::atoi(asked) : 300;
+  return asked != nullptr ? std::atoi(asked) : 3600;
 }
 
 /// Draws that are the same everywhere.
