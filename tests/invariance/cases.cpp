@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cases.hpp"
 
+#include <p3d/config/config.hpp>
 #include <p3d/layout/axes.hpp>
 
 #include <fmt/format.h>

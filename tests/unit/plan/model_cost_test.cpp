@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "paper_models.hpp"
 
+#include <p3d/layout/params.hpp>
 #include <p3d/plan/model_cost.hpp>
 
 #include <gtest/gtest.h>
