@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast checkpoints are written and read by 4 ranks, against one plain process that writes (with fsync) and reads the same
-bytes on the same disk, turn by turn; how long training is held; how much memory it takes.
+"""How fast checkpoints are written and read by 4 ranks, against one plain process that writes (with fsync) and reads
+the same bytes on the same disk, turn by turn; how long training is held; how much memory it takes.
 
 usage: benchmarks/checkpoint_rate.py [--program build/release/p3d] [--turns 5] [--folder FOLDER] [--csv FILE]
-FOLDER lies on the disk to be measured and needs room for two checkpoints of GPT-2 124M with AdamW (1.5 GB each). Before each
-read the system's copy of the file is dropped (posix_fadvise)."""
+FOLDER lies on the disk to be measured and needs room for two checkpoints of GPT-2 124M with AdamW (1.5 GB each). Before
+each read the system's copy of the file is dropped (posix_fadvise)."""
 import argparse
 import csv
 import mmap
@@ -57,8 +57,9 @@ def seconds(text):
 
 def train(folder, *keys):
     """What p3d printed, and the largest resident set of a rank so far in this process's children, in bytes."""
-    done = subprocess.run(["mpiexec", "-n", "4", program, "input.toml", "run.output_dir=run", *keys], cwd=folder, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    done = subprocess.run(["mpiexec", "-n", "4", program, "input.toml", "run.output_dir=run", *keys], cwd=folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     return done.stdout
@@ -102,9 +103,9 @@ def plain_read(path, block):
 
 
 def warm_memory():
-    """Touches most of the free memory and gives it back: on a virtual machine that returns free pages to its host the first touch of a
-    page costs more than writing it to disk. Before each run of p3d; the plain process comes after one, so it finds memory that
-    was in use a moment ago too."""
+    """Touches most of the free memory and gives it back: on a virtual machine that returns free pages to its host the
+    first touch of a page costs more than writing it to disk. Before each run of p3d; the plain process comes after one,
+    so it finds memory that was in use a moment ago too."""
     free = int(re.search(r"MemAvailable:\s+(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024
     if os.fork() == 0:
         memory = mmap.mmap(-1, int(0.8 * free))
@@ -132,7 +133,8 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
                 row = {"turn": turn, "bytes": size, "write_s": seconds(write)}
             else:
                 row["write_together_s"] = seconds(write)
-            row.setdefault("plain_write_s", plain_write(folder / "plain", block, -(-size // len(block))) * size / (-(-size // len(block)) * len(block)))
+            row.setdefault("plain_write_s", plain_write(folder / "plain", block, -(-size // len(block))) * size
+                           / (-(-size // len(block)) * len(block)))
         drop(path)
         warm_memory()
         out = train(folder, "run.steps=2")
@@ -150,9 +152,11 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
     shutil.rmtree(folder / "run", ignore_errors=True)
     warm_memory()
     out = train(folder, "checkpoint.every=10", "run.steps=20")
-    held_write, held = (seconds(text) for text in re.search(r"Checkpoint of step 10: .* in (\S+ \S+), training held for (\S+ \S+):", out).groups())
+    held_write, held = (seconds(text) for text in re.search(
+        r"Checkpoint of step 10: .* in (\S+ \S+), training held for (\S+ \S+):", out).groups())
     memory = {}
-    for what, keys in (("none", ("checkpoint.every=0",)), ("together", ("checkpoint.async=false", "checkpoint.buffer_mb=16")),
+    for what, keys in (("none", ("checkpoint.every=0",)),
+                       ("together", ("checkpoint.async=false", "checkpoint.buffer_mb=16")),
                        ("async", ("checkpoint.async=true", "checkpoint.buffer_mb=16"))):
         shutil.rmtree(folder / "run", ignore_errors=True)
         memory[what] = resident(folder, "run.steps=2", *keys)
@@ -160,14 +164,18 @@ with tempfile.TemporaryDirectory(prefix="p3d-rate-", dir=options.folder) as name
 
 median = {k: statistics.median(row[k] for row in rows) for k in rows[0]}
 ratio = {what: statistics.median(row[plain] / row[own] for row in rows)
-         for what, own, plain in (("write", "write_s", "plain_write_s"), ("together", "write_together_s", "plain_write_s"), ("read", "read_s", "plain_read_s"))}
+         for what, own, plain in (("write", "write_s", "plain_write_s"),
+                                  ("together", "write_together_s", "plain_write_s"),
+                                  ("read", "read_s", "plain_read_s"))}
 gb = median["bytes"] / 1e9
 print(f"\n{gb:.2f} GB, medians of {len(rows)} turns (ratios: plain process / p3d, more is better)")
 print(f"write, from a copy              {gb / median['write_s']:.2f} GB/s   ratio {ratio['write']:.2f}")
 print(f"write, rank 0 for all (no copy){gb / median['write_together_s']:.2f} GB/s   ratio {ratio['together']:.2f}")
 print(f"read and verify (resume)        {gb / median['read_s']:.2f} GB/s   ratio {ratio['read']:.2f}")
-print(f"write while training goes on: {held_write:.2f} s, training held for {held:.3f} s = {100 * held / held_write:.1f} %")
+print(f"write while training goes on: {held_write:.2f} s, training held for {held:.3f} s = "
+      f"{100 * held / held_write:.1f} %")
 print(f"plain process: write {gb / median['plain_write_s']:.2f} GB/s, read {gb / median['plain_read_s']:.2f} GB/s")
 mb = {k: (v - memory["none"]) / 2**20 for k, v in memory.items()}
 print(f"largest resident set of a rank without checkpoints {memory['none'] / 2**20:.0f} MiB; more with buffer_mb = 16: "
-      f"async {mb['async']:+.0f} MiB (its copy: {gb * 1e9 / 4 / 2**20:.0f} MiB), together {mb['together']:+.0f} MiB, resume {mb['resume']:+.0f} MiB")
+      f"async {mb['async']:+.0f} MiB (its copy: {gb * 1e9 / 4 / 2**20:.0f} MiB), together {mb['together']:+.0f} MiB, "
+      f"resume {mb['resume']:+.0f} MiB")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaling over ranks and layouts, and ranks against threads. Every configuration is started several times, in turn with the
-others, so that what disturbs the machine disturbs all; ratios are taken turn by turn."""
+"""Scaling over ranks and layouts, and ranks against threads. Every configuration is started several times, in turn with
+the others, so that what disturbs the machine disturbs all; ratios are taken turn by turn."""
 import measure
 import picture
 
@@ -16,10 +16,12 @@ def keys(values):
 
 
 def layout(dp, tp, pp, batch):
-    """One microbatch a step and copy, but for pipelines as many as there are sequences, and the schedule that p3d picks."""
+    """One microbatch a step and copy, but for pipelines as many as there are sequences, and the schedule that p3d
+    picks."""
     per_copy = batch // dp
     microbatches = per_copy if pp > 1 else 1
-    out = {"parallel.dp": dp, "parallel.tp": tp, "parallel.pp": pp, "batch.global": batch, "batch.micro": per_copy // microbatches}
+    out = {"parallel.dp": dp, "parallel.tp": tp, "parallel.pp": pp, "batch.global": batch,
+           "batch.micro": per_copy // microbatches}
     if pp > 1:
         out["pipeline.layers_per_stage"] = "cost"
         out["pipeline.schedule"] = "auto"
@@ -27,7 +29,8 @@ def layout(dp, tp, pp, batch):
 
 
 def configurations(ranks, batch):
-    """(family, name, ranks, global batch, keys). Strong: the same batch on more ranks; weak: the batch grows with the ranks."""
+    """(family, name, ranks, global batch, keys). Strong: the same batch on more ranks; weak: the batch grows with the
+    ranks."""
     sizes = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= ranks]
     found = []
     for n in sizes:
@@ -60,8 +63,8 @@ def in_turn(args, named):
                          "mfu": float(middle["mfu"]), "ceiling": float(middle["ceiling"])})
             stamp = table.stamp
             short = table.short_stamp()
-            print(f"turn {turn}  {name:<24} {ranks} rank(s)  {float(middle['tokens_per_s']):9.1f} tokens/s  MFU {float(middle['mfu']):.3f}",
-                  flush=True)
+            print(f"turn {turn}  {name:<24} {ranks} rank(s)  {float(middle['tokens_per_s']):9.1f} tokens/s  "
+                  f"MFU {float(middle['mfu']):.3f}", flush=True)
     return rows, stamp, short
 
 
@@ -71,7 +74,8 @@ def by_name(rows, name, column):
 
 def ratio(rows, name, base):
     """Median over the turns of tokens/s against `base` in the same turn."""
-    return measure.median(a / b for a, b in zip(by_name(rows, name, "tokens_per_s"), by_name(rows, base, "tokens_per_s")))
+    return measure.median(a / b for a, b in zip(by_name(rows, name, "tokens_per_s"),
+                                                by_name(rows, base, "tokens_per_s")))
 
 
 def scaling(args):
@@ -84,13 +88,15 @@ def scaling(args):
     one = speed["strong one rank 1"]
     series = {}
     for axis in ("dp", "tp", "pp"):
-        own = [(ranks, speed[f"strong {name} {ranks}"]) for family, name, ranks, *_ in found if family == "strong" and name == axis]
+        own = [(ranks, speed[f"strong {name} {ranks}"]) for family, name, ranks, *_ in found
+               if family == "strong" and name == axis]
         series[axis] = [(1, one), *own]
     for name in ("dp x tp", "dp x pp"):
         if f"strong {name} {args.ranks}" in speed:
             series[name] = [(args.ranks, speed[f"strong {name} {args.ranks}"])]
     series["dp, weak"] = [(ranks, speed[f"weak dp {ranks}"]) for family, name, ranks, *_ in found if family == "weak"]
-    picture.lines(args.out / "scaling.svg", f"Strong scaling at {batch} sequences a step, weak at {batch // args.ranks} a rank", note, "ranks",
+    picture.lines(args.out / "scaling.svg",
+                  f"Strong scaling at {batch} sequences a step, weak at {batch // args.ranks} a rank", note, "ranks",
                   "tokens/s", series, [(n, n * one) for n in sorted({f[2] for f in found})])
     base = f"strong dp {args.ranks}"
     print("\n| layout | tokens/s | MFU | of dp |\n|---|--:|--:|--:|")
@@ -108,7 +114,7 @@ def hybrid(args):
     rows, stamp, note = in_turn(args, named)
     measure.write_csv(args.out / "hybrid.csv", stamp, list(rows[0]), rows)
     names = list(named)
-    picture.bars(args.out / "hybrid.svg", "Ranks against threads (ranks x threads)", note, "tokens/s", names, ["tokens/s"],
-                 [[measure.median(by_name(rows, name, "tokens_per_s"))] for name in names])
+    picture.bars(args.out / "hybrid.svg", "Ranks against threads (ranks x threads)", note, "tokens/s", names,
+                 ["tokens/s"], [[measure.median(by_name(rows, name, "tokens_per_s"))] for name in names])
     for name in names[1:]:
         print(f"{name} against {names[0]}: {ratio(rows, name, names[0]):.2f}")

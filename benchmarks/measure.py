@@ -23,7 +23,8 @@ class Table:
 
     def short_stamp(self):
         """What a picture says about the machine, in one line: version, compiler, Kokkos, MPI, CPU."""
-        keep = [line for line in self.stamp if line.startswith(("p3d 0", "compiler", "Kokkos ", "MPICH", "Open MPI", "CPU"))]
+        keep = [line for line in self.stamp
+                if line.startswith(("p3d 0", "compiler", "Kokkos ", "MPICH", "Open MPI", "CPU"))]
         return "; ".join(" ".join(line.split()) for line in keep)
 
 
@@ -36,8 +37,8 @@ def ranks_of(keys):
 def command(args, program, ranks, arguments, build=None):
     path = pathlib.Path(build or args.build) / "benchmarks" / f"bench_{program}"
     if not path.exists():
-        raise Failed(f"expected the program {path}; found none; build with -DP3D_BUILD_BENCHMARKS=ON or name the build folder "
-                     "with --build")
+        raise Failed(f"expected the program {path}; found none; build with -DP3D_BUILD_BENCHMARKS=ON or name the build "
+                     "folder with --build")
     return [*args.prefix.split(), "mpiexec", "-n", str(ranks), str(path), *arguments]
 
 

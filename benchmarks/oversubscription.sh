@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Does waiting dominate when ranks outnumber cores? Step time of 16 ranks (dp=2 tp=2 pp=4) against 4 ranks (dp=1 tp=2 pp=2) with the
-# same model and global batch, in turn, three times each; prints the median step of each run and the ratio of the medians.
+# Does waiting dominate when ranks outnumber cores? Step time of 16 ranks (dp=2 tp=2 pp=4) against 4 ranks (dp=1 tp=2
+# pp=2) with the same model and global batch, in turn, three times each; prints the median step of each run and the
+# ratio of the medians.
 #
 #   benchmarks/oversubscription.sh [path of p3d]
 set -euo pipefail
@@ -14,9 +15,9 @@ trap 'rm -rf "$out"' EXIT
 run() {
   local name=$1 ranks=$2
   shift 2
-  mpiexec -n "$ranks" "$program" inputs/quickstart.toml run.steps=22 run.eval_batches=0 sample.tokens=0 run.eval_every=0 \
-    optimizer.warmup_steps=2 batch.micro=2 batch.global=32 "run.output_dir=$out/$name" "$@" >"$out/$name.log" 2>&1 \
-    || { cat "$out/$name.log" >&2; exit 1; }
+  mpiexec -n "$ranks" "$program" inputs/quickstart.toml run.steps=22 run.eval_batches=0 sample.tokens=0 \
+    run.eval_every=0 optimizer.warmup_steps=2 batch.micro=2 batch.global=32 "run.output_dir=$out/$name" "$@" \
+    >"$out/$name.log" 2>&1 || { cat "$out/$name.log" >&2; exit 1; }
   tail -n +4 "$out/$name/metrics.csv" | cut -d, -f6 | sort -g | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'
 }
 many=() few=()

@@ -27,8 +27,9 @@ def resolved_input(args, values):
 
 
 def pytorch(args, path, compiled):
-    words = [*args.prefix.split(), args.python, str(HERE / "peers/pytorch_step.py"), str(path), "--threads", str(args.cores), "--steps",
-             str(max(2, args.rounds // 2)), "--warmup", "1", *(["--compile"] if compiled else [])]
+    words = [*args.prefix.split(), args.python, str(HERE / "peers/pytorch_step.py"), str(path),
+             "--threads", str(args.cores), "--steps", str(max(2, args.rounds // 2)), "--warmup", "1",
+             *(["--compile"] if compiled else [])]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise measure.Failed(f"exit code {done.returncode} of: {' '.join(words)}")
@@ -50,7 +51,8 @@ def peers(args):
         for kind in kinds:
             said = pytorch(args, path, kind == "compiled")
             row[f"pytorch_{kind}"] = float(said["tokens_per_s"])
-        table = measure.run(args, "step", args.ranks, ["--rounds", str(args.rounds), args.input, *layouts.keys({**common, **own}), *args.keys], None)
+        table = measure.run(args, "step", args.ranks, ["--rounds", str(args.rounds), args.input,
+                                                       *layouts.keys({**common, **own}), *args.keys], None)
         middle = measure.median_row(table)
         row |= {"p3d": float(middle["tokens_per_s"]), "mfu": float(middle["mfu"])}
         row |= {f"ratio_{kind}": row["p3d"] / row[f"pytorch_{kind}"] for kind in kinds}
@@ -58,8 +60,10 @@ def peers(args):
         print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
     stamp = table.stamp + [f"PyTorch {said['torch']}, BLAS {said['blas']}, {said['threads']} threads"]
     measure.write_csv(args.out / "peers.csv", stamp, list(rows[0]), rows)
-    picture.bars(args.out / "peers.svg", f"p3d (dp={args.ranks}) and PyTorch {said['torch']} on {args.cores} cores", table.short_stamp(), "tokens/s",
+    picture.bars(args.out / "peers.svg", f"p3d (dp={args.ranks}) and PyTorch {said['torch']} on {args.cores} cores",
+                 table.short_stamp(), "tokens/s",
                  [f"turn {r['turn']}" for r in rows], ["p3d", *(f"PyTorch {k}" for k in kinds)],
                  [[r["p3d"], *(r[f"pytorch_{k}"] for k in kinds)] for r in rows])
     for kind in kinds:
-        print(f"p3d / PyTorch {kind}: {measure.median([r[f'ratio_{kind}'] for r in rows]):.2f} (median of {len(rows)} pairs)")
+        print(f"p3d / PyTorch {kind}: {measure.median([r[f'ratio_{kind}'] for r in rows]):.2f} "
+              f"(median of {len(rows)} pairs)")

@@ -14,15 +14,17 @@ def number(x):
 class Canvas:
     def __init__(self, width, height, title, note=""):
         self.width, self.height = width, height
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-                      'font-family="sans-serif" font-size="12">', f'<rect width="{width}" height="{height}" fill="#ffffff"/>']
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+                      f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+                      f'<rect width="{width}" height="{height}" fill="#ffffff"/>']
         self.text(LEFT, 22, title, size=15)
-        self.text(LEFT, 40, note if len(note) * 5.2 < width - LEFT else note[:int((width - LEFT) / 5.2) - 3] + "...", size=10, colour="#555555")
+        self.text(LEFT, 40, note if len(note) * 5.2 < width - LEFT else note[:int((width - LEFT) / 5.2) - 3] + "...",
+                  size=10, colour="#555555")
 
     def text(self, x, y, text, anchor="start", size=12, colour="#000000", turn=0):
         turned = f' transform="rotate({turn} {x:.1f} {y:.1f})"' if turn else ""
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{turned}>'
-                          f"{escape(str(text))}</text>")
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
+                          f"{turned}>{escape(str(text))}</text>")
 
     def line(self, x1, y1, x2, y2, colour="#000000", width=1.0, dash=""):
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
@@ -30,7 +32,8 @@ class Canvas:
                           f'stroke-width="{width}"{dashed}/>')
 
     def box(self, x, y, width, height, colour):
-        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0):.1f}" fill="{colour}"/>')
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{max(height, 0):.1f}" '
+                          f'fill="{colour}"/>')
 
     def dot(self, x, y, colour, radius=4):
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>')
@@ -92,7 +95,8 @@ def bars(path, title, note, unit, groups, names, values, stacked=False, referenc
             if value is None:
                 continue
             at = x if stacked else x + s * bar
-            canvas.box(at, scale(base + value), bar - (0 if stacked else 2), scale(base) - scale(base + value), COLOURS[s % len(COLOURS)])
+            canvas.box(at, scale(base + value), bar - (0 if stacked else 2), scale(base) - scale(base + value),
+                       COLOURS[s % len(COLOURS)])
             if not stacked and len(groups) * len(names) <= 24:
                 canvas.text(at + bar / 2 - 1, scale(value) - 3, number(value), "middle", 9)
             base += value if stacked else 0.0

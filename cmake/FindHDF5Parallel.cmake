@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# HDF5 built for MPI, C interface: target p3d_hdf5. CMake's own FindHDF5 wants the C language and takes a serial build where it
-# finds one first. Distributions keep one build for each MPI library in a folder of its own.
+# HDF5 built for MPI, C interface: target p3d_hdf5. CMake's own FindHDF5 wants the C language and takes a serial build
+# where it finds one first. Distributions keep one build for each MPI library in a folder of its own.
 if(MPI_CXX_INCLUDE_DIRS MATCHES "openmpi")
   set(_p3d_flavours openmpi mpich)
 else()

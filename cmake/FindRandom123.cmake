@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Random123 (headers only, without a CMake config): target p3d_random123. Installed with p3d, because a public header of p3d
-# includes <Random123/philox.h>.
+# Random123 (headers only, without a CMake config): target p3d_random123. Installed with p3d, because a public header of
+# p3d includes <Random123/philox.h>.
 find_path(RANDOM123_INCLUDE_DIR Random123/philox.h)
 mark_as_advanced(RANDOM123_INCLUDE_DIR)
 include(FindPackageHandleStandardArgs)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Settings of the whole build that no consumer of p3d inherits: compiler cache, sanitizers, where the installed program looks
-# for Kokkos.
+# Settings of the whole build that no consumer of p3d inherits: compiler cache, sanitizers, where the installed program
+# looks for Kokkos.
 
-# A project-wide habit: use ccache when it is there, unless the caller chose a launcher (or none: -DCMAKE_CXX_COMPILER_LAUNCHER=).
+# A project-wide habit: use ccache when it is there, unless the caller chose a launcher (or none:
+# -DCMAKE_CXX_COMPILER_LAUNCHER=).
 if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(P3D_CCACHE ccache)
   mark_as_advanced(P3D_CCACHE)
@@ -11,7 +12,8 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
-# __FILE__ is the path below the root: messages are the same wherever p3d was built, and so is what a compiler cache compares.
+# __FILE__ is the path below the root: messages are the same wherever p3d was built, and so is what a compiler cache
+# compares.
 if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT CMAKE_CXX_COMPILER MATCHES "nvcc")
   add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 endif()
@@ -21,7 +23,8 @@ if(P3D_SANITIZE)
   add_link_options(-fsanitize=${P3D_SANITIZE})
 endif()
 
-# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree, which is where scripts/kokkos-openmp.sh puts Kokkos.
+# CMAKE_INSTALL_RPATH_USE_LINK_PATH leaves out folders below the source tree, which is where scripts/kokkos-openmp.sh
+# puts Kokkos.
 if(Kokkos_DIR AND NOT TARGET trilinos_kokkoscore)
   get_filename_component(p3d_kokkos_libraries "${Kokkos_DIR}/../.." REALPATH)
   if(NOT p3d_kokkos_libraries IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)  # a distribution's needs no mention

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Everything p3d needs, by find_package only: nothing is downloaded. Each is looked for quietly; what is missing is reported at
-# the end of this file, all at once, with the packages to install for apt and for Spack.
+# Everything p3d needs, by find_package only: nothing is downloaded. Each is looked for quietly; what is missing is
+# reported at the end of this file, all at once, with the packages to install for apt and for Spack.
 
 set(P3D_MISSING "")
 set(P3D_FOUND_REPORT "")
 
-# p3d_need(<name> <target that proves it> <version found> <least version or ""> <what for> <apt packages> <Spack packages>)
+# p3d_need(<name> <target that proves it> <version found> <least version or ""> <what for> <apt packages>
+#          <Spack packages>)
 macro(p3d_need name target version least purpose apt spack)
   if(NOT TARGET ${target})
     list(APPEND P3D_MISSING "${name}|${purpose}|${apt}|${spack}")
@@ -22,7 +23,8 @@ find_package(fmt QUIET)
 p3d_need(fmt fmt::fmt "${fmt_VERSION}" 8.0 "text of messages" libfmt-dev fmt)
 
 find_package(tomlplusplus QUIET)
-p3d_need(toml++ tomlplusplus::tomlplusplus "${tomlplusplus_VERSION}" 3.0 "the input file" libtomlplusplus-dev tomlplusplus)
+p3d_need(toml++ tomlplusplus::tomlplusplus "${tomlplusplus_VERSION}" 3.0 "the input file" libtomlplusplus-dev
+  tomlplusplus)
 
 find_package(CLI11 QUIET)
 p3d_need(CLI11 CLI11::CLI11 "${CLI11_VERSION}" 2.0 "the command line" libcli11-dev cli11)
@@ -99,5 +101,6 @@ function(p3d_dependency_report)
     message(STATUS "  ${name}${space}${version}${space2}${purpose}")
   endforeach()
   message(STATUS "  compiler cache  ${CMAKE_CXX_COMPILER_LAUNCHER}")
-  message(STATUS "  options         native arch ${P3D_NATIVE_ARCH}, shared libp3d ${BUILD_SHARED_LIBS}, tests ${P3D_BUILD_TESTS}, sanitizers '${P3D_SANITIZE}'")
+  message(STATUS "  options         native arch ${P3D_NATIVE_ARCH}, shared libp3d ${BUILD_SHARED_LIBS}, "
+    "tests ${P3D_BUILD_TESTS}, sanitizers '${P3D_SANITIZE}'")
 endfunction()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# A room is a folder of src/ with public headers in include/p3d/<room>. Its sources are compiled once, into objects that go
-# into libp3d and into a static archive p3d_<room>, which with the archives of the rooms it uses is all that its tests link:
-# a room that leans on something it may not use does not link there.
+# A room is a folder of src/ with public headers in include/p3d/<room>. Its sources are compiled once, into objects that
+# go into libp3d and into a static archive p3d_<room>, which with the archives of the rooms it uses is all that its
+# tests link: a room that leans on something it may not use does not link there.
 
 add_library(p3d_options INTERFACE)
 target_compile_features(p3d_options INTERFACE cxx_std_20)
@@ -21,8 +21,8 @@ if("${Kokkos_DEVICES}" MATCHES "CUDA")
   target_compile_definitions(p3d_options INTERFACE FMT_USE_CONSTEXPR=1)
 endif()
 
-# p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices need not
-# understand their third parties.
+# p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices
+# need not understand their third parties.
 function(p3d_host_only target)
   if(CMAKE_CXX_COMPILER MATCHES "nvcc_wrapper")
     target_compile_options(${target} PRIVATE --host-only)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n] [ARGS ...])
+# p3d_add_test(<name> SOURCES a.cpp ... [LINK <targets>] [RANKS 1 2 3 ...] [LABELS ...] [TIMEOUT s] [THREADS n]
+#              [ARGS ...])
 #
 # Without RANKS: one GoogleTest program, one ctest entry, no MPI launcher.
-# With RANKS: the program has its own main, which starts MPI (support/mpi_main.hpp); one ctest entry <name>_np<k> for each k.
-# Too few cores means oversubscribed ranks, never an unregistered test.
+# With RANKS: the program has its own main, which starts MPI (support/mpi_main.hpp); one ctest entry <name>_np<k> for
+# each k. Too few cores means oversubscribed ranks, never an unregistered test.
 include(ProcessorCount)
 ProcessorCount(P3D_CORES)
 if(P3D_CORES EQUAL 0)
@@ -17,7 +18,8 @@ if(P3D_SANITIZE)
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
     # MPI, HDF5 and the BLAS are not compiled with the sanitizer: what they do among themselves it cannot judge.
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66:\
+suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
 endif()
 
 # mpiexec of Open MPI refuses more ranks than cores, and root, unless told; its ranks spin unless told to yield.
@@ -53,7 +55,8 @@ function(p3d_add_test name)
         set(cores ${P3D_CORES})
       endif()
       add_test(NAME ${name}_np${ranks}
-        COMMAND ${MPIEXEC_EXECUTABLE} ${P3D_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}> ${ARG_ARGS})
+        COMMAND ${MPIEXEC_EXECUTABLE} ${P3D_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>
+                ${ARG_ARGS})
       set_tests_properties(${name}_np${ranks} PROPERTIES PROCESSORS ${cores} TIMEOUT ${ARG_TIMEOUT}
         LABELS "mpi;${ARG_LABELS}" ENVIRONMENT "${environment}")
     endforeach()

@@ -12,8 +12,8 @@ fail() { printf '\np3d: error: %s\n' "$*" >&2; exit 1; }
 # Processors we may use. (nproc alone would obey OMP_NUM_THREADS, which is meant for the programs.)
 processors() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
 
-# Compile jobs: one for each processor we may use, but no more than memory allows (a file that includes Kokkos takes up to
-# 1.2 GB to compile). P3D_JOBS overrides.
+# Compile jobs: one for each processor we may use, but no more than memory allows (a file that includes Kokkos takes up
+# to 1.2 GB to compile). P3D_JOBS overrides.
 jobs_for_this_machine() {
   local cores memory_mb limit by_memory
   cores=$(processors)
@@ -27,8 +27,8 @@ jobs_for_this_machine() {
 }
 JOBS=${P3D_JOBS:-$(jobs_for_this_machine)}
 
-# configure_and_build <preset> [target] : configures when needed (cmake itself looks) and builds all or the target; both do
-# nothing when nothing changed.
+# configure_and_build <preset> [target] : configures when needed (cmake itself looks) and builds all or the target; both
+# do nothing when nothing changed.
 configure_and_build() {
   local preset=$1 target=${2:-all}
   say "Configure and build preset $preset into build/$preset ($JOBS jobs)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not root;
-# does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
+# Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not
+# root; does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
 #
 # usage: scripts/install-deps.sh [--tests | --tsan]     --tests: also what only tests need; --tsan: and those of the
 # thread-sanitizer leg
@@ -38,7 +38,8 @@ missing_packages() {
 }
 
 say "Packages: ${#packages[@]} are needed"
-command -v dpkg-query >/dev/null || fail "this machine has no dpkg. Install what the README lists with Spack or your site's modules."
+command -v dpkg-query >/dev/null \
+  || fail "this machine has no dpkg. Install what the README lists with Spack or your site's modules."
 mapfile -t missing < <(missing_packages)
 if (( ${#missing[@]} == 0 )); then
   note "all are installed"

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds p3d and runs all its tests, in legs:
 #   release   Kokkos of the distribution's packages (Serial)
-#   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change: lint, Slurm,
-#             messages, schedules, plans, checkpoint files (restart_pairs_t2 stays: bits must not depend on threads)
+#   openmp    Kokkos with OpenMP, built from the distribution's source package; without what the backend cannot change:
+#             lint, Slurm, messages, schedules, plans, checkpoint files (restart_pairs_t2 stays: bits must not depend
+#             on threads)
 #   debug     address and undefined-behaviour sanitizers (not run unless asked for)
 #   tsan      thread sanitizer: Clang and its OpenMP; messages, checkpoints, and kernels with several threads (likewise)
 #
@@ -11,7 +12,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,10s/^# \{0,1\}//p' "$0"; }
 legs=()
 while (( $# > 0 )); do
   case $1 in
@@ -45,7 +46,8 @@ run_tests() {
   say "Test preset $leg (ctest, $(processors) at a time)"
   ctest --preset "$leg" -j "$(processors)" 2>&1 | tee "$log" || status=$?
   (( status == 0 )) || failed+=("$leg")
-  summary+=("$(printf '%-26s %4d s   %s' "$leg: test" $((SECONDS - begin)) "$(grep -E 'tests? passed' "$log" || echo 'no result')")")
+  summary+=("$(printf '%-26s %4d s   %s' "$leg: test" $((SECONDS - begin)) \
+    "$(grep -E 'tests? passed' "$log" || echo 'no result')")")
 }
 
 show_summary() {

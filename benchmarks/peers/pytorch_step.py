@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the single-process peer of p3d.
+"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the single-process peer
+of p3d.
 
-    pytorch_step.py input.toml [--threads 4] [--precision fp32] [--compile] [--steps 10] [--warmup 3] [--set model.layers=2]
+    pytorch_step.py input.toml [--threads 4] [--precision fp32] [--compile] [--steps 10] [--warmup 3]
+                    [--set model.layers=2]
 
-Reads the sizes from a p3d input: [model], [batch] (micro sequences per microbatch; the step accumulates over microbatches as
-p3d does), [optimizer], run.precision. Tokens are random: reading text is not part of the figure. Prints `key value` lines.
-Run it with the same number of cores as p3d, one after the other on a quiet machine, and report the ratio of the medians.
+Reads the sizes from a p3d input: [model], [batch] (micro sequences per microbatch; the step accumulates over
+microbatches as p3d does), [optimizer], run.precision. Tokens are random: reading text is not part of the figure. Prints
+`key value` lines. Run it with the same number of cores as p3d, one after the other on a quiet machine, and report the
+ratio of the medians.
 """
 
 import argparse
@@ -26,7 +29,8 @@ def arguments():
     parser.add_argument("--compile", action="store_true", help="torch.compile (PyTorch 2 or later)")
     parser.add_argument("--steps", type=int, default=10, help="timed steps")
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timing starts")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="override (TOML syntax)")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE",
+                        help="override (TOML syntax)")
     return parser.parse_args()
 
 
@@ -57,8 +61,8 @@ def read_input(path, overrides):
         config.setdefault(section, {})[name] = parsed
     model = config.get("model", {})
     if model.get("preset"):
-        sys.exit("pytorch_step: expected the sizes in [model], found a preset; use the resolved input that p3d writes beside "
-                 "its results")
+        sys.exit("pytorch_step: expected the sizes in [model], found a preset; use the resolved input that p3d writes "
+                 "beside its results")
     model = MODEL_DEFAULTS | model
     model.setdefault("kv_heads", model["heads"])
     wide = 8 * model["hidden"] // 3
@@ -67,7 +71,8 @@ def read_input(path, overrides):
 
 
 def blas_in_use():
-    """The BLAS of this process (a distribution's PyTorch takes whichever is installed; the reference BLAS is no fair peer)."""
+    """The BLAS of this process (a distribution's PyTorch takes whichever is installed; the reference BLAS is no fair
+    peer)."""
     try:
         with open("/proc/self/maps") as maps:
             files = {os.path.basename(line.split()[-1]) for line in maps if "blas" in line or "libmkl" in line}
@@ -107,7 +112,8 @@ class Block(nn.Module):
         self.m, self.head_dim = m, m["hidden"] // m["heads"]
         hidden, bias, gated = m["hidden"], m["bias"], m["activation"] == "swiglu"
         self.norm1, self.norm2 = make_norm(m), make_norm(m)
-        self.qkv = nn.Linear(hidden, hidden + 2 * m["kv_heads"] * self.head_dim, bias)  # one product for q, k, v, as in p3d
+        # One product for q, k, v, as in p3d.
+        self.qkv = nn.Linear(hidden, hidden + 2 * m["kv_heads"] * self.head_dim, bias)
         self.out = nn.Linear(hidden, hidden, bias)
         self.up = nn.Linear(hidden, m["ffn"] * (2 if gated else 1), bias)
         self.down = nn.Linear(m["ffn"], hidden, bias)
@@ -173,7 +179,8 @@ def main():
     batch, optimizer = config.get("batch", {}), config.get("optimizer", {})
     micro = batch.get("micro", 1)
     if batch.get("global", micro) % micro:
-        sys.exit(f"pytorch_step: expected batch.global as a multiple of batch.micro, found {batch['global']} and {micro}")
+        sys.exit(f"pytorch_step: expected batch.global as a multiple of batch.micro, found {batch['global']} "
+                 f"and {micro}")
     microbatches = batch["global"] // micro if "global" in batch else batch.get("microbatches", 1)
     precision = ARGS.precision or config.get("run", {}).get("precision", "fp32")
     torch.set_num_threads(ARGS.threads)
@@ -187,9 +194,11 @@ def main():
         if not hasattr(torch, "compile"):
             sys.exit(f"pytorch_step: expected PyTorch 2 for --compile, found {torch.__version__}; leave --compile out")
         step_model = torch.compile(model)
-    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": optimizer.get("weight_decay", 0.1)},
+    groups = [{"params": [p for p in model.parameters() if p.dim() == 2],
+               "weight_decay": optimizer.get("weight_decay", 0.1)},
               {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
-    # PyTorch's default form: on the CPU a loop over tensors (1.13: a third quicker than foreach=True at 14M parameters).
+    # PyTorch's default form: on the CPU a loop over tensors (1.13: a third quicker than foreach=True at 14M
+    # parameters).
     adamw = torch.optim.AdamW(groups, lr=optimizer.get("lr", 1e-3), eps=optimizer.get("eps", 1e-8),
                               betas=(optimizer.get("beta1", 0.9), optimizer.get("beta2", 0.95)))
     clip = optimizer.get("grad_clip", 1.0)
@@ -216,7 +225,8 @@ def main():
             seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
     per_step = microbatches * micro * m["seq_len"]
-    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile), ("threads", torch.get_num_threads()),
+    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile),
+                       ("threads", torch.get_num_threads()),
                        ("precision", precision), ("parameters", count), ("tokens_per_step", per_step),
                        ("microbatches", microbatches), ("loss", f"{loss:.6f}"), ("step_s_median", f"{median:.6f}"),
                        ("step_s_min", f"{min(seconds):.6f}"), ("step_s_max", f"{max(seconds):.6f}"),

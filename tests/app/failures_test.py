@@ -45,7 +45,8 @@ class Failures(AppTest):
         self.report("loss or gradient not finite, 4 ranks", run, run.seconds)
         self.assertEqual(run.code, 4, run.err)
         self.assert_once("p3d stops:", run.err)
-        self.assertRegex(run.err, r"at step \d+; first bad tensor in model order: the (value|gradient) of (embed|layer|block|final)")
+        self.assertRegex(run.err, r"at step \d+; first bad tensor in model order: "
+                         r"the (value|gradient) of (embed|layer|block|final)")
         rows = self.metrics()
         self.assertIn(f"where:    step {len(rows) + 1} of 6", run.err)
 

@@ -25,8 +25,10 @@ class Files(AppTest):
 
     def test_a_whole_run(self):
         run = self.done(4, *MESH, "sample.tokens=8", "sample.prompt=line", "run.eval_every=3")
-        for words in ("[optimizer]", "Mesh: 4 ranks", "pp groups (2 of 2): [0 2] [1 3]", "layers by stage: 2 + 2 (sum 4)", "Memory of a rank",
-                      "Data: ", "Finished 6 steps in ", "MFU ", "pipeline wait", "A sample of the model (temperature 0.8):\n----\nline", "Written: "):
+        for words in ("[optimizer]", "Mesh: 4 ranks", "pp groups (2 of 2): [0 2] [1 3]",
+                      "layers by stage: 2 + 2 (sum 4)", "Memory of a rank",
+                      "Data: ", "Finished 6 steps in ", "MFU ", "pipeline wait",
+                      "A sample of the model (temperature 0.8):\n----\nline", "Written: "):
             self.assert_once(words, run.out)
         rows = self.metrics()
         self.assertEqual(list(rows[0])[:7], COLUMNS)
@@ -35,7 +37,8 @@ class Files(AppTest):
         self.assertEqual([bool(r["eval_loss"]) for r in rows], [False, False, True, False, False, True])
         self.assertTrue(all(float(r[c]) > 0 for r in rows for c in COLUMNS))
         # In a file: plain lines, for the first step, every second one, and evaluations.
-        self.assertEqual([int(n) for n in re.findall(r"^step (\d)/6  loss \d.*tokens/s", run.out, re.MULTILINE)], [1, 2, 3, 4, 6])
+        self.assertEqual([int(n) for n in re.findall(r"^step (\d)/6  loss \d.*tokens/s", run.out, re.MULTILINE)],
+                         [1, 2, 3, 4, 6])
         self.assertNotIn("\r", run.out)
         self.assertNotIn("\x1b", run.out)
 
@@ -63,7 +66,8 @@ class Files(AppTest):
     def test_thirty_layers_on_four_stages(self):
         run = self.done(4, "parallel.pp=4", "model.layers=30", "run.steps=1")
         self.assertIn("layers by stage: 8 + 8 + 7 + 7 (sum 30)", run.out)
-        # embedding 256 x 16; a block: two norms, q and o 16 x 16, k and v 8 x 16, gate, up and down 32 x 16; a norm at the end
+        # embedding 256 x 16; a block: two norms, q and o 16 x 16, k and v 8 x 16, gate, up and down 32 x 16; a norm at
+        # the end
         self.assertIn(f"Model: {256 * 16 + 30 * (2 * 16 + 2 * 256 + 2 * 128 + 3 * 512) + 16} parameters", run.out)
 
     def test_folder_that_cannot_be_made(self):
@@ -80,7 +84,8 @@ class OnATerminal(AppTest):
         """The exit code and what a terminal gets to see."""
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, start_new_session=True)
+        process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave,
+                                   start_new_session=True)
         os.close(slave)
         self.addCleanup(os.close, master)
         seen = b""
@@ -101,12 +106,14 @@ class OnATerminal(AppTest):
             self.assertRegex(line, r"^step \d/6  loss \d\.\d+ .* tokens/s .* left")
             self.assertLess(len(line), 80)
         self.assertRegex(shown[-1], "held-out loss")
-        self.assertEqual(len(re.findall("^step ", seen.replace("\r\x1b[K", ""), re.MULTILINE)), 1, "it scrolls:\n" + seen)
+        self.assertEqual(len(re.findall("^step ", seen.replace("\r\x1b[K", ""), re.MULTILINE)), 1,
+                         "it scrolls:\n" + seen)
 
     def test_progress_is_one_line(self):
         self.check_progress([])
 
-    @unittest.skipUnless(program.IS_HYDRA and os.path.exists("/proc/self/status"), "needs a launcher that hands on lines that have not ended")
+    @unittest.skipUnless(program.IS_HYDRA and os.path.exists("/proc/self/status"),
+                         "needs a launcher that hands on lines that have not ended")
     def test_progress_under_a_launcher(self):
         self.check_progress([*program.MPIEXEC, "2"])
 

@@ -30,12 +30,14 @@ class CommandLine(AppTest):
         run = self.words("--version", ranks=3)
         self.assertEqual(run.code, 0)
         self.assert_once("p3d ", run.out)
-        for line in (r"p3d \d+\.\d+\.\d+ \(git .+\)", "build  .+", "compiler  .+", r"Kokkos   +\d+\.\d.*, backends [A-Z]+.*", r"Kokkos-Kernels +\d+\.\d.*",
+        for line in (r"p3d \d+\.\d+\.\d+ \(git .+\)", "build  .+", "compiler  .+",
+                     r"Kokkos   +\d+\.\d.*, backends [A-Z]+.*", r"Kokkos-Kernels +\d+\.\d.*",
                      "BLAS  .*blas.*", r"MPI  .*\d+\.\d.*", r"HDF5  +\d+\.\d+\.\d+"):
             self.assertRegex(run.out, f"(?m)^{line}$")
 
     def test_refuses_what_it_would_ignore(self):
-        for arguments in ([], ["--chek"], ["input.toml", "--ranks", "4"], ["input.toml", "other.toml"], ["--ranks", "0", "input.toml"]):
+        for arguments in ([], ["--chek"], ["input.toml", "--ranks", "4"], ["input.toml", "other.toml"],
+                          ["--ranks", "0", "input.toml"]):
             with self.subTest(arguments=arguments):
                 run = self.words(*arguments, ranks=2)
                 self.assertEqual((run.code, run.out), (2, ""))
@@ -69,7 +71,8 @@ class BadInput(AppTest):
     def test_all_faults_at_once(self):
         said = self.refused("four faults, 8 ranks", 8, "model.hiden=3", "optimizer.lr=fast", "data.path=nowhere.txt",
                             "parallel.dp=3", faults=4)
-        for words in ("did you mean model.hidden?", 'the string "fast"', "nowhere.txt: no such file", "dp 3 x tp 1 x pp 1 = 3 ranks"):
+        for words in ("did you mean model.hidden?", 'the string "fast"', "nowhere.txt: no such file",
+                      "dp 3 x tp 1 x pp 1 = 3 ranks"):
             self.assert_once(words, said)
 
     def test_missing_input(self):
@@ -114,8 +117,10 @@ class Check(AppTest):
 
     def test_a_hundred_thousand_ranks(self):
         (self.folder / "input.toml").write_text('[model]\npreset = "llama3-70b"\n[data]\nformat = "synthetic"\n')
-        run = self.run_to_end(0, "--check", "--ranks", "100000", "parallel.tp=8", "parallel.pp=50", "batch.microbatches=100")
-        print(f"\n  measured: --check for 100,000 ranks: {run.seconds:.2f} s, {len(run.out.splitlines())} lines", flush=True)
+        run = self.run_to_end(0, "--check", "--ranks", "100000", "parallel.tp=8", "parallel.pp=50",
+                              "batch.microbatches=100")
+        print(f"\n  measured: --check for 100,000 ranks: {run.seconds:.2f} s, {len(run.out.splitlines())} lines",
+              flush=True)
         self.assertEqual((run.code, run.err), (0, ""))
         self.assertIn("Mesh: 100000 ranks, order tp=8 pp=50 dp=250", run.out)
         self.assertLess(len(run.out.splitlines()), 130)

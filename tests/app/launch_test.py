@@ -55,7 +55,8 @@ class LaunchTest(AppTest):
 
     def assert_lonely(self, done, speaks, ranks, *texts):
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-        self.assertEqual(done.stderr.count(f"expected: one MPI world of {ranks} ranks"), 1 if speaks else 0, done.stderr)
+        self.assertEqual(done.stderr.count(f"expected: one MPI world of {ranks} ranks"), 1 if speaks else 0,
+                         done.stderr)
         for text in texts:
             self.assertIn(text, done.stderr)
         self.assertFalse(self.results.exists())

@@ -77,7 +77,8 @@ class Run(started.Started):
 
     def __init__(self, ranks, arguments, folder, wrapper=PROGRAM):
         launcher = [*MPIEXEC, str(ranks)] if ranks else []
-        super().__init__([*launcher, wrapper, *arguments], pathlib.Path(folder), "run", PATIENCE, start_new_session=True)
+        super().__init__([*launcher, wrapper, *arguments], pathlib.Path(folder), "run", PATIENCE,
+                         start_new_session=True)
         self.ranks = {}
 
     def find_ranks(self):

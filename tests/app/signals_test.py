@@ -10,7 +10,8 @@ import unittest
 import program
 from program import AppTest
 
-# Hydra, itself signalled, sometimes (one in five) loses the ranks' exit code; what the ranks printed is checked in every case.
+# Hydra, itself signalled, sometimes (one in five) loses the ranks' exit code; what the ranks printed is checked in
+# every case.
 HYDRA_CODES = (75, 0)
 MESH = ("parallel.dp=1", "parallel.tp=2", "parallel.pp=2")
 
@@ -101,7 +102,8 @@ class Signals(AppTest):
         self.stop_all(run)
         self.check_stopped_with_checkpoint("SIGTERM while sampling, 4 ranks", run, 1)
 
-    @unittest.skipUnless(program.IS_HYDRA and os.path.exists("/proc/self/status"), "reads which signals a process catches")
+    @unittest.skipUnless(program.IS_HYDRA and os.path.exists("/proc/self/status"),
+                         "reads which signals a process catches")
     def test_before_the_first_step(self):
         def catches(process):
             caught = re.search(r"SigCgt:\t(\w+)", pathlib.Path(f"/proc/{process}/status").read_text())[1]

@@ -18,7 +18,8 @@ class Trace(AppTest):
         run = self.run_to_end(ranks, "run.trace=true", f"run.steps={STEPS}", "run.eval_every=1", *arguments)
         self.assertEqual((run.code, run.err), (0, ""), run.out)
         self.assert_once("Pipeline bubble of 4 microbatches on ", run.out)
-        self.assertRegex(run.out, r"over 2 steps: predicted -?\d+\.\d %.*measured -?\d+\.\d %, difference [+-]\d+\.\d points")
+        self.assertRegex(run.out, r"over 2 steps: predicted -?\d+\.\d %.*measured -?\d+\.\d %, "
+                         r"difference [+-]\d+\.\d points")
         with open(self.results / "trace.json") as file:
             events = json.load(file)["traceEvents"]
         self.names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -39,7 +40,8 @@ class Trace(AppTest):
                 for e in sorted((e for e in mine if e["tid"] == rank), key=lambda e: e["ts"]):
                     self.assertGreaterEqual(e["ts"], last - 0.01, e)
                     last = e["ts"] + e["dur"]
-            for step in range(1, STEPS + 1):  # every action is there, evaluation is not, and data arrive after they were made
+            # Every action is there, evaluation is not, and data arrive after they were made.
+            for step in range(1, STEPS + 1):
                 for m in range(MICROBATCHES):
                     for stage in range(stages):
                         for name in names:
@@ -58,12 +60,14 @@ class Trace(AppTest):
         self.assertEqual([self.names[pipeline, rank] for pipeline in (0, 1) for rank in (0, 1)],
                          ["rank 0 (pp 0)", "rank 2 (pp 1)", "rank 1 (pp 0)", "rank 3 (pp 1)"])
         self.assertTrue(any(e["name"].startswith("wait 1RECV_F") for e in events))
-        for words in (">1f1b, 2 ranks, 4 microbatches: measured, step ", ">the same step simulated", ">wait (lost time)<"):
+        for words in (">1f1b, 2 ranks, 4 microbatches: measured, step ", ">the same step simulated",
+                      ">wait (lost time)<"):
             self.assertIn(words, self.svg)
         costs = self.results / "costs.csv"
         self.assertEqual(costs.read_text().count("\n"), 7, costs.read_text())
-        simulated = subprocess.run([program.PROGRAM, "schedule", "simulate", "input.toml", "--ranks", "4", "parallel.dp=1", "parallel.tp=2",
-                                    "parallel.pp=2", "--costs", costs], cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+        simulated = subprocess.run([program.PROGRAM, "schedule", "simulate", "input.toml", "--ranks", "4",
+                                    "parallel.dp=1", "parallel.tp=2", "parallel.pp=2", "--costs", costs],
+                                   cwd=self.folder, stdout=subprocess.PIPE, text=True, check=True).stdout
         # The summary's prediction is what the command makes of the table.
         predicted = re.search(r"predicted (\d+\.\d) %", run.out)[1]
         self.assertIn(f"bubble {predicted} %", simulated)

@@ -8,18 +8,21 @@
 This is an independent implementation: it shares no code with p3d, only the written definitions (random numbers, data
 order, models, AdamW). Gradients come from PyTorch's autograd, the update from torch.optim.AdamW.
 
-Format of <case>.reference.txt: one record a line, words separated by one space, the first word names the record; numbers
-are decimal with 17 digits. Lines that start with # are comments.
+Format of <case>.reference.txt: one record a line, words separated by one space, the first word names the record;
+numbers are decimal with 17 digits. Lines that start with # are comments.
     p3d-reference 1                                     format version, first line
     data BYTES FNV1A64                                  size and checksum of the data file the run has read
-    gradients FILE COUNT FNV1A64                        the binary: number of values, checksum (FNV-1a, 64 bit) of its bytes
+    gradients FILE COUNT FNV1A64                        the binary: number of values, checksum (FNV-1a, 64 bit) of its
+                                                        bytes
     sample NUMBER EPOCH WINDOW START                    place of every global sample, in order
     step T LR LOSS GRAD_NORM                            T from 0; LOSS before the update; GRAD_NORM before clipping
-    parameter NAME ROWS COLS OFFSET INITIAL FINAL_NORM  a vector has ROWS 1; OFFSET in values into the binary; INITIAL is the
-                                                        last element before step 0; FINAL_NORM the L2 norm after the last step
-Format of <case>.gradients.bin: little-endian float64, row-major, no gaps: the raw gradients (before clipping) of step 0 in
-the order of the parameter records (embedding, layers from 0, head). A tied embedding appears once, with the sum of both
-uses. The gradients of attn.k.bias are zero up to rounding: compare against the norm of a tensor, not element by element.
+    parameter NAME ROWS COLS OFFSET INITIAL FINAL_NORM  a vector has ROWS 1; OFFSET in values into the binary; INITIAL
+                                                        is the last element before step 0; FINAL_NORM the L2 norm after
+                                                        the last step
+Format of <case>.gradients.bin: little-endian float64, row-major, no gaps: the raw gradients (before clipping) of step 0
+in the order of the parameter records (embedding, layers from 0, head). A tied embedding appears once, with the sum of
+both uses. The gradients of attn.k.bias are zero up to rounding: compare against the norm of a tensor, not element by
+element.
 """
 
 import argparse
@@ -53,7 +56,8 @@ def require_supported(config):
             ("optimizer", "type", "adamw"), ("optimizer", "lr_schedule", "cosine"), ("run", "precision", "fp64"))
     for section, key, value in only:
         if config[section][key] != value:
-            sys.exit(f"expected {section}.{key} = {value!r}, found {config[section][key]!r}: the reference knows no other")
+            sys.exit(f"expected {section}.{key} = {value!r}, found {config[section][key]!r}: "
+                     "the reference knows no other")
 
 
 def run_case(config):
@@ -123,8 +127,8 @@ def with_header(case, records, binary):
 
 
 def differences(old, new):
-    """Records that differ: numbers beyond 1e-11, relative or absolute (rounding differs between machines; attn.k.bias is
-    nothing but rounding), anything else at all. The binary's checksum is not compared: its values are."""
+    """Records that differ: numbers beyond 1e-11, relative or absolute (rounding differs between machines; attn.k.bias
+    is nothing but rounding), anything else at all. The binary's checksum is not compared: its values are."""
     found = []
     old_lines, new_lines = old.splitlines(), new.splitlines()
     if len(old_lines) != len(new_lines):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two model families of the reference in PyTorch, fp64; gradients come from autograd alone.
 
-Shares no code with p3d. Parameters are a dict name -> tensor in the order of the global parameter table: embedding, layers
-from 0, head. Matrices are [out, in]. GPT-2: Radford et al. 2019; Llama: Touvron et al., arXiv 2302.13971.
+Shares no code with p3d. Parameters are a dict name -> tensor in the order of the global parameter table: embedding,
+layers from 0, head. Matrices are [out, in]. GPT-2: Radford et al. 2019; Llama: Touvron et al., arXiv 2302.13971.
 """
 
 import math

@@ -100,7 +100,8 @@ class Sampler:
 
 
 def self_test():
-    """Known answers of Random123 (its file tests/kat_vectors), FNV-1a (draft-eastlake-fnv), splitmix64 (seed 1234567)."""
+    """Known answers of Random123 (its file tests/kat_vectors), FNV-1a (draft-eastlake-fnv), splitmix64 (seed
+    1234567)."""
     ones = MASK32
     pi = ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0))
     known = [
@@ -120,4 +121,5 @@ def self_test():
             starts = [sampler.locate(epoch * sampler.windows + i)[2] for i in range(sampler.windows)]
             assert max(starts) + seq_len < tokens, "the last target lies inside the tokens"
     normals = [random_normal(random_key(1, "moments"), 0, i) for i in range(20000)]
-    assert abs(sum(normals)) / 20000 < 0.03 and abs(sum(z * z for z in normals) / 20000 - 1) < 0.03, "moments of the normal"
+    assert (abs(sum(normals)) / 20000 < 0.03
+            and abs(sum(z * z for z in normals) / 20000 - 1) < 0.03), "moments of the normal"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs a build of p3d, builds a small outside project that links p3d::p3d against it, and lets that train three steps: with
-the losses of the installed program, on one rank and on two (run by ctest, see CMakeLists.txt here)."""
+"""Installs a build of p3d, builds a small outside project that links p3d::p3d against it, and lets that train three
+steps: with the losses of the installed program, on one rank and on two (run by ctest, see CMakeLists.txt here)."""
 import argparse
 import csv
 import json
@@ -51,12 +51,14 @@ def check_training(said, version, expected, what):
     """The consumer's lines: its three steps are those of the installed program."""
     if not said.startswith(f"p3d {version}\n"):
         sys.exit(f"{what}: expected p3d {version} on the first line, found: {said}")
-    found = [(int(s), float(loss), float(norm)) for s, loss, norm in re.findall(r"^step (\d+) loss (\S+) grad_norm (\S+)$", said, re.M)]
+    found = [(int(s), float(loss), float(norm))
+             for s, loss, norm in re.findall(r"^step (\d+) loss (\S+) grad_norm (\S+)$", said, re.M)]
     if [s for s, _, _ in found] != [1, 2, 3]:
         sys.exit(f"{what}: expected the steps 1, 2 and 3, found: {said}")
     for (step, loss, norm), row in zip(found, expected):
         if not same(loss, float(row["loss"])) or not same(norm, float(row["grad_norm"])):
-            sys.exit(f"{what}, step {step}: expected loss {row['loss']} and gradient norm {row['grad_norm']}, found: {loss}, {norm}")
+            sys.exit(f"{what}, step {step}: expected loss {row['loss']} and gradient norm {row['grad_norm']}, "
+                     f"found: {loss}, {norm}")
     if not found[0][1] > found[1][1] > found[2][1]:
         sys.exit(f"{what}: three steps do not lower the loss: {said}")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Evaluation under every schedule with every number of microbatches up to 3 pp, for pp = 2 to 8, with messages of 2, 15 and 48 KiB
-# (below and above what MPI sends eagerly), against one rank.
+# Evaluation under every schedule with every number of microbatches up to 3 pp, for pp = 2 to 8, with messages of 2, 15
+# and 48 KiB (below and above what MPI sends eagerly), against one rank.
 #
 #   tests/invariance/full_evaluations.sh [path of the program] [ranks...]
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Every schedule with every number of microbatches from pp - 1 to 4 pp, for pp = 2, 3, 4 alone and beside dp and tp, against one
-# rank in fp64. Prints one line for each run, and a summary line for each number of ranks.
+# Every schedule with every number of microbatches from pp - 1 to 4 pp, for pp = 2, 3, 4 alone and beside dp and tp,
+# against one rank in fp64. Prints one line for each run, and a summary line for each number of ranks.
 #
 #   tests/invariance/full_schedules.sh [path of the program] [ranks...]
 set -euo pipefail

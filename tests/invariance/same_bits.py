@@ -28,7 +28,8 @@ LAYOUTS = [  # ranks, overrides
     (4, ["parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_v", "run.precision=fp64"]),
     (4, ["parallel.pp=4", "pipeline.schedule=gpipe", "model.preset=llama-124m", "model.kv_heads=2", "model.ffn=96"]),
     (6, ["parallel.dp=3", "parallel.tp=2"]),
-    (8, ["parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2"]),
+    (8, ["parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=looped_bfs",
+         "pipeline.virtual_stages=2"]),
 ]
 
 
@@ -71,7 +72,8 @@ def main():
                 hashes.append(train(program, ranks, overrides, folder))
         same = hashes[0] == hashes[1]
         different += not same
-        print(f"{'same     ' if same else 'DIFFERENT'} {hashes[0]} {hashes[1]}  {ranks} ranks {' '.join(overrides)}", flush=True)
+        print(f"{'same     ' if same else 'DIFFERENT'} {hashes[0]} {hashes[1]}  {ranks} ranks {' '.join(overrides)}",
+              flush=True)
     print(f"{len(LAYOUTS) - different} passed, {different} failed")
     return different != 0
 

@@ -9,7 +9,8 @@ CALL = re.compile(r"\bP?(MPI_[A-Z][A-Za-z0-9_]*)\s*\(")
 # Local, non-blocking, or (abort) the end. MPI_I... is non-blocking but for MPI_Init.
 LOCAL = re.compile(r"MPI_(?:I(?!nit$|nit_thread$)[a-z]\w*|Abort|Cancel|Cart_coords|Cart_rank|Error_(?:class|string)"
                    r"|Comm_(?:compare|get_\w+|group|rank|set_\w+|size|test_inter)|Finalized|Get_\w+|Group_\w+|Info_\w+"
-                   r"|Query_thread|Request_(?:free|get_status)|Test\w*|Type_\w+|Win_(?:get_\w+|set_\w+|shared_query)|Wtime)$")
+                   r"|Query_thread|Request_(?:free|get_status)|Test\w*|Type_\w+"
+                   r"|Win_(?:get_\w+|set_\w+|shared_query)|Wtime)$")
 # blocking("MPI_Bcast", "node", [&] { return
 DOOR = re.compile(r'\bblocking\(\s*"(\w+)"[^;{}]*\{\s*return\s*$')
 # BlockingCall const here("MPI_Init_thread", "world"); check(
@@ -27,8 +28,8 @@ def check(root):
                 continue
             door = DOOR.search(before) or START.search(before)
             if door is None or door.group(1) != name:
-                found.append(f"{path.relative_to(root)}:{source_tree.line_of(text, match.start())}: {name} may block: call it through "
-                             f'comm::blocking("{name}", ...)')
+                found.append(f"{path.relative_to(root)}:{source_tree.line_of(text, match.start())}: {name} may block: "
+                             f'call it through comm::blocking("{name}", ...)')
     return found
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every C++ file is formatted as clang-format 14 formats it with the .clang-format at the root.
 
-Other versions of clang-format break lines elsewhere, so only version 14 is asked. Where it is not installed the exit code
-is 77: ctest shows the test as skipped.
+Other versions of clang-format break lines elsewhere, so only version 14 is asked. Where it is not installed the exit
+code is 77: ctest shows the test as skipped.
 """
 import pathlib
 import re

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel, View allocation, fence and region in src/ and include/ carries a label "p3d::<its room>::...", so that any
-Kokkos tool shows where the time goes.
+"""Every kernel, View allocation, fence and region in src/ and include/ carries a label "p3d::<its room>::...", so that
+any Kokkos tool shows where the time goes.
 
 A function that has a parameter called `label` and hands it on is fine; then its callers are checked instead.
 """
@@ -15,7 +15,8 @@ NESTED = re.compile(r"(?:Kokkos::)?(?:TeamThread|ThreadVector|TeamVector)(?:M?D?
 FENCE = re.compile(r"(?:\.|->|Kokkos::|\bfence_)fence\s*\(")
 REGION = re.compile(r"\b(?:pushRegion|ScopedRegion(?:\s+\w+)?|kokkos_malloc(?:<[^>]*>)?|markEvent)\s*([({])")
 FORWARDER = re.compile(r"\b([a-z]\w*)\s*(?:<[\w:, ]*>)?\s*(\()")
-LABEL_PARAMETER = re.compile(r"(?:std::string(?:_view)?|char)\s*(?:const)?\s*[&*]?\s*label$|(?:const\s+)(?:std::string(?:_view)?|char)\s*[&*]?\s*label$")
+LABEL_PARAMETER = re.compile(r"(?:std::string(?:_view)?|char)\s*(?:const)?\s*[&*]?\s*label$"
+                             r"|(?:const\s+)(?:std::string(?:_view)?|char)\s*[&*]?\s*label$")
 FENCE_WRAPPER = "include/p3d/device/compat.hpp"  # the one place that calls Kokkos' own fence
 
 
@@ -51,7 +52,8 @@ def check(root):
 
         def wrong(position, what, argument):
             shown = " ".join(argument.split())[:60]
-            found.append(f'{here}:{source_tree.line_of(text, position)}: {what} needs a label "p3d::{room}::...", found: {shown}')
+            found.append(f'{here}:{source_tree.line_of(text, position)}: {what} needs a label "p3d::{room}::...", '
+                         f"found: {shown}")
 
         for match in KERNEL.finditer(text):
             given = source_tree.arguments(text, match.start(1)) or [""]
@@ -60,12 +62,14 @@ def check(root):
         for match in ALLOCATION.finditer(text):
             given = source_tree.arguments(text, match.start(1))
             # A View made from a pointer or another View allocates nothing; one made from a string does.
-            if given and ('"' in given[0] or "std::string" in given[0]) and "view_alloc" not in given[0] and not is_parameter(given[0]):
+            if (given and ('"' in given[0] or "std::string" in given[0])
+                    and "view_alloc" not in given[0] and not is_parameter(given[0])):
                 if not is_label(given[0], room):
                     wrong(match.start(), "an allocation", given[0])
         for match in VIEW_ALLOC.finditer(text):
             given = source_tree.arguments(text, match.start(2))
-            if not match.group(1) and not any(is_label(argument, room) for argument in given):  # a mirror keeps its label
+            # A mirror keeps its label.
+            if not match.group(1) and not any(is_label(argument, room) for argument in given):
                 wrong(match.start(), "an allocation", ", ".join(given))
         for match in REGION.finditer(text):
             given = source_tree.arguments(text, match.start(1)) or [""]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads every #include of include/ and src/ and fails when a room reaches outside its row of rooms.txt.
 
-Also: a header of another room that is private (in src/), a third party that the room may not use, a room missing from the
-table, CMake's USES beyond the row, and cycles between files.
+Also: a header of another room that is private (in src/), a third party that the room may not use, a room missing from
+the table, CMake's USES beyond the row, and cycles between files.
 """
 import re
 
@@ -117,7 +117,8 @@ def check(root):
             if other not in allowed:
                 may = ", ".join(r for r in rows if r in allowed and r != room) or "none"
                 found.append(f"{where}: room {room} includes {name} of room {other}; rooms it may use: {may}")
-            elif target is not None and target.is_relative_to(root / "src") and (other != room or here.startswith("include")):
+            elif (target is not None and target.is_relative_to(root / "src")
+                  and (other != room or here.startswith("include"))):
                 found.append(f"{where}: {name} is a private header of room {other}; use include/p3d/{other}/")
     return found + cycles(graph) + check_cmake(root, rows)
 

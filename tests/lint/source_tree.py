@@ -66,7 +66,8 @@ def arguments(text, open_position):
                 if last or found:
                     found.append(last)
                 return found
-        elif c == "<" and depth == 1 and (text[i - 1].isalnum() or text[i - 1] == "_") and not text[i + 1:i + 2].isspace():
+        elif (c == "<" and depth == 1 and (text[i - 1].isalnum() or text[i - 1] == "_")
+              and not text[i + 1:i + 2].isspace()):
             angle += 1
         elif c == ">" and angle and text[i - 1] not in "-=":
             angle -= 1

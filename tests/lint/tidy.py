@@ -46,8 +46,8 @@ def main():
         pathlib.Path(folder, "compile_commands.json").write_text(json.dumps(entries))
 
         def look(entry):
-            done = subprocess.run([clang_tidy, "--quiet", "-p", folder, f"--config-file={root}/.clang-tidy", entry["file"]],
-                                  capture_output=True, text=True)
+            done = subprocess.run([clang_tidy, "--quiet", "-p", folder, f"--config-file={root}/.clang-tidy",
+                                   entry["file"]], capture_output=True, text=True)
             found = sorted(set(re.findall(r"^\S+?:\d+:\d+: (?:warning|error): .*$", done.stdout, re.M)))
             return found or ([] if done.returncode == 0 else [f"{entry['file']}: {done.stderr.strip()}"])
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that must not appear: addresses to download from in anything that runs, and vendors' names in portable sources."""
+"""Words that must not appear: addresses to download from in anything that runs, and vendors' names in portable
+sources."""
 import re
 
 import source_tree
 
 # Anything that could fetch, configure or compile. Prose (README, CHANGELOG, LICENSE) may link where it likes.
-RUNNING = ["include", "src", "scripts", "cmake", ".ci", "tests", "benchmarks", "spack", "CMakeLists.txt", "CMakePresets.json"]
+RUNNING = ["include", "src", "scripts", "cmake", ".ci", "tests", "benchmarks", "spack", "CMakeLists.txt",
+           "CMakePresets.json"]
 PORTABLE = ["include", "src"]
 ADDRESS = re.compile(r"\b(?:https?|ftp|git|ssh|file)://([\w.-]+)")
-HOST = re.compile(r"\b(?:deb|security|archive|ports|mirrors?|registry|index|pypi|files|crates|hub|ghcr|quay|repo)\.[\w-]+(?:\.[\w-]+)*\.(?:org|com|io|net|dev)\b")
+HOST = re.compile(r"\b(?:deb|security|archive|ports|mirrors?|registry|index|pypi|files|crates|hub|ghcr|quay|repo)"
+                  r"\.[\w-]+(?:\.[\w-]+)*\.(?:org|com|io|net|dev)\b")
 # Papers, specifications, the XML namespace of a picture, the placeholder of CMakeLists.txt.
 CITED = {"arxiv.org", "doi.org", "toml.io", "www.w3.org", "example.org"}
-VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas\w*|__CUDA\w*|__HIP\w*|__global__|__device__|__shared__"
-                    r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\w*_(?:cuda|hip|rocm|ze)_\w*|\b[nr]ccl[A-Z]\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
+VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas\w*|__CUDA\w*|__HIP\w*"
+                    r"|__global__|__device__|__shared__"
+                    r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\w*_(?:cuda|hip|rocm|ze)_\w*"
+                    r"|\b[nr]ccl[A-Z]\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
 # Where the difference between vendors is dealt with: one file for each library that has one.
 VENDOR_FILES = {"include/p3d/base/random.hpp", "src/comm/gpu.cpp", "src/device/gpu.cpp"}
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A header that leans on its includer must fail to compile on its own, with the flags of the header check; a good one passes."""
+"""A header that leans on its includer must fail to compile on its own, with the flags of the header check; a good one
+passes."""
 import argparse
 import json
 import pathlib

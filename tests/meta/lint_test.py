@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants violations in a copy of the sources; every lint rule must find each of its own, and name the place.
 
-A message counts only when it is not there without the plant, so this test means something even in a tree that is not clean.
+A message counts only when it is not there without the plant, so this test means something even in a tree that is not
+clean.
 """
 import argparse
 import pathlib
@@ -13,9 +14,12 @@ import unittest
 
 # (rule, file, text planted at its end, what the message must contain). A file that does not exist is made.
 PLANTS = [
-    ("rooms", "include/p3d/base/planted.hpp", "#include <p3d/config/config.hpp>\n", "room base includes p3d/config/config.hpp of room config"),
-    ("rooms", "src/schedule/planted.cpp", "#include <p3d/device/view.hpp>\n", "room schedule includes p3d/device/view.hpp"),
-    ("rooms", "src/kernels/planted.cpp", "  #  include <p3d/comm/wait.hpp>\n", "room kernels includes p3d/comm/wait.hpp"),
+    ("rooms", "include/p3d/base/planted.hpp", "#include <p3d/config/config.hpp>\n",
+     "room base includes p3d/config/config.hpp of room config"),
+    ("rooms", "src/schedule/planted.cpp", "#include <p3d/device/view.hpp>\n",
+     "room schedule includes p3d/device/view.hpp"),
+    ("rooms", "src/kernels/planted.cpp", "  #  include <p3d/comm/wait.hpp>\n",
+     "room kernels includes p3d/comm/wait.hpp"),
     ("rooms", "src/model/planted.cpp", "#include <mpi.h>\n", "includes <mpi.h> (mpi)"),
     ("rooms", "src/config/planted.cpp", "#include <Kokkos_Core.hpp>\n", "includes <Kokkos_Core.hpp> (kokkos)"),
     ("rooms", "src/comm/planted.cpp", "#include <Kokkos_Core.hpp>\n", "includes <Kokkos_Core.hpp> (kokkos)"),
@@ -25,27 +29,45 @@ PLANTS = [
     ("rooms", "src/kitchen/planted.cpp", "#include <vector>\n", "in no room of rooms.txt"),
     ("rooms", "src/layout/planted.cpp", '#include "base/planted_private.hpp"\n', "private header of room base"),
     ("rooms", "include/p3d/base/circle_a.hpp", "#include <p3d/base/circle_b.hpp>\n", "in a circle"),
-    ("rooms", "src/schedule/CMakeLists.txt", "p3d_add_room(planted SOURCES a.cpp\n  USES base device LINK fmt::fmt)\n", "room schedule USES device"),
-    ("labels", "src/kernels/planted.cpp", "void f() { Kokkos::parallel_for(10, body); }\n", ":1: a kernel needs a label"),
-    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_reduce("sum", 10, body, r); }\n', "a kernel needs a label"),
-    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_scan("p3d::model::f", 10, body); }\n', 'label "p3d::kernels::'),
+    ("rooms", "src/schedule/CMakeLists.txt", "p3d_add_room(planted SOURCES a.cpp\n  USES base device LINK fmt::fmt)\n",
+     "room schedule USES device"),
+    ("labels", "src/kernels/planted.cpp", "void f() { Kokkos::parallel_for(10, body); }\n",
+     ":1: a kernel needs a label"),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_reduce("sum", 10, body, r); }\n',
+     "a kernel needs a label"),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_scan("p3d::model::f", 10, body); }\n',
+     'label "p3d::kernels::'),
     ("labels", "src/model/planted.cpp", 'device::Owned1<double> a("weights", 10);\n', "an allocation needs a label"),
-    ("labels", "src/model/planted.cpp", 'Kokkos::View<double*, Space> a(Kokkos::view_alloc("w", exec), 10);\n', "an allocation needs a label"),
-    ("labels", "src/model/planted.cpp", "auto p = std::make_shared<V>(Kokkos::view_alloc(Kokkos::WithoutInitializing), 10);\n", "an allocation needs a label"),
-    ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "p3d::model::"); }\n', "fence() needs a label"),
+    ("labels", "src/model/planted.cpp", 'Kokkos::View<double*, Space> a(Kokkos::view_alloc("w", exec), 10);\n',
+     "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp",
+     "auto p = std::make_shared<V>(Kokkos::view_alloc(Kokkos::WithoutInitializing), 10);\n",
+     "an allocation needs a label"),
+    ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "p3d::model::"); }\n',
+     "fence() needs a label"),
     ("labels", "src/model/planted.cpp", "void f(E exec) { exec.fence(); }\n", "use device::fence"),
     ("labels", "src/model/planted.cpp", 'void f(E exec) { device::fence(exec, "here"); }\n', "fence() needs a label"),
-    ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n', "a region needs a label"),
-    ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n', ":2: pass() needs a label"),
-    ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n', "large_array() needs a label"),
+    ("labels", "src/model/planted.cpp", 'void f() { Kokkos::Profiling::pushRegion("step"); }\n',
+     "a region needs a label"),
+    ("labels", "src/model/planted.cpp", 'void pass(std::string const& label, int n);\nvoid f() { pass("mine", 3); }\n',
+     ":2: pass() needs a label"),
+    ("labels", "src/model/planted.cpp", 'auto a = device::large_array<double>("mine", 3);\n',
+     "large_array() needs a label"),
     ("doors", "src/io/planted.cpp", "void f() { H5Aread(a, type, &out); }\n", ":1: H5Aread: use io::Hdf5File"),
     ("doors", "src/io/seal.cpp", "void f() { H5Dread (set, type, s, s, p, out); }\n", ": use io::Hdf5File"),
     ("doors", "src/run/planted.cpp", "auto f = H5Fopen(p, H5F_ACC_RDONLY, d);\n", ":1: H5F_ACC_RDONLY: use"),
-    ("third_parties", "src/base/planted_join.cpp", "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
+    ("third_parties", "src/base/planted_join.cpp",
+     "#include <fmt/format.h>\nauto s = fmt::format(f, fmt::join(v, w));\n",
      ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("third_parties", "tests/unit/planted_join.cpp", "// #include <fmt/ranges.h>\nauto j = fmt::join(v, w);\n",
      ":2: fmt::join needs #include <fmt/ranges.h>"),
     ("lengths", "src/base/planted.cpp", "\n" * 601, ": 601 lines"),
+    ("lengths", "tests/app/planted.py", "\n" + "#" * 121 + "\n", ":2: 121 columns"),
+    ("lengths", "tests/app/planted.sh", "#" * 121 + "\n", ":1: 121 columns"),
+    ("lengths", "cmake/planted.cmake", "#" * 121, ":1: 121 columns"),
+    ("lengths", "src/io/CMakeLists.txt", "#" * 121 + "\n", ": 121 columns"),
+    ("lengths", "scripts/planted_columns", "#" * 121 + "\n", ":1: 121 columns"),
+    ("lengths", ".ci/run", "#" * 121 + "\n", ": 121 columns"),
     ("format", "src/comm/planted_format.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("licence", "src/base/planted_licence.cpp", "int f();\n", ":1: the first line says"),
     ("licence", "scripts/planted_licence.sh", "#!/bin/sh\necho\n", ":1: the first line says"),
@@ -54,13 +76,14 @@ PLANTS = [
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
     ("words", "src/comm/planted.cpp", "bool b = MPIX_Query_" + "cuda_support();\n", "one vendor's name"),
     ("words", "src/linalg/planted.cpp", "void f() { roc" + "blas_sgemm(h); }\n", "one vendor's name"),
-    ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n", "one vendor's name"),
+    ("words", "src/device/planted.cpp", "using E = Kokkos::Cu" + "da;\n" + "using F = Kokkos::Cuda;\n",
+     "one vendor's name"),
     ("blocking", "src/comm/planted.cpp", "void f() { MPI_Barrier(comm); }\n", "MPI_Barrier may block"),
     ("blocking", "src/run/planted.cpp", "void f() { check(MPI_Comm_dup(a, &b)); }\n", "MPI_Comm_dup may block"),
     ("blocking", "src/comm/planted.cpp", "int f() { return PMPI_Wait(&r, s); }\n", "MPI_Wait may block"),
     ("blocking", "src/comm/planted.cpp", "void f() { MPI_Init(&argc, &argv); }\n", "MPI_Init may block"),
-    ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "world", [&] { return MPI_Reduce(a); }); }\n',
-     'comm::blocking("MPI_Reduce"'),
+    ("blocking", "src/comm/planted.cpp",
+     'void f() { blocking("MPI_Bcast", "world", [&] { return MPI_Reduce(a); }); }\n', 'comm::blocking("MPI_Reduce"'),
     ("blocking", "src/comm/planted.cpp", 'void f() { blocking("MPI_Bcast", "w", [&] { return 0; }); MPI_Bcast(a); }\n',
      "MPI_Bcast may block"),
     ("blocking", "src/comm/planted.cpp",
@@ -75,7 +98,8 @@ HARMLESS = [
     ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_for("p3d::kernels::f", 10, body); }\n'
      "void g() { Kokkos::parallel_for(Kokkos::TeamThreadRange(team, 3), body); }\n"
      "// Kokkos::parallel_for(10, body);\n"
-     'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\nvoid h() { pass("p3d::kernels::h"); }\n'
+     'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\n'
+     'void h() { pass("p3d::kernels::h"); }\n'
      'device::Owned1<int> new_array(std::string const& label);\nauto k = new_array("p3d::kernels::k");\n'
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
@@ -85,6 +109,7 @@ HARMLESS = [
     ("blocking", "src/comm/planted.cpp", "void f() { MPI_Ibarrier(comm, &r); MPI_Test(&r, &done, s); }\n"
      'void g() { check(blocking("MPI_Bcast", name, [&] { return MPI_Bcast(a); }), "MPI_Bcast (it blocks)"); }\n'
      'void h() { BlockingCall const here("MPI_Bcast", "w"); check(MPI_Bcast(a)); }\n// MPI_Barrier(comm);\n'),
+    ("lengths", "scripts/planted.sh", "# " + "\u00b5" * 118 + "\n"),
     ("words", "src/base/planted.cpp", "// https" + "://arxiv.org/abs/1706.03762\n"),
 ]
 

@@ -74,7 +74,8 @@ class Commands(unittest.TestCase):
         code, out, _ = tool(self.folder, "checkpoint", "diff", self.half, self.last)
         self.assertEqual(code, 1)
         self.assertRegex(out, r"step: 15 \| 30\n")
-        self.assertRegex(out, r"parameters/embed\.token\.weight: \d+ elements differ, most by \S+ at \[\d+, \d+\]: \S+ \| \S+")
+        self.assertRegex(out, r"parameters/embed\.token\.weight: \d+ elements differ, "
+                         r"most by \S+ at \[\d+, \d+\]: \S+ \| \S+")
 
     def test_prune_keeps_the_newest(self):
         shutil.copytree(self.folder / "run/checkpoints", self.folder / "pruned")
@@ -110,7 +111,8 @@ class Commands(unittest.TestCase):
         # A vocabulary of bytes, which are what generate writes, and which tp=3 does not divide.
         restarts.train(self.folder, "2tp", "bytes", "run.precision=fp64", "model.vocab_size=256")
         trained = checkpoint("bytes", restarts.STEPS)
-        words = ("generate", trained, "--prompt", "line ", "--tokens", "20", "--temperature", "0.7", "--top-k", "5", "--top-p", "0.9")
+        words = ("generate", trained, "--prompt", "line ", "--tokens", "20", "--temperature", "0.7", "--top-k", "5",
+                 "--top-p", "0.9")
         one = self.good(*words)
         self.assertTrue(one.startswith("line "))
         self.assertEqual(len(one.encode()), len("line ") + 20 + 1)
@@ -123,7 +125,8 @@ class Commands(unittest.TestCase):
 
     def test_eval_is_the_same_in_every_layout(self):
         found = []
-        for ranks, keys in ((0, ()), (2, ("parallel.tp=2",)), (6, ("parallel.tp=3", "parallel.pp=2")), (4, ("parallel.dp=4",))):
+        for ranks, keys in ((0, ()), (2, ("parallel.tp=2",)), (6, ("parallel.tp=3", "parallel.pp=2")),
+                            (4, ("parallel.dp=4",))):
             out = self.good("eval", self.last, "--file", "text.txt", *keys, ranks=ranks)
             match = re.search(r"step 30: loss (\S+) nats per token, perplexity (\S+); (\d+) windows of 8 tokens", out)
             found.append((float(match[1]), int(match[3])))
@@ -134,26 +137,31 @@ class Commands(unittest.TestCase):
             self.assertAlmostEqual(loss, found[0][0], delta=1e-9 * found[0][0])
 
     def refused_run(self, *keys):
-        code, out, err = tool(self.folder, "input.toml", "run.output_dir=other", "run.precision=fp64", f"checkpoint.resume={self.half}", *keys)
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=other", "run.precision=fp64",
+                              f"checkpoint.resume={self.half}", *keys)
         self.assertEqual(code, 2, out + err)
         return err
 
     def test_resume_lists_every_difference(self):
-        err = self.refused_run("model.layers=6", "run.seed=5", "data.split=0.3", "optimizer.type=sgd", "run.precision=fp32")
-        for line in ("data.split: 0.1 in the checkpoint, 0.3 in the input", "model.layers: 8 in the checkpoint, 6 in the input",
+        err = self.refused_run("model.layers=6", "run.seed=5", "data.split=0.3", "optimizer.type=sgd",
+                               "run.precision=fp32")
+        for line in ("data.split: 0.1 in the checkpoint, 0.3 in the input",
+                     "model.layers: 8 in the checkpoint, 6 in the input",
                      "run.seed: 1 in the checkpoint, 5 in the input", "optimizer.type:", "run.precision:"):
             self.assertEqual(err.count(line), 1, err)
 
     def test_allowed_changes_are_noted(self):
-        code, out, err = tool(self.folder, "input.toml", "run.output_dir=changed", "run.precision=fp64", "run.name=changed",
-                              f"checkpoint.resume={self.half}", "optimizer.beta1=0.8", "run.steps=16")
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=changed", "run.precision=fp64",
+                              "run.name=changed", f"checkpoint.resume={self.half}", "optimizer.beta1=0.8",
+                              "run.steps=16")
         self.assertEqual(code, 0, out + err)
         self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
 
     def test_weights_alone_go_to_another_run(self):
         (self.folder / "other.txt").write_text("other words, " * 100)
-        code, out, err = tool(self.folder, "input.toml", "run.output_dir=tuned", "run.precision=fp64", f"checkpoint.resume={self.half}",
-                              "checkpoint.load=weights", "data.path=other.txt", "optimizer.type=sgd", "run.steps=2", "run.name=tuned")
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=tuned", "run.precision=fp64",
+                              f"checkpoint.resume={self.half}", "checkpoint.load=weights", "data.path=other.txt",
+                              "optimizer.type=sgd", "run.steps=2", "run.name=tuned")
         self.assertEqual(code, 0, out + err)
         self.assertIn("this run starts at step 0", out)
         first = float(restarts.losses(self.folder, "tuned")[0][1])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flips single bytes of a checkpoint and cuts it short: every change is found and named, without a crash or a hang, and a run
-that is to resume from it refuses or takes an older one.
+"""Flips single bytes of a checkpoint and cuts it short: every change is found and named, without a crash or a hang, and
+a run that is to resume from it refuses or takes an older one.
 
 usage: damage.py CHANGES [SEED]      the seed is 1 unless given, and printed
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
@@ -48,11 +48,12 @@ with tempfile.TemporaryDirectory(prefix="p3d-damage-") as name:
             sys.exit(f"seed {seed}: {kind} at byte {at}: exit code {code}\n{out}{err}")
         counts[kind] += 1
         if n % 20 == 0:  # the same file before a run: named, and the older one is taken
-            code, out, err = restarts.tool(folder, "input.toml", "run.output_dir=run", "run.steps=4", "checkpoint.every=1000",
-                                           "run.precision=fp64")
+            code, out, err = restarts.tool(folder, "input.toml", "run.output_dir=run", "run.steps=4",
+                                           "checkpoint.every=1000", "run.precision=fp64")
             if code != 0 or "passing over" not in err or f"{older}: step 2" not in out:
                 sys.exit(f"seed {seed}: {kind} at byte {at}, run: exit code {code}\n{out}{err}")
             passed_over += 1
             newest.write_bytes(good)
-    print(f"{changes} changes of a file of {len(good)} bytes ({', '.join(f'{k}: {n}' for k, n in sorted(counts.items()))}): all found; "
+    print(f"{changes} changes of a file of {len(good)} bytes "
+          f"({', '.join(f'{k}: {n}' for k, n in sorted(counts.items()))}): all found; "
           f"{passed_over} runs passed over the file and took the older one")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full in the middle of a checkpoint: one message, the older checkpoints intact, and checkpoint.on_error decides.
-The disk is a small tmpfs in a mount namespace of its own; without the right to make one the test is skipped."""
+"""A disk that is full in the middle of a checkpoint: one message, the older checkpoints intact, and checkpoint.on_error
+decides. The disk is a small tmpfs in a mount namespace of its own; without the right to make one the test is
+skipped."""
 import pathlib
 import subprocess
 import tempfile
@@ -37,16 +38,20 @@ class FullDisk(unittest.TestCase):
         (self.folder / "disk").mkdir()
         restarts.write_inputs(self.folder)
         words = [*restarts.program.MPIEXEC, "2", restarts.program.PROGRAM, "input.toml", *restarts.keys("2tp", "run"),
-                 "run.precision=fp64", "checkpoint.every=2", f"checkpoint.dir={self.folder}/disk", "run.steps=10", *more]
-        run = subprocess.Popen([*NAMESPACE, "sh", "-c", SCRIPT, "sh", *map(str, words)], cwd=self.folder, start_new_session=True)
+                 "run.precision=fp64", "checkpoint.every=2", f"checkpoint.dir={self.folder}/disk", "run.steps=10",
+                 *more]
+        run = subprocess.Popen([*NAMESPACE, "sh", "-c", SCRIPT, "sh", *map(str, words)], cwd=self.folder,
+                               start_new_session=True)
         self.addCleanup(lambda: subprocess.run(["pkill", "-KILL", "-f", str(self.folder)], stderr=subprocess.DEVNULL))
         self.assertEqual(run.wait(restarts.program.PATIENCE), 0)
         return [(self.folder / name).read_text() for name in ("out", "err", "code", "names", "verified")]
 
     def check(self, asynchronous):
         for on_error, code, steps in (("stop", 5, range(6, 9)), ("continue", 0, (10,))):
-            out, err, found, names, verified = self.run_on_small_disk(f"checkpoint.async={asynchronous}", f"checkpoint.on_error={on_error}")
-            print(f"\n  measured: full disk, async={asynchronous}, on_error={on_error}: exit code {found.strip()}\n{err}", flush=True)
+            out, err, found, names, verified = self.run_on_small_disk(f"checkpoint.async={asynchronous}",
+                                                                      f"checkpoint.on_error={on_error}")
+            print(f"\n  measured: full disk, async={asynchronous}, on_error={on_error}: exit code {found.strip()}\n"
+                  f"{err}", flush=True)
             self.assertEqual(int(found), code, out + err)
             self.assertRegex(err, r"found: +.*No space left on device|found: +.*full")
             self.assertIn("no checkpoint of step 6", err)

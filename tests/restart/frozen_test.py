@@ -31,7 +31,8 @@ class Frozen(unittest.TestCase):
             begin = time.monotonic()
             # They only wait: all at once.
             for n, (case, (ranks, rank, rule, _, _, more)) in enumerate(CASES.items()):
-                keys = (f"parallel.tp={ranks}", f"run.output_dir=run{n}", f"comm.timeout_s={TIMEOUT}", "checkpoint.every=2")
+                keys = (f"parallel.tp={ranks}", f"run.output_dir=run{n}", f"comm.timeout_s={TIMEOUT}",
+                        "checkpoint.every=2")
                 runs[case] = restarts.start(folder, ranks, *keys, "run.steps=4", *more, rules=rule, rank=rank, name=n)
             for n, (case, (_, rank, _, call, file, _)) in enumerate(CASES.items()):
                 with self.subTest(case):

@@ -31,7 +31,9 @@ with tempfile.TemporaryDirectory(prefix="p3d-pairs-") as name:
     for layout in sorted({layout for pair in pairs for layout in pair} | {"1"}):
         restarts.train(folder, layout, f"straight-{layout}", precision)
         straight[layout] = restarts.losses(folder, f"straight-{layout}")
-        print(f"straight {layout}: {restarts.largest_deviation(straight[layout], straight['1']) if '1' in straight else 0:.2e}", flush=True)
+        print(f"straight {layout}: "
+              f"{restarts.largest_deviation(straight[layout], straight['1']) if '1' in straight else 0:.2e}",
+              flush=True)
     for a, b in pairs:
         output = f"{a}-{b}"
         (folder / output / "checkpoints").mkdir(parents=True)
@@ -47,10 +49,13 @@ with tempfile.TemporaryDirectory(prefix="p3d-pairs-") as name:
             code, text, _ = restarts.tool(folder, "checkpoint", "diff", restarts.checkpoint(output, restarts.STEPS),
                                           restarts.checkpoint(f"straight-{a}", restarts.STEPS))
             good = good and same and code == 0
-            note = f", losses {'bit-identical' if same else 'DIFFER'}, final file {'identical' if code == 0 else 'DIFFERS'}"
+            note = (f", losses {'bit-identical' if same else 'DIFFER'}, "
+                    f"final file {'identical' if code == 0 else 'DIFFERS'}")
         worst = max(worst, deviation)
         failed += not good
-        print(f"{'ok  ' if good else 'FAIL'} {a:>10} -> {b:<10} largest relative deviation {deviation:.2e}{note}", flush=True)
+        print(f"{'ok  ' if good else 'FAIL'} {a:>10} -> {b:<10} largest relative deviation {deviation:.2e}{note}",
+              flush=True)
         shutil.rmtree(folder / output)
-print(f"{len(pairs)} pairs, {options.precision}, dropout 0.1: {failed} failed, worst deviation {worst:.2e} (tolerance {tolerance:g})")
+print(f"{len(pairs)} pairs, {options.precision}, dropout 0.1: {failed} failed, worst deviation {worst:.2e} "
+      f"(tolerance {tolerance:g})")
 sys.exit(1 if failed else 0)

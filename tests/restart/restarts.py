@@ -76,9 +76,10 @@ def ranks(layout):
 
 def train(folder, layout, output, *more):
     """Runs to the end of what `more` asks for; returns what it printed."""
-    done = subprocess.run([*program.MPIEXEC, str(ranks(layout)), program.PROGRAM, "input.toml", *keys(layout, output, *more)],
-                          cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=600)
+    done = subprocess.run([*program.MPIEXEC, str(ranks(layout)), program.PROGRAM, "input.toml",
+                           *keys(layout, output, *more)],
+                          cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=600)
     if done.returncode != 0:
         raise AssertionError(f"{layout} {more}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stops a run (signals, run.time_limit, the end of a Slurm job): a checkpoint, exit code 75, and going on from there gives
-the losses of a run that was never stopped."""
+"""What stops a run (signals, run.time_limit, the end of a Slurm job): a checkpoint, exit code 75, and going on from
+there gives the losses of a run that was never stopped."""
 import os
 import pathlib
 import signal
@@ -23,7 +23,8 @@ class Stops(unittest.TestCase):
         restarts.write_inputs(self.folder)
 
     def start(self, *more):
-        run = program.Run(2, ["input.toml", *restarts.keys(LAYOUT, "run", *KEYS, "run.steps=1000000", *more)], self.folder)
+        run = program.Run(2, ["input.toml", *restarts.keys(LAYOUT, "run", *KEYS, "run.steps=1000000", *more)],
+                          self.folder)
         self.addCleanup(run.kill)
         return run
 
@@ -45,7 +46,8 @@ class Stops(unittest.TestCase):
 
     def signalled(self, number, ranks):
         run = self.start()
-        run.wait_until(lambda: (self.folder / "run/metrics.csv").exists() and len(restarts.losses(self.folder, "run")) > 5, "step 5")
+        run.wait_until(lambda: (self.folder / "run/metrics.csv").exists()
+                       and len(restarts.losses(self.folder, "run")) > 5, "step 5")
         run.find_ranks()
         for rank in ranks:
             os.kill(run.ranks[rank], number)

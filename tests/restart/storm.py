@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills runs with SIGKILL at random moments, half of them inside the writing of a checkpoint, and starts them again: no valid
-checkpoint is ever lost, no damaged one loaded, and the losses go on, to the last bit, as in a run that nothing disturbed.
+"""Kills runs with SIGKILL at random moments, half of them inside the writing of a checkpoint, and starts them again: no
+valid checkpoint is ever lost, no damaged one loaded, and the losses go on, to the last bit, as in a run that nothing
+disturbed.
 
-usage: storm.py KILLS SEED      the same seed draws the same moments; the machine's own timing is not repeated: kills_test.py is
+usage: storm.py KILLS SEED      the same seed draws the same moments; the machine's own timing is not repeated:
+                                kills_test.py is
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import os
 import pathlib
@@ -18,17 +20,20 @@ import restarts
 kills = int(sys.argv[1])
 seed = int(sys.argv[2])
 draw = random.Random(seed)
-# Never finished; a checkpoint every third step, so that one is nearly always being written, and large enough to take a while.
-KEYS = ["run.name=storm", "run.steps=1000000", "run.log_every=1000000", "run.precision=fp64", "model.hidden=96", "model.ffn=192",
-        "batch.global=2", "optimizer.lr_schedule=constant", "checkpoint.every=3", "checkpoint.keep=2"]
+# Never finished; a checkpoint every third step, so that one is nearly always being written, and large enough to take a
+# while.
+KEYS = ["run.name=storm", "run.steps=1000000", "run.log_every=1000000", "run.precision=fp64", "model.hidden=96",
+        "model.ffn=192", "batch.global=2", "optimizer.lr_schedule=constant", "checkpoint.every=3", "checkpoint.keep=2"]
 
 
 def start(folder, ranks, output, *more):
     layout = [f"parallel.pp={ranks}", "parallel.dp=1"]
     launcher = restarts.program.MPIEXEC + [str(ranks)] if ranks > 1 else []
     with open(folder / "out", "wb") as out:
-        return subprocess.Popen([*launcher, restarts.program.PROGRAM, "input.toml", *KEYS, *layout, f"run.output_dir={output}", *more],
-                                cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen([*launcher, restarts.program.PROGRAM, "input.toml", *KEYS, *layout,
+                                 f"run.output_dir={output}", *more],
+                                cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                start_new_session=True)
 
 
 def processes_of(run):
@@ -58,7 +63,8 @@ def storm(folder, ranks, kills):
     for kill in range(kills):
         inside, before = draw.random() < 0.5, len(written(folder))
         run = start(folder, ranks, "run")
-        # Every third start, and the last, is left until it has trained; the others may end anywhere, within their own start too.
+        # Every third start, and the last, is left until it has trained; the others may end anywhere, within their own
+        # start too.
         waits = kill % 3 == 0 or kill == kills - 1
         deadline = time.monotonic() + restarts.program.PATIENCE
         while waits and run.poll() is None and time.monotonic() < deadline and len(written(folder)) < before + 3:
@@ -104,9 +110,11 @@ def storm(folder, ranks, kills):
     reference = dict(restarts.losses(folder, "straight"))
     wrong = [step for step, loss in losses.items() if reference[step] != loss]
     if wrong:
-        stop(f"{len(wrong)} of {len(losses)} losses are not those of an undisturbed run, the first at step {min(wrong)}", folder)
-    print(f"{ranks} rank(s): {kills} kills, {unfinished} left an unfinished file, {resumed} starts resumed, newest checkpoint of step "
-          f"{newest}; {len(losses)} losses, all with the bits of an undisturbed run", flush=True)
+        stop(f"{len(wrong)} of {len(losses)} losses are not those of an undisturbed run, the first at step "
+             f"{min(wrong)}", folder)
+    print(f"{ranks} rank(s): {kills} kills, {unfinished} left an unfinished file, {resumed} starts resumed, "
+          f"newest checkpoint of step {newest}; {len(losses)} losses, all with the bits of an undisturbed run",
+          flush=True)
 
 
 for ranks, share in ((1, kills - kills // 3), (3, kills // 3)):

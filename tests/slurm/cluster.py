@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One node's Slurm, with its own munge, in a folder of its own; gone with the `with` block, and with the process if that dies."""
+"""One node's Slurm, with its own munge, in a folder of its own; gone with the `with` block, and with the process if
+that dies."""
 import ctypes
 import getpass
 import os
@@ -104,7 +105,8 @@ class Cluster:
         try:
             self.run("scancel", "--full", "--signal=KILL", "-u", getpass.getuser(), check=False, timeout=20)
             self.run("scancel", "-u", getpass.getuser(), check=False, timeout=20)
-            self.until(lambda: not self.run("squeue", "-h", check=False, timeout=20).stdout.strip(), "the last jobs to end", 30)
+            self.until(lambda: not self.run("squeue", "-h", check=False, timeout=20).stdout.strip(),
+                       "the last jobs to end", 30)
         except (TimeoutError, subprocess.TimeoutExpired) as e:
             print(e)
 
@@ -123,17 +125,18 @@ class Cluster:
         host = socket.gethostname().split(".")[0]
         (f / "slurm.conf").write_text(CONFIGURATION.format(host=host, user=getpass.getuser(), folder=f, cpus=self.cpus,
                                                            controller_port=controller_port, node_port=node_port))
-        self.daemon("munged", "-F", "--force", f"--key-file={key}", f"--socket={f}/munge.socket", f"--pid-file={f}/munge.pid",
-                    f"--log-file={f}/munge.log", f"--seed-file={f}/munge.seed")
+        self.daemon("munged", "-F", "--force", f"--key-file={key}", f"--socket={f}/munge.socket",
+                    f"--pid-file={f}/munge.pid", f"--log-file={f}/munge.log", f"--seed-file={f}/munge.seed")
         self.until(lambda: (f / "munge.socket").exists(), "munge to start")
         self.daemon("slurmctld", "-D")
         self.daemon("slurmd", "-D")
-        self.until(lambda: self.run("sinfo", "-h", "-o", "%T", check=False).stdout.strip() == "idle", "the node to become idle")
+        self.until(lambda: self.run("sinfo", "-h", "-o", "%T", check=False).stdout.strip() == "idle",
+                   "the node to become idle")
 
     def daemon(self, program, *arguments):
         log = open(self.folder / f"{program}.out", "wb")
-        self.daemons.append(subprocess.Popen([find(program), *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             env=self.environment, preexec_fn=die_with_parent))
+        self.daemons.append(subprocess.Popen([find(program), *arguments], stdin=subprocess.DEVNULL, stdout=log,
+                                             stderr=log, env=self.environment, preexec_fn=die_with_parent))
 
     def until(self, condition, what, seconds=30.0):
         """Waits for a condition; on failure raises with the daemons' last words."""
@@ -148,15 +151,16 @@ class Cluster:
                          for p in sorted(self.folder.glob("*.out")) if p.stat().st_size)
 
     def run(self, program, *arguments, check=True, timeout=90, cwd=None):
-        done = subprocess.run([find(program), *map(str, arguments)], capture_output=True, text=True, env=self.environment, timeout=timeout,
-                              cwd=cwd)
+        done = subprocess.run([find(program), *map(str, arguments)], capture_output=True, text=True,
+                              env=self.environment, timeout=timeout, cwd=cwd)
         if check and done.returncode != 0:
-            raise AssertionError(f"{program} {' '.join(map(str, arguments))} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+            raise AssertionError(f"{program} {' '.join(map(str, arguments))} ended with {done.returncode}\n"
+                                 f"{done.stdout}\n{done.stderr}")
         return done
 
     def popen(self, program, *arguments, cwd=None):
-        return subprocess.Popen([find(program), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env=self.environment, cwd=cwd, preexec_fn=die_with_parent)
+        return subprocess.Popen([find(program), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, env=self.environment, cwd=cwd, preexec_fn=die_with_parent)
 
     def job(self, number):
         """What Slurm says of a job, as a dictionary: JobState, ExitCode, Restarts, ..."""

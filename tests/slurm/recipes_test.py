@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes of inputs/slurm without a Slurm: every key they give p3d is documented, and the input each names as its example is
-valid for the ranks that it asks for."""
+"""The recipes of inputs/slurm without a Slurm: every key they give p3d is documented, and the input each names as its
+example is valid for the ranks that it asks for."""
 import argparse
 import pathlib
 import re
@@ -27,7 +27,8 @@ def documented(p3d):
 
 def faults(recipe, p3d, source, known):
     text = recipe.read_text()
-    found = [f"key {key} is not in p3d --help-input" for key, _ in OVERRIDE.findall(text) if key not in known | {"section.key"}]
+    found = [f"key {key} is not in p3d --help-input" for key, _ in OVERRIDE.findall(text)
+             if key not in known | {"section.key"}]
     if (shell := run("bash", "-n", recipe)).returncode != 0:
         found.append(shell.stderr)
     option = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", text, re.M))
@@ -39,9 +40,11 @@ def faults(recipe, p3d, source, known):
         return found + ["a recipe names an example input, --nodes, --ntasks-per-node and --time"]
     # What stands on p3d's line of this recipe, for the ranks it asks for.
     ranks = int(option["nodes"]) * int(option["ntasks-per-node"])
-    overrides = {f"{key}={value}" for line in text.splitlines() if not line.startswith("#") for key, value in OVERRIDE.findall(line)}
+    overrides = {f"{key}={value}" for line in text.splitlines() if not line.startswith("#")
+                 for key, value in OVERRIDE.findall(line)}
     checked = run(p3d, "--check", example[1], *sorted(overrides), "--ranks", ranks, cwd=source)
-    return found + ([] if checked.returncode == 0 else [f"p3d --check of its example on {ranks} ranks:\n{checked.stderr}"])
+    return found + ([] if checked.returncode == 0 else
+                    [f"p3d --check of its example on {ranks} ranks:\n{checked.stderr}"])
 
 
 def main():

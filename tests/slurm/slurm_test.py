@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""p3d under a real Slurm: srun with 4 and 8 ranks, the recipes of inputs/slurm, one of them through its time limit and the queue
-to the end, scancel, a task that dies.
+"""p3d under a real Slurm: srun with 4 and 8 ranks, the recipes of inputs/slurm, one of them through its time limit and
+the queue to the end, scancel, a task that dies.
 
 Prints each step with its time. Exit code 77: skipped, with the reason.
 """
@@ -68,8 +68,8 @@ class Test:
         self.input.write_text(INPUT)
 
     def submit(self, script, *arguments, options=()):
-        done = self.slurm.run("sbatch", "--parsable", "-o", self.work / "job-%j.out", "--open-mode=append", *options, script, *arguments,
-                              cwd=self.work)
+        done = self.slurm.run("sbatch", "--parsable", "-o", self.work / "job-%j.out", "--open-mode=append", *options,
+                              script, *arguments, cwd=self.work)
         return done.stdout.strip()
 
     def batch(self, text, *options):
@@ -80,8 +80,8 @@ class Test:
     def recipe(self, name, *arguments, options=()):
         """A shipped recipe on the stand-in node: 4 ranks with one core each instead of what the recipe wants."""
         small = ("--nodes=1", "--ntasks-per-node=4", "--cpus-per-task=1")
-        return self.submit(self.source / "inputs" / "slurm" / name, self.input, "parallel.dp=2", "parallel.tp=2", *arguments,
-                           options=(*small, *options))
+        return self.submit(self.source / "inputs" / "slurm" / name, self.input, "parallel.dp=2", "parallel.tp=2",
+                           *arguments, options=(*small, *options))
 
     def output(self, job):
         path = self.work / f"job-{job}.out"
@@ -91,7 +91,8 @@ class Test:
         try:
             self.slurm.until(condition, what, seconds)
         except TimeoutError as e:
-            raise AssertionError(f"{e}\n-- job {job}: {self.slurm.job(job).get('JobState')}\n{self.output(job)[-3000:]}") from None
+            raise AssertionError(f"{e}\n-- job {job}: {self.slurm.job(job).get('JobState')}\n"
+                                 f"{self.output(job)[-3000:]}") from None
 
     def has_step(self, job, step):
         return re.search(rf"step +{step}/", self.output(job)) is not None
@@ -101,8 +102,10 @@ class Test:
 
     def srun_with_4_and_8_ranks(self):
         """The same losses on both meshes."""
-        for ranks, mesh in ((4, ("parallel.dp=2", "parallel.tp=2")), (8, ("parallel.dp=2", "parallel.tp=2", "parallel.pp=2"))):
-            self.slurm.run("srun", "--mpi=pmi2", "-n", ranks, self.p3d, self.input, f"run.output_dir={self.work}/srun{ranks}", *mesh)
+        for ranks, mesh in ((4, ("parallel.dp=2", "parallel.tp=2")),
+                            (8, ("parallel.dp=2", "parallel.tp=2", "parallel.pp=2"))):
+            self.slurm.run("srun", "--mpi=pmi2", "-n", ranks, self.p3d, self.input,
+                           f"run.output_dir={self.work}/srun{ranks}", *mesh)
         four, eight = losses(self.work / "srun4"), losses(self.work / "srun8")
         assert sorted(four) == sorted(eight) == [1, 2, 3, 4, 5, 6], (four, eight)
         worst = max(abs(four[s] - eight[s]) for s in four)
@@ -111,7 +114,8 @@ class Test:
 
     def recipes(self):
         """The recipes that run once, as they are shipped but for the size."""
-        jobs = {name: self.recipe(name, f"run.output_dir={self.work}/{name}") for name in ("single-node.sbatch", "many-nodes.sbatch", "gpu.sbatch")}
+        jobs = {name: self.recipe(name, f"run.output_dir={self.work}/{name}")
+                for name in ("single-node.sbatch", "many-nodes.sbatch", "gpu.sbatch")}
         for name, job in jobs.items():
             self.wait_for(job, lambda: self.ended(job), f"{name} to end", 60)
             assert self.slurm.job(job)["JobState"] == "COMPLETED", (name, self.slurm.job(job), self.output(job))
@@ -119,13 +123,15 @@ class Test:
         return ", ".join(jobs) + ": 6 steps each"
 
     def requeued(self):
-        """The time limit's signal: checkpoint, exit code 75, back into the queue, and on to the end; then as good as one run."""
+        """The time limit's signal: checkpoint, exit code 75, back into the queue, and on to the end; then as good as
+        one run."""
         out = self.work / "requeue"
         constant = ("optimizer.lr_schedule=constant", "optimizer.lr=1e-4", "optimizer.warmup_steps=0")
         text = self.input.read_text()
         self.input.write_text(text.replace("steps = 6", "steps = 1000000"))
         try:
-            job = self.recipe("requeue.sbatch", f"run.output_dir={out}", *constant, options=("--time=1", "--signal=USR1@20"))
+            job = self.recipe("requeue.sbatch", f"run.output_dir={out}", *constant,
+                              options=("--time=1", "--signal=USR1@20"))
             self.wait_for(job, lambda: int(self.slurm.job(job)["Restarts"]) == 1, "the job to be requeued", 80)
             stopped = max(losses(out))
             last = stopped + 5
@@ -140,12 +146,13 @@ class Test:
         assert "goes back into the queue" in said and "Finished 5 steps" in said, said
         found = losses(out)
         assert sorted(found) == list(range(1, last + 1)), "metrics.csv has holes"
-        self.slurm.run("srun", "--mpi=pmi2", "-n", 1, self.p3d, self.input, f"run.output_dir={self.work}/whole", f"run.steps={last}",
-                       "run.log_every=1000000", *constant)
+        self.slurm.run("srun", "--mpi=pmi2", "-n", 1, self.p3d, self.input, f"run.output_dir={self.work}/whole",
+                       f"run.steps={last}", "run.log_every=1000000", *constant)
         expected = losses(self.work / "whole")
         worst = max(abs(found[s] - expected[s]) for s in expected)
         assert worst < 1e-9, f"losses differ by {worst} from those of one rank without a stop"
-        return f"stopped after step {stopped}, resumed, done after step {last}; losses differ from one rank's by at most {worst:.1e}"
+        return (f"stopped after step {stopped}, resumed, done after step {last}; "
+                f"losses differ from one rank's by at most {worst:.1e}")
 
     def cancelled(self):
         """scancel ends all tasks, at a step boundary, and leaves the history whole; the job does not come back."""
@@ -154,7 +161,8 @@ class Test:
         assert len(tasks_of(self.slurm, job)) == 4, tasks_of(self.slurm, job)
         begin = time.monotonic()
         self.slurm.run("scancel", job)
-        self.wait_for(job, lambda: self.slurm.job(job)["JobState"] == "CANCELLED" and not tasks_of(self.slurm, job), "the tasks to end", 40)
+        self.wait_for(job, lambda: self.slurm.job(job)["JobState"] == "CANCELLED" and not tasks_of(self.slurm, job),
+                      "the tasks to end", 40)
         took = time.monotonic() - begin
         steps = sorted(losses(self.work / "cancel"))
         assert steps == list(range(1, len(steps) + 1)), "metrics.csv has holes"
@@ -166,9 +174,10 @@ class Test:
 
     def killed(self):
         """A task that dies ends the job, with an exit code, before comm.timeout_s."""
-        job = self.batch(f"srun --mpi=pmi2 --kill-on-bad-exit=1 {self.p3d} {self.input} run.steps=1000000 run.output_dir={self.work}/killed "
-                         "parallel.pp=2\n", "-n", "4")
-        self.wait_for(job, lambda: self.has_step(job, 3) and len(tasks_of(self.slurm, job)) == 4, "the job's third step", 60)
+        job = self.batch(f"srun --mpi=pmi2 --kill-on-bad-exit=1 {self.p3d} {self.input} run.steps=1000000 "
+                         f"run.output_dir={self.work}/killed parallel.pp=2\n", "-n", "4")
+        self.wait_for(job, lambda: self.has_step(job, 3) and len(tasks_of(self.slurm, job)) == 4,
+                      "the job's third step", 60)
         begin = time.monotonic()
         os.kill(tasks_of(self.slurm, job)[2], signal.SIGKILL)
         self.wait_for(job, lambda: self.ended(job) and not tasks_of(self.slurm, job), "the job to end", 60)
@@ -177,7 +186,8 @@ class Test:
         return f"job {state['JobState']} with exit code {state['ExitCode']} after {took:.1f} s"
 
     def unconnected(self):
-        """Tasks that MPI does not connect are refused; one process of a batch script, with the same variables, is not."""
+        """Tasks that MPI does not connect are refused; one process of a batch script, with the same variables, is
+        not."""
         out = self.work / "unconnected"
         done = self.slurm.run("srun", "--mpi=none", "-n", 4, self.p3d, self.input, f"run.output_dir={out}", check=False)
         said = done.stdout + done.stderr
@@ -190,7 +200,8 @@ class Test:
         return "4 tasks with --mpi=none: exit code 2; a batch script without srun: one rank"
 
     def run(self):
-        for step in (self.srun_with_4_and_8_ranks, self.unconnected, self.recipes, self.requeued, self.cancelled, self.killed):
+        for step in (self.srun_with_4_and_8_ranks, self.unconnected, self.recipes, self.requeued, self.cancelled,
+                     self.killed):
             begin = time.monotonic()
             said = step()
             print(f"{step.__name__:<26} {time.monotonic() - begin:6.1f} s   {said}", flush=True)
@@ -209,7 +220,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="p3d-slurm-work-") as work, cluster.Cluster(cpus=8) as slurm:
-        print(f"{'slurm starts':<26} {time.monotonic() - begin:6.1f} s   {slurm.run('sinfo', '--version').stdout.strip()}", flush=True)
+        print(f"{'slurm starts':<26} {time.monotonic() - begin:6.1f} s   "
+              f"{slurm.run('sinfo', '--version').stdout.strip()}", flush=True)
         # The recipes call p3d and srun as at a site: by name, with the site's way of starting MPI.
         slurm.environment["PATH"] = f"{args.p3d.parent}:{slurm.environment['PATH']}"
         slurm.environment["SLURM_MPI_TYPE"] = "pmi2"

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks spack/ without Spack: the recipe and the environments are read, and every name, version and variant that they use is
-looked up in the public package repository where a checkout of it is at hand (--packages, or P3D_SPACK_PACKAGES).
+"""Checks spack/ without Spack: the recipe and the environments are read, and every name, version and variant that they
+use is looked up in the public package repository where a checkout of it is at hand (--packages, or P3D_SPACK_PACKAGES).
 
-With the checkout it also looks for a version of Kokkos that serves each configuration: all wanted variants exist under their
-conditions, and no conflict of the recipes of Kokkos and Kokkos-Kernels that can be judged without a solver is met.
+With the checkout it also looks for a version of Kokkos that serves each configuration: all wanted variants exist under
+their conditions, and no conflict of the recipes of Kokkos and Kokkos-Kernels that can be judged without a solver is
+met.
 """
 import argparse
 import os
@@ -13,8 +14,8 @@ import sys
 
 import recipes
 
-CONFIGURATIONS = ["+openmp", "~openmp", "+openmp+tests", "~shared", "+cuda cuda_arch=80", "+cuda cuda_arch=90", "+rocm amdgpu_target=gfx90a",
-                  "+rocm amdgpu_target=gfx942"]
+CONFIGURATIONS = ["+openmp", "~openmp", "+openmp+tests", "~shared", "+cuda cuda_arch=80", "+cuda cuda_arch=90",
+                  "+rocm amdgpu_target=gfx90a", "+rocm amdgpu_target=gfx942"]
 
 
 class Check:
@@ -28,7 +29,8 @@ class Check:
         """The public recipe of a package, None when there is none."""
         if name not in self.cache:
             path = self.packages / "packages" / name.replace("-", "_") / "package.py"
-            self.cache[name] = recipes.load(path, name) if name in ("kokkos", "kokkos-kernels") else path.read_text() if path.exists() else None
+            self.cache[name] = (recipes.load(path, name) if name in ("kokkos", "kokkos-kernels") else
+                                path.read_text() if path.exists() else None)
         return self.cache[name]
 
     def is_virtual(self, name):
@@ -110,7 +112,8 @@ class Check:
         return result, conditional
 
     def holds(self, condition, version, variants):
-        """Is a condition of a Kokkos recipe surely met? Parts about compilers, dependencies, targets: not judged, so no."""
+        """Is a condition of a Kokkos recipe surely met? Parts about compilers, dependencies, targets: not judged, so
+        no."""
         specs = recipes.parse(condition)
         if len(specs) > 1:
             return False
@@ -136,7 +139,8 @@ class Check:
                 everything.setdefault(v["name"], v["default"])
             everything.update(variants)
             for variant, value in variants.items():
-                forms = [v for v in recipe.variants if v["name"] == variant and self.holds(v["when"], version, everything)]
+                forms = [v for v in recipe.variants
+                         if v["name"] == variant and self.holds(v["when"], version, everything)]
                 if not forms:
                     return f"{name}@{version} has no variant {variant} with {variants}"
                 known = [x for v in forms for x in (v["values"] or ()) if isinstance(v["values"], (tuple, list))]
@@ -145,7 +149,8 @@ class Check:
             for spec, when in recipe.conflicts:
                 # Only what we ask for counts: a variant left at its default is the solver's to change.
                 named = {**recipes.parse(spec)[0].variants, **recipes.parse(when)[0].variants}
-                if named and set(named) <= set(variants) and self.holds(spec, version, variants) and self.holds(when, version, variants):
+                if (named and set(named) <= set(variants) and self.holds(spec, version, variants)
+                        and self.holds(when, version, variants)):
                     return f"{name}@{version}: conflict {spec} when {when}"
         return ""
 
@@ -155,9 +160,11 @@ class Check:
         texts = list(self.texts(mine))
         for text, where in texts:
             self.own_variants(mine, text, where)
-        print(f"recipe: {len(mine.variant_names())} variants, {len(mine.depends)} dependencies, {len(mine.conflicts)} conflicts")
+        print(f"recipe: {len(mine.variant_names())} variants, {len(mine.depends)} dependencies, "
+              f"{len(mine.conflicts)} conflicts")
         if self.packages is None:
-            print("no checkout of the public package repository (P3D_SPACK_PACKAGES): names and variants were not looked up")
+            print("no checkout of the public package repository (P3D_SPACK_PACKAGES): "
+                  "names and variants were not looked up")
             return
         self.recipe("kokkos"), self.recipe("kokkos-kernels")
         for text, where in texts:
@@ -169,8 +176,8 @@ class Check:
             for version in self.recipe("kokkos").versions:
                 reason = self.serves(mine, configuration, version)
                 (reasons if reason else good).append(reason or version)
-            print(f"p3d{'' if configuration[0] in '+~' else ' '}{configuration}: kokkos {good[-1]} .. {good[0]}, {len(good)} versions" if good else
-                  f"p3d{configuration}: none")
+            print(f"p3d{'' if configuration[0] in '+~' else ' '}{configuration}: kokkos {good[-1]} .. {good[0]}, "
+                  f"{len(good)} versions" if good else f"p3d{configuration}: none")
             if not good:
                 self.fault(f"no Kokkos serves p3d{configuration}: {reasons[1]}")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Spack recipes without Spack: runs package.py with directives that only take notes.
 
-What a recipe says is the list of its versions, variants, dependencies and conflicts, each with its conditions. That is enough
-to look up every name and variant, and to ask whether a spec meets a conflict; it is no solver.
+What a recipe says is the list of its versions, variants, dependencies and conflicts, each with its conditions. That is
+enough to look up every name and variant, and to ask whether a spec meets a conflict; it is no solver.
 """
 import contextlib
 import importlib.util
@@ -11,7 +11,8 @@ import sys
 import types
 
 TOKEN = re.compile(r"""\s*(?:(?P<deps>\^|%)(?:\[[^\]]*\]\s*)?|@(?P<versions>=?[\w.:,=-]+)
-    |(?P<flag>\+\+?|~~?|(?<=\s)-)(?P<flagged>[\w-]+)|(?P<key>[\w-]+)==?(?P<value>[\w.,:+*-]+)|(?P<name>[\w.-]+))""", re.X)
+    |(?P<flag>\+\+?|~~?|(?<=\s)-)(?P<flagged>[\w-]+)|(?P<key>[\w-]+)==?(?P<value>[\w.,:+*-]+)
+    |(?P<name>[\w.-]+))""", re.X)
 
 
 class Spec:
@@ -128,19 +129,21 @@ def _directives():
 
 
 def install_stubs(builtin=None):
-    """Makes `from spack.package import *` and `spack_repo.builtin...` importable. `builtin`: a checkout of the public package
-    repository; without it CudaPackage and ROCmPackage have short lists of architectures."""
+    """Makes `from spack.package import *` and `spack_repo.builtin...` importable. `builtin`: a checkout of the public
+    package repository; without it CudaPackage and ROCmPackage have short lists of architectures."""
     Quiet, names = _directives()
     package = types.ModuleType("spack.package")
     package.__dict__.update(names)
     package.__all__ = [*names]
-    for other in ("license", "maintainers", "patch", "provides", "extends", "sanity_check_is_file", "filter_compiler_wrappers",
-                  "build_system", "resource", "run_after", "run_before", "on_package_attributes", "join_path", "which", "env",
-                  "any_combination_of", "disjoint_sets", "auto_or_any_combination_of", "conditional", "classproperty", "test_part",
-                  "register_builder", "BuilderWithDefaults", "EnvironmentModifications", "Spec", "Prefix", "is_system_path",
-                  "working_dir", "mkdirp", "find_libraries", "find_headers", "Executable", "ProcessError", "InstallError",
-                  "execute_install_time_tests", "execute_build_time_tests", "import_module", "List", "Optional", "Tuple", "run_tests",
-                  "dso_suffix", "static_to_shared_library", "tty", "cache_extra_test_sources", "filter_file", "inject_flags"):
+    for other in ("license", "maintainers", "patch", "provides", "extends", "sanity_check_is_file",
+                  "filter_compiler_wrappers", "build_system", "resource", "run_after", "run_before",
+                  "on_package_attributes", "join_path", "which", "env", "any_combination_of", "disjoint_sets",
+                  "auto_or_any_combination_of", "conditional", "classproperty", "test_part", "register_builder",
+                  "BuilderWithDefaults", "EnvironmentModifications", "Spec", "Prefix", "is_system_path",
+                  "working_dir", "mkdirp", "find_libraries", "find_headers", "Executable", "ProcessError",
+                  "InstallError", "execute_install_time_tests", "execute_build_time_tests", "import_module", "List",
+                  "Optional", "Tuple", "run_tests", "dso_suffix", "static_to_shared_library", "tty",
+                  "cache_extra_test_sources", "filter_file", "inject_flags"):
         setattr(package, other, Quiet())
         package.__all__.append(other)
     package.conditional = lambda *values, when=None: values
@@ -168,7 +171,8 @@ def install_stubs(builtin=None):
             setattr(base, attribute, known)
             base.adds = [{"name": system, "default": False, "values": (True, False), "when": ""},
                          {"name": arch[system], "default": "none", "values": ("none",) + known, "when": "+" + system}]
-        for class_name in ("CMakePackage", "CMakeBuilder", "CudaPackage", "ROCmPackage", "AutotoolsPackage", "Package", "MakefilePackage", "PythonPackage"):
+        for class_name in ("CMakePackage", "CMakeBuilder", "CudaPackage", "ROCmPackage", "AutotoolsPackage", "Package",
+                           "MakefilePackage", "PythonPackage"):
             if class_name.lower().startswith(system):
                 setattr(module, class_name, base)
         sys.modules["spack_repo.builtin.build_systems"].__dict__[system] = module

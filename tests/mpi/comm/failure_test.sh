@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# failure_test.sh CASE[:ALGORITHM] PROGRAM MPIEXEC [FLAGS] -n : runs PROGRAM CASE on 4 ranks and checks the exit code, what is printed,
-# that it ends soon, and that no rank is left behind.
+# failure_test.sh CASE[:ALGORITHM] PROGRAM MPIEXEC [FLAGS] -n : runs PROGRAM CASE on 4 ranks and checks the exit code,
+# what is printed, that it ends soon, and that no rank is left behind.
 argument=$1
 case_name=${argument%%:*}
 third=3  # the number of the third all-reduce; preparing an algorithm takes some
@@ -21,7 +21,8 @@ echo "case $case_name: exit code $code after $seconds s"
 bad=0
 fail() { echo "FAILED: $*"; bad=1; }
 says() { grep -qE -- "$1" "$log" || fail "nothing printed like: $1"; }
-# The budget is 2 s; a loaded machine may add to it, but never a minute. (A run that hangs is ended after 90 s, with code 124.)
+# The budget is 2 s; a loaded machine may add to it, but never a minute. (A run that hangs is ended after 90 s, with
+# code 124.)
 [ "$seconds" -le 60 ] || fail "it took more than 60 s"
 [ "$case_name" = unwound ] || [ "$(grep -c '^pid ' "$log")" -eq 4 ] || fail "not all 4 ranks started"
 sleep 0.2
