@@ -11,10 +11,11 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "internal.hpp"
 
 namespace p3d::comm {
 
@@ -65,15 +66,6 @@ Outcome const* first_failed(std::vector<Outcome> const& all) {
                              .where = "",
                              .fix = "see that rank's message"},
                             static_cast<base::ExitCode>(code));
-}
-
-// MPI_Finalize may wait for a message that an exception left behind: not for ever.
-volatile std::sig_atomic_t last_code = 0;
-void leave_now(int) { _exit(last_code); }
-void leave_within(unsigned seconds, int code) {
-  last_code = code;
-  std::signal(SIGALRM, leave_now);
-  alarm(seconds);
 }
 
 }  // namespace
@@ -150,7 +142,8 @@ int leave_together(std::function<int()> const& work) {
   auto const* const first = first_failed(all);
   if (first == nullptr) return static_cast<int>(own.code);
   tell(all, here, "", failure.text);
-  leave_within(good_order_s, static_cast<int>(first->code));
+  // MPI_Finalize may wait for a message that an exception left behind: not for ever.
+  detail::leave_within(good_order_s, static_cast<int>(first->code));
   return static_cast<int>(first->code);
 }
 

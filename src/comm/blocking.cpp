@@ -79,8 +79,6 @@ std::string node_table() {
 
 constexpr int timeout_code = static_cast<int>(base::ExitCode::timeout);
 
-void give_up(int) { _exit(timeout_code); }
-
 /// Tells the launcher, then leaves. MPI belongs to the main thread, but that will not call it again; and should the
 /// abort hang or fail, the alarm is set.
 [[noreturn]] void end_all(std::string_view call) {
@@ -97,12 +95,11 @@ void give_up(int) { _exit(timeout_code); }
 /// An MPI call, most likely because another rank does not come.
 [[noreturn]] void end_mpi_call(OverdueCall const& overdue) {
   // What follows may hang, on a lock that a stuck thread holds: the alarm ends the process then.
-  std::signal(SIGALRM, give_up);
+  detail::leave_within(seconds_to_leave, timeout_code);
   sigset_t alarm_only;
   sigemptyset(&alarm_only);
   sigaddset(&alarm_only, SIGALRM);
   pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
-  alarm(seconds_to_leave);
   int const rank = base::log_num_ranks() > 1 ? base::log_rank() : launch().rank;
   base::error_here(
       fmt::format("p3d: rank {} waited {:g} s in {} of '{}' ({}), longer than it may "

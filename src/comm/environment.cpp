@@ -80,6 +80,20 @@ void finalize(int exit_code) {
 
 }  // namespace
 
+namespace detail {
+
+namespace {
+volatile std::sig_atomic_t code_of_the_alarm = 0;
+}
+
+void leave_within(unsigned seconds, int exit_code) {
+  code_of_the_alarm = exit_code;
+  std::signal(SIGALRM, [](int) { _exit(code_of_the_alarm); });
+  alarm(seconds);
+}
+
+}  // namespace detail
+
 NodeShare node_share() { return the_node; }
 
 Environment::Environment(int& argc, char**& argv)
@@ -140,8 +154,7 @@ Environment::~Environment() {
 void abort_all(int exit_code) {
   std::fflush(nullptr);
   if (detail::mpi_runs()) {
-    std::signal(SIGALRM, SIG_DFL);  // should MPI_Abort hang, the alarm ends this process, and the launcher the others
-    alarm(10);
+    detail::leave_within(10, exit_code);  // should MPI_Abort hang; the launcher then ends the others
     base::let_last_message_out();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }

@@ -24,6 +24,9 @@ void check(int code, char const* call, std::string const& communicator);
 /// MPI runs: after MPI_Init, before MPI_Finalize.
 bool mpi_runs();
 
+/// Whatever hangs from here on: after so many seconds an alarm ends this process with `exit_code`.
+void leave_within(unsigned seconds, int exit_code);
+
 struct CommRecord {
   CommRecord(MPI_Comm handle, std::string given_name, bool owned);
   ~CommRecord();  ///< frees an owned handle unless MPI is finalised or an exception is in flight (a free is collective)

@@ -94,13 +94,12 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence.
   // Elsewhere Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose
   // earlier and later work must then be ordered with ours by fences.
+  Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
   if constexpr (on_host) {
-    Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
     sliced<T>(exec,
               {op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k),
                alpha, a.data(), stride(a), b.data(), stride(b), beta, c.data(), stride(c)});
-    Kokkos::Profiling::popRegion();
   } else if constexpr (requires { KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c); }) {
     KokkosBlas::gemm(exec, mode_a, mode_b, alpha, a, b, beta, c);
   } else {
@@ -108,6 +107,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
     KokkosBlas::gemm(mode_a, mode_b, alpha, a, b, beta, c);
     device::fence(ExecSpace(), "p3d::linalg::gemm after");
   }
+  Kokkos::Profiling::popRegion();
 }
 
 template void gemm<float>(ExecSpace const&, Op, Op, float, View2<float const>, View2<float const>, float, View2<float>);
