@@ -33,6 +33,21 @@ void scale(ExecSpace const& exec, T beta, View2<T> c) {
       });
 }
 
+/// C = alpha A B + beta C where B and C are one column of wider matrices. Kokkos-Kernels makes a matrix-vector product
+/// of that from 3.5 on, and takes both columns for contiguous (4.7 still does): it would write beside C.
+template <class T>
+void one_column(ExecSpace const& exec, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c) {
+  auto const rows = static_cast<std::int64_t>(c.extent(0)), k = static_cast<std::int64_t>(a.extent(1));
+  Kokkos::parallel_for(
+      "p3d::linalg::one_column", Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>(exec, 0, rows),
+      KOKKOS_LAMBDA(std::int64_t i) {
+        T sum = 0;
+        for (std::int64_t l = 0; l < k; ++l) sum += a(i, l) * b(l, 0);
+        T& x = c(i, 0);
+        x = (beta == T(0) ? T(0) : beta * x) + alpha * sum;
+      });
+}
+
 /// One thread's slice of a product on the host: whole rows or whole columns of C, so no sum is cut.
 template <class T>
 struct Slice {
@@ -89,6 +104,10 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
   if (m == 0 || n == 0) return;
   if (k == 0) return scale(exec, beta, c);
+  if constexpr (!on_host) {
+    if (n == 1 && op_a == Op::none && op_b == Op::none && (b.stride(0) != 1 || c.stride(0) != 1))
+      return one_column(exec, alpha, a, b, beta, c);
+  }
   char const mode_a[] = {static_cast<char>(op_a), '\0'};
   char const mode_b[] = {static_cast<char>(op_b), '\0'};
   // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence.
