@@ -78,6 +78,11 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
         args = [
             self.define_from_variant("BUILD_SHARED_LIBS", "shared"),
             self.define_from_variant("P3D_BUILD_TESTS", "tests"),
+            self.define("P3D_CHECK_HEADERS", False),
+            self.define("CMAKE_UNITY_BUILD", self.spec.satisfies("~cuda~rocm")),
+            # ccache sees neither the processor nor the folders that Spack's compiler wrapper adds, and would hand out
+            # objects of another target. Where Spack is to use it (config:ccache), its wrapper does.
+            self.define("CMAKE_CXX_COMPILER_LAUNCHER", ""),
         ]
         if self.spec.satisfies("+cuda"):
             args.append(self.define("CMAKE_CXX_COMPILER", self["kokkos"].kokkos_cxx))
