@@ -10,6 +10,7 @@ import sys
 CPP = {".hpp", ".cpp", ".h"}
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 OPEN, CLOSE = "([{", ")]}"
+CACHES = {"__pycache__", ".spack-env"}  # the second of a concretized environment in spack/environments
 
 
 def files(root, folders, suffixes=None):
@@ -18,7 +19,7 @@ def files(root, folders, suffixes=None):
     for folder in folders:
         top = root / folder
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and (suffixes is None or path.suffix in suffixes):
+            if path.is_file() and not CACHES.intersection(path.parts) and (suffixes is None or path.suffix in suffixes):
                 found.append(path)
     return found
 
