@@ -16,6 +16,7 @@ set(P3D_TEST_ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive;OPENBLAS_N
 if(P3D_SANITIZE)
   list(APPEND P3D_TEST_ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
     # MPI, HDF5 and the BLAS are not compiled with the sanitizer: what they do among themselves it cannot judge.
     "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:exitcode=66:\
