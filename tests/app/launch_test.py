@@ -6,7 +6,7 @@ import unittest
 
 from program import MPIEXEC, PATIENCE, PROGRAM, AppTest
 
-LAUNCHERS = ("OMPI_", "MV2_", "PMI", "PALS_", "JSM_", "FLUX_", "SLURM_")
+LAUNCHERS = ("OMPI_COMM_", "OMPI_APP_", "OMPI_UNIVERSE_", "MV2_", "PMI", "PALS_", "JSM_", "FLUX_", "SLURM_")
 
 
 class LaunchTest(AppTest):
