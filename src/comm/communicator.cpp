@@ -20,10 +20,10 @@ void check(int code, char const* call, std::string const& communicator) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) length = 0;
+  MPI_Error_string(code, text, &length);
   throw base::Error(
       {.expected = fmt::format("{} to succeed", call),
-       .found = fmt::format("MPI error {}: {}", code, std::string(text, length)),
+       .found = fmt::format("MPI error {}: {}", code, text),
        .where = fmt::format("rank {} of {}, communicator '{}'", base::log_rank(), base::log_num_ranks(), communicator),
        .fix = "see MPI's text; when another rank failed first, its message is the one to read"});
 }

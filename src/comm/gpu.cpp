@@ -46,7 +46,7 @@ std::string library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-  std::string version(text.data(), static_cast<std::size_t>(std::max(length, 0)));
+  std::string version(text.data());  // up to the zero, which Open MPI counts as part of the length
   // Several lines of build options follow the first in some libraries; MPICH separates with a tab.
   version = version.substr(0, version.find('\n'));
   for (char& c : version) {

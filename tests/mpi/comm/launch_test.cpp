@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the launchers' variables say, what a lonely MPI world is told, and which words count.
+#include <p3d/comm/gpu.hpp>
 #include <p3d/comm/launch.hpp>
 
 #include <comm/agreement.hpp>
@@ -104,6 +105,13 @@ TEST(Launch, AWorldThatIsWholeIsLetPass) {
   EXPECT_EQ(detail::lonely({1, 4, "PMI_RANK", "PMI_SIZE"}, 4, "MPICH"), "");
   EXPECT_EQ(detail::lonely({0, 1, "SLURM_PROCID", "SLURM_NTASKS"}, 1, "MPICH"), "");
   EXPECT_EQ(detail::lonely({}, 1, "MPICH"), "");
+}
+
+// Open MPI counts the zero at its end: what was printed after the name was lost.
+TEST(Launch, TheLibrarysNameIsText) {
+  auto const name = p3d::comm::library_version();
+  EXPECT_FALSE(name.empty());
+  EXPECT_EQ(name.find('\0'), std::string::npos) << name;
 }
 
 TEST(Launch, OptionsOfKokkosMayDiffer) {
