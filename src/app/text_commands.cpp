@@ -158,9 +158,7 @@ std::string stored_value(std::string const& input, char const* key) {
 
 std::int64_t text_bytes(std::vector<std::string> const& paths, std::string const& where, std::string const& fix) {
   try {
-    std::int64_t bytes = 0;
-    for (auto const& file : data::find_text_files(paths)) bytes += file.bytes;
-    return bytes;
+    return data::total_bytes(data::find_text_files(paths));
   } catch (base::Error const& e) {
     throw base::Error({.expected = e.text().expected, .found = e.text().found, .where = where, .fix = fix}, e.code());
   }

@@ -39,8 +39,7 @@ void append(TextFile const& file, std::vector<std::uint8_t>& tokens) {
 class ByteText final : public TokenSource {
 public:
   ByteText(std::vector<TextFile> files, std::int64_t vocab_size) : files_(std::move(files)) {
-    std::int64_t total = 0;
-    for (auto const& f : files_) total += f.bytes;
+    auto const total = total_bytes(files_);
     if (total == 0) {
       throw base::Error({.expected = "text to train on",
                          .found = fmt::format("{} empty file(s), the first is {}", files_.size(), files_.front().path),

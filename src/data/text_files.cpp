@@ -78,4 +78,10 @@ std::vector<TextFile> find_text_files(std::vector<std::string> const& paths) {
   return out;
 }
 
+std::int64_t total_bytes(std::vector<TextFile> const& files) {
+  std::int64_t bytes = 0;
+  for (auto const& file : files) bytes += file.bytes;
+  return bytes;
+}
+
 }  // namespace p3d::data

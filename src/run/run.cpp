@@ -6,6 +6,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/base/version.hpp>
+#include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
@@ -60,15 +61,17 @@ std::string how_to_go_on(config::Config const& c) {
                                        : ": the same command goes on from here";
 }
 
-/// Of the training data, which each rank holds whole. What is wrong with them is told when they are opened.
-std::int64_t text_bytes(config::Config const& c) {
+/// Of the training data, which each rank holds whole; rank 0 looks for all of them. What is wrong with them is told
+/// when they are opened. Collective.
+std::int64_t text_bytes(config::Config const& c, comm::Communicator& world) {
   std::int64_t bytes = 0;
-  try {
-    if (c.data.format == config::DataFormat::text) {
-      for (auto const& file : data::find_text_files(c.data.path)) bytes += file.bytes;
+  if (c.data.format == config::DataFormat::text && world.rank() == 0) {
+    try {
+      bytes = data::total_bytes(data::find_text_files(c.data.path));
+    } catch (base::Error const&) {
     }
-  } catch (base::Error const&) {
   }
+  world.broadcast(&bytes, 1, comm::Type::int64, 0).wait();
   return bytes;
 }
 
@@ -93,7 +96,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
   if (device::on_host()) {
     auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-    engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c), world);
+    engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c, world), world);
   }
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
@@ -111,9 +114,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   Checkpointing<T> checkpoints(trainer, origin, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
   signals.steps_begin();
-  double asked = stop_signal() != 0 ? 1.0 : 0.0;
-  world.all_reduce(&asked, 1, comm::Type::float64, comm::Reduction::max).wait();
-  if (asked > 0.0) {
+  if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
     base::log_root("Stopped by a signal before the first step (exit code 75): the same command starts again");
     return base::ExitCode::interrupted;
   }

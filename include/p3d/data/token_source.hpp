@@ -41,6 +41,8 @@ struct TextFile {
 /// it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under another
 /// name is left out. Throws base::Error when a path does not exist or no file is found.
 std::vector<TextFile> find_text_files(std::vector<std::string> const& paths);
+/// Of all files together: the number of tokens, and of bytes in the memory of each rank.
+std::int64_t total_bytes(std::vector<TextFile> const& files);
 
 /// The bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable file, for no
 /// bytes at all, and for a byte that is not in the vocabulary.
