@@ -34,7 +34,7 @@ struct BlockingWatch {
   std::mutex mutex;
   std::condition_variable changed;
   BlockingCall* calls = nullptr;
-  Clock::time_point last = Clock::now();  ///< look
+  Clock::time_point last_look = Clock::now();
   Clock::time_point wakes = Clock::time_point::max();
   bool runs = false;
 
@@ -164,7 +164,7 @@ double BlockingWatch::look(double most) {
   auto const now = Clock::now();
   double pause = longest_pause_s;
   for (auto* call = calls; call != nullptr; call = call->next_) {
-    double const passed = std::chrono::duration<double>(now - std::max(last, call->begin_)).count();
+    double const passed = std::chrono::duration<double>(now - std::max(last_look, call->begin_)).count();
     call->waited_s_ += std::clamp(passed, 0.0, most);
     if (call->waited_s_ >= call->budget_s_) {
       OverdueCall const overdue{call->call_, call->subject_, call->waited_s_, call->budget_s_};
@@ -175,7 +175,7 @@ double BlockingWatch::look(double most) {
     }
     pause = std::min(pause, call->budget_s_ - call->waited_s_);
   }
-  last = now;
+  last_look = now;
   return std::max(pause, shortest_pause_s);
 }
 
@@ -187,7 +187,7 @@ void BlockingWatch::watch() {
       wakes = Clock::time_point::max();
       changed.wait(lock);
     } else {
-      wakes = last + in_clock(pause);
+      wakes = last_look + in_clock(pause);
       changed.wait_until(lock, wakes);
     }
   }
