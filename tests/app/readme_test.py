@@ -102,10 +102,7 @@ class Readme(AppTest):
         self.assertEqual(made.returncode, 0, made.stdout)
         folder = "runs/made/checkpoints"
         other, file = (f"{folder}/made-0000000{step}.h5" for step in (1, 2))
-        for command, entry in RUN.items():
-            if isinstance(entry, str):
-                continue
-            more, files = entry
+        for command, (more, files) in RUN.items():
             words = f"{command} {more}".format(source=program.SOURCE)
             for name, path in (("FILE", file), ("OTHER", other), ("FOLDER", folder)):
                 words = words.replace(name, path)
