@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Precision policies: each names the six types of numbers that training has (Micikevicius et al., arXiv 1710.03740, for
+// the mixed ones). run.precision chooses one of them.
+//
+//   type        what is kept in it
+//   Storage     weights as layers read them, activations and their gradients
+//   Gradient    gradients of weights, added up over microbatches and reduced over ranks
+//   Master      weights as the optimizer updates them and as checkpoints hold them
+//   Moment      moments of the optimizer
+//   Accumulate  sums inside kernels, statistics of norms and softmax, the loss
+//   Wire        activations and their gradients between ranks
+
+#include <p3d/device/float16.hpp>
+
+#include <type_traits>
+
+namespace p3d::device {
+
+/// Sums and arithmetic on elements of type S.
+template <class S>
+using accumulate_t = std::conditional_t<sizeof(S) == 2, float, S>;
+
+template <class S, class Wide>
+struct PrecisionPolicy {
+  using Storage = S;
+  using Gradient = Wide;
+  using Master = Wide;
+  using Moment = Wide;
+  using Accumulate = Wide;
+  using Wire = S;
+  /// Whether the optimizer keeps weights of its own beside those that layers read.
+  static constexpr bool has_master = !std::is_same_v<Storage, Master>;
+};
+
+struct Fp64 : PrecisionPolicy<double, double> {};
+struct Fp32 : PrecisionPolicy<float, float> {};
+struct Bf16 : PrecisionPolicy<bfloat16, float> {};
+struct Fp16 : PrecisionPolicy<float16, float> {};
+
+}  // namespace p3d::device
