@@ -7,6 +7,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/weights.hpp>
 
 #include <algorithm>
 #include <map>
@@ -134,8 +135,8 @@ private:
   bool execute(int rank, Action const& a) {
     if (a.op == Op::optimizer_step) return step(rank, a);
     double& clock = clock_[at(rank)];
-    if (a.op == Op::reduce_gradients) {
-      spend(rank, a, costs_.reduce.empty() ? 0.0 : costs_.reduce[at(a.stage)], clock, result_.ranks[at(rank)].other);
+    if (!has_microbatch(a.op)) {
+      spend(rank, a, stage_action_cost(a), clock, result_.ranks[at(rank)].other);
       return true;
     }
     SlotMessages& slot = slots_[at(a.stage)][at(a.slot)];
@@ -182,6 +183,19 @@ private:
     }
     clock_[at(rank)] = time;
     return true;
+  }
+
+  double stage_action_cost(Action const& a) const {
+    auto const of = [&](std::vector<double> const& by_stage) { return by_stage.empty() ? 0.0 : by_stage[at(a.stage)]; };
+    switch (a.op) {
+      case Op::reduce_gradients: return of(costs_.reduce);
+      case Op::gather_weights:
+      case Op::reduce_scatter_gradients: return of(costs_.gather);
+      case Op::offload_weights:
+      case Op::reload_weights: return of(costs_.offload);
+      case Op::stage_step: return costs_.step;
+      default: return 0.0;
+    }
   }
 
   /// What a rank spends on a message itself.
@@ -236,6 +250,10 @@ private:
       int const slots = program_.num_slots[at(s)];
       r.slots += slots;
       if (!costs_.slot_bytes.empty()) r.peak_bytes += slots * costs_.slot_bytes[at(s)];
+    }
+    if (!costs_.weight_bytes.empty()) {
+      auto const peaks = schedule::peak_weight_bytes(program_, costs_.weight_bytes);
+      for (std::size_t r = 0; r < peaks.size(); ++r) result_.ranks[r].peak_weight_bytes = peaks[r];
     }
     for (std::size_t r = 0; r < clock_.size(); ++r) {
       RankResult const& rank = result_.ranks[r];
@@ -301,8 +319,9 @@ Simulation simulate(Program const& program, PipelineCosts const& costs, schedule
   P3D_REQUIRE(
       costs.microbatches.empty() || costs.microbatches.size() == costs.stages.size() * at(program.num_microbatches),
       "every microbatch of every stage has its costs, or none");
-  P3D_REQUIRE(costs.reduce.empty() || costs.reduce.size() == costs.stages.size(),
-              "every stage has its reduction, or none");
+  for (auto const* by_stage : {&costs.reduce, &costs.gather, &costs.offload, &costs.weight_bytes})
+    P3D_REQUIRE(by_stage->empty() || by_stage->size() == costs.stages.size(),
+                "every stage has its reduction, gather, offload and bytes of weights, or none");
   return SimulatedRun(program, costs, execution, record).run();
 }
 

@@ -13,8 +13,9 @@ namespace p3d::schedule {
 namespace {
 
 // In the order of Op.
-constexpr std::array<std::string_view, 10> names{"F",      "B",      "I",      "W",      "SEND_F",
-                                                 "RECV_F", "SEND_B", "RECV_B", "REDUCE", "STEP"};
+constexpr std::array<std::string_view, 16> names{
+    "F",      "B",    "I",      "W",       "SEND_F",  "RECV_F", "SEND_B",         "RECV_B",
+    "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP"};
 
 /// Takes a non-negative number off the front of `text`.
 std::optional<int> take_number(std::string_view& text) {
@@ -23,6 +24,15 @@ std::optional<int> take_number(std::string_view& text) {
   if (error != std::errc{} || value < 0) return std::nullopt;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   return value;
+}
+
+/// Takes "v1" or "@1" off the front, where it is there. False: no number follows.
+bool take_suffix(std::string_view& text, char mark, int& value) {
+  if (text.empty() || text.front() != mark) return true;
+  text.remove_prefix(1);
+  auto const number = take_number(text);
+  if (number) value = *number;
+  return number.has_value();
 }
 
 std::optional<Action> parse(std::string_view text) {
@@ -38,18 +48,18 @@ std::optional<Action> parse(std::string_view text) {
   while (op < names.size() && names[op] != name) ++op;
   if (op == names.size()) return std::nullopt;
   action.op = static_cast<Op>(op);
-  if (action.op == Op::optimizer_step) return std::nullopt;  // STEP belongs to a rank, not to a stage
-  if (action.op != Op::reduce_gradients) {
+  if (action.op == Op::optimizer_step) {  // with a stage, STEP is another action, which says what version it makes
+    action.op = Op::stage_step;
+    if (text.empty()) return std::nullopt;
+  }
+  if (has_microbatch(action.op)) {
     auto const microbatch = take_number(text);
     if (!microbatch) return std::nullopt;
     action.microbatch = *microbatch;
-    if (!text.empty() && text.front() == '@') {
-      text.remove_prefix(1);
-      auto const slot = take_number(text);
-      if (!slot) return std::nullopt;
-      action.slot = *slot;
-    }
   }
+  bool const versioned = is_compute(action.op) || moves_weights(action.op) || action.op == Op::stage_step;
+  if (versioned && !take_suffix(text, 'v', action.version)) return std::nullopt;
+  if (has_microbatch(action.op) && !take_suffix(text, '@', action.slot)) return std::nullopt;
   if (!text.empty()) return std::nullopt;
   return action;
 }
@@ -61,8 +71,8 @@ std::string to_string(Action const& action) {
   std::string_view const name = op < names.size() ? names[op] : "?";
   if (action.op == Op::optimizer_step) return std::string(name);
   std::string text = fmt::format("{}{}", action.stage, name);
-  if (action.op == Op::reduce_gradients) return text;
   if (action.microbatch >= 0) text += fmt::format("{}", action.microbatch);  // a wait may not know it
+  if (action.version > 0) text += fmt::format("v{}", action.version);
   if (action.slot >= 0) text += fmt::format("@{}", action.slot);
   return text;
 }
@@ -70,11 +80,12 @@ std::string to_string(Action const& action) {
 Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
   throw base::Error(
-      {.expected = "an action: <stage><op><microbatch>[@<slot>] with op F, B, I, W, SEND_F, RECV_F, SEND_B or "
-                   "RECV_B, or <stage>REDUCE, or STEP",
+      {.expected = "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, SEND_F, RECV_F, "
+                   "SEND_B or RECV_B; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, GATHER, RELEASE, "
+                   "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
        .found = fmt::format("\"{}\"", text),
        .where = "",
-       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE"},
+       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"},
       base::ExitCode::bad_input);
 }
 

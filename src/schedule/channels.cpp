@@ -59,6 +59,10 @@ ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_
       std::size_t const r = up ? i : start_.size() - 1 - i;
       for (auto const& actions = program.ranks[r]; start_[r].size() < actions.size(); moved = true) {
         Action const& a = actions[start_[r].size()];
+        if (!is_compute(a.op)) {  // takes no time
+          start_[r].push_back(clock[r]);
+          continue;
+        }
         int const time = ready(a);
         if (time == never) break;
         start_[r].push_back(std::max(clock[r], time));
@@ -132,7 +136,7 @@ void require_in_range(Program const& program) {
       if (a.op == Op::optimizer_step) continue;
       P3D_REQUIRE(a.stage >= 0 && a.stage < program.num_stages, "actions name existing stages");
       P3D_REQUIRE(rank_of(program, a.stage) == rank, "actions are listed on the rank of their stage");
-      P3D_REQUIRE(a.op == Op::reduce_gradients || (a.microbatch >= 0 && a.microbatch < program.num_microbatches),
+      P3D_REQUIRE(!has_microbatch(a.op) || (a.microbatch >= 0 && a.microbatch < program.num_microbatches),
                   "actions name existing microbatches");
     }
 }

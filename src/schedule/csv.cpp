@@ -101,14 +101,24 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
     at = std::min(text.find('\n', at), text.size());
   }
   Program program = text.substr(at).starts_with("p3d-schedule") ? parse_program(text) : parse_csv(text);
-  bool messages = false, slots = true, reductions = false;
+  bool messages = false, slots = true, reductions = false, weights = false;
   for (auto const& actions : program.ranks)
     for (Action const& a : actions) {
       messages = messages || is_message(a.op);
       slots = slots && (a.slot >= 0 || a.microbatch < 0);
-      reductions = reductions || a.op == Op::reduce_gradients || a.op == Op::optimizer_step;
+      reductions = reductions || reduces(a.op) || a.op == Op::optimizer_step || a.op == Op::stage_step;
+      weights = weights || moves_weights(a.op);
     }
   require_in_range(program);
+  bool const neighbours_apart = program.num_ranks > 1;
+  if (weights && (!reductions || (neighbours_apart && !messages)))
+    throw base::Error({.expected = "a schedule with GATHER, RELEASE, OFFLOAD or RELOAD that has its messages and "
+                                   "reductions too",
+                       .found = reductions ? "no SEND and RECV" : "no REDUCE and STEP",
+                       .where = "schedule file",
+                       .fix = "write the schedule without them, complete it with `p3d schedule show input.toml "
+                              "--text FILE`, and put them into that file"},
+                      base::ExitCode::bad_input);
   if (!messages && !slots && !reductions) return complete(std::move(program), 1, slot_lookahead);
   if (!slots) assign_slots(program);
   if (program.num_slots.empty()) {  // slots are given, their numbers are not

@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/valid_program.hpp>
+#include <p3d/schedule/weights.hpp>
 
 #include <algorithm>
 
@@ -45,6 +46,7 @@ Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks,
 ValidProgram forward_only(ValidProgram const& training, int microbatches) {
   Program const& t = training;
   P3D_REQUIRE(microbatches >= 1 && microbatches <= t.num_microbatches, "the forwards are training's");
+  auto const homes = weight_homes(t);
   Program compute = without_actions(t.stage_rank, t.num_ranks, microbatches);
   for (std::size_t r = 0; r < t.ranks.size(); ++r)
     for (Action const& a : t.ranks[r])
@@ -58,10 +60,13 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
     assign_slots(p, lookahead);
     if (lookahead > 0 && !needs_no_more_slots(p, t)) break;
     add_messages(p);
+    bring_weights(p, homes);
     if (validate(p, training.execution(), Pass::forward_only).empty())
       return {std::move(p), training.execution(), Pass::forward_only};
   }
-  return {forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches), training.execution(), Pass::forward_only};
+  Program p = forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches);
+  bring_weights(p, homes);
+  return {std::move(p), training.execution(), Pass::forward_only};
 }
 
 }  // namespace p3d::schedule

@@ -147,7 +147,8 @@ private:
     auto const r = static_cast<std::size_t>(rank);
     Action const& a = program_.ranks[r][next_[r]];
     if (a.op == Op::optimizer_step) return step(rank);
-    if (a.op == Op::reduce_gradients) return reduce(rank, a.stage);
+    if (reduces(a.op)) return reduce(rank, a);
+    if (!has_microbatch(a.op)) return true;  // check_weights() follows the others, which wait for no other stage
     SlotState& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
     if (takes) {
@@ -235,10 +236,15 @@ private:
     return true;
   }
 
-  bool reduce(int rank, int stage) {
-    if (unfinished_[static_cast<std::size_t>(stage)] > 0)
-      return fault_here(rank, "reduces stage {} before the last of its backward actions", stage);
-    --unreduced_[static_cast<std::size_t>(rank)];
+  /// Of a stage that the rank's STEP updates.
+  bool reduce(int rank, Action const& a) {
+    bool const finished = unfinished_[static_cast<std::size_t>(a.stage)] == 0;
+    if (finished) {
+      --unreduced_[static_cast<std::size_t>(rank)];
+    } else if (a.op == Op::reduce_gradients &&
+               program_.ranks[static_cast<std::size_t>(rank)].back().op == Op::optimizer_step) {
+      return fault_here(rank, "reduces stage {} before the last of its backward actions", a.stage);
+    }
     return true;
   }
 

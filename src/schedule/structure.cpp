@@ -19,7 +19,12 @@ public:
     if (!sizes()) return found_;
     seen_.assign(static_cast<std::size_t>(program_.num_stages) * static_cast<std::size_t>(program_.num_microbatches),
                  0);
-    reduced_.assign(static_cast<std::size_t>(program_.num_stages), false);
+    reductions_.assign(static_cast<std::size_t>(program_.num_stages), {});
+    steps_.assign(static_cast<std::size_t>(program_.num_stages), 0);
+    for (auto const& actions : program_.ranks)
+      for (Action const& a : actions)
+        if (a.op == Op::stage_step && a.stage >= 0 && a.stage < program_.num_stages)
+          ++steps_[static_cast<std::size_t>(a.stage)];
     for (int rank = 0; rank < program_.num_ranks; ++rank) list(rank);
     if (found_.empty()) missing();
     return found_;
@@ -62,7 +67,8 @@ private:
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       int const index = static_cast<int>(i);
-      if (!training_ && !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation)) {
+      if (!training_ &&
+          !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation || moves_weights(a.op))) {
         fault(rank, index, "has no place in a program that only runs forward");
         continue;
       }
@@ -70,21 +76,51 @@ private:
         if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
         continue;
       }
-      if (a.op > Op::optimizer_step)
+      if (a.op > Op::stage_step)
         fault(rank, index, "unknown action");
       else if (a.stage < 0 || a.stage >= program_.num_stages)
         fault(rank, index, "stage {} of {}", a.stage, program_.num_stages);
       else if (rank_of(program_, a.stage) != rank)
         fault(rank, index, "stage {} lives on rank {}", a.stage, rank_of(program_, a.stage));
-      else if (a.op == Op::reduce_gradients) {
-        if (reduced_[static_cast<std::size_t>(a.stage)]) fault(rank, index, "stage {} is reduced twice", a.stage);
-        reduced_[static_cast<std::size_t>(a.stage)] = true;
-      } else
+      else if (a.version < 0 || a.version > steps_of(a.stage))
+        fault(rank, index, "version {} of the weights of stage {}, which is updated {} times", a.version, a.stage,
+              steps_of(a.stage));
+      else if (has_microbatch(a.op))
         once(rank, index, a);
+      else if (reduces(a.op))
+        reduction(rank, index, a);
     }
-    if (training_ && (actions.empty() || actions.back().op != Op::optimizer_step))
-      fault(rank, -1, "the rank's last action is not STEP");
+    updates(rank);
   }
+
+  /// Several reductions of a stage are the business of check_weights: parts of its gradients, or one for each update.
+  void reduction(int rank, int index, Action const& a) {
+    auto& met = reductions_[static_cast<std::size_t>(a.stage)];
+    if (met.any && met.op != a.op) fault(rank, index, "stage {} has both REDUCE and REDUCE_SCATTER", a.stage);
+    if (met.any && a.op == Op::reduce_gradients && steps_of(a.stage) == 0)
+      fault(rank, index, "stage {} is reduced twice", a.stage);
+    met = {true, a.op};
+  }
+
+  /// A rank updates its stages all together, by its last action, or each by itself.
+  void updates(int rank) {
+    if (!training_) return;
+    auto const& actions = program_.ranks[static_cast<std::size_t>(rank)];
+    bool const together = !actions.empty() && actions.back().op == Op::optimizer_step;
+    int alone = 0, stages = 0;
+    for (int s = 0; s < program_.num_stages; ++s) {
+      if (rank_of(program_, s) != rank) continue;
+      ++stages;
+      alone += steps_of(s) > 0;
+    }
+    if (alone == 0 && !together) fault(rank, -1, "the rank's last action is not STEP");
+    if (alone > 0 && together)
+      fault(rank, static_cast<int>(actions.size()) - 1, "STEP updates stages that are updated by themselves too");
+    if (alone > 0 && !together && alone < stages)
+      fault(rank, -1, "{} of the rank's {} stages are updated, the others never", alone, stages);
+  }
+
+  int steps_of(int stage) const { return steps_[static_cast<std::size_t>(stage)]; }
 
   void once(int rank, int index, Action const& a) {
     int const slots = program_.num_slots[static_cast<std::size_t>(a.stage)];
@@ -128,7 +164,7 @@ private:
                 any_backward ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
         }
       }
-      if (training_ && !reduced_[static_cast<std::size_t>(s)])
+      if (training_ && !reductions_[static_cast<std::size_t>(s)].any)
         fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);
     }
   }
@@ -145,7 +181,12 @@ private:
   bool training_;
   std::vector<Violation> found_;
   std::vector<unsigned char> seen_;  ///< by cell: which actions were met
-  std::vector<bool> reduced_;
+  struct Reductions {
+    bool any = false;
+    Op op = Op::reduce_gradients;
+  };
+  std::vector<Reductions> reductions_;  ///< by stage: what was met
+  std::vector<int> steps_;              ///< by stage: its own updates
 };
 
 }  // namespace

@@ -167,7 +167,7 @@ Program parse_program(std::string_view text) {
         refuse(line, error.text().expected, word,
                fmt::format("action {} of rank {}; {}", column, rank, error.text().fix));
       }
-      if (action.op != Op::optimizer_step) require_known(program, action, rank, line, word);
+      if (action.op != Op::optimizer_step) require_known(program, action, rank, line, word);  // STEP is the rank's
       program.ranks[rank].push_back(action);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two halves of validate().
+// The parts of validate().
 
 #include <p3d/schedule/schedule.hpp>
 
@@ -16,6 +16,9 @@ constexpr std::size_t max_violations = 100;
 
 /// What can be seen without running: everything in range, every action there exactly once, on its rank.
 std::vector<Violation> check_structure(Program const& program, Pass pass);
+
+/// Follows the weights and the gradients of every stage of a program of sound structure (weights.hpp).
+std::vector<Violation> check_weights(Program const& program, Pass pass);
 
 /// Runs a program of sound structure under the executor's rules: order, slots, matching of messages, progress.
 std::vector<Violation> check_progress(Program const& program, Execution execution, Pass pass);

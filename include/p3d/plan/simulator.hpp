@@ -34,6 +34,9 @@ struct PipelineCosts {
   /// In place of `stages`, where microbatches differ: that of microbatch m on stage s at s * num_microbatches + m.
   /// Empty: none.
   std::vector<StageCost> microbatches{};
+  /// By stage, empty: 0. What the rank spends on GATHER and REDUCE_SCATTER; on OFFLOAD and RELOAD; the bytes of the
+  /// stage's whole weights.
+  std::vector<double> gather{}, offload{}, weight_bytes{};
 
   /// The same cost for every stage, nothing else.
   static PipelineCosts uniform(int num_stages, StageCost cost = {}) {
@@ -43,12 +46,13 @@ struct PipelineCosts {
 
 struct RankResult {
   double busy = 0;        ///< F, B, I and W
-  double other = 0;       ///< REDUCE, STEP and starting messages
+  double other = 0;       ///< REDUCE, STEP, weight actions and starting messages
   double begin = 0;       ///< of its first compute action
   double end = 0;         ///< of its last compute action
   int peak_live = 0;      ///< microbatches between F and the end of their backward, over all of its stages, at the most
   int slots = 0;          ///< of all its stages: what is allocated
   double peak_bytes = 0;  ///< slots x slot_bytes
+  double peak_weight_bytes = 0;  ///< of the versions of weights that are there at a time
   double bytes_sent = 0;
 };
 

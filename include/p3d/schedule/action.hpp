@@ -11,28 +11,37 @@
 
 namespace p3d::schedule {
 
-/// What an action does. The text form of each is in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...).
+/// What an action does. The text form of each is in action.cpp (F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, ...). What
+/// the weight actions mean for a stage is said in weights.hpp.
 enum class Op : std::uint8_t {
-  forward,           ///< F: forward of one microbatch through one stage
-  backward,          ///< B: input and weight part together
-  backward_input,    ///< I: gradient of the stage's input
-  backward_weight,   ///< W: gradients of the stage's weights
-  send_activation,   ///< SEND_F: start sending the stage's output to stage + 1
-  recv_activation,   ///< RECV_F: post the receive of the stage's input from stage - 1
-  send_gradient,     ///< SEND_B: start sending the gradient of the stage's input to stage - 1
-  recv_gradient,     ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
-  reduce_gradients,  ///< REDUCE: the stage's gradients are complete: finish their reduction over dp
-  optimizer_step     ///< STEP: update this rank's parameters
+  forward,                   ///< F: forward of one microbatch through one stage
+  backward,                  ///< B: input and weight part together
+  backward_input,            ///< I: gradient of the stage's input
+  backward_weight,           ///< W: gradients of the stage's weights
+  send_activation,           ///< SEND_F: start sending the stage's output to stage + 1
+  recv_activation,           ///< RECV_F: post the receive of the stage's input from stage - 1
+  send_gradient,             ///< SEND_B: start sending the gradient of the stage's input to stage - 1
+  recv_gradient,             ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
+  reduce_gradients,          ///< REDUCE: the stage's gradients are complete: finish their reduction over dp
+  optimizer_step,            ///< STEP: update this rank's parameters
+  gather_weights,            ///< GATHER: make the stage's weights whole from the parts that ranks own
+  release_weights,           ///< RELEASE: give up a version of the stage's weights
+  offload_weights,           ///< OFFLOAD: move a version of the stage's weights out of the memory that layers read
+  reload_weights,            ///< RELOAD: move it back
+  reduce_scatter_gradients,  ///< REDUCE_SCATTER: sum the stage's gradients over dp, each rank its part
+  stage_step                 ///< <stage>STEP: update one stage, which makes a new version of its weights
 };
 
 /// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a
 /// stage: it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the
-/// last one.
+/// last one. `version`: of the stage's weights, that a compute action reads, a weight action moves and <stage>STEP
+/// makes; 0 are the weights at the program's begin.
 struct Action {
   Op op = Op::forward;
   int stage = 0;
   int microbatch = -1;
   int slot = -1;
+  int version = 0;
   bool operator==(Action const&) const = default;
 };
 
@@ -47,7 +56,8 @@ struct Program {
   bool operator==(Program const&) const = default;
 };
 
-/// "2F0", "3B1@2" (slot 2), "1SEND_F4", "0REDUCE", "STEP".
+/// "2F0", "3B1@2" (slot 2), "3B1v1@2" (with version 1 of the weights), "1SEND_F4", "0REDUCE", "2GATHER", "2STEPv1",
+/// "STEP". Version 0 is not written.
 std::string to_string(Action const& action);
 /// Inverse of to_string. Throws base::Error with the offending text.
 Action parse_action(std::string_view text);

@@ -20,6 +20,15 @@ constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == 
 /// B or W: adds the microbatch to the gradients of the stage's weights.
 constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
 
+/// F, B, I, W or a message: the others belong to a stage, and STEP to a rank.
+constexpr bool has_microbatch(Op op) { return op <= Op::recv_gradient; }
+/// GATHER, RELEASE, OFFLOAD or RELOAD.
+constexpr bool moves_weights(Op op) { return op >= Op::gather_weights && op <= Op::reload_weights; }
+/// F, B or I: reads the stage's weights. (W multiplies what F and I left.)
+constexpr bool reads_weights(Op op) { return op <= Op::backward_input; }
+/// REDUCE or REDUCE_SCATTER.
+constexpr bool reduces(Op op) { return op == Op::reduce_gradients || op == Op::reduce_scatter_gradients; }
+
 /// The pipeline rank that holds a stage.
 inline int rank_of(Program const& program, int stage) { return program.stage_rank[static_cast<std::size_t>(stage)]; }
 /// True when the stage's input comes as a message: there is a previous stage and it lives on another rank.

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights of each stage, followed through the list of its rank: no other rank has a say in them.
+
+#include <p3d/schedule/weights.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "channels.hpp"
+#include "validator.hpp"
+
+namespace p3d::schedule {
+namespace {
+
+/// By (stage, version): the last action of a rank that names it.
+std::map<std::pair<int, int>, std::size_t> last_mentions(std::vector<Action> const& actions) {
+  std::map<std::pair<int, int>, std::size_t> last;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    Action const& a = actions[i];
+    if (reads_weights(a.op) || moves_weights(a.op)) last[{a.stage, a.version}] = i;
+  }
+  return last;
+}
+
+bool has(std::vector<int> const& versions, int version) {
+  return std::find(versions.begin(), versions.end(), version) != versions.end();
+}
+void drop(std::vector<int>& versions, int version) { std::erase(versions, version); }
+
+/// What is known of one stage at a place in the list of its rank.
+struct StageWeights {
+  WeightHome home = WeightHome::resident;
+  bool steps_alone = false;  ///< it has STEPs of its own
+  bool scattered = false;    ///< it had a REDUCE_SCATTER
+  int newest = 0;
+  std::vector<int> present;  ///< versions that can be read
+  std::vector<int> away;     ///< versions that OFFLOAD took, or that begin there
+  int pending = 0;           ///< weight gradients that were not reduced
+  int reduced = 0;           ///< and those that were, since the last update
+
+  explicit StageWeights(WeightHome h = WeightHome::resident) : home(h) {
+    if (home == WeightHome::resident) present = {0};
+    if (home == WeightHome::offloaded) away = {0};
+  }
+
+  /// Where the newest version has to be when it is updated, and at the end.
+  bool at_home() const {
+    switch (home) {
+      case WeightHome::resident: return has(present, newest);
+      case WeightHome::sharded: return true;
+      case WeightHome::offloaded: return has(away, newest);
+    }
+    return false;
+  }
+
+  void step(bool keep_older) {
+    auto& there = home == WeightHome::offloaded ? away : present;
+    if (home != WeightHome::sharded) {
+      if (!keep_older) drop(there, newest);
+      there.push_back(newest + 1);
+    }
+    ++newest;
+  }
+};
+
+class WeightCheck {
+public:
+  WeightCheck(Program const& program, Pass pass)
+      : program_(program),
+        training_(pass == Pass::training),
+        version_of_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches),
+                    -1) {
+    for (auto home : weight_homes(program)) stages_.emplace_back(home);
+    for (auto const& actions : program.ranks)
+      for (Action const& a : actions)
+        if (a.op == Op::stage_step) stages_[static_cast<std::size_t>(a.stage)].steps_alone = true;
+  }
+
+  std::vector<Violation> check() {
+    for (rank_ = 0; rank_ < program_.num_ranks; ++rank_) list();
+    return std::move(found_);
+  }
+
+private:
+  template <class... Args>
+  void fault(int index, fmt::format_string<Args...> text, Args&&... args) {
+    if (found_.size() < max_violations)
+      found_.push_back({rank_, index, fmt::format(text, std::forward<Args>(args)...)});
+  }
+
+  void list() {
+    auto const& actions = program_.ranks[static_cast<std::size_t>(rank_)];
+    auto const keeps = keeps_older_versions(program_, rank_);
+    for (std::size_t i = 0; i < actions.size() && found_.empty(); ++i) {
+      Action const& a = actions[i];
+      int const index = static_cast<int>(i);
+      if (a.op == Op::optimizer_step) {
+        for (int s = 0; s < program_.num_stages; ++s)
+          if (rank_of(program_, s) == rank_) rank_step(index, s);
+        continue;
+      }
+      auto& s = stages_[static_cast<std::size_t>(a.stage)];
+      if (is_compute(a.op)) compute(index, a, s);
+      if (moves_weights(a.op)) move(index, a, s);
+      if (reduces(a.op)) reduce(index, a, s);
+      if (a.op == Op::stage_step) step(index, a, s, keeps[i]);
+    }
+    for (int s = 0; s < program_.num_stages && found_.empty(); ++s)
+      if (rank_of(program_, s) == rank_) end(s);
+  }
+
+  void compute(int index, Action const& a, StageWeights& s) {
+    int& version = version_of_[cell(program_, a.stage, a.microbatch)];
+    if (a.op == Op::forward) version = a.version;
+    if (version >= 0 && version != a.version)
+      return fault(index, "runs with version {} of the weights, but {} ran with version {}", a.version,
+                   to_string({Op::forward, a.stage, a.microbatch, -1, version}), version);
+    if (reads_weights(a.op) && !has(s.present, a.version)) return absent(index, a, s);
+    if (makes_weight_gradient(a.op)) ++s.pending;
+  }
+
+  /// Why a version cannot be read, and what would bring it.
+  void absent(int index, Action const& a, StageWeights const& s) {
+    auto const fix = [&](Op op) { return to_string({op, a.stage, -1, -1, a.version}); };
+    if (a.version > s.newest)
+      return fault(index, "version {} of the weights of stage {} is not made yet", a.version, a.stage);
+    if (has(s.away, a.version))
+      return fault(index, "the weights of stage {} are offloaded: {} has to come first", a.stage,
+                   fix(Op::reload_weights));
+    if (s.home == WeightHome::sharded && a.version == s.newest)
+      return fault(index, "the weights of stage {} are in parts: {} has to come first", a.stage,
+                   fix(Op::gather_weights));
+    fault(index, "version {} of the weights of stage {} is gone: released, or overwritten by an update", a.version,
+          a.stage);
+  }
+
+  void move(int index, Action const& a, StageWeights& s) {
+    bool const there = has(s.present, a.version);
+    switch (a.op) {
+      case Op::gather_weights:
+        if (s.home != WeightHome::sharded)
+          return fault(index, "stage {} has its weights whole: there is nothing to gather", a.stage);
+        if (there) return fault(index, "the weights of stage {} are whole already", a.stage);
+        if (a.version != s.newest)
+          return fault(index, "the parts of the weights of stage {} are of version {}", a.stage, s.newest);
+        s.present.push_back(a.version);
+        return;
+      case Op::release_weights:
+        if (!there) return absent(index, a, s);
+        if (s.home != WeightHome::sharded && a.version == s.newest)
+          return fault(index, "nothing else holds version {} of the weights of stage {}", a.version, a.stage);
+        drop(s.present, a.version);
+        return;
+      case Op::offload_weights:
+        if (!there) return absent(index, a, s);
+        drop(s.present, a.version);
+        s.away.push_back(a.version);
+        return;
+      default:
+        if (!has(s.away, a.version))
+          return fault(index, "version {} of the weights of stage {} is not offloaded", a.version, a.stage);
+        drop(s.away, a.version);
+        s.present.push_back(a.version);
+        return;
+    }
+  }
+
+  void reduce(int index, Action const& a, StageWeights& s) {
+    // One REDUCE and one STEP for the rank: check_progress() says when.
+    bool const several = s.steps_alone || a.op == Op::reduce_scatter_gradients;
+    if (several && s.pending == 0) return fault(index, "stage {} has no gradients that were not reduced yet", a.stage);
+    s.reduced += s.pending;
+    s.pending = 0;
+    s.scattered = s.scattered || a.op == Op::reduce_scatter_gradients;
+  }
+
+  void rank_step(int index, int stage) {
+    auto const& s = stages_[static_cast<std::size_t>(stage)];
+    if (s.scattered && s.pending > 0)
+      return fault(index, "STEP before the last gradients of stage {} are reduced", stage);
+    if (!s.at_home()) fault(index, "STEP updates the weights of stage {}, which are not in their place", stage);
+  }
+
+  void step(int index, Action const& a, StageWeights& s, bool keep_older) {
+    if (a.version != s.newest + 1)
+      return fault(index, "makes version {} of the weights of stage {}, whose newest is {}", a.version, a.stage,
+                   s.newest);
+    if (s.pending > 0) return fault(index, "STEP before the last gradients of stage {} are reduced", a.stage);
+    if (s.reduced == 0) return fault(index, "STEP of stage {} without new gradients", a.stage);
+    if (!s.at_home())
+      return fault(index, "STEP updates the weights of stage {}, which are not in their place", a.stage);
+    s.step(keep_older);
+    s.reduced = 0;
+  }
+
+  /// The program may be run again.
+  void end(int stage) {
+    auto const& s = stages_[static_cast<std::size_t>(stage)];
+    if (training_ && s.steps_alone && (s.pending > 0 || s.reduced > 0))
+      return fault(-1, "stage {} ends with gradients that no STEP has used", stage);
+    std::vector<int> const none, newest{s.newest};
+    bool const in_place = s.present == (s.home == WeightHome::resident ? newest : none) &&
+                          s.away == (s.home == WeightHome::offloaded ? newest : none);
+    if (in_place) return;
+    for (int version : s.present)
+      if (s.home != WeightHome::resident || version != s.newest)
+        return fault(-1, "version {} of the weights of stage {} stays at the end: {} is missing", version, stage,
+                     to_string({s.home == WeightHome::offloaded && version == s.newest ? Op::offload_weights
+                                                                                       : Op::release_weights,
+                                stage, -1, -1, version}));
+    fault(-1, "the weights of stage {} are offloaded at the end: {} is missing", stage,
+          to_string({Op::reload_weights, stage, -1, -1, s.away.front()}));
+  }
+
+  Program const& program_;
+  bool training_;
+  int rank_ = 0;
+  std::vector<int> version_of_;  ///< by cell: that F ran with, -1: it did not run yet
+  std::vector<StageWeights> stages_;
+  std::vector<Violation> found_;
+};
+
+}  // namespace
+
+std::vector<WeightHome> weight_homes(Program const& program) {
+  std::vector<WeightHome> homes(static_cast<std::size_t>(program.num_stages), WeightHome::resident);
+  std::vector<bool> known(homes.size(), false);
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions) {
+      auto const s = static_cast<std::size_t>(a.stage);
+      if (!moves_weights(a.op) || known[s]) continue;
+      known[s] = true;
+      if (a.op == Op::gather_weights) homes[s] = WeightHome::sharded;
+      if (a.op == Op::reload_weights) homes[s] = WeightHome::offloaded;
+    }
+  return homes;
+}
+
+std::vector<bool> keeps_older_versions(Program const& program, int rank) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
+  std::vector<bool> keeps(actions.size(), false);
+  bool const any = std::any_of(actions.begin(), actions.end(), [](Action const& a) { return a.op == Op::stage_step; });
+  if (!any) return keeps;
+  auto const last = last_mentions(actions);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].op != Op::stage_step) continue;
+    auto const mention = last.find({actions[i].stage, actions[i].version - 1});
+    keeps[i] = mention != last.end() && mention->second > i;
+  }
+  return keeps;
+}
+
+std::vector<Violation> check_weights(Program const& program, Pass pass) { return WeightCheck(program, pass).check(); }
+
+std::vector<double> peak_weight_bytes(Program const& program, std::vector<double> const& stage_bytes) {
+  std::vector<StageWeights> stages;
+  for (auto home : weight_homes(program)) stages.emplace_back(home);
+  std::vector<double> peaks;
+  for (int rank = 0; rank < program.num_ranks; ++rank) {
+    auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
+    auto const keeps = keeps_older_versions(program, rank);
+    double now = 0.0;
+    for (int s = 0; s < program.num_stages; ++s)
+      if (rank_of(program, s) == rank)
+        now += static_cast<double>(stages[static_cast<std::size_t>(s)].present.size()) *
+               stage_bytes[static_cast<std::size_t>(s)];
+    double peak = now;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      if (!moves_weights(a.op) && a.op != Op::stage_step) continue;
+      auto& s = stages[static_cast<std::size_t>(a.stage)];
+      auto const before = s.present.size();
+      if (a.op == Op::stage_step) s.step(keeps[i]);
+      if (a.op == Op::gather_weights || a.op == Op::reload_weights) s.present.push_back(a.version);
+      if (a.op == Op::release_weights || a.op == Op::offload_weights) drop(s.present, a.version);
+      now += (static_cast<double>(s.present.size()) - static_cast<double>(before)) *
+             stage_bytes[static_cast<std::size_t>(a.stage)];
+      peak = std::max(peak, now);
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+void shard_weights(Program& program, GatherEvery every) {
+  require_in_range(program);
+  for (auto& actions : program.ranks) {
+    std::map<int, std::pair<std::size_t, std::size_t>> uses;  // by stage: its first and its last reader
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      P3D_REQUIRE(!moves_weights(actions[i].op), "weight actions are added once");
+      if (!reads_weights(actions[i].op)) continue;
+      uses.try_emplace(actions[i].stage, i, i).first->second.second = i;
+    }
+    std::vector<Action> merged;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      bool const reads = reads_weights(a.op);
+      bool const each = every == GatherEvery::microbatch;
+      if (reads && (each || uses.at(a.stage).first == i)) merged.push_back({Op::gather_weights, a.stage});
+      merged.push_back(a);
+      if (a.op == Op::reduce_gradients) merged.back().op = Op::reduce_scatter_gradients;
+      if (reads && (each || uses.at(a.stage).second == i)) merged.push_back({Op::release_weights, a.stage});
+    }
+    actions = std::move(merged);
+  }
+}
+
+void bring_weights(Program& program, std::vector<WeightHome> const& homes) {
+  P3D_REQUIRE(homes.size() == static_cast<std::size_t>(program.num_stages), "every stage has its weights somewhere");
+  if (std::all_of(homes.begin(), homes.end(), [](auto h) { return h == WeightHome::resident; })) return;
+  for (auto& actions : program.ranks) {
+    std::vector<int> left(homes.size(), 0);
+    std::vector<bool> begun(homes.size(), false);
+    for (Action const& a : actions)
+      if (a.op == Op::forward) ++left[static_cast<std::size_t>(a.stage)];
+    std::vector<Action> merged;
+    for (Action const& a : actions) {
+      auto const s = static_cast<std::size_t>(a.stage);
+      bool const moves = a.op == Op::forward && homes[s] != WeightHome::resident;
+      bool const sharded = homes[s] == WeightHome::sharded;
+      if (moves && !begun[s]) merged.push_back({sharded ? Op::gather_weights : Op::reload_weights, a.stage});
+      begun[s] = begun[s] || moves;
+      merged.push_back(a);
+      if (moves && --left[s] == 0) merged.push_back({sharded ? Op::release_weights : Op::offload_weights, a.stage});
+    }
+    actions = std::move(merged);
+  }
+}
+
+}  // namespace p3d::schedule
