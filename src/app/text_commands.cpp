@@ -12,6 +12,7 @@
 #include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/trainer.hpp>
+#include <p3d/engine/precision.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 
@@ -117,11 +118,11 @@ config::Config make_config(config::Config const& stored, std::string const& inpu
 }
 
 /// Loads the weights and calls work(trainer, header).
-template <class T, class Work>
+template <class P, class Work>
 int with_model(config::Config const& c, io::Checkpoint const& file, comm::Communicator& world, Work const& work) {
-  engine::Trainer<T> trainer(c, world);
-  io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
-                 trainer.checkpoint_parts(false), c.checkpoint.buffer_mb << 20);
+  engine::Trainer<P> trainer(c, world);
+  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(false),
+                 c.checkpoint.buffer_mb << 20);
   return work(trainer, file.header);
 }
 
@@ -136,8 +137,8 @@ int run(int argc, char** argv, Line const& line, Changes const& changes, Work co
       auto const stored = parse_stored(input, only_reads, 0);
       return make_config(stored, input, line, world.size(), changes(file.header, stored));
     });
-    return c.run.precision == config::Precision::fp64 ? with_model<double>(c, file, world, work)
-                                                      : with_model<float>(c, file, world, work);
+    return engine::with_policy(c.run.precision,
+                               [&](auto policy) { return with_model<decltype(policy)>(c, file, world, work); });
   });
 }
 

@@ -22,8 +22,8 @@ int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage +
 }  // namespace
 
 /// What one pass over the program carries along.
-template <class T>
-struct Executor<T>::ProgramRun {
+template <class P>
+struct Executor<P>::ProgramRun {
   schedule::Program const& program;
   bool training;
   double loss_scale;
@@ -32,13 +32,13 @@ struct Executor<T>::ProgramRun {
   double loss_sum = 0.0;
 };
 
-template <class T>
-Executor<T>::Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+template <class P>
+Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
                       device::ExecSpace const& exec)
     : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec) {}
 
-template <class T>
-std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::Program const& program) {
+template <class P>
+std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program) {
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto& out = details_[&program];
   if (out.size() == actions.size()) return out;
@@ -62,8 +62,8 @@ std::vector<typename Executor<T>::Detail> const& Executor<T>::details(schedule::
   return out;
 }
 
-template <class T>
-double Executor<T>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
+template <class P>
+double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
                         Hooks const& hooks) {
   P3D_REQUIRE(proved.execution() == (schedule::Execution{.rendezvous = true, .sends_in_flight = sends_in_flight}),
               "the program is proved for what the executor does");
@@ -86,21 +86,21 @@ double Executor<T>::run(schedule::ValidProgram const& proved, std::int64_t step,
   return run.loss_sum;
 }
 
-template <class T>
-void Executor<T>::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
+template <class P>
+void Executor<P>::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
   run.recorder->begin_action();
   execute(action, detail, run);
   device::fence(exec_, "p3d::engine::recorded_action");
   run.recorder->end_action(action);
 }
 
-template <class T>
-void Executor<T>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
+template <class P>
+void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
   if (!deferred_.empty()) {
     post_deferred(run);
     bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
                                     [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
-    if (needed || action.op == Op::reduce_gradients || action.op == Op::optimizer_step) flush_deferred(run);
+    if (needed || !schedule::has_microbatch(action.op)) flush_deferred(run);
   }
   switch (action.op) {
     case Op::recv_activation: receive_activation(action, run); break;
@@ -111,35 +111,52 @@ void Executor<T>::execute(Action const& action, Detail const& detail, ProgramRun
     case Op::backward_weight: backward(action, detail, run); break;
     case Op::send_activation:
     case Op::send_gradient: send(action, run); break;
-    case Op::reduce_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
+    case Op::reduce_gradients:
+    case Op::reduce_scatter_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
     case Op::optimizer_step:
       wait_for_all_sends(run);
-      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum); });
+      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum, -1); });
       break;
+    case Op::stage_step: timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum, action.stage); }); break;
+    case Op::gather_weights:
+    case Op::release_weights:
+    case Op::offload_weights:
+    case Op::reload_weights: timed(Phase::dp_comm, [&] { move_weights(action); }); break;
   }
 }
 
-template <class T>
-typename Executor<T>::Messages& Executor<T>::messages(Action const& action) {
+template <class P>
+void Executor<P>::move_weights(Action const& action) {
+  auto& provider = *stages_.at(action.stage).weights;
+  switch (action.op) {
+    case Op::gather_weights: return provider.gather(action.version);
+    case Op::release_weights: return provider.release(action.version);
+    case Op::offload_weights: return provider.offload(action.version);
+    default: return provider.reload(action.version);
+  }
+}
+
+template <class P>
+typename Executor<P>::Messages& Executor<P>::messages(Action const& action) {
   return messages_[{action.stage, action.slot}];
 }
 
-template <class T>
-void Executor<T>::take_slot(Action const& action, ProgramRun const& run) {
+template <class P>
+void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
   // The slot's buffers may still be on their way from its last microbatch.
   auto& m = messages(action);
   timed_wait(m.send_activation, Op::send_activation, action, run);
   timed_wait(m.send_gradient, Op::send_gradient, action, run);
 }
 
-template <class T>
-bool Executor<T>::slot_is_free(Action const& action) {
+template <class P>
+bool Executor<P>::slot_is_free(Action const& action) {
   auto& m = messages(action);
   return m.send_activation.test() && m.send_gradient.test();
 }
 
-template <class T>
-void Executor<T>::receive_activation(Action const& action, ProgramRun const& run) {
+template <class P>
+void Executor<P>::receive_activation(Action const& action, ProgramRun const& run) {
   if (tensor_->size() == 1 && (!deferred_.empty() || !slot_is_free(action))) {
     deferred_.push_back(action);
     return;
@@ -148,16 +165,16 @@ void Executor<T>::receive_activation(Action const& action, ProgramRun const& run
   receive(action, run);
 }
 
-template <class T>
-void Executor<T>::post_deferred(ProgramRun const& run) {
+template <class P>
+void Executor<P>::post_deferred(ProgramRun const& run) {
   while (!deferred_.empty() && slot_is_free(deferred_.front())) {
     receive(deferred_.front(), run);
     deferred_.pop_front();
   }
 }
 
-template <class T>
-void Executor<T>::flush_deferred(ProgramRun const& run) {
+template <class P>
+void Executor<P>::flush_deferred(ProgramRun const& run) {
   auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
   for (Action const& action : due) {
     take_slot(action, run);
@@ -165,8 +182,8 @@ void Executor<T>::flush_deferred(ProgramRun const& run) {
   }
 }
 
-template <class T>
-void Executor<T>::forward(Action const& action, Detail const& detail, ProgramRun& run) {
+template <class P>
+void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   if (m.recv_activation.active()) {
@@ -174,56 +191,58 @@ void Executor<T>::forward(Action const& action, Detail const& detail, ProgramRun
   } else {
     take_slot(action, run);
     if (detail.neighbour_slot >= 0) {
-      Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1)->output(detail.neighbour_slot));
+      Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1).stage->output(detail.neighbour_slot));
     }
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
-  timed(Phase::forward, [&] { run.loss_sum += s.forward(action.slot, run.training); });
+  timed(Phase::forward, [&] { run.loss_sum += s.forward(weights(action), action.slot, run.training); });
 }
 
-template <class T>
-void Executor<T>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
+template <class P>
+void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   if (schedule::makes_input_gradient(action.op)) {
     if (m.recv_gradient.active()) {
       timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
     } else if (detail.neighbour_slot >= 0) {
-      Kokkos::deep_copy(exec_, s.gradient(action.slot), stages_.at(action.stage + 1)->gradient(detail.neighbour_slot));
+      Kokkos::deep_copy(exec_, s.gradient(action.slot),
+                        stages_.at(action.stage + 1).stage->gradient(detail.neighbour_slot));
     }
   }
   // The input part overwrites the output. Its send is over: the gradient that came back was made from it.
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
-  typename model::Stage<T>::Ready ready;
+  typename model::Stage<P>::Ready ready;
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
   timed(Phase::backward, [&] {
-    if (action.op == Op::backward) s.backward(action.slot, run.loss_scale, ready);
-    if (action.op == Op::backward_input) s.backward_input(action.slot, run.loss_scale);
-    if (action.op == Op::backward_weight) s.backward_weight(action.slot, ready);
+    auto const& w = weights(action);
+    if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
+    if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
+    if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
   });
 }
 
-template <class T>
-void Executor<T>::receive(Action const& action, ProgramRun const& run) {
+template <class P>
+void Executor<P>::receive(Action const& action, ProgramRun const& run) {
   auto const& s = stage(action);
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
-    m.recv_activation =
-        collectives::start_recv<T>(exec_, *pipeline_, s.input(action.slot), peer, tag(action.stage, activation));
+    m.recv_activation = collectives::start_recv<typename P::Wire>(exec_, *pipeline_, s.input(action.slot), peer,
+                                                                  tag(action.stage, activation));
   } else {
     // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
     // it.
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
-    m.recv_gradient =
-        collectives::start_recv<T>(exec_, *pipeline_, s.gradient(action.slot), peer, tag(action.stage, gradient));
+    m.recv_gradient = collectives::start_recv<typename P::Wire>(exec_, *pipeline_, s.gradient(action.slot), peer,
+                                                                tag(action.stage, gradient));
   }
 }
 
-template <class T>
-void Executor<T>::send(Action const& action, ProgramRun const& run) {
+template <class P>
+void Executor<P>::send(Action const& action, ProgramRun const& run) {
   auto const& s = stage(action);
   auto& m = messages(action);
   bool const forward = action.op == Op::send_activation;
@@ -231,12 +250,12 @@ void Executor<T>::send(Action const& action, ProgramRun const& run) {
   int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
   Direction const direction = forward ? activation : gradient;
   auto& request = forward ? m.send_activation : m.send_gradient;
-  request = collectives::start_send<T>(exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot),
-                                       peer, tag(to, direction));
+  request = collectives::start_send<typename P::Wire>(
+      exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot), peer, tag(to, direction));
 }
 
-template <class T>
-void Executor<T>::wait_for_all_sends(ProgramRun const& run) {
+template <class P>
+void Executor<P>::wait_for_all_sends(ProgramRun const& run) {
   for (auto& [place, m] : messages_) {
     Action const slot{Op::forward, place.first, -1, place.second};
     timed_wait(m.send_activation, Op::send_activation, slot, run);
@@ -244,9 +263,9 @@ void Executor<T>::wait_for_all_sends(ProgramRun const& run) {
   }
 }
 
-template <class T>
+template <class P>
 template <class Work>
-void Executor<T>::timed(Phase phase, Work&& work) {
+void Executor<P>::timed(Phase phase, Work&& work) {
   double const waited_before = tensor_->accounting().wait_seconds;
   base::Stopwatch watch;
   work();
@@ -255,8 +274,8 @@ void Executor<T>::timed(Phase phase, Work&& work) {
   times_[Phase::tp_comm] += waited;
 }
 
-template <class T>
-void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
+template <class P>
+void Executor<P>::timed_wait(comm::Request& request, Op message, Action const& action, ProgramRun const& run) {
   if (!request.active()) return;
   if (!deferred_.empty()) {
     if (request.test()) return;
@@ -271,7 +290,7 @@ void Executor<T>::timed_wait(comm::Request& request, Op message, Action const& a
   if (run.recorder) run.recorder->waited({message, action.stage, sends ? -1 : action.microbatch, action.slot}, begin);
 }
 
-template class Executor<float>;
-template class Executor<double>;
+template class Executor<device::Fp32>;
+template class Executor<device::Fp64>;
 
 }  // namespace p3d::engine

@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/engine/executor.hpp>
+#include <p3d/engine/precision.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -12,21 +13,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace p3d::engine {
 
 namespace {
 
-static_assert(Executor<float>::sends_in_flight == execution.sends_in_flight &&
-              Executor<double>::sends_in_flight == execution.sends_in_flight);
+static_assert(Executor<device::Fp32>::sends_in_flight == execution.sends_in_flight &&
+              Executor<device::Fp64>::sends_in_flight == execution.sends_in_flight);
 
 constexpr std::size_t most_bytes = std::size_t{1} << 60;
 
-template <class T>
+template <class P>
 void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
   std::size_t slots = 0;
   for (int s : plan.stages.stages_of(pipeline_rank))
-    slots = std::min(most_bytes, slots + model::Stage<T>::bytes(c, plan.stages, s, num_slots(plan, s)));
+    slots = std::min(most_bytes, slots + model::Stage<P>::bytes(c, plan.stages, s, num_slots(plan, s)));
   bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
   if (slots >= most_bytes)
     throw base::Error({.expected = "activations that some memory could hold",
@@ -36,25 +38,45 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
                        .fix = "lower one of them"},
                       base::ExitCode::bad_input);
   m.activations = static_cast<std::int64_t>(slots);
-  m.workspace = static_cast<std::int64_t>(model::Workspace<T>::bytes(c, with_loss));
+  m.workspace = static_cast<std::int64_t>(model::Workspace<P>::bytes(c, with_loss));
 }
 
 /// Refuses what no memory holds.
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
-  if (c.run.precision == config::Precision::fp64) {
-    add_activations<double>(c, plan, pipeline_rank, m);
-  } else {
-    add_activations<float>(c, plan, pipeline_rank, m);
-  }
+  with_policy(c.run.precision, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
   return m;
 }
 
 }  // namespace
 
+void require_supported(schedule::Program const& program, bool moves_weights) {
+  auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {
+    throw base::Error(
+        {.expected = expected, .found = schedule::to_string(a), .where = "the schedule (pipeline.file)", .fix = fix},
+        base::ExitCode::bad_input);
+  };
+  for (auto const& actions : program.ranks) {
+    std::set<int> scattered;
+    bool updates = false;
+    for (auto const& a : actions) {
+      if (!moves_weights && (schedule::moves_weights(a.op) || a.op == schedule::Op::reduce_scatter_gradients))
+        refuse(a, "a schedule for weights that stay whole on their ranks",
+               "leave out GATHER, RELEASE, OFFLOAD and RELOAD, and write REDUCE for REDUCE_SCATTER");
+      if (a.op == schedule::Op::reduce_scatter_gradients && !scattered.insert(a.stage).second)
+        refuse(a, "one REDUCE_SCATTER for a stage", "keep the one after the stage's last backward action");
+      if (updates && (schedule::is_compute(a.op) || schedule::reduces(a.op)))
+        refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
+               "move the STEPs to the end");
+      updates = updates || a.op == schedule::Op::stage_step;
+    }
+  }
+}
+
 RunPlan make_run_plan(config::Config const& c) {
   auto pipeline = plan::plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
+  require_supported(pipeline.program, false);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;

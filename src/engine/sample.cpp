@@ -75,8 +75,8 @@ void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt) {
   }
 }
 
-template <class T>
-std::string Trainer<T>::sample(std::string const& prompt, std::int64_t tokens, double temperature) {
+template <class P>
+std::string Trainer<P>::sample(std::string const& prompt, std::int64_t tokens, double temperature) {
   SampleOptions o;
   o.prompt = prompt;
   o.tokens = tokens;
@@ -85,8 +85,8 @@ std::string Trainer<T>::sample(std::string const& prompt, std::int64_t tokens, d
   return sample(o);
 }
 
-template <class T>
-std::string Trainer<T>::sample(SampleOptions const& options) {
+template <class P>
+std::string Trainer<P>::sample(SampleOptions const& options) {
   auto const& prompt = options.prompt;
   auto& s = *state_;
   std::vector<int> text;
@@ -142,9 +142,9 @@ std::string Trainer<T>::sample(SampleOptions const& options) {
   return out;
 }
 
-template std::string Trainer<float>::sample(SampleOptions const&);
-template std::string Trainer<double>::sample(SampleOptions const&);
-template std::string Trainer<float>::sample(std::string const&, std::int64_t, double);
-template std::string Trainer<double>::sample(std::string const&, std::int64_t, double);
+template std::string Trainer<device::Fp32>::sample(SampleOptions const&);
+template std::string Trainer<device::Fp64>::sample(SampleOptions const&);
+template std::string Trainer<device::Fp32>::sample(std::string const&, std::int64_t, double);
+template std::string Trainer<device::Fp64>::sample(std::string const&, std::int64_t, double);
 
 }  // namespace p3d::engine

@@ -11,8 +11,8 @@
 
 namespace p3d::engine {
 
-template <class T>
-typename Trainer<T>::Score Trainer<T>::score(layout::Range tokens) {
+template <class P>
+typename Trainer<P>::Score Trainer<P>::score(layout::Range tokens) {
   auto& s = *state_;
   auto const seq = s.config.model.seq_len;
   Score out;
@@ -52,7 +52,7 @@ typename Trainer<T>::Score Trainer<T>::score(layout::Range tokens) {
   return out;
 }
 
-template typename Trainer<float>::Score Trainer<float>::score(layout::Range);
-template typename Trainer<double>::Score Trainer<double>::score(layout::Range);
+template typename Trainer<device::Fp32>::Score Trainer<device::Fp32>::score(layout::Range);
+template typename Trainer<device::Fp64>::Score Trainer<device::Fp64>::score(layout::Range);
 
 }  // namespace p3d::engine

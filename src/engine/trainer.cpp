@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace p3d::engine {
 
@@ -43,13 +44,13 @@ std::size_t arena_bytes(RunPlan const& plan, int pipeline_rank) {
 }
 
 /// What ranks of a node shall be able to read of each other; only memory that the host reaches.
-template <class T>
+template <class P>
 std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
   bool const reduced = c.parallel.dp > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
   if (!device::host_reaches_views || !reduced) return 0;
   return static_cast<std::size_t>(
              layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) *
-         sizeof(T);
+         sizeof(typename P::Gradient);
 }
 
 std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
@@ -59,20 +60,23 @@ std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan
 
 }  // namespace
 
-template <class T>
-StageUnit<T>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-                        parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
-                        std::function<comm::Communicator&(layout::AxisSet)> const& communicator)
-    : gradients_memory(shared_gradient_bytes<T>(c, plan, number, coordinates)),
+template <class P>
+StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
+                        parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
+                        std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+                        ProviderFactory<P> const& provider)
+    : gradients_memory(shared_gradient_bytes<P>(c, plan, number, coordinates)),
       params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed,
-             static_cast<T*>(gradients_memory.data())),
-      stage(c, plan.stages, number, params, tp, arena, workspace, num_slots(plan, number)),
+             static_cast<typename P::Gradient*>(gradients_memory.data())),
+      weights(provider(number, params, model::stage_weights(c, plan.stages, number, params))),
+      stage(c, plan.stages, number, params.layout(), tp, arena, workspace, num_slots(plan, number)),
       reducer(tp.exec, params.layout(), params.grads(), communicator,
               static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
       optimizer(c.optimizer, params.layout()) {}
 
-template <class T>
-Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent)
+template <class P>
+Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
+                         ProviderFactory<P> const& provider)
     : config(c),
       plan(std::move(run_plan)),
       mesh(parent, mesh_axes(plan.grid)),
@@ -81,9 +85,9 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
       tp{exec, &mesh.along("tp")},
       activations_memory(prepare_reductions()) {
-  comm::agree(mesh.world(), "take the memory that the run needs", [&] { allocate(); });
-  std::map<int, model::Stage<T>*> stages;
-  for (auto& [number, unit] : units) stages[number] = &unit->stage;
+  comm::agree(mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
+  std::map<int, StagePort<P>> stages;
+  for (auto& [number, unit] : units) stages[number] = {&unit->stage, unit->weights.get()};
   int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
   if (c.model.tied_embeddings && first != last) {
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
@@ -92,8 +96,8 @@ Trainer<T>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
 }
 
-template <class T>
-void Trainer<T>::State::allocate() {
+template <class P>
+void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   auto const& c = config;
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   workspace.emplace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
@@ -101,31 +105,31 @@ void Trainer<T>::State::allocate() {
   inputs.resize(tokens);
   targets.resize(tokens);
   for (int s : plan.stages.stages_of(here.pp)) {
-    units[s] =
-        std::make_unique<StageUnit<T>>(c, plan, s, here, tp, *arena, *workspace,
-                                       [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); });
+    units[s] = std::make_unique<StageUnit<P>>(
+        c, plan, s, here, tp, *arena, *workspace,
+        [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, provider);
   }
 }
 
-template <class T>
-comm::Communicator& Trainer<T>::State::along(layout::AxisSet axes) {
+template <class P>
+comm::Communicator& Trainer<P>::State::along(layout::AxisSet axes) {
   return mesh.along(axis_names(axes));
 }
 
-template <class T>
-comm::SharedBuffer Trainer<T>::State::prepare_reductions() {
+template <class P>
+comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
   require_same_input();
   if (device::host_reaches_views) require_memory(plan.memory_of(here.pp).total(), mesh.world());
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
   std::size_t bytes = activations + page;
-  for (int s : plan.stages.stages_of(here.pp)) bytes += shared_gradient_bytes<T>(config, plan, s, here) + page;
+  for (int s : plan.stages.stages_of(here.pp)) bytes += shared_gradient_bytes<P>(config, plan, s, here) + page;
   mesh.prepare(all_reduce_settings(config), bytes);
   return comm::SharedBuffer(activations);
 }
 
-template <class T>
-void Trainer<T>::State::require_same_input() {
+template <class P>
+void Trainer<P>::State::require_same_input() {
   // Equal hashes have equal minimum and maximum; the complement turns the maximum into a second minimum.
   std::array<std::uint64_t, 4> h{config::hash(config), ~config::hash(config), source->hash(), ~source->hash()};
   mesh.world().all_reduce(h.data(), 4, comm::Type::uint64, comm::Reduction::min).wait();
@@ -140,8 +144,8 @@ void Trainer<T>::State::require_same_input() {
   }
 }
 
-template <class T>
-void Trainer<T>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
+template <class P>
+void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
                              std::int64_t index) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   for (std::int64_t b = 0; b < config.batch.micro; ++b) {
@@ -156,39 +160,40 @@ void Trainer<T>::State::load(int stage, int slot, std::int64_t sample, bool trai
   units.at(stage)->stage.load(slot, {sample, config.batch.micro, config.model.seq_len}, inputs, targets);
 }
 
-template <class T>
-void Trainer<T>::State::reduce(int stage) {
+template <class P>
+void Trainer<P>::State::reduce(int stage) {
   auto& unit = *units.at(stage);
   unit.reducer.finish();
   if (!tie_group.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
-  tie = collectives::start_all_reduce<T>(exec, tie_group, device::flat(unit.params.matrix("embed.token.weight").grad));
+  tie = collectives::start_all_reduce<typename P::Gradient>(
+      exec, tie_group, device::flat(unit.params.matrix("embed.token.weight").grad));
 }
 
-template <class T>
-void Trainer<T>::State::wait_recorded(comm::Request& request) {
+template <class P>
+void Trainer<P>::State::wait_recorded(comm::Request& request) {
   auto* const recorder = executor->recorder();
   double const begin = recorder ? Recorder::now() : 0.0;
   request.wait();
   if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
 }
 
-template <class T>
-void Trainer<T>::State::finish_tie() {
+template <class P>
+void Trainer<P>::State::finish_tie() {
   if (tie.active()) wait_recorded(tie);
   auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
   if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
   auto const a = first->second->params.matrix("embed.token.weight").grad,
              b = last->second->params.matrix("embed.token.weight").grad;
-  kernels::sum_into_both<T>(exec, a, b);
+  kernels::sum_into_both<typename P::Gradient>(exec, a, b);
 }
 
-template <class T>
-void Trainer<T>::State::update(double loss_sum, StepResult& result) {
+template <class P>
+void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
   finish_tie();
   double squares = 0.0;
   for (auto& [number, unit] : units) {
-    squares += parallel::local_sum_squares<T>(exec, unit->params.layout(), unit->params.grads(), here,
-                                              config.parallel.dp, unit->stage.is_first());
+    squares += parallel::local_sum_squares<typename P::Gradient>(exec, unit->params.layout(), unit->params.grads(),
+                                                                 here, config.parallel.dp, unit->stage.is_first());
   }
   // Every rank of a tp group saw the whole group's loss.
   std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
@@ -200,16 +205,22 @@ void Trainer<T>::State::update(double loss_sum, StepResult& result) {
   result.stop = sums[2] > 0.0;
   result.votes = sums[3];
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
+}
+
+template <class P>
+void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
+  if (!std::exchange(summed_up, true)) sum_up(loss_sum, result);
   double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
   for (auto& [number, unit] : units) {
-    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.values(), unit->params.grads(),
+    if (stage >= 0 && number != stage) continue;
+    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.master(), unit->params.grads(),
                           keep_gradients);
   }
   gradients_are_zero = !keep_gradients;
 }
 
-template <class T>
-void Trainer<T>::State::report_not_finite(StepResult const& result) {
+template <class P>
+void Trainer<P>::State::report_not_finite(StepResult const& result) {
   // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
   auto const& specs = plan.table.specs();
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
@@ -221,11 +232,12 @@ void Trainer<T>::State::report_not_finite(StepResult const& result) {
         auto const row = item.spec - specs.data();
         auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
         for (int g = 0; g < 2; ++g) {
-          auto const all = g == 0 ? unit->params.values() : unit->params.grads();
           std::int64_t const key = row + g * static_cast<std::int64_t>(specs.size());
           if (only >= 0 && key != only) continue;
-          device::View1<T const> const part = Kokkos::subview(all, range);
-          auto const bad = kernels::count_not_finite<T>(exec, part);
+          auto const count = [&]<class T>(device::View1<T> all) {
+            return kernels::count_not_finite<T>(exec, device::View1<T const>(Kokkos::subview(all, range)));
+          };
+          auto const bad = g == 0 ? count(unit->params.master()) : count(unit->params.grads());
           if (bad > 0) first = std::min(first, key);
           elements += bad;
         }
@@ -252,15 +264,15 @@ void Trainer<T>::State::report_not_finite(StepResult const& result) {
                     base::ExitCode::not_finite);
 }
 
-template <class T>
-bool Trainer<T>::State::stop_together() {
+template <class P>
+bool Trainer<P>::State::stop_together() {
   if (!stop_asked) return false;
   stopped_early = collectives::all_reduce(mesh.world(), stop_asked() ? 1.0 : 0.0) > 0.0;
   return stopped_early;
 }
 
-template <class T>
-Hooks Trainer<T>::State::training_hooks(StepResult& result) {
+template <class P>
+Hooks Trainer<P>::State::training_hooks(StepResult& result) {
   Hooks hooks;
   hooks.load = [this](int stage, int slot, int microbatch) {
     load(stage, slot, first_sample(config, steps_done, here.dp, microbatch), true, 0, 0);
@@ -269,7 +281,7 @@ Hooks Trainer<T>::State::training_hooks(StepResult& result) {
     units.at(stage)->reducer.ready(first, last);
   };
   hooks.reduce_gradients = [this](int stage) { reduce(stage); };
-  hooks.optimizer_step = [this, &result](double loss_sum) { update(loss_sum, result); };
+  hooks.optimizer_step = [this, &result](double loss_sum, int stage) { update(loss_sum, stage, result); };
   return hooks;
 }
 
@@ -281,23 +293,30 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 }
 }  // namespace
 
-template <class T>
-Trainer<T>::Trainer(config::Config const& config, comm::Communicator const& parent)
+template <class P>
+Trainer<P>::Trainer(config::Config const& config, comm::Communicator const& parent)
     : Trainer(config, plan_together(config, parent), parent) {}
-template <class T>
-Trainer<T>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent)
-    : state_(std::make_unique<State>(config, std::move(plan), parent)) {}
-template <class T>
-Trainer<T>::~Trainer() = default;
+template <class P>
+Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
+                    ProviderFactory<P> const& provider) {
+  require_supported(plan.training, static_cast<bool>(provider));
+  ProviderFactory<P> const resident = [](int, model::Parameters<P>&, model::StageWeights<P> whole) {
+    return std::make_unique<model::ResidentWeights<P>>(std::move(whole));
+  };
+  state_ = std::make_unique<State>(config, std::move(plan), parent, provider ? provider : resident);
+}
+template <class P>
+Trainer<P>::~Trainer() = default;
 
-template <class T>
-StepResult Trainer<T>::step(double vote) {
+template <class P>
+StepResult Trainer<P>::step(double vote) {
   auto& s = *state_;
   base::Stopwatch watch;
   StepResult result;
   result.step = s.steps_done + 1;
   result.votes = vote;
   result.lr = optim::learning_rate(s.config.optimizer, s.steps_done, s.config.run.steps);
+  s.summed_up = false;
   for (auto& [number, unit] : s.units) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
@@ -310,8 +329,8 @@ StepResult Trainer<T>::step(double vote) {
   return result;
 }
 
-template <class T>
-double Trainer<T>::evaluate(std::int64_t batches) {
+template <class P>
+double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
   double sum = 0.0;
   s.stopped_early = false;
@@ -329,77 +348,83 @@ double Trainer<T>::evaluate(std::int64_t batches) {
   return sum / static_cast<double>(batches * s.tokens_per_step());
 }
 
-template <class T>
-config::Config const& Trainer<T>::config() const {
+template <class P>
+config::Config const& Trainer<P>::config() const {
   return state_->config;
 }
-template <class T>
-RunPlan const& Trainer<T>::plan() const {
+template <class P>
+RunPlan const& Trainer<P>::plan() const {
   return state_->plan;
 }
-template <class T>
-data::TokenSource const& Trainer<T>::source() const {
+template <class P>
+data::TokenSource const& Trainer<P>::source() const {
   return *state_->source;
 }
-template <class T>
-data::Sampler const& Trainer<T>::sampler() const {
+template <class P>
+data::Sampler const& Trainer<P>::sampler() const {
   return state_->sampler;
 }
-template <class T>
-comm::Mesh& Trainer<T>::mesh() {
+template <class P>
+comm::Mesh& Trainer<P>::mesh() {
   return state_->mesh;
 }
-template <class T>
-std::size_t Trainer<T>::activation_high_water() const {
+template <class P>
+std::size_t Trainer<P>::activation_high_water() const {
   return state_->arena->high_water();
 }
-template <class T>
-std::size_t Trainer<T>::activation_capacity() const {
+template <class P>
+std::size_t Trainer<P>::activation_capacity() const {
   return state_->arena->capacity();
 }
 
-template <class T>
-PhaseTimes Trainer<T>::times() const {
+template <class P>
+PhaseTimes Trainer<P>::times() const {
   auto t = state_->executor->times();
   // What is left of the time inside step() is loading and the executor itself.
   t[Phase::other] += std::max(0.0, state_->elapsed - t.total());
   return t;
 }
 
-template <class T>
-void Trainer<T>::record_into(Recorder* recorder) {
+template <class P>
+void Trainer<P>::record_into(Recorder* recorder) {
   state_->executor->record_into(recorder);
 }
 
-template <class T>
-std::vector<double> Trainer<T>::gather_value(std::string const& name) {
+template <class P>
+std::vector<double> Trainer<P>::gather_value(std::string const& name) {
   return state_->gather(name, false);
 }
-template <class T>
-void Trainer<T>::keep_gradients(bool keep) {
+template <class P>
+void Trainer<P>::keep_gradients(bool keep) {
   state_->keep_gradients = keep;
 }
-template <class T>
-std::vector<double> Trainer<T>::gather_gradient(std::string const& name) {
+template <class P>
+std::vector<double> Trainer<P>::gather_gradient(std::string const& name) {
   P3D_REQUIRE(!state_->gradients_are_zero, "the gradients of the last step were kept");
   return state_->gather(name, true);
 }
 
-template <class T>
-std::vector<double> Trainer<T>::State::gather(std::string const& name, bool gradient) {
+template <class P>
+std::vector<double> Trainer<P>::State::gather(std::string const& name, bool gradient) {
   auto const& spec = plan.table.find(name);
   std::vector<double> full(static_cast<std::size_t>(spec.size()), 0.0);
   for (auto& [number, unit] : units) {
     if (!unit->params.has(name) || (spec.tied && !unit->stage.is_first())) continue;
     if (spec.split_axes().empty() && here.tp != 0) continue;
     auto const& item = unit->params.layout().find(name);
-    auto const m = unit->params.matrix(name);
-    auto const host = device::host_copy(gradient ? m.grad : m.value);
-    for (std::int64_t i = 0; i < item.valid_rows; ++i) {
-      for (std::int64_t j = 0; j < item.cols; ++j) {
-        full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] =
-            static_cast<double>(host(i, j));
+    auto const add = [&](auto const& host) {
+      for (std::int64_t i = 0; i < item.valid_rows; ++i) {
+        for (std::int64_t j = 0; j < item.cols; ++j) {
+          full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] =
+              static_cast<double>(host(i * item.cols + j));
+        }
       }
+    };
+    auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
+    if (gradient) {
+      add(device::host_copy(device::View1<typename P::Gradient>(Kokkos::subview(unit->params.grads(), range))));
+    } else {
+      add(device::host_copy(device::View1<typename P::Master>(Kokkos::subview(unit->params.master(), range))));
     }
   }
   along({layout::Axis::tp, layout::Axis::pp})
@@ -408,9 +433,9 @@ std::vector<double> Trainer<T>::State::gather(std::string const& name, bool grad
   return full;
 }
 
-template struct StageUnit<float>;
-template struct StageUnit<double>;
-template class Trainer<float>;
-template class Trainer<double>;
+template struct StageUnit<device::Fp32>;
+template struct StageUnit<device::Fp64>;
+template class Trainer<device::Fp32>;
+template class Trainer<device::Fp64>;
 
 }  // namespace p3d::engine

@@ -42,8 +42,8 @@ io::CheckpointPart make_part(layout::LocalParam const& item, char const* group, 
 
 }  // namespace
 
-template <class T>
-std::vector<io::CheckpointPart> Trainer<T>::checkpoint_parts(bool moments) {
+template <class P>
+std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
   auto& s = *state_;
   P3D_REQUIRE(!moments || s.config.optimizer.type == config::OptimizerType::adamw, "the optimizer has moments");
   device::fence(s.exec, "p3d::engine::checkpoint_parts");
@@ -53,13 +53,13 @@ std::vector<io::CheckpointPart> Trainer<T>::checkpoint_parts(bool moments) {
     for (auto const& item : unit->params.layout().items()) {
       auto& replicas = s.along(item.spec->split_axes().empty() ? layout::AxisSet{layout::Axis::dp, layout::Axis::tp}
                                                                : layout::AxisSet{layout::Axis::dp});
-      auto const add = [&](char const* group, device::View1<T> flat) {
+      auto const add = [&]<class T>(char const* group, device::View1<T> flat) {
         auto part = make_part<T>(item, group, flat);
         part.replicas = &replicas;
         part.writes = !item.spec->tied || unit->stage.is_first();
         out.push_back(std::move(part));
       };
-      add("parameters", unit->params.values());
+      add("parameters", unit->params.master());
       if (!moments) continue;
       add("first_moment", unit->optimizer.first_moment());
       add("second_moment", unit->optimizer.second_moment());
@@ -68,34 +68,34 @@ std::vector<io::CheckpointPart> Trainer<T>::checkpoint_parts(bool moments) {
   return out;
 }
 
-template <class T>
-std::int64_t Trainer<T>::steps_done() const {
+template <class P>
+std::int64_t Trainer<P>::steps_done() const {
   return state_->steps_done;
 }
-template <class T>
-void Trainer<T>::set_steps_done(std::int64_t steps) {
+template <class P>
+void Trainer<P>::set_steps_done(std::int64_t steps) {
   state_->steps_done = steps;
 }
 
-template <class T>
-void Trainer<T>::stop_when(std::function<bool()> asked) {
+template <class P>
+void Trainer<P>::stop_when(std::function<bool()> asked) {
   state_->stop_asked = std::move(asked);
 }
 
-template <class T>
-bool Trainer<T>::stopped_early() const {
+template <class P>
+bool Trainer<P>::stopped_early() const {
   return state_->stopped_early;
 }
 
-template std::vector<io::CheckpointPart> Trainer<float>::checkpoint_parts(bool);
-template std::vector<io::CheckpointPart> Trainer<double>::checkpoint_parts(bool);
-template std::int64_t Trainer<float>::steps_done() const;
-template std::int64_t Trainer<double>::steps_done() const;
-template void Trainer<float>::set_steps_done(std::int64_t);
-template void Trainer<double>::set_steps_done(std::int64_t);
-template bool Trainer<float>::stopped_early() const;
-template bool Trainer<double>::stopped_early() const;
-template void Trainer<float>::stop_when(std::function<bool()>);
-template void Trainer<double>::stop_when(std::function<bool()>);
+template std::vector<io::CheckpointPart> Trainer<device::Fp32>::checkpoint_parts(bool);
+template std::vector<io::CheckpointPart> Trainer<device::Fp64>::checkpoint_parts(bool);
+template std::int64_t Trainer<device::Fp32>::steps_done() const;
+template std::int64_t Trainer<device::Fp64>::steps_done() const;
+template void Trainer<device::Fp32>::set_steps_done(std::int64_t);
+template void Trainer<device::Fp64>::set_steps_done(std::int64_t);
+template bool Trainer<device::Fp32>::stopped_early() const;
+template bool Trainer<device::Fp64>::stopped_early() const;
+template void Trainer<device::Fp32>::stop_when(std::function<bool()>);
+template void Trainer<device::Fp64>::stop_when(std::function<bool()>);
 
 }  // namespace p3d::engine

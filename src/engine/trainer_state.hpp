@@ -14,21 +14,23 @@
 namespace p3d::engine {
 
 /// Everything one stage needs on this rank.
-template <class T>
+template <class P>
 struct StageUnit {
   comm::SharedBuffer gradients_memory;  ///< none where nobody else reads them
-  model::Parameters<T> params;
-  model::Stage<T> stage;
-  parallel::GradientReducer<T> reducer;
-  optim::Optimizer<T> optimizer;
+  model::Parameters<P> params;
+  std::unique_ptr<model::WeightProvider<P>> weights;
+  model::Stage<P> stage;
+  parallel::GradientReducer<typename P::Gradient> reducer;
+  optim::Optimizer<P> optimizer;
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-            parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<T>& workspace,
-            std::function<comm::Communicator&(layout::AxisSet)> const& communicator);
+            parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
+            std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+            ProviderFactory<P> const& provider);
 };
 
-template <class T>
-struct Trainer<T>::State {
+template <class P>
+struct Trainer<P>::State {
   config::Config config;
   RunPlan plan;
   comm::Mesh mesh;
@@ -39,24 +41,26 @@ struct Trainer<T>::State {
   parallel::TensorParallel tp;
   comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
   std::optional<device::Arena> arena;     ///< these two, and `units`, once they are allocated
-  std::optional<model::Workspace<T>> workspace;
+  std::optional<model::Workspace<P>> workspace;
   comm::Communicator
       tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
   comm::Request tie{};  ///< the sum of its gradient over the two
-  std::map<int, std::unique_ptr<StageUnit<T>>> units;  ///< by stage
-  std::optional<Executor<T>> executor;
+  std::map<int, std::unique_ptr<StageUnit<P>>> units;  ///< by stage
+  std::optional<Executor<P>> executor;
   std::function<bool()> stop_asked;  ///< empty: never
   bool stopped_early = false;        ///< the last evaluation or sample
   std::int64_t steps_done = 0;
+  bool summed_up = false;            ///< in this step
   bool keep_gradients = false;       ///< after the update
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
 
-  State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent);
+  State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
+        ProviderFactory<P> const& provider);
 
   /// Takes this rank's memory. Local.
-  void allocate();
+  void allocate(ProviderFactory<P> const& provider);
   comm::Communicator& along(layout::AxisSet axes);
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
@@ -72,8 +76,10 @@ struct Trainer<T>::State {
   void wait_recorded(comm::Request& request);
   /// Both copies of a tied embedding get the sum of their gradients.
   void finish_tie();
-  /// Sums loss, gradient norm and the stop flag over the ranks, checks them, updates the parameters.
-  void update(double loss_sum, StepResult& result);
+  /// Sums loss, gradient norm and the stop flag over the ranks, and checks them. Once a step, by the first update.
+  void sum_up(double loss_sum, StepResult& result);
+  /// Updates the parameters of a stage (-1: of all).
+  void update(double loss_sum, int stage, StepResult& result);
   [[noreturn]] void report_not_finite(StepResult const& result);
   std::vector<double> gather(std::string const& name, bool gradient);
 };

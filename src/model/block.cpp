@@ -30,53 +30,39 @@ BlockSizes block_sizes(config::Config const& c) {
   return s;
 }
 
-template <class T>
-NormLayer<T>::NormLayer(config::Config const& c, Parameters<T> const& params, std::string const& name)
-    : layernorm_(c.model.norm == config::Norm::layernorm),
-      eps_(c.model.norm_eps),
-      weight_(params.vector(name + ".weight")),
-      bias_(params.vector(name + ".bias")) {}
+template <class P>
+NormLayer<P>::NormLayer(config::Config const& c)
+    : layernorm_(c.model.norm == config::Norm::layernorm), eps_(c.model.norm_eps) {}
 
-template <class T>
-void NormLayer<T>::forward(ExecSpace const& exec, View2<T const> x, NormActivations<T> const& out) const {
+template <class P>
+void NormLayer<P>::forward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> x,
+                           NormActivations<P> const& out) const {
   if (layernorm_) {
-    kernels::layernorm_forward<T>(exec, x, weight_.value, bias_.value, eps_, out.y, out.mean, out.scale);
+    kernels::layernorm_forward<S>(exec, x, w.weight.value, w.bias.value, eps_, out.y, out.mean, out.scale);
   } else {
-    kernels::rmsnorm_forward<T>(exec, x, weight_.value, eps_, out.y, out.scale);
+    kernels::rmsnorm_forward<S>(exec, x, w.weight.value, eps_, out.y, out.scale);
   }
 }
 
-template <class T>
-void NormLayer<T>::backward(ExecSpace const& exec, View2<T const> dy, View2<T const> x, NormActivations<T> const& saved,
-                            Store store, View2<T> dx) const {
+template <class P>
+void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
+                            NormActivations<P> const& saved, Store store, View2<S> dx) const {
   if (layernorm_) {
-    kernels::layernorm_backward<T>(exec, dy, x, weight_.value, saved.mean, saved.scale, store, dx, weight_.grad,
-                                   bias_.grad);
+    kernels::layernorm_backward<S>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store, dx, w.weight.grad,
+                                   w.bias.grad);
   } else {
-    kernels::rmsnorm_backward<T>(exec, dy, x, weight_.value, saved.scale, store, dx, weight_.grad);
+    kernels::rmsnorm_backward<S>(exec, dy, x, w.weight.value, saved.scale, store, dx, w.weight.grad);
   }
 }
 
-template <class T>
-TransformerBlock<T>::TransformerBlock(config::Config const& c, Parameters<T> const& params,
-                                      parallel::TensorParallel& tp, int layer)
+template <class P>
+TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
     : tp_(&tp),
       sizes_(block_sizes(c)),
       global_heads_(c.model.heads),
       rope_(c.model.position == config::Position::rope),
-      rope_theta_(c.model.rope_theta) {
-  auto const at = [&](char const* rest) { return fmt::format("layers.{}.{}", layer, rest); };
-  norm1_ = NormLayer<T>(c, params, at("norm1"));
-  norm2_ = NormLayer<T>(c, params, at("norm2"));
-  qkv_ = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
-  qkv_bias_ = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
-  attn_out_ = params.matrix(at("attn.out.weight"));
-  attn_out_bias_ = params.vector(at("attn.out.bias"));
-  char const* first_up = sizes_.gated ? "mlp.gate" : "mlp.up";
-  up_ = params.fused_matrix(at(first_up) + ".weight", at("mlp.up.weight"));
-  up_bias_ = params.fused_vector(at(first_up) + ".bias", at("mlp.up.bias"));
-  down_ = params.matrix(at("mlp.down.weight"));
-  down_bias_ = params.vector(at("mlp.down.bias"));
+      rope_theta_(c.model.rope_theta),
+      norm_(c) {
   auto const site = [&](char const* rest) {
     return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.{}", layer, rest));
   };
@@ -85,8 +71,8 @@ TransformerBlock<T>::TransformerBlock(config::Config const& c, Parameters<T> con
   mlp_dropout_ = site("mlp.out");
 }
 
-template <class T>
-kernels::AttentionShape TransformerBlock<T>::attention_shape(TokenRows const& rows) const {
+template <class P>
+kernels::AttentionShape TransformerBlock<P>::attention_shape(TokenRows const& rows) const {
   kernels::AttentionShape s;
   s.rows = rows;
   s.heads = sizes_.heads;
@@ -98,111 +84,115 @@ kernels::AttentionShape TransformerBlock<T>::attention_shape(TokenRows const& ro
   return s;
 }
 
-template <class T>
-void TransformerBlock<T>::forward(TokenRows const& rows, bool training, View2<T const> x, BlockActivations<T> const& a,
-                                  BlockScratch<T> const& w, View2<T> y) {
+template <class P>
+void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
+                                  BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
   auto& exec = tp_->exec;
   auto const active = [&](kernels::Dropout const& d) { return training ? d : kernels::Dropout{}; };
 
-  norm1_.forward(exec, x, a.norm1);
-  parallel::column_linear_forward<T>(*tp_, a.norm1.y, qkv_.value, qkv_bias_.value, a.qkv);
+  norm_.forward(exec, w.norm1, x, a.norm1);
+  parallel::column_linear_forward<S>(*tp_, a.norm1.y, w.qkv.value, w.qkv_bias.value, a.qkv);
   if (rope_) {
-    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
+    kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
                      a.qkv);
   }
-  kernels::attention_forward<T>(exec, attention_shape(rows), active(probability_dropout_), a.qkv, a.heads, a.lse,
-                                w.attention);
-  parallel::row_linear_forward<T>(*tp_, a.heads, attn_out_.value, w.branch);
-  kernels::residual_forward<T>(exec, rows, x, w.branch, attn_out_bias_.value, active(attn_dropout_), a.mid);
+  kernels::attention_forward<S>(exec, attention_shape(rows), active(probability_dropout_), a.qkv, a.heads, a.lse,
+                                t.attention);
+  parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
+  kernels::residual_forward<S>(exec, rows, x, t.branch, w.attn_out_bias.value, active(attn_dropout_), a.mid);
 
-  norm2_.forward(exec, a.mid, a.norm2);
-  parallel::column_linear_forward<T>(*tp_, a.norm2.y, up_.value, up_bias_.value, a.up);
+  norm_.forward(exec, w.norm2, a.mid, a.norm2);
+  parallel::column_linear_forward<S>(*tp_, a.norm2.y, w.up.value, w.up_bias.value, a.up);
   if (sizes_.gated) {
-    kernels::swiglu_forward<T>(exec, a.up, a.act);
+    kernels::swiglu_forward<S>(exec, a.up, a.act);
   } else {
-    kernels::gelu_forward<T>(exec, a.up, a.act);
+    kernels::gelu_forward<S>(exec, a.up, a.act);
   }
-  parallel::row_linear_forward<T>(*tp_, a.act, down_.value, w.branch);
-  kernels::residual_forward<T>(exec, rows, a.mid, w.branch, down_bias_.value, active(mlp_dropout_), y);
+  parallel::row_linear_forward<S>(*tp_, a.act, w.down.value, t.branch);
+  kernels::residual_forward<S>(exec, rows, a.mid, t.branch, w.down_bias.value, active(mlp_dropout_), y);
 }
 
-template <class T>
-void TransformerBlock<T>::backward(TokenRows const& rows, View2<T const> x, BlockActivations<T> const& saved,
-                                   BlockScratch<T> const& scratch, View2<T> d) {
-  backward_mlp(rows, saved, scratch, {}, d);
-  backward_attention(rows, x, saved, scratch, {}, d);
+template <class P>
+void TransformerBlock<P>::backward(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
+                                   BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> d) {
+  backward_mlp(w, rows, saved, scratch, {}, d);
+  backward_attention(w, rows, x, saved, scratch, {}, d);
 }
 
-template <class T>
-void TransformerBlock<T>::backward_input(TokenRows const& rows, View2<T const> x, View2<T> y,
-                                         BlockActivations<T>& saved, BlockScratch<T>& scratch, View2<T> d) {
-  backward_mlp(rows, saved, scratch, y, d);
+template <class P>
+void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x, View2<S> y,
+                                         BlockActivations<P>& saved, BlockScratch<P>& scratch, View2<S> d) {
+  backward_mlp(w, rows, saved, scratch, y, d);
   std::swap(saved.up, scratch.dup);
-  backward_attention(rows, x, saved, scratch, saved.mid, d);
+  backward_attention(w, rows, x, saved, scratch, saved.mid, d);
   std::swap(saved.qkv, scratch.dqkv);
 }
 
-template <class T>
-void TransformerBlock<T>::backward_weight(View2<T const> y, BlockActivations<T> const& a) {
+template <class P>
+void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& a) {
   auto& exec = tp_->exec;
-  parallel::linear_backward_weight<T>(exec, y, a.act, down_.grad, down_bias_.grad);
-  parallel::linear_backward_weight<T>(exec, a.up, a.norm2.y, up_.grad, up_bias_.grad);
-  parallel::linear_backward_weight<T>(exec, a.mid, a.heads, attn_out_.grad, attn_out_bias_.grad);
-  parallel::linear_backward_weight<T>(exec, a.qkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);
+  parallel::linear_backward_weight<S>(exec, y, a.act, w.down.grad, w.down_bias.grad);
+  parallel::linear_backward_weight<S>(exec, a.up, a.norm2.y, w.up.grad, w.up_bias.grad);
+  parallel::linear_backward_weight<S>(exec, a.mid, a.heads, w.attn_out.grad, w.attn_out_bias.grad);
+  parallel::linear_backward_weight<S>(exec, a.qkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
 }
 
-template <class T>
-View2<T> TransformerBlock<T>::branch_gradient(TokenRows const& rows, View2<T> d, kernels::Dropout const& dropout,
-                                              View2<T> keep, View2<T> scratch) const {
+template <class P>
+View2<typename P::Storage> TransformerBlock<P>::branch_gradient(TokenRows const& rows, View2<S> d,
+                                                                kernels::Dropout const& dropout, View2<S> keep,
+                                                                View2<S> scratch) const {
   bool const kept = keep.data() != nullptr;
   if (!kept && !dropout.active()) return d;
-  View2<T> const out = kept ? keep : scratch;
-  kernels::residual_backward<T>(tp_->exec, rows, d, dropout, out);
+  View2<S> const out = kept ? keep : scratch;
+  kernels::residual_backward<S>(tp_->exec, rows, d, dropout, out);
   return out;
 }
 
-template <class T>
-void TransformerBlock<T>::backward_mlp(TokenRows const& rows, BlockActivations<T> const& a, BlockScratch<T> const& w,
-                                       View2<T> keep, View2<T> d) {
+template <class P>
+void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows, BlockActivations<P> const& a,
+                                       BlockScratch<P> const& t, View2<S> keep, View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
-  auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, w.branch);
-  parallel::row_linear_backward_input<T>(*tp_, dbranch, down_.value, w.dact);
-  if (weights) parallel::linear_backward_weight<T>(exec, dbranch, a.act, down_.grad, down_bias_.grad);
+  auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
+  parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, t.dact);
+  if (weights) parallel::linear_backward_weight<S>(exec, dbranch, a.act, w.down.grad, w.down_bias.grad);
   if (sizes_.gated) {
-    kernels::swiglu_backward<T>(exec, a.up, w.dact, w.dup);
+    kernels::swiglu_backward<S>(exec, a.up, t.dact, t.dup);
   } else {
-    kernels::gelu_backward<T>(exec, a.up, w.dact, w.dup);
+    kernels::gelu_backward<S>(exec, a.up, t.dact, t.dup);
   }
-  auto sum = parallel::column_linear_backward_input<T>(*tp_, w.dup, up_.value, w.dnorm);
-  if (weights) parallel::linear_backward_weight<T>(exec, w.dup, a.norm2.y, up_.grad, up_bias_.grad);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dup, w.up.value, t.dnorm);
+  if (weights) parallel::linear_backward_weight<S>(exec, t.dup, a.norm2.y, w.up.grad, w.up_bias.grad);
   sum.wait();
-  norm2_.backward(exec, w.dnorm, a.mid, a.norm2, Store::add, d);
+  norm_.backward(exec, w.norm2, t.dnorm, a.mid, a.norm2, Store::add, d);
 }
 
-template <class T>
-void TransformerBlock<T>::backward_attention(TokenRows const& rows, View2<T const> x, BlockActivations<T> const& a,
-                                             BlockScratch<T> const& w, View2<T> keep, View2<T> d) {
+template <class P>
+void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
+                                             BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> keep,
+                                             View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
-  auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, w.branch);
-  parallel::row_linear_backward_input<T>(*tp_, dbranch, attn_out_.value, w.dheads);
-  if (weights) parallel::linear_backward_weight<T>(exec, dbranch, a.heads, attn_out_.grad, attn_out_bias_.grad);
-  kernels::attention_backward<T>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, w.dheads,
-                                 w.dqkv, w.attention);
+  auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
+  parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
+  if (weights) parallel::linear_backward_weight<S>(exec, dbranch, a.heads, w.attn_out.grad, w.attn_out_bias.grad);
+  kernels::attention_backward<S>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, t.dheads,
+                                 t.dqkv, t.attention);
   if (rope_) {
-    kernels::rope<T>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward,
-                     w.dqkv);
+    kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward,
+                     t.dqkv);
   }
-  auto sum = parallel::column_linear_backward_input<T>(*tp_, w.dqkv, qkv_.value, w.dnorm);
-  if (weights) parallel::linear_backward_weight<T>(exec, w.dqkv, a.norm1.y, qkv_.grad, qkv_bias_.grad);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
+  if (weights) parallel::linear_backward_weight<S>(exec, t.dqkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
   sum.wait();
-  norm1_.backward(exec, w.dnorm, x, a.norm1, Store::add, d);
+  norm_.backward(exec, w.norm1, t.dnorm, x, a.norm1, Store::add, d);
 }
 
-template class NormLayer<float>;
-template class NormLayer<double>;
-template class TransformerBlock<float>;
-template class TransformerBlock<double>;
+#define P3D_INSTANTIATE(P)     \
+  template class NormLayer<P>; \
+  template class TransformerBlock<P>;
+P3D_INSTANTIATE(device::Fp32)
+P3D_INSTANTIATE(device::Fp64)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

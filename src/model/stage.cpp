@@ -51,54 +51,54 @@ std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
 
 }  // namespace
 
-template <class T>
+template <class P>
 template <class Source>
-void Workspace<T>::take(config::Config const& c, bool with_loss, Source& source) {
+void Workspace<P>::take(config::Config const& c, bool with_loss, Source& source) {
   auto const s = block_sizes(c);
-  block = take_scratch<T>(source, s, attention_elements(c, s));
+  block = take_scratch<P>(source, s, attention_elements(c, s));
   if (!with_loss) return;
-  dfinal = source.template take<T>(s.tokens, s.hidden);
-  row_max = source.template take<T>(s.tokens);
-  sums = source.template take<T>(2, s.tokens);
+  dfinal = source.template take<typename P::Storage>(s.tokens, s.hidden);
+  row_max = source.template take<typename P::Accumulate>(s.tokens);
+  sums = source.template take<typename P::Accumulate>(2, s.tokens);
 }
 
-template <class T>
-Workspace<T>::Workspace(config::Config const& c, bool with_loss, device::Arena& arena) {
+template <class P>
+Workspace<P>::Workspace(config::Config const& c, bool with_loss, device::Arena& arena) {
   take(c, with_loss, arena);
 }
 
-template <class T>
-std::size_t Workspace<T>::bytes(config::Config const& c, bool with_loss) {
+template <class P>
+std::size_t Workspace<P>::bytes(config::Config const& c, bool with_loss) {
   SizeCounter counter;
   Workspace().take(c, with_loss, counter);
   return counter.bytes;
 }
 
-template <class T>
+template <class P>
 template <class Source>
-void Stage<T>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots,
+void Stage<P>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots,
                           Source& source, std::vector<ActivationSlot>& slots) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   for (int k = 0; k < num_slots; ++k) {
     ActivationSlot slot;
-    for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<T>(s.tokens, s.hidden));
-    for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<T>(source, s));
-    slot.d = source.template take<T>(s.tokens, s.hidden);
+    for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<S>(s.tokens, s.hidden));
+    for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s));
+    slot.d = source.template take<S>(s.tokens, s.hidden);
     if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
     if (stages.is_last(stage)) {
       slot.targets = source.template take<int>(s.tokens);
-      slot.final_norm = take_norm<T>(source, s);
-      slot.logits = source.template take<T>(s.tokens, vocab);
-      slot.lse = source.template take<T>(s.tokens);
+      slot.final_norm = take_norm<P>(source, s);
+      slot.logits = source.template take<S>(s.tokens, vocab);
+      slot.lse = source.template take<typename P::Accumulate>(s.tokens);
     }
     slots.push_back(std::move(slot));
   }
 }
 
-template <class T>
-std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
+template <class P>
+std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
   SizeCounter counter;
   std::vector<ActivationSlot> slots;
   take_slots(c, stages, stage, 1, counter, slots);  // all slots are alike, and every piece is padded
@@ -106,17 +106,22 @@ std::size_t Stage<T>::bytes(config::Config const& c, layout::StageMap const& sta
   return count > 0 && counter.bytes > SizeCounter::most / count ? SizeCounter::most : counter.bytes * count;
 }
 
-template <class T>
-Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int stage, Parameters<T>& params,
-                parallel::TensorParallel& tp, device::Arena& arena, Workspace<T>& workspace, int num_slots)
-    : stage_(stage), first_(stages.is_first(stage)), last_(stages.is_last(stage)), tp_(&tp), shared_(&workspace) {
+template <class P>
+Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage, layout::StageParams const& params,
+                parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace, int num_slots)
+    : stage_(stage),
+      first_(stages.is_first(stage)),
+      last_(stages.is_last(stage)),
+      tp_(&tp),
+      shared_(&workspace),
+      final_norm_(c) {
   take_slots(c, stages, stage, num_slots, arena, slots_);
 
   auto const range = stages.layers(stage);
-  auto const& items = params.layout().items();
+  auto const& items = params.items();
   num_params_ = items.size();
   for (auto l = range.begin; l < range.end; ++l) {
-    blocks_.emplace_back(c, params, tp, static_cast<int>(l));
+    blocks_.emplace_back(c, tp, static_cast<int>(l));
     auto const prefix = fmt::format("layers.{}.", l);
     auto const it =
         std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name.starts_with(prefix); });
@@ -128,121 +133,117 @@ Stage<T>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
 
   auto const shard = layout::padded_shard(c.model.vocab_size, tp.size(), tp.rank());
   vocab_ = {shard.begin, shard.size(), std::clamp<std::int64_t>(c.model.vocab_size - shard.begin, 0, shard.size())};
-  if (first_) {
-    embedding_ = params.matrix("embed.token.weight");
-    if (c.model.position == config::Position::learned) positions_ = params.matrix("embed.position.weight");
-    embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
-  }
-  if (last_) {
-    final_norm_ = NormLayer<T>(c, params, "final_norm");
-    head_ = params.matrix(c.model.tied_embeddings ? "embed.token.weight" : "head.weight");
-  }
+  if (first_) embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
 }
 
-template <class T>
-void Stage<T>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets) {
+template <class P>
+void Stage<P>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets) {
   auto& s = slots_[at(slot)];
   s.rows = rows;
   if (first_) copy_tokens(tokens, s.tokens);
   if (last_) copy_tokens(targets, s.targets);
 }
 
-template <class T>
-void Stage<T>::embed(ActivationSlot& s, bool training) {
-  parallel::vocab_embedding_forward<T>(*tp_, vocab_, s.tokens, embedding_.value, s.x.front());
-  if (positions_.value.extent(0) > 0) kernels::position_forward<T>(tp_->exec, s.rows, positions_.value, 0, s.x.front());
-  if (training && embed_dropout_.active()) kernels::dropout_in_place<T>(tp_->exec, s.rows, embed_dropout_, s.x.front());
+template <class P>
+void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
+  parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, s.x.front());
+  if (w.positions.value.extent(0) > 0)
+    kernels::position_forward<S>(tp_->exec, s.rows, w.positions.value, 0, s.x.front());
+  if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, s.rows, embed_dropout_, s.x.front());
 }
 
-template <class T>
-double Stage<T>::forward(int slot, bool training) {
+template <class P>
+double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   auto& s = slots_[at(slot)];
-  if (first_) embed(s, training);
+  if (first_) embed(w, s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(s.rows, training, s.x[l], s.blocks[l], shared_->block, s.x[l + 1]);
+    blocks_[l].forward(w.layers[l], s.rows, training, s.x[l], s.blocks[l], shared_->block, s.x[l + 1]);
   }
   if (!last_) return 0.0;
-  final_norm_.forward(tp_->exec, s.x.back(), s.final_norm);
-  parallel::column_linear_forward<T>(*tp_, s.final_norm.y, head_.value, View1<T const>(), s.logits);
-  return parallel::vocab_loss_forward<T>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_->row_max, shared_->sums});
+  final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
+  parallel::column_linear_forward<S>(*tp_, s.final_norm.y, w.head.value, View1<S const>(), s.logits);
+  return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_->row_max, shared_->sums});
 }
 
-template <class T>
-void Stage<T>::backward(int slot, double loss_scale, Ready const& ready) {
+template <class P>
+void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready) {
   auto& s = slots_[at(slot)];
   if (last_) {
-    head_backward(s, loss_scale, true);
+    head_backward(w, s, loss_scale, true);
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward(s.rows, s.x[l], s.blocks[l], shared_->block, s.d);
+    blocks_[l].backward(w.layers[l], s.rows, s.x[l], s.blocks[l], shared_->block, s.d);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
-  if (first_) embed_backward(s, s.d);
+  if (first_) embed_backward(w, s, s.d);
   if (ready) ready(0, layer_begin_.front());
 }
 
-template <class T>
-void Stage<T>::backward_input(int slot, double loss_scale) {
+template <class P>
+void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_scale) {
   auto& s = slots_[at(slot)];
-  if (last_) head_backward(s, loss_scale, false);
+  if (last_) head_backward(w, s, loss_scale, false);
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_input(s.rows, s.x[l], s.x[l + 1], s.blocks[l], shared_->block, s.d);
+    blocks_[l].backward_input(w.layers[l], s.rows, s.x[l], s.x[l + 1], s.blocks[l], shared_->block, s.d);
   }
 }
 
-template <class T>
-void Stage<T>::backward_weight(int slot, Ready const& ready) {
+template <class P>
+void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& ready) {
   auto& s = slots_[at(slot)];
   if (last_) {
-    head_backward_weight(s);
+    head_backward_weight(w, s);
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_weight(s.x[l + 1], s.blocks[l]);
+    blocks_[l].backward_weight(w.layers[l], s.x[l + 1], s.blocks[l]);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
-  if (first_) embed_backward(s, s.d);
+  if (first_) embed_backward(w, s, s.d);
   if (ready) ready(0, layer_begin_.front());
 }
 
-template <class T>
-void Stage<T>::head_backward(ActivationSlot& s, double loss_scale, bool weights) {
+template <class P>
+void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
-  parallel::vocab_loss_backward<T>(*tp_, vocab_, s.targets, s.lse, static_cast<T>(loss_scale), s.logits);
-  auto sum = parallel::column_linear_backward_input<T>(*tp_, s.logits, head_.value, shared_->dfinal);
-  if (weights) head_backward_weight(s);
+  parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
+                                   s.logits);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, shared_->dfinal);
+  if (weights) head_backward_weight(w, s);
   sum.wait();
-  final_norm_.backward(exec, shared_->dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, s.d);
+  final_norm_.backward(exec, w.final_norm, shared_->dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, s.d);
 }
 
-template <class T>
-void Stage<T>::head_backward_weight(ActivationSlot& s) {
-  parallel::linear_backward_weight<T>(tp_->exec, s.logits, s.final_norm.y, head_.grad, View1<T>());
+template <class P>
+void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s) {
+  parallel::linear_backward_weight<S>(tp_->exec, s.logits, s.final_norm.y, w.head.grad, View1<typename P::Gradient>());
 }
 
-template <class T>
-void Stage<T>::embed_backward(ActivationSlot& s, View2<T> d) {
+template <class P>
+void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
   auto& exec = tp_->exec;
-  if (embed_dropout_.active()) kernels::dropout_in_place<T>(exec, s.rows, embed_dropout_, d);
-  if (positions_.grad.extent(0) > 0) kernels::position_backward<T>(exec, s.rows, d, 0, positions_.grad);
-  kernels::embedding_backward<T>(exec, s.tokens, d, vocab_.begin, embedding_.grad);
+  if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, s.rows, embed_dropout_, d);
+  if (w.positions.grad.extent(0) > 0) kernels::position_backward<S>(exec, s.rows, d, 0, w.positions.grad);
+  kernels::embedding_backward<S>(exec, s.tokens, d, vocab_.begin, w.embedding.grad);
 }
 
-template <class T>
-std::vector<double> Stage<T>::logits(int slot, std::int64_t row) const {
+template <class P>
+std::vector<double> Stage<P>::logits(int slot, std::int64_t row) const {
   auto const& s = slots_[at(slot)];
   P3D_REQUIRE(last_, "only the last stage has logits");
-  auto const line = View1<T>(s.logits.data() + row * s.logits.stride(0), vocab_.valid_rows);
+  auto const line = View1<S>(s.logits.data() + row * s.logits.stride(0), vocab_.valid_rows);
   auto const host = device::host_copy(line);
   std::vector<double> out(static_cast<std::size_t>(vocab_.valid_rows));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(host(i));
   return out;
 }
 
-template struct Workspace<float>;
-template struct Workspace<double>;
-template class Stage<float>;
-template class Stage<double>;
+#define P3D_INSTANTIATE(P)      \
+  template struct Workspace<P>; \
+  template class Stage<P>;
+P3D_INSTANTIATE(device::Fp32)
+P3D_INSTANTIATE(device::Fp64)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

@@ -8,19 +8,19 @@
 
 namespace p3d::optim {
 
-template <class T>
-Optimizer<T>::Optimizer(config::Optimizer const& options, layout::StageParams const& params)
+template <class P>
+Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params)
     : options_(options), params_(&params) {
   if (options_.type == config::OptimizerType::adamw) {
     auto const n = params.flat_size();
-    m_ = device::large_array<T>("p3d::optim::first_moment", n);
-    v_ = device::large_array<T>("p3d::optim::second_moment", n);
+    m_ = device::large_array<Moment>("p3d::optim::first_moment", n);
+    v_ = device::large_array<Moment>("p3d::optim::second_moment", n);
   }
 }
 
-template <class T>
-void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<T> values,
-                         View1<T> grads, bool keep_gradients) {
+template <class P>
+void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
+                         View1<Gradient> grads, bool keep_gradients) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -39,14 +39,14 @@ void Optimizer<T>::apply(ExecSpace const& exec, std::int64_t step, double lr, do
     auto const range =
         Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[j - 1].offset + items[j - 1].size());
     a.decay = decays ? options_.weight_decay : 0.0;
-    View1<T> const p = Kokkos::subview(values, range);
-    View1<T> const g = Kokkos::subview(grads, range);
+    View1<Master> const p = Kokkos::subview(master, range);
+    View1<Gradient> const g = Kokkos::subview(grads, range);
     if (options_.type == config::OptimizerType::adamw) {
-      View1<T> const m = Kokkos::subview(m_, range);
-      View1<T> const v = Kokkos::subview(v_, range);
-      kernels::adamw<T>(exec, a, p, g, m, v);
+      View1<Moment> const m = Kokkos::subview(m_, range);
+      View1<Moment> const v = Kokkos::subview(v_, range);
+      kernels::adamw<Master>(exec, a, p, g, m, v);
     } else {
-      kernels::sgd<T>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g);
+      kernels::sgd<Master>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g);
     }
     i = j;
   }
@@ -56,7 +56,7 @@ double clip_factor(double global_norm, double clip) {
   return clip > 0.0 && global_norm > clip ? clip / global_norm : 1.0;
 }
 
-template class Optimizer<float>;
-template class Optimizer<double>;
+template class Optimizer<device::Fp32>;
+template class Optimizer<device::Fp64>;
 
 }  // namespace p3d::optim

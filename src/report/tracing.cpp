@@ -102,16 +102,16 @@ std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
 
 }  // namespace
 
-template <class T>
-struct Tracing<T>::State {
-  engine::Trainer<T>& trainer;
+template <class P>
+struct Tracing<P>::State {
+  engine::Trainer<P>& trainer;
   engine::Recorder recorder;
   ClockOffset first;
   std::int64_t warm_up;
 };
 
-template <class T>
-Tracing<T>::Tracing(engine::Trainer<T>& trainer) {
+template <class P>
+Tracing<P>::Tracing(engine::Trainer<P>& trainer) {
   if (!trainer.config().run.trace) return;
   state_ = std::make_unique<State>(
       State{trainer, engine::Recorder(steps_to_keep(trainer.plan())), {}, trainer.steps_done() + 1});
@@ -119,13 +119,13 @@ Tracing<T>::Tracing(engine::Trainer<T>& trainer) {
   trainer.record_into(&state_->recorder);
 }
 
-template <class T>
-Tracing<T>::~Tracing() {
+template <class P>
+Tracing<P>::~Tracing() {
   if (state_) state_->trainer.record_into(nullptr);
 }
 
-template <class T>
-std::string Tracing<T>::finish() {
+template <class P>
+std::string Tracing<P>::finish() {
   if (!state_ || state_->recorder.steps().empty()) return {};
   auto& trainer = state_->trainer;
   trainer.record_into(nullptr);
@@ -168,7 +168,7 @@ std::string Tracing<T>::finish() {
                      path("costs.csv"));
 }
 
-template class Tracing<float>;
-template class Tracing<double>;
+template class Tracing<device::Fp32>;
+template class Tracing<device::Fp64>;
 
 }  // namespace p3d::report

@@ -66,8 +66,8 @@ std::string list(std::vector<std::string> const& lines) {
 
 }  // namespace
 
-template <class T>
-io::CheckpointHeader restore(engine::Trainer<T>& trainer, std::string const& path, Load load) {
+template <class P>
+io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, Load load) {
   auto const& c = trainer.config();
   auto& world = trainer.mesh().world();
   bool const all = load == Load::all;
@@ -84,8 +84,8 @@ io::CheckpointHeader restore(engine::Trainer<T>& trainer, std::string const& pat
         base::ExitCode::bad_input);
   }
   base::Stopwatch watch;
-  io::load_parts(world, file, sizeof(T) == 8 ? io::Element::float64 : io::Element::float32,
-                 trainer.checkpoint_parts(all && has_moments(c)), c.checkpoint.buffer_mb << 20);
+  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all && has_moments(c)),
+                 c.checkpoint.buffer_mb << 20);
   if (all) trainer.set_steps_done(file.header.step);
   std::int64_t elements = 0;
   for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
@@ -104,8 +104,8 @@ namespace {
 
 /// The newest file of the run that is whole; the damaged ones are named. `accept` throws at one that is another run's.
 /// Nothing when there are no files. Collective.
-template <class T, class Accept>
-std::optional<Start> newest(engine::Trainer<T>& trainer, std::vector<io::CheckpointFile> const& files,
+template <class P, class Accept>
+std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> const& files,
                             Accept&& accept) {
   for (auto const& f : files) {
     if (!f.valid) {
@@ -133,8 +133,8 @@ std::optional<Start> newest(engine::Trainer<T>& trainer, std::vector<io::Checkpo
 
 /// A run that begins with a file, or with its weights: from its own newest checkpoint if it has written one, which says
 /// where it comes from. Collective.
-template <class T>
-Start begin_with_file(engine::Trainer<T>& trainer, std::vector<io::CheckpointFile> files) {
+template <class P>
+Start begin_with_file(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> files) {
   auto const& options = trainer.config().checkpoint;
   auto& world = trainer.mesh().world();
   bool const all = options.load == Load::all;
@@ -163,8 +163,8 @@ Start begin_with_file(engine::Trainer<T>& trainer, std::vector<io::CheckpointFil
 
 }  // namespace
 
-template <class T>
-Start resume(engine::Trainer<T>& trainer) {
+template <class P>
+Start resume(engine::Trainer<P>& trainer) {
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
@@ -179,9 +179,9 @@ Start resume(engine::Trainer<T>& trainer) {
   return base::as_bad_input([&] { return begin_with_file(trainer, std::move(files)); });
 }
 
-template io::CheckpointHeader restore(engine::Trainer<float>&, std::string const&, Load);
-template io::CheckpointHeader restore(engine::Trainer<double>&, std::string const&, Load);
-template Start resume(engine::Trainer<float>&);
-template Start resume(engine::Trainer<double>&);
+template io::CheckpointHeader restore(engine::Trainer<device::Fp32>&, std::string const&, Load);
+template io::CheckpointHeader restore(engine::Trainer<device::Fp64>&, std::string const&, Load);
+template Start resume(engine::Trainer<device::Fp32>&);
+template Start resume(engine::Trainer<device::Fp64>&);
 
 }  // namespace p3d::run

@@ -41,8 +41,8 @@ constexpr double assumed_bytes_per_second = 100e6;
 
 }  // namespace
 
-template <class T>
-Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, Start start, base::Stopwatch clock,
+template <class P>
+Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, base::Stopwatch clock,
                                 std::function<void()> before_commit)
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
@@ -60,11 +60,10 @@ Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, Start start, base::
   if (!options_.on()) return;
   bool const moments = has_moments(c);
   auto& world = trainer.mesh().world();
-  comm::agree(world, "take the memory for checkpoints", [&] {
-    writer_.reserve(trainer.checkpoint_parts(moments), sizeof(T) == 8 ? io::Element::float64 : io::Element::float32);
-  });
-  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(T) * (moments ? 3 : 1) /
-                    assumed_bytes_per_second;
+  comm::agree(world, "take the memory for checkpoints",
+              [&] { writer_.reserve(trainer.checkpoint_parts(moments), io::element_of<typename P::Master>()); });
+  write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(typename P::Master) *
+                    (moments ? 3 : 1) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
     io::make_folder(options_.dir);
     for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
@@ -72,8 +71,8 @@ Checkpointing<T>::Checkpointing(engine::Trainer<T>& trainer, Start start, base::
   });
 }
 
-template <class T>
-std::string Checkpointing<T>::describe() const {
+template <class P>
+std::string Checkpointing<P>::describe() const {
   if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
   auto const when =
       options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
@@ -85,8 +84,8 @@ std::string Checkpointing<T>::describe() const {
                      options_.keep > 0 ? fmt::format("; the newest {} are kept", options_.keep) : "");
 }
 
-template <class T>
-double Checkpointing<T>::vote() {
+template <class P>
+double Checkpointing<P>::vote() {
   double const now = clock_.seconds();
   longest_step_ = std::max(longest_step_, now - step_begin_);
   step_begin_ = now;
@@ -101,20 +100,20 @@ double Checkpointing<T>::vote() {
   return vote;
 }
 
-template <class T>
-void Checkpointing<T>::before_first_step() {
+template <class P>
+void Checkpointing<P>::before_first_step() {
   if (!options_.on() || !options_.at_start || trainer_->steps_done() != 0 || start_.own_file) return;
   saved_step_ = -1;
   start_writing();
 }
 
-template <class T>
-bool Checkpointing<T>::time_is_up(engine::StepResult const& result) const {
+template <class P>
+bool Checkpointing<P>::time_is_up(engine::StepResult const& result) const {
   return result.votes >= vote_deadline;
 }
 
-template <class T>
-void Checkpointing<T>::after_step(engine::StepResult const& result) {
+template <class P>
+void Checkpointing<P>::after_step(engine::StepResult const& result) {
   if (writer_.busy()) {
     if (auto const done = writer_.poll()) report(*done);
   }
@@ -124,8 +123,8 @@ void Checkpointing<T>::after_step(engine::StepResult const& result) {
     start_writing();
 }
 
-template <class T>
-void Checkpointing<T>::start_writing() {
+template <class P>
+void Checkpointing<P>::start_writing() {
   finish();  // one at a time: the disk is slower than checkpoint.every
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
@@ -137,13 +136,13 @@ void Checkpointing<T>::start_writing() {
   if (!options_.async) finish();
 }
 
-template <class T>
-void Checkpointing<T>::finish() {
+template <class P>
+void Checkpointing<P>::finish() {
   if (writer_.busy()) report(writer_.finish());
 }
 
-template <class T>
-bool Checkpointing<T>::saved_file_is_there() {
+template <class P>
+bool Checkpointing<P>::saved_file_is_there() {
   std::int64_t there = 1;
   if (trainer_->mesh().world().rank() == 0) {
     std::error_code unknown;
@@ -155,8 +154,8 @@ bool Checkpointing<T>::saved_file_is_there() {
   return there == 1;
 }
 
-template <class T>
-bool Checkpointing<T>::save_and_wait() {
+template <class P>
+bool Checkpointing<P>::save_and_wait() {
   if (!options_.on()) return true;
   finish();
   if (!failed_ && saved_step_ == trainer_->steps_done() && wrote_ && !saved_file_is_there()) saved_step_ = -1;
@@ -165,8 +164,8 @@ bool Checkpointing<T>::save_and_wait() {
   return !failed_;
 }
 
-template <class T>
-void Checkpointing<T>::report(io::WriteResult const& r) {
+template <class P>
+void Checkpointing<P>::report(io::WriteResult const& r) {
   if (r.error) {
     given_up_step_ = r.step;
     auto text = *r.error;
@@ -195,7 +194,7 @@ void Checkpointing<T>::report(io::WriteResult const& r) {
   }
 }
 
-template class Checkpointing<float>;
-template class Checkpointing<double>;
+template class Checkpointing<device::Fp32>;
+template class Checkpointing<device::Fp64>;
 
 }  // namespace p3d::run

@@ -13,6 +13,7 @@
 #include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/memory_limits.hpp>
+#include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/ceiling.hpp>
@@ -87,7 +88,7 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
   return complete == 1;
 }
 
-template <class T>
+template <class P>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
   SignalGuard signals(root);
@@ -98,9 +99,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
     engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c, world), world);
   }
-  double const ceiling =
-      c.run.ceiling ? report::quick_ceiling<T>(c, world) : 0.0;  // before the trainer takes its memory
-  engine::Trainer<T> trainer(c, std::move(plan), world);
+  double const ceiling = c.run.ceiling ? report::quick_ceiling<typename P::Storage>(c, world)
+                                       : 0.0;  // before the trainer takes its memory
+  engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer);
   std::int64_t const first_step = origin.step;
   std::optional<RunFiles> files;
@@ -111,7 +112,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                              base::counted(trainer.sampler().num_train_windows(), "training window"),
                              base::counted(c.model.seq_len, "token"), trainer.sampler().num_eval_windows()));
 
-  Checkpointing<T> checkpoints(trainer, origin, start, [&files] { files->flush(); });
+  Checkpointing<P> checkpoints(trainer, origin, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
   signals.steps_begin();
   if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
@@ -120,7 +121,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   checkpoints.before_first_step();
   trainer.stop_when([] { return stop_signal() != 0; });
-  report::Tracing<T> tracing(trainer);
+  report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
   double const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
@@ -212,7 +213,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
       !line.empty())
     base::log_root(line);
-  return c.run.precision == config::Precision::fp64 ? train<double>(c, world, start) : train<float>(c, world, start);
+  return engine::with_policy(c.run.precision, [&](auto policy) { return train<decltype(policy)>(c, world, start); });
 }
 
 }  // namespace p3d::run

@@ -15,6 +15,7 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <fmt/format.h>
@@ -58,17 +59,17 @@ std::optional<p3d::config::Config> make_config(Options const& o, Model const& m,
   return result.config;
 }
 
-template <class T>
-std::vector<double> train(p3d::config::Config const& config, p3d::comm::Communicator const& comm) {
-  p3d::engine::Trainer<T> trainer(config, comm);
+template <class P>
+std::vector<double> train(P, p3d::config::Config const& config, p3d::comm::Communicator const& comm) {
+  p3d::engine::Trainer<P> trainer(config, comm);
   std::vector<double> losses;
   for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
   P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
   return losses;
 }
 
-std::vector<double> train(Options const& o, p3d::config::Config const& c, p3d::comm::Communicator const& comm) {
-  return o.precision == "fp64" ? train<double>(c, comm) : train<float>(c, comm);
+std::vector<double> train(p3d::config::Config const& c, p3d::comm::Communicator const& comm) {
+  return p3d::engine::with_policy(c.run.precision, [&](auto policy) { return train(policy, c, comm); });
 }
 
 int run(Options const& o) {
@@ -85,7 +86,7 @@ int run(Options const& o) {
     if (world.rank() == 0) {
       auto const config = make_config(o, model, {}, 1, seed);
       P3D_REQUIRE(config.has_value(), "the reference input is valid");
-      reference = train(o, *config, p3d::comm::Communicator::self());
+      reference = train(*config, p3d::comm::Communicator::self());
       P3D_REQUIRE(reference.front() > reference.back() + 0.5, "the reference learns, so that losses can differ");
     }
     world.broadcast(reference.data(), num_steps, p3d::comm::Type::float64, 0).wait();
@@ -97,7 +98,7 @@ int run(Options const& o) {
         ++refused;
         continue;
       }
-      auto const losses = train(o, *config, world);
+      auto const losses = train(*config, world);
       double deviation = 0.0;
       for (int s = 0; s < num_steps; ++s) {
         auto const i = static_cast<std::size_t>(s);

@@ -158,7 +158,7 @@ private:
       return p3d::engine::make_run_plan(good);
     }();
     if (microbatches < smallest) return refusal(name, config, smallest);
-    p3d::engine::Trainer<double> trainer(config, std::move(plan), world_);
+    p3d::engine::Trainer<p3d::device::Fp64> trainer(config, std::move(plan), world_);
     std::vector<double> losses;
     for (int s = 0; s < num_steps; ++s) losses.push_back(trainer.step().loss);
     auto const memory = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
@@ -195,8 +195,8 @@ private:
     if (!losses.empty()) return losses;
     losses.resize(num_steps);
     if (world_.rank() == 0) {
-      p3d::engine::Trainer<double> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4),
-                                           p3d::comm::Communicator::self());
+      p3d::engine::Trainer<p3d::device::Fp64> trainer(make_config(llama, {}, static_cast<int>(global), {}, 4),
+                                                      p3d::comm::Communicator::self());
       for (auto& loss : losses) loss = trainer.step().loss;
       P3D_REQUIRE(losses.front() > losses.back() + 0.01, "the reference learns, so that losses can differ");
     }

@@ -5,6 +5,7 @@
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/model/stage.hpp>
+#include <p3d/model/weights.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/schedule/valid_program.hpp>
@@ -28,11 +29,18 @@ struct Hooks {
   std::function<void(int stage, std::size_t first, std::size_t last)> gradients_ready;
   /// Finish the reduction of a stage's gradients.
   std::function<void(int stage)> reduce_gradients;
-  /// Update all parameters of this rank. Receives the sum of token losses seen on this rank.
-  std::function<void(double loss_sum)> optimizer_step;
+  /// Update the parameters of a stage of this rank (-1: of all). Receives the sum of token losses seen on this rank.
+  std::function<void(double loss_sum, int stage)> optimizer_step;
 };
 
-template <class T>
+/// A stage and who hands it its weights.
+template <class P>
+struct StagePort {
+  model::Stage<P>* stage = nullptr;
+  model::WeightProvider<P>* weights = nullptr;
+};
+
+template <class P>
 class Executor {
 public:
   /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send
@@ -41,7 +49,7 @@ public:
   static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
   /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
-  Executor(std::map<int, model::Stage<T>*> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
+  Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
            device::ExecSpace const& exec);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
@@ -87,14 +95,18 @@ private:
   void send(schedule::Action const& action, ProgramRun const& run);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
-  model::Stage<T>& stage(schedule::Action const& action) { return *stages_.at(action.stage); }
+  model::Stage<P>& stage(schedule::Action const& action) { return *stages_.at(action.stage).stage; }
+  model::StageWeights<P> const& weights(schedule::Action const& action) {
+    return stages_.at(action.stage).weights->weights(action.version);
+  }
+  void move_weights(schedule::Action const& action);
   /// Runs `work`, books its time less the time it waited for TP messages.
   template <class Work>
   void timed(Phase phase, Work&& work);
   /// Waits for a message of the slot of `action`.
   void timed_wait(comm::Request& request, schedule::Op message, schedule::Action const& action, ProgramRun const& run);
 
-  std::map<int, model::Stage<T>*> stages_;
+  std::map<int, StagePort<P>> stages_;
   comm::Communicator* pipeline_;
   comm::Communicator* tensor_;
   device::ExecSpace exec_;

@@ -35,6 +35,10 @@ struct RunPlan {
     return memory.at(static_cast<std::size_t>(pipeline_rank));
   }
 };
+/// Throws base::Error (bad_input) for a valid program that the trainer cannot run: one that moves weights where nobody
+/// does (`moves_weights`: a model::WeightProvider was given), or updates a stage before the rank has all its gradients.
+void require_supported(schedule::Program const& program, bool moves_weights);
+
 /// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
 RunPlan make_run_plan(config::Config const& config);
 /// The same with a given division into stages and a given program of one step, whose stages and placement must be those

@@ -8,6 +8,7 @@
 #include <p3d/data/sampler.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/model/weights.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/engine/run_plan.hpp>
@@ -44,14 +45,22 @@ struct SampleOptions {
 /// Throws base::Error (bad_input) unless every token of such a vocabulary is a byte, and the prompt's bytes are tokens.
 void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt);
 
-template <class T>
+/// Makes the provider of a stage's weights, which lie in `params`; `whole`: the same as a stage reads them.
+template <class P>
+using ProviderFactory = std::function<std::unique_ptr<model::WeightProvider<P>>(int stage, model::Parameters<P>& params,
+                                                                                model::StageWeights<P> whole)>;
+
+/// P: a policy of device/precision.hpp.
+template <class P>
 class Trainer {
 public:
   /// Collective over `parent`, whose size is the product of the axes. `config` is checked (config::parse_*); the plan
   /// and the data come from it. Throws base::Error, on every rank, when ranks do not hold the same input or data.
   Trainer(config::Config const& config, comm::Communicator const& parent);
-  /// With a plan of another origin, for example a program made by hand: see make_run_plan.
-  Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent);
+  /// With a plan of another origin, for example a program made by hand: see make_run_plan. `provider`: who hands the
+  /// stages their weights; empty: model::ResidentWeights, for which the program must leave the weights where they are.
+  Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
+          ProviderFactory<P> const& provider = {});
   ~Trainer();
   Trainer(Trainer const&) = delete;
   Trainer& operator=(Trainer const&) = delete;

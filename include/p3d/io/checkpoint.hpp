@@ -38,6 +38,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace p3d::io {
@@ -45,6 +46,12 @@ namespace p3d::io {
 enum class Element { float32, float64 };
 std::size_t size_of(Element element);
 char const* name(Element element);
+/// Of arrays of float or double in memory.
+template <class T>
+constexpr Element element_of() {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
+  return std::is_same_v<T, double> ? Element::float64 : Element::float32;
+}
 
 /// What a checkpoint says about the run.
 struct CheckpointHeader {

@@ -3,6 +3,7 @@
 // The optimizer of one stage on one rank: moments in flat buffers beside the parameters.
 
 #include <p3d/config/config.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/layout/params.hpp>
 
@@ -13,27 +14,32 @@ namespace p3d::optim {
 using device::ExecSpace;
 using device::View1;
 
-template <class T>
+/// P: a policy of device/precision.hpp.
+template <class P>
 class Optimizer {
 public:
+  using Master = typename P::Master;
+  using Moment = typename P::Moment;
+  using Gradient = typename P::Gradient;
+
   /// `params` must outlive the optimizer. AdamW allocates two moments per element, SGD none.
   Optimizer(config::Optimizer const& options, layout::StageParams const& params);
 
-  /// One update of all values. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale`
+  /// One update of all master weights. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale`
   /// (clipping) on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the parameters
   /// whose table row says so.
-  void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<T> values, View1<T> grads,
-             bool keep_gradients = false);
+  void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
+             View1<Gradient> grads, bool keep_gradients = false);
 
   /// First and second moments, empty for SGD.
-  View1<T> first_moment() const { return m_; }
-  View1<T> second_moment() const { return v_; }
+  View1<Moment> first_moment() const { return m_; }
+  View1<Moment> second_moment() const { return v_; }
 
 private:
   config::Optimizer options_;
   layout::StageParams const* params_;
-  device::Owned1<T> m_;
-  device::Owned1<T> v_;
+  device::Owned1<Moment> m_;
+  device::Owned1<Moment> v_;
 };
 
 /// Factor on the gradients that brings their global norm down to `clip` (1 when it is below, or clip is 0).

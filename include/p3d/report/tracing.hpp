@@ -11,11 +11,11 @@ namespace p3d::report {
 
 /// Records from its construction on; does nothing at all when run.trace is off. On a device every action then ends with
 /// a fence, so that its time is its own.
-template <class T>
+template <class P>
 class Tracing {
 public:
   /// Collective (the clocks of the ranks are compared).
-  explicit Tracing(engine::Trainer<T>& trainer);
+  explicit Tracing(engine::Trainer<P>& trainer);
   ~Tracing();
   Tracing(Tracing const&) = delete;
   Tracing& operator=(Tracing const&) = delete;

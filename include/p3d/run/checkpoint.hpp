@@ -33,8 +33,8 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
 /// Reads a file, all or its weights, into the trainer; returns what it says of the run. Throws base::Error on every
 /// rank: with ExitCode::bad_input and all differences when it does not fit, with run_failed when it is damaged (the
 /// trainer's numbers are then not to be used). Collective.
-template <class T>
-io::CheckpointHeader restore(engine::Trainer<T>& trainer, std::string const& path, config::Load load);
+template <class P>
+io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, config::Load load);
 
 /// Where a run starts.
 struct Start {
@@ -47,15 +47,15 @@ struct Start {
 /// A run that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: that
 /// says by its origin that it comes from there. Refuses to start behind any other valid checkpoint of the same name and
 /// folder. Collective.
-template <class T>
-Start resume(engine::Trainer<T>& trainer);
+template <class P>
+Start resume(engine::Trainer<P>& trainer);
 
 /// Writes the checkpoints of a run.
-template <class T>
+template <class P>
 class Checkpointing {
 public:
   /// `clock`: wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options. Collective.
-  Checkpointing(engine::Trainer<T>& trainer, Start start, base::Stopwatch clock, std::function<void()> before_commit);
+  Checkpointing(engine::Trainer<P>& trainer, Start start, base::Stopwatch clock, std::function<void()> before_commit);
   /// With checkpoint.at_start: begins to write the state before the first step. Collective.
   void before_first_step();
   /// Ends what is being written, so that no .part file stays. Collective.
@@ -79,7 +79,7 @@ private:
   bool saved_file_is_there();
   void report(io::WriteResult const& result);
 
-  engine::Trainer<T>* trainer_;
+  engine::Trainer<P>* trainer_;
   config::Checkpoint options_;
   std::string run_name_;
   io::CheckpointWriter writer_;

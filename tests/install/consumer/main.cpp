@@ -20,7 +20,7 @@ int train(char const* input) {
     std::fprintf(stderr, "%s", p3d::config::format(parsed.faults).c_str());
     return 2;
   }
-  p3d::engine::Trainer<double> trainer(*parsed.config, world);
+  p3d::engine::Trainer<p3d::device::Fp64> trainer(*parsed.config, world);
   for (int step = 0; step < 3; ++step) {
     auto const result = trainer.step();
     if (world.rank() == 0)

@@ -61,12 +61,12 @@ TEST(Evaluation, RunsUnderEverySchedule) {
         if (!every && turn % 3 != size) continue;
         SCOPED_TRACE(fmt::format("{}, pp {}, m {}, hidden {}, {} tokens", g->name, pp, m, sizes[size].hidden,
                                  sizes[size].seq_len));
-        engine::Trainer<double> trainer(make_config(*g, pp, m, sizes[size]), world);
+        engine::Trainer<device::Fp64> trainer(make_config(*g, pp, m, sizes[size]), world);
         double const loss = trainer.evaluate(2);
         auto alone = make_config(*g, pp, m, sizes[size]);
         alone.parallel.pp = 1;
         alone.pipeline.schedule = "1f1b";
-        double const expected = engine::Trainer<double>(alone, self).evaluate(2);
+        double const expected = engine::Trainer<device::Fp64>(alone, self).evaluate(2);
         ASSERT_NEAR(loss, expected, 1e-9 * expected);
         if (m == *counts.begin()) {
           ASSERT_EQ(trainer.sample("The", 1, 0.0).size(), 1u);
@@ -81,7 +81,7 @@ TEST(Evaluation, LoopedBfsOnFourRanks) {
   auto world = comm::Communicator::world();
   if (world.size() != 4) GTEST_SKIP() << "for 4 ranks";
   for (int m : {8, 12}) {
-    engine::Trainer<double> trainer(make_config(*schedule::find_generator("looped_bfs"), 4, m, {48, 40}), world);
+    engine::Trainer<device::Fp64> trainer(make_config(*schedule::find_generator("looped_bfs"), 4, m, {48, 40}), world);
     double const before = trainer.evaluate(1);
     trainer.step();
     EXPECT_NE(trainer.evaluate(1), before);

@@ -150,7 +150,7 @@ struct Outcome {
   std::string text;
 };
 
-Outcome train(engine::Trainer<double>& trainer) {
+Outcome train(engine::Trainer<device::Fp64>& trainer) {
   Outcome o;
   for (int s = 0; s < steps; ++s) {
     trainer.keep_gradients(s == 0);
@@ -172,7 +172,7 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
   bool const llama = GetParam();
   auto world = comm::Communicator::world();
   auto self = comm::Communicator::self();
-  engine::Trainer<double> alone(make_config(llama, {}), self);
+  engine::Trainer<device::Fp64> alone(make_config(llama, {}), self);
   auto const expected = train(alone);
   ASSERT_GT(expected.losses.front(), expected.losses.back() + 1e-3)
       << "the reference learns, so that losses can differ";
@@ -187,7 +187,7 @@ TEST_P(Programs, GiveTheLossesAndGradientsOfOneRank) {
       SCOPED_TRACE(fmt::format("dp{} tp{} pp{}: {}", mesh.dp, mesh.tp, mesh.pp, c.name));
       schedule::ValidProgram const program(schedule::complete(c.compute), engine::execution);
       layout::StageMap const stages(layout::even_layers(6, program->num_stages), program->stage_rank, mesh.pp);
-      engine::Trainer<double> trainer(config, engine::make_run_plan(config, stages, program), world);
+      engine::Trainer<device::Fp64> trainer(config, engine::make_run_plan(config, stages, program), world);
       auto const found = train(trainer);
       for (int s = 0; s < steps; ++s) {
         auto const i = static_cast<std::size_t>(s);

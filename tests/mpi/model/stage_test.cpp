@@ -50,11 +50,12 @@ public:
                 layout::StageParams(table_, stages_, c.stage, {1, world.size(), static_cast<int>(c.layers.size())},
                                     {0, world.rank(), c.stage}),
                 config.run.seed),
-        arena_(model::Stage<double>::bytes(config, stages_, c.stage, slots) +
-                   model::Workspace<double>::bytes(config, stages_.is_last(c.stage)),
+        arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, slots) +
+                   model::Workspace<device::Fp64>::bytes(config, stages_.is_last(c.stage)),
                "p3d::test::arena"),
         workspace_(config, stages_.is_last(c.stage), arena_),
-        stage(config, stages_, c.stage, params_, tp_, arena_, workspace_, slots) {
+        weights_(model::stage_weights(config, stages_, c.stage, params_)),
+        stage(config, stages_, c.stage, params_.layout(), tp_, arena_, workspace_, slots) {
     params_.zero_grads(tp_.exec);
   }
 
@@ -68,7 +69,7 @@ public:
     }
     stage.load(slot, {config_.batch.micro * microbatch, config_.batch.micro, config_.model.seq_len}, tokens, targets);
     if (!stage.is_first()) fill("x", microbatch, stage.input(slot));
-    double const loss = stage.forward(slot, true);
+    double const loss = stage.forward(weights_, slot, true);
     if (!stage.is_last()) fill("d", microbatch, stage.gradient(slot));
     return loss;
   }
@@ -94,12 +95,19 @@ private:
   layout::StageMap stages_;
   layout::ParamTable table_;
   parallel::TensorParallel tp_;
-  model::Parameters<double> params_;
+  model::Parameters<device::Fp64> params_;
   device::Arena arena_;
-  model::Workspace<double> workspace_;
+  model::Workspace<device::Fp64> workspace_;
+  model::StageWeights<device::Fp64> weights_;
 
 public:
-  model::Stage<double> stage;
+  void backward(int slot, double scale) { stage.backward(weights_, slot, scale, {}); }
+  void backward_input(int slot, double scale) { stage.backward_input(weights_, slot, scale); }
+  void backward_weight(int slot, model::Stage<device::Fp64>::Ready const& ready = {}) {
+    stage.backward_weight(weights_, slot, ready);
+  }
+
+  model::Stage<device::Fp64> stage;
 };
 
 void expect_equal(std::vector<double> const& a, std::vector<double> const& b, std::string const& what) {
@@ -129,20 +137,20 @@ TEST_P(SplitBackward, EqualsTheWholeForEveryKindOfStage) {
     for (int round = 0; round < 2; ++round) {
       for (int m = 0; m < 3; ++m) {
         double const loss = whole.forward(m, 3 * round + m);
-        whole.stage.backward(m, scale, {});
+        whole.backward(m, scale);
         if (m == 2) continue;
         EXPECT_EQ(loss, split.forward(m, 3 * round + m)) << c.name;
       }
       // I of two microbatches, a forward between, then the weight parts; the sums run in the same order.
-      split.stage.backward_input(0, scale);
-      split.stage.backward_input(1, scale);
+      split.backward_input(0, scale);
+      split.backward_input(1, scale);
       split.forward(2, 3 * round + 2);
-      split.stage.backward_weight(0, {});
-      split.stage.backward_input(2, scale);
-      split.stage.backward_weight(1, {});
+      split.backward_weight(0);
+      split.backward_input(2, scale);
+      split.backward_weight(1);
       std::vector<bool> ready(100, false);
       std::size_t marked = 0;
-      split.stage.backward_weight(2, [&](std::size_t first, std::size_t last) {
+      split.backward_weight(2, [&](std::size_t first, std::size_t last) {
         for (std::size_t i = first; i < last; ++i, ++marked) ready.at(i) = true;
       });
       EXPECT_EQ(marked, static_cast<std::size_t>(std::count(ready.begin(), ready.end(), true))) << c.name;

@@ -114,7 +114,7 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
                                "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
                               l.ranks);
   ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
-  p3d::engine::Trainer<float> trainer(*input.config, world);
+  p3d::engine::Trainer<p3d::device::Fp32> trainer(*input.config, world);
   trainer.step();  // the first step may make what is kept: scratch of threads, buffers of reductions
   {
     Counting const counting;

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// From run.precision to the policy of that name: the one place where the input chooses types.
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/device/precision.hpp>
+
+namespace p3d::engine {
+
+/// Calls work(policy) with an object of the policy; what it is for is its type.
+template <class Work>
+decltype(auto) with_policy(config::Precision precision, Work&& work) {
+  switch (precision) {
+    case config::Precision::fp64: return work(device::Fp64{});
+    case config::Precision::fp32: break;
+  }
+  return work(device::Fp32{});
+}
+
+}  // namespace p3d::engine

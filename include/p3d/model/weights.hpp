@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The weights that a stage is handed when it runs. A layer owns none: whoever holds them (resident, gathered for the
+// moment, reloaded, of an older version) gives them to each call.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/model/parameters.hpp>
+
+#include <vector>
+
+namespace p3d::model {
+
+/// Of a norm; `bias` may be empty.
+template <class P>
+struct NormWeights {
+  Vector<P> weight, bias;
+};
+
+/// Of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so are gate
+/// and up. Biases may be empty.
+template <class P>
+struct BlockWeights {
+  NormWeights<P> norm1, norm2;
+  Matrix<P> qkv, attn_out, up, down;
+  Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
+};
+
+/// Of one stage. Empty: what the stage does not have.
+template <class P>
+struct StageWeights {
+  Matrix<P> embedding, positions;  ///< [local vocabulary, hidden], [seq_len, hidden]; first stage
+  std::vector<BlockWeights<P>> layers;
+  NormWeights<P> final_norm;  ///< last stage, and the next one
+  Matrix<P> head;             ///< [local vocabulary, hidden]
+};
+
+/// The weights of a stage that lie in `params`.
+template <class P>
+StageWeights<P> stage_weights(config::Config const& config, layout::StageMap const& stages, int stage,
+                              Parameters<P> const& params);
+
+/// Hands a stage its weights. The executor calls it for the weight actions of the schedule (schedule/weights.hpp says
+/// what they mean and when they come; the program is proved); all but weights() are for providers that move weights.
+template <class P>
+class WeightProvider {
+public:
+  virtual ~WeightProvider() = default;
+  /// The weights of a version that is there, valid until the next call of another function.
+  virtual StageWeights<P> const& weights(int version) = 0;
+  virtual void gather(int version) = 0;
+  virtual void release(int version) = 0;
+  virtual void offload(int version) = 0;
+  virtual void reload(int version) = 0;
+};
+
+/// The weights lie where layers read them, all the time, in one version: an update overwrites them. A program for it
+/// moves no weights.
+template <class P>
+class ResidentWeights final : public WeightProvider<P> {
+public:
+  explicit ResidentWeights(StageWeights<P> weights) : weights_(std::move(weights)) {}
+  StageWeights<P> const& weights(int) override { return weights_; }
+  void gather(int version) override;
+  void release(int version) override;
+  void offload(int version) override;
+  void reload(int version) override;
+
+private:
+  StageWeights<P> weights_;
+};
+
+}  // namespace p3d::model

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/model/weights.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace p3d::model {
+
+namespace {
+
+template <class P>
+NormWeights<P> norm_weights(Parameters<P> const& params, std::string const& name) {
+  return {params.vector(name + ".weight"), params.vector(name + ".bias")};
+}
+
+template <class P>
+BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& params, std::int64_t layer) {
+  auto const at = [&](char const* rest) { return fmt::format("layers.{}.{}", layer, rest); };
+  auto const first_up = at(c.model.activation == config::Activation::swiglu ? "mlp.gate" : "mlp.up");
+  BlockWeights<P> w;
+  w.norm1 = norm_weights(params, at("norm1"));
+  w.norm2 = norm_weights(params, at("norm2"));
+  w.qkv = params.fused_matrix(at("attn.q.weight"), at("attn.v.weight"));
+  w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
+  w.attn_out = params.matrix(at("attn.out.weight"));
+  w.attn_out_bias = params.vector(at("attn.out.bias"));
+  w.up = params.fused_matrix(first_up + ".weight", at("mlp.up.weight"));
+  w.up_bias = params.fused_vector(first_up + ".bias", at("mlp.up.bias"));
+  w.down = params.matrix(at("mlp.down.weight"));
+  w.down_bias = params.vector(at("mlp.down.bias"));
+  return w;
+}
+
+[[noreturn]] void refuse_to_move(char const* what) {
+  throw base::Error({.expected = "a schedule that leaves resident weights where they are",
+                     .found = what,
+                     .where = "the weights of a stage",
+                     .fix = "leave out the weight actions, or give the trainer a provider that moves weights"});
+}
+
+}  // namespace
+
+template <class P>
+StageWeights<P> stage_weights(config::Config const& c, layout::StageMap const& stages, int stage,
+                              Parameters<P> const& params) {
+  StageWeights<P> w;
+  auto const range = stages.layers(stage);
+  for (auto l = range.begin; l < range.end; ++l) w.layers.push_back(block_weights(c, params, l));
+  if (stages.is_first(stage)) {
+    w.embedding = params.matrix("embed.token.weight");
+    if (c.model.position == config::Position::learned) w.positions = params.matrix("embed.position.weight");
+  }
+  if (stages.is_last(stage)) {
+    w.final_norm = norm_weights(params, "final_norm");
+    w.head = params.matrix(c.model.tied_embeddings ? "embed.token.weight" : "head.weight");
+  }
+  return w;
+}
+
+template <class P>
+void ResidentWeights<P>::gather(int) {
+  refuse_to_move("GATHER");
+}
+template <class P>
+void ResidentWeights<P>::release(int) {
+  refuse_to_move("RELEASE");
+}
+template <class P>
+void ResidentWeights<P>::offload(int) {
+  refuse_to_move("OFFLOAD");
+}
+template <class P>
+void ResidentWeights<P>::reload(int) {
+  refuse_to_move("RELOAD");
+}
+
+#define P3D_INSTANTIATE(P)                                                                       \
+  template StageWeights<P> stage_weights<P>(config::Config const&, layout::StageMap const&, int, \
+                                            Parameters<P> const&);                               \
+  template class ResidentWeights<P>;
+P3D_INSTANTIATE(device::Fp32)
+P3D_INSTANTIATE(device::Fp64)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::model
