@@ -10,10 +10,11 @@ namespace p3d::kernels {
 namespace {
 
 /// One team: one tile of queries of one head, running over the tiles of keys up to the diagonal.
-template <class T>
+template <class S>
 struct Forward {
-  Problem<T> p;
-  StridedMatrix<T> out;
+  using T = Acc<S>;
+  Problem<S> p;
+  StridedMatrix<S> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
@@ -25,13 +26,14 @@ struct Forward {
     int const dim = static_cast<int>(p.shape.head_dim), queries = p.count(query0);
     T const scale = static_cast<T>(p.shape.scale);
     auto const q = p.block(p.qkv, sample, query0, head);
-    auto const y = p.block(out, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), keep = scratch.take_tile();
     T* const top = scratch.take(tile);  // running maximum and sum of each row
     T* const sum = scratch.take(tile);
+    auto const place = p.block(out, sample, query0, head);
+    StridedMatrix<T> const y = p.sums_of(place, scratch);
     tile_rows(team, queries, [&](int i) {
       tile_once(team, [&] {
         top[i] = -infinity<T>;
@@ -42,11 +44,11 @@ struct Forward {
 
     for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
       int const keys = p.count(key0);
-      transpose<T>(team, keys, dim, p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head))), keys_t);
+      transpose(team, keys, dim, p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head))), keys_t);
       set_zero(team, queries, tile, score);
       if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
       tile_barrier(team);
-      product<T>(team, queries, tile, dim, q, {keys_t.data, tile}, score);
+      product(team, queries, tile, dim, q, keys_t, score);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
         T* const s = score.row(i);
@@ -71,14 +73,14 @@ struct Forward {
         });
       });
       tile_barrier(team);
-      product<T>(team, queries, dim, keys, {score.data, tile},
-                 p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head))), y);
+      product(team, queries, dim, keys, score, p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head))), y);
       tile_barrier(team);
     }
     tile_rows(team, queries, [&](int i) {
-      T* const yi = y.row(i);
+      T const* const yi = y.row(i);
+      S* const result = place.row(i);
       T const inverse = T(1) / sum[i];
-      tile_cols(team, dim, [=](int d) { yi[d] *= inverse; });
+      tile_cols(team, dim, [=](int d) { result[d] = static_cast<S>(yi[d] * inverse); });
       tile_once(team, [&] { lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]); });
     });
   }
@@ -90,12 +92,13 @@ struct Forward {
 // Scores are computed again from lse. Queries and keys get a kernel each, so no two teams add to one element.
 
 /// One team: one tile of queries of one head -> dq.
-template <class T>
+template <class S>
 struct BackwardQueries {
-  Problem<T> p;
-  StridedMatrix<T const> dout;
+  using T = Acc<S>;
+  Problem<S> p;
+  StridedMatrix<S const> dout;
   View1<T const> lse, delta;
-  StridedMatrix<T> dqkv;
+  StridedMatrix<S> dqkv;
   std::size_t bytes;
   int level = 0;
 
@@ -107,25 +110,26 @@ struct BackwardQueries {
     T const scale = static_cast<T>(p.shape.scale);
     auto const q = p.block(p.qkv, sample, query0, head);
     auto const dy = p.block(dout, sample, query0, head);
-    auto const dq = p.block(dqkv, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    auto const place = p.block(dqkv, sample, query0, head);
+    StridedMatrix<T> const dq = p.sums_of(place, scratch);
     set_zero(team, queries, dim, dq);
 
     for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
       int const keys = p.count(key0);
       auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
       auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
-      transpose<T>(team, keys, dim, k, keys_t);
-      transpose<T>(team, keys, dim, v, values_t);
+      transpose(team, keys, dim, k, keys_t);
+      transpose(team, keys, dim, v, values_t);
       set_zero(team, queries, tile, score);
       set_zero(team, queries, tile, dprob);
       if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
       tile_barrier(team);
-      product<T>(team, queries, tile, dim, q, {keys_t.data, tile}, score);
-      product<T>(team, queries, tile, dim, dy, {values_t.data, tile}, dprob);
+      product(team, queries, tile, dim, q, keys_t, score);
+      product(team, queries, tile, dim, dy, values_t, dprob);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
         T* const s = score.row(i);
@@ -141,20 +145,22 @@ struct BackwardQueries {
         tile_cols(team, tile - valid, [=](int j) { s[valid + j] = T(0); });
       });
       tile_barrier(team);
-      product<T>(team, queries, dim, keys, {score.data, tile}, k, dq);
+      product(team, queries, dim, keys, score, k, dq);
       tile_barrier(team);
     }
+    p.store(team, queries, dq, place);
   }
 };
 
 /// One team: one tile of keys of one kv head -> dk, dv, over the query heads that share it and the query tiles from the
 /// diagonal on. Score tiles are transposed: [key, query].
-template <class T>
+template <class S>
 struct BackwardKeys {
-  Problem<T> p;
-  StridedMatrix<T const> dout;
+  using T = Acc<S>;
+  Problem<S> p;
+  StridedMatrix<S const> dout;
   View1<T const> lse, delta;
-  StridedMatrix<T> dqkv;
+  StridedMatrix<S> dqkv;
   std::size_t bytes;
   int level = 0;
 
@@ -167,12 +173,13 @@ struct BackwardKeys {
     T const scale = static_cast<T>(p.shape.scale);
     auto const k = p.block(p.qkv, sample, key0, p.key_head(kv));
     auto const v = p.block(p.qkv, sample, key0, p.value_head(kv));
-    auto const dk = p.block(dqkv, sample, key0, p.key_head(kv));
-    auto const dv = p.block(dqkv, sample, key0, p.value_head(kv));
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    auto const key_place = p.block(dqkv, sample, key0, p.key_head(kv));
+    auto const value_place = p.block(dqkv, sample, key0, p.value_head(kv));
+    StridedMatrix<T> const dk = p.sums_of(key_place, scratch), dv = p.sums_of(value_place, scratch);
     set_zero(team, keys, dim, dk);
     set_zero(team, keys, dim, dv);
 
@@ -181,14 +188,14 @@ struct BackwardKeys {
         int const queries = p.count(query0);
         auto const q = p.block(p.qkv, sample, query0, head);
         auto const dy = p.block(dout, sample, query0, head);
-        transpose<T>(team, queries, dim, q, queries_t);
-        transpose<T>(team, queries, dim, dy, dout_t);
+        transpose(team, queries, dim, q, queries_t);
+        transpose(team, queries, dim, dy, dout_t);
         set_zero(team, keys, tile, score);
         set_zero(team, keys, tile, dprob);
         if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, true, keep);
         tile_barrier(team);
-        product<T>(team, keys, tile, dim, k, {queries_t.data, tile}, score);
-        product<T>(team, keys, tile, dim, v, {dout_t.data, tile}, dprob);
+        product(team, keys, tile, dim, k, queries_t, score);
+        product(team, keys, tile, dim, v, dout_t, dprob);
         tile_barrier(team);
         T const* const norm = &lse(p.lse_at(sample, head, query0));
         T const* const shift = &delta(p.lse_at(sample, head, query0));
@@ -216,82 +223,87 @@ struct BackwardKeys {
           }
         });
         tile_barrier(team);
-        product<T>(team, keys, dim, queries, {score.data, tile}, dy, dv);
-        product<T>(team, keys, dim, queries, {dprob.data, tile}, q, dk);
+        product(team, keys, dim, queries, score, dy, dv);
+        product(team, keys, dim, queries, dprob, q, dk);
         tile_barrier(team);
       }
+    p.store(team, keys, dk, key_place);
+    p.store(team, keys, dv, value_place);
   }
 };
 
 }  // namespace
 
-template <class T>
+template <class S>
 void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                 View2<T const> qkv, View2<T> out, View1<T> lse) {
-  Problem<T> const p(shape, dropout, qkv);
-  launch_tiles("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
-               Forward<T>{p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(1, 2, 2)});
+                                 View2<S const> qkv, View2<S> out, View1<Acc<S>> lse) {
+  Problem<S> const p(shape, dropout, qkv);
+  launch_tiles(
+      "p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
+      Forward<S>{
+          p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(p.narrow ? 2 : 1, 2, 2)});
 }
 
-template <class T>
+template <class S>
 void portable::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                  View2<T const> qkv, View2<T const> out, View1<T const> lse, View2<T const> dout,
-                                  View2<T> dqkv, View1<T> delta) {
-  Problem<T> const p(shape, dropout, qkv);
+                                  View2<S const> qkv, View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout,
+                                  View2<S> dqkv, View1<Acc<S>> delta) {
+  Problem<S> const p(shape, dropout, qkv);
   std::int64_t const heads = shape.heads, dim = shape.head_dim, seq = shape.rows.seq_len;
   for_rows(
       "p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
         std::int64_t const row = i / heads, head = i % heads;
-        T const* const y = &out(row, head * dim);
-        T const* const dy = &dout(row, head * dim);
-        T const sum = sum_of<T>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
+        S const* const y = &out(row, head * dim);
+        S const* const dy = &dout(row, head * dim);
+        auto const sum = sum_of<Acc<S>>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
         once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
       });
-  StridedMatrix<T const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
-  StridedMatrix<T> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
-  auto const bytes = p.scratch_bytes(2, 3, 0);
+  StridedMatrix<S const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
+  StridedMatrix<S> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
   launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
-               BackwardQueries<T>{p, dy, lse, delta, d, bytes});
+               BackwardQueries<S>{p, dy, lse, delta, d, p.scratch_bytes(p.narrow ? 3 : 2, 3, 0)});
   launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.rows.samples * shape.kv_heads * p.tiles,
-               BackwardKeys<T>{p, dy, lse, delta, d, bytes});
+               BackwardKeys<S>{p, dy, lse, delta, d, p.scratch_bytes(p.narrow ? 4 : 2, 3, 0)});
 }
 
 std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
 
-template <class T>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                       View2<T> out, View1<T> lse, View1<T>) {
+template <class S>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                       View2<S> out, View1<Acc<S>> lse, View1<Acc<S>>) {
   if constexpr (on_host)
-    blas::attention_forward<T>(exec, shape, dropout, qkv, out, lse);
+    blas::attention_forward<S>(exec, shape, dropout, qkv, out, lse);
   else
-    portable::attention_forward<T>(exec, shape, dropout, qkv, out, lse);
+    portable::attention_forward<S>(exec, shape, dropout, qkv, out, lse);
 }
 
-template <class T>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv,
-                        View1<T> workspace) {
+template <class S>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv,
+                        View1<Acc<S>> workspace) {
   P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape),
               "attention workspace too small");
   if constexpr (on_host)
-    blas::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv);
+    blas::attention_backward<S>(exec, shape, dropout, qkv, out, lse, dout, dqkv);
   else
-    portable::attention_backward<T>(exec, shape, dropout, qkv, out, lse, dout, dqkv, workspace);
+    portable::attention_backward<S>(exec, shape, dropout, qkv, out, lse, dout, dqkv, workspace);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                      \
-  template void portable::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&,         \
-                                               View2<T const>, View2<T>, View1<T>);                             \
-  template void portable::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&,        \
-                                                View2<T const>, View2<T const>, View1<T const>, View2<T const>, \
-                                                View2<T>, View1<T>);                                            \
-  template void attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,   \
-                                     View2<T>, View1<T>, View1<T>);                                             \
-  template void attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,  \
-                                      View2<T const>, View1<T const>, View2<T const>, View2<T>, View1<T>);
+#define P3D_INSTANTIATE(S)                                                                                           \
+  template void portable::attention_forward<S>(ExecSpace const&, AttentionShape const&, Dropout const&,              \
+                                               View2<S const>, View2<S>, View1<Acc<S>>);                             \
+  template void portable::attention_backward<S>(ExecSpace const&, AttentionShape const&, Dropout const&,             \
+                                                View2<S const>, View2<S const>, View1<Acc<S> const>, View2<S const>, \
+                                                View2<S>, View1<Acc<S>>);                                            \
+  template void attention_forward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>,        \
+                                     View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                        \
+  template void attention_backward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>,       \
+                                      View2<S const>, View1<Acc<S> const>, View2<S const>, View2<S>, View1<Acc<S>>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -3,6 +3,9 @@
 // between them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the
 // diagonal is cut into strips of queries that each end at their own last key, so at most half a strip of keys per query
 // is computed in vain.
+//
+// The BLAS takes float and double. Elements of 16 bits are widened into panels in the scratch memory of the thread, a
+// tile or a block of keys at a time: 1/25 of the work at a head dimension of 64.
 
 #include "attention_problem.hpp"
 
@@ -25,10 +28,37 @@ constexpr int edge = 256;
 /// Queries of a strip on the diagonal. (Where kernels run on a device, nothing here is used.)
 [[maybe_unused]] constexpr int strip_rows = 64;
 
-/// Scratch for `tiles` score tiles and `vectors` numbers per query of a tile, in bytes, as scratch_of wants it.
-template <class T>
-std::size_t scratch_bytes(int tiles, int vectors) {
-  return static_cast<std::size_t>(tiles * edge * edge + vectors * edge) * sizeof(T) + 64;
+/// Scratch for `tiles` score tiles, `vectors` numbers per query of a tile and, where elements are narrow, `panels` of a
+/// tile's rows and `more` numbers, in bytes, as scratch_of wants it.
+template <class S>
+std::size_t scratch_bytes(Problem<S> const& p, int tiles, int vectors, int panels, std::int64_t more = 0) {
+  std::int64_t const wide = p.narrow ? panels * edge * p.shape.head_dim + more : 0;
+  return static_cast<std::size_t>(tiles * edge * edge + vectors * edge + wide) * sizeof(Acc<S>) + 64;
+}
+
+/// Memory for a panel, if elements are narrow.
+template <class S>
+Acc<S>* take_panel(Problem<S> const& p, Scratch<Acc<S>>& scratch, std::int64_t rows = edge) {
+  return p.narrow ? scratch.take(rows * p.shape.head_dim) : nullptr;
+}
+/// m [rows, head_dim] as the BLAS takes it: where it lies, or widened into the panel.
+template <class S>
+StridedMatrix<Acc<S> const> widened(TileTeam const& team, [[maybe_unused]] int rows, [[maybe_unused]] std::int64_t dim,
+                                    StridedMatrix<S const> m, [[maybe_unused]] Acc<S>* panel) {
+  if constexpr (std::is_same_v<S, Acc<S>>) {
+    return m;
+  } else {
+    convert_tile(team, rows, static_cast<int>(dim), m, StridedMatrix<Acc<S>>{panel, dim});
+    return {panel, dim};
+  }
+}
+/// Where a result that belongs into m is added up: there, or in the panel.
+template <class S>
+StridedMatrix<Acc<S>> sums_of(std::int64_t dim, StridedMatrix<S> m, Acc<S>* panel) {
+  if constexpr (std::is_same_v<S, Acc<S>>)
+    return m;
+  else
+    return {panel, dim};
 }
 
 /// Calls body(first query, queries, first key, keys) for the strips of one tile of queries, keys ascending; positions
@@ -47,18 +77,39 @@ void for_strips(std::int64_t query0, int queries, Body const& body) {
   return static_cast<int>(std::min<std::int64_t>(keys, query - key0 + 1));
 }
 
-/// Queries of the tile that starts at query0.
-[[maybe_unused]] int queries_in(std::int64_t query0, std::int64_t seq_len) {
-  return static_cast<int>(std::min<std::int64_t>(edge, seq_len - query0));
+/// Queries of the tile, or keys of the block, that starts at this position.
+[[maybe_unused]] int queries_in(std::int64_t position, std::int64_t seq_len) {
+  return static_cast<int>(std::min<std::int64_t>(edge, seq_len - position));
 }
+
+/// The keys and values that a tile is at.
+template <class S>
+struct KeyBlock {
+  Problem<S> const& p;
+  Acc<S>*const key_panel, *const value_panel;
+  std::int64_t const sample, kv;
+  std::int64_t key0 = -1;
+  StridedMatrix<Acc<S> const> k{}, v{};
+
+  KeyBlock(Problem<S> const& problem, Scratch<Acc<S>>& scratch, std::int64_t s, std::int64_t kv_head)
+      : p(problem), key_panel(take_panel(p, scratch)), value_panel(take_panel(p, scratch)), sample(s), kv(kv_head) {}
+  void move_to(TileTeam const& team, std::int64_t position) {
+    if (position == key0) return;  // the next strip on the diagonal
+    key0 = position;
+    int const keys = queries_in(key0, p.shape.rows.seq_len);
+    k = widened(team, keys, p.shape.head_dim, p.block(p.qkv, sample, key0, p.key_head(kv)), key_panel);
+    v = widened(team, keys, p.shape.head_dim, p.block(p.qkv, sample, key0, p.value_head(kv)), value_panel);
+  }
+};
 
 /// One thread: one tile of queries of one head, over blocks of keys with a running maximum and sum (arXiv 2205.14135,
 /// algorithm 1).
-template <class T>
+template <class S>
 struct ForwardTile {
-  Problem<T> p;
+  using T = Acc<S>;
+  Problem<S> p;
   std::int64_t tiles;  ///< along the sequence
-  StridedMatrix<T> out;
+  StridedMatrix<S> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
@@ -74,12 +125,15 @@ struct ForwardTile {
     T* const top = scratch.take(edge);  // running maximum and sum of each row
     T* const sum = scratch.take(edge);
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
+    auto const place = p.block(out, sample, query0, head);
+    auto const result = sums_of(dim, place, take_panel(p, scratch));
+    auto const tile_q = widened(team, queries, dim, p.block(p.qkv, sample, query0, head), take_panel(p, scratch));
+    KeyBlock<S> block(p, scratch, sample, p.kv_of(head));
 
     for_strips(query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
-      auto const q = p.block(p.qkv, sample, strip0, head);
-      auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
-      auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
-      auto const y = p.block(out, sample, strip0, head);
+      block.move_to(team, key0);
+      auto const q = tile_q.from(strip0 - query0, 0), k = block.k, v = block.v;
+      auto const y = result.from(strip0 - query0, 0);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data,
                    k.stride, T(0), score.data, score.stride);
       if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
@@ -89,11 +143,11 @@ struct ForwardTile {
       host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride,
                    key0 == 0 ? T(0) : T(1), y.data, y.stride);
     });
-    auto const y = p.block(out, sample, query0, head);
     for (int i = 0; i < queries; ++i) {
-      T* const yi = y.row(i);
+      T const* const yi = result.row(i);
+      S* const stored = place.row(i);
       T const inverse = T(1) / sum[i];
-      tile_cols(team, dim, [=](int d) { yi[d] *= inverse; });
+      tile_cols(team, dim, [=](int d) { stored[d] = static_cast<S>(yi[d] * inverse); });
       lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
     }
   }
@@ -116,46 +170,54 @@ struct ForwardTile {
 
 /// One thread: all queries that use one kv head of one sample, so no two threads add to one element of dk and dv. The
 /// formulas stand in attention.cpp; each block of scores is made once, five products in all.
-template <class T>
+template <class S>
 struct BackwardHead {
-  Problem<T> p;
-  StridedMatrix<T const> out, dout;
+  using T = Acc<S>;
+  Problem<S> p;
+  StridedMatrix<S const> out, dout;
   View1<T const> lse;
-  StridedMatrix<T> dqkv;
+  StridedMatrix<S> dqkv;
   std::size_t bytes;
   int level = 0;
 
   void operator()(TileTeam const& team) const {
     auto const& shape = p.shape;
     std::int64_t const kv = team.league_rank() % shape.kv_heads, sample = team.league_rank() / shape.kv_heads;
-    std::int64_t const group = shape.heads / shape.kv_heads;
-    for (std::int64_t part : {p.key_head(kv), p.value_head(kv)}) {
-      auto const d = p.block(dqkv, sample, 0, part);
-      for (std::int64_t i = 0; i < shape.rows.seq_len; ++i) std::fill_n(d.row(i), shape.head_dim, T(0));
-    }
-    auto const scratch = scratch_of<T>(team, level, bytes);  // once: asking again gives the next piece
+    std::int64_t const group = shape.heads / shape.kv_heads, dim = shape.head_dim, seq = shape.rows.seq_len;
+    auto scratch = scratch_of<T>(team, level, bytes);  // once: asking again gives the next piece
+    StridedMatrix<S> const place[] = {p.block(dqkv, sample, 0, p.key_head(kv)),
+                                      p.block(dqkv, sample, 0, p.value_head(kv))};
+    StridedMatrix<T> const dk = sums_of(dim, place[0], take_panel(p, scratch, seq));
+    StridedMatrix<T> const dv = sums_of(dim, place[1], take_panel(p, scratch, seq));
+    for (auto const& d : {dk, dv})
+      for (std::int64_t i = 0; i < seq; ++i) std::fill_n(d.row(i), dim, T(0));
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (std::int64_t query0 = 0; query0 < shape.rows.seq_len; query0 += edge)
-        tile(team, scratch, sample, head, kv, query0);
+      for (std::int64_t query0 = 0; query0 < seq; query0 += edge) tile(team, scratch, sample, head, kv, query0, dk, dv);
+    p.store(team, static_cast<int>(seq), dk, place[0]);
+    p.store(team, static_cast<int>(seq), dv, place[1]);
   }
 
   void tile(TileTeam const& team, Scratch<T> scratch, std::int64_t sample, std::int64_t head, std::int64_t kv,
-            std::int64_t query0) const {
+            std::int64_t query0, StridedMatrix<T> head_dk, StridedMatrix<T> head_dv) const {
     int const dim = static_cast<int>(p.shape.head_dim), queries = queries_in(query0, p.shape.rows.seq_len);
     T const scale = static_cast<T>(p.shape.scale);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
     T* const delta = scratch.take(edge);
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
+    auto const tile_q = widened(team, queries, dim, p.block(p.qkv, sample, query0, head), take_panel(p, scratch));
+    auto const tile_dy = widened(team, queries, dim, p.block(dout, sample, query0, head), take_panel(p, scratch));
+    auto const place = p.block(dqkv, sample, query0, head);
+    auto const tile_dq = sums_of(dim, place, take_panel(p, scratch));
+    KeyBlock<S> block(p, scratch, sample, kv);
     for (int i = 0; i < queries; ++i) {
-      T const* const a = p.block(out, sample, query0, head).row(i);
-      T const* const b = p.block(dout, sample, query0, head).row(i);
+      S const* const a = p.block(out, sample, query0, head).row(i);
+      T const* const b = tile_dy.row(i);
       delta[i] = tile_col_sum<T>(team, dim, [=](int d) { return a[d] * b[d]; });
     }
     for_strips(query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
-      auto const q = p.block(p.qkv, sample, strip0, head), dy = p.block(dout, sample, strip0, head);
-      auto const k = p.block(p.qkv, sample, key0, p.key_head(kv)), v = p.block(p.qkv, sample, key0, p.value_head(kv));
-      auto const dq = p.block(dqkv, sample, strip0, head);
-      auto const dk = p.block(dqkv, sample, key0, p.key_head(kv)), dv = p.block(dqkv, sample, key0, p.value_head(kv));
+      block.move_to(team, key0);
+      auto const q = tile_q.from(strip0 - query0, 0), dy = tile_dy.from(strip0 - query0, 0), k = block.k, v = block.v;
+      auto const dq = tile_dq.from(strip0 - query0, 0), dk = head_dk.from(key0, 0), dv = head_dv.from(key0, 0);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, scale, q.data, q.stride, k.data, k.stride, T(0),
                    score.data, edge);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0),
@@ -189,46 +251,51 @@ struct BackwardHead {
       host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride,
                    key0 == 0 ? T(0) : T(1), dq.data, dq.stride);
     });
+    p.store(team, queries, tile_dq, place);
   }
 };
 
 }  // namespace
 
-template <class T>
+template <class S>
 void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                             View2<T const> qkv, View2<T> out, View1<T> lse) {
+                             View2<S const> qkv, View2<S> out, View1<Acc<S>> lse) {
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
+    Problem<S> const p(shape, dropout, qkv);
     std::int64_t const tiles = (shape.rows.seq_len + edge - 1) / edge;
-    StridedMatrix<T> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
+    StridedMatrix<S> const y{out.data(), static_cast<std::int64_t>(out.stride(0))};
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
-    launch_tiles(
-        "p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
-        ForwardTile<T>{Problem<T>(shape, dropout, qkv), tiles, y, lse, scratch_bytes<T>(dropout.active() ? 2 : 1, 2)});
+    launch_tiles("p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * tiles,
+                 ForwardTile<S>{p, tiles, y, lse, scratch_bytes(p, dropout.active() ? 2 : 1, 2, 4)});
   }
 }
 
-template <class T>
+template <class S>
 void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                              View2<T const> qkv, View2<T const> out, View1<T const> lse, View2<T const> dout,
-                              View2<T> dqkv) {
+                              View2<S const> qkv, View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout,
+                              View2<S> dqkv) {
   if constexpr (on_host) {
+    Problem<S> const p(shape, dropout, qkv);
+    std::int64_t const head_sums = 2 * Scratch<Acc<S>>::padded(shape.rows.seq_len * shape.head_dim);  // dk and dv
     auto const block = []<class V>(View2<V> const& m) {
       return StridedMatrix<V>{m.data(), static_cast<std::int64_t>(m.stride(0))};
     };
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.rows.samples * shape.kv_heads,
-                 BackwardHead<T>{Problem<T>(shape, dropout, qkv), block(out), block(dout), lse, block(dqkv),
-                                 scratch_bytes<T>(dropout.active() ? 3 : 2, 1)});
+                 BackwardHead<S>{p, block(out), block(dout), lse, block(dqkv),
+                                 scratch_bytes(p, dropout.active() ? 3 : 2, 1, 5, head_sums)});
   }
 }
 
-#define P3D_INSTANTIATE(T)                                                                                           \
-  template void blas::attention_forward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>,  \
-                                           View2<T>, View1<T>);                                                      \
-  template void blas::attention_backward<T>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<T const>, \
-                                            View2<T const>, View1<T const>, View2<T const>, View2<T>);
+#define P3D_INSTANTIATE(S)                                                                                           \
+  template void blas::attention_forward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>,  \
+                                           View2<S>, View1<Acc<S>>);                                                 \
+  template void blas::attention_backward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>, \
+                                            View2<S const>, View1<Acc<S> const>, View2<S const>, View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

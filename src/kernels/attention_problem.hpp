@@ -10,14 +10,17 @@
 namespace p3d::kernels {
 
 /// Where one head of one sample lies, and the parts of the description that every kernel needs.
-template <class T>
+template <class S>
 struct Problem {
+  using A = Acc<S>;
+  /// Whether results add up beside the matrix that they are stored in, which keeps them in 16 bits.
+  static constexpr bool narrow = !std::is_same_v<S, A>;
   AttentionShape shape;
   Dropout dropout;
-  StridedMatrix<T const> qkv;
+  StridedMatrix<S const> qkv;
   std::int64_t tiles;  ///< along the sequence
 
-  Problem(AttentionShape const& s, Dropout const& d, View2<T const> m)
+  Problem(AttentionShape const& s, Dropout const& d, View2<S const> m)
       : shape(s),
         dropout(d),
         qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
@@ -44,10 +47,22 @@ struct Problem {
     return (sample * shape.heads + head) * shape.rows.seq_len + query;
   }
 
+  /// Where a result of [tile, head_dim] is added up: in its place m, or in scratch memory if m holds 16 bits.
+  KOKKOS_INLINE_FUNCTION StridedMatrix<A> sums_of(StridedMatrix<S> m, Scratch<A>& scratch) const {
+    if constexpr (narrow)
+      return {scratch.take(shape.head_dim * tile), shape.head_dim};
+    else
+      return m;
+  }
+  /// Rounds them into their place, by the threads that added them up.
+  KOKKOS_INLINE_FUNCTION void store(TileTeam const& team, int rows, StridedMatrix<A> sums, StridedMatrix<S> m) const {
+    if constexpr (narrow) convert_tile(team, rows, static_cast<int>(shape.head_dim), sums, m);
+  }
+
   /// Dropout factors of a tile: keep(query, key), or its transpose.
   KOKKOS_INLINE_FUNCTION void keep(TileTeam const& team, std::int64_t sample, std::int64_t head, std::int64_t query0,
                                    int queries, std::int64_t key0, int keys, bool transposed,
-                                   StridedMatrix<T> out) const {
+                                   StridedMatrix<A> out) const {
     auto const stream = static_cast<std::uint64_t>(shape.rows.first_sample + sample);
     std::int64_t const seq = shape.rows.seq_len;
     tile_rows(team, queries, [&](int i) {
@@ -62,33 +77,34 @@ struct Problem {
     });
   }
 
-  /// Bytes for some transposed operands, some score tiles and some vectors along a tile.
+  /// Bytes for some operands of [tile, head_dim], some score tiles and some vectors along a tile.
   std::size_t scratch_bytes(int operands, int score_tiles, int vectors) const {
-    std::int64_t const n = operands * Scratch<T>::padded(shape.head_dim * tile) + score_tiles * tile * tile +
-                           vectors * Scratch<T>::padded(tile);
-    return static_cast<std::size_t>(n) * sizeof(T) + 64;
+    std::int64_t const n = operands * Scratch<A>::padded(shape.head_dim * tile) + score_tiles * tile * tile +
+                           vectors * Scratch<A>::padded(tile);
+    return static_cast<std::size_t>(n) * sizeof(A) + 64;
   }
 };
 
 /// Attention as a portable kernel, for every execution space. Arguments as in attention.hpp; `delta` has one element
 /// per query and head.
 namespace portable {
-template <class T>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                       View2<T> out, View1<T> lse);
-template <class T>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv, View1<T> delta);
+template <class S>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                       View2<S> out, View1<Acc<S>> lse);
+template <class S>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv,
+                        View1<Acc<S>> delta);
 }  // namespace portable
 
 /// Attention on the host, its products done by the BLAS. Only where kernels run on the host.
 namespace blas {
-template <class T>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                       View2<T> out, View1<T> lse);
-template <class T>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<T const> qkv,
-                        View2<T const> out, View1<T const> lse, View2<T const> dout, View2<T> dqkv);
+template <class S>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                       View2<S> out, View1<Acc<S>> lse);
+template <class S>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
+                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv);
 }  // namespace blas
 
 }  // namespace p3d::kernels

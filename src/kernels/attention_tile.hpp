@@ -102,6 +102,7 @@ struct StridedMatrix {
   T* data;
   std::int64_t stride;
   KOKKOS_INLINE_FUNCTION T* row(std::int64_t i) const { return data + i * stride; }
+  KOKKOS_INLINE_FUNCTION StridedMatrix from(std::int64_t i, std::int64_t j) const { return {row(i) + j, stride}; }
 };
 
 /// Scratch memory handed out in pieces that start on multiples of 64 bytes.
@@ -122,24 +123,35 @@ KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, st
 }
 
 /// transposed [cols, tile] = the transpose of m [rows, cols], with zeros in columns from `rows` on.
-template <class T>
-KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, StridedMatrix<T const> m,
-                                      StridedMatrix<T> transposed) {
+template <class S, class A>
+KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, StridedMatrix<S const> m,
+                                      StridedMatrix<A> transposed) {
   tile_rows(team, cols, [&](int i) {
-    T* const out = transposed.row(i);
-    T const* const in = m.data + i;
-    for (int j = 0; j < tile; ++j) out[j] = j < rows ? in[j * m.stride] : T(0);
+    A* const out = transposed.row(i);
+    S const* const in = m.data + i;
+    for (int j = 0; j < tile; ++j) out[j] = j < rows ? static_cast<A>(in[j * m.stride]) : A(0);
+  });
+}
+
+/// to [rows, cols] = from, converted.
+template <class From, class To>
+KOKKOS_INLINE_FUNCTION void convert_tile(TileTeam const& team, int rows, int cols, StridedMatrix<From> from,
+                                         StridedMatrix<To> to) {
+  tile_rows(team, rows, [&](int i) {
+    From const* const in = from.row(i);
+    To* const out = to.row(i);
+    tile_cols(team, cols, [=](int j) { out[j] = static_cast<To>(in[j]); });
   });
 }
 
 /// R rows and N columns of C += A B, kept in registers along the inner dimension.
-template <int R, int N, class T>
-inline void product_block(int inner, StridedMatrix<T const> a, StridedMatrix<T const> b, StridedMatrix<T> c) {
+template <int R, int N, class Sa, class Sb, class T>
+inline void product_block(int inner, StridedMatrix<Sa> a, StridedMatrix<Sb> b, StridedMatrix<T> c) {
   T sum[R][N];
   for (int r = 0; r < R; ++r)
     for (int j = 0; j < N; ++j) sum[r][j] = c.row(r)[j];
   for (int k = 0; k < inner; ++k) {
-    T const* const bk = b.row(k);
+    Sb const* const bk = b.row(k);
     for (int r = 0; r < R; ++r) {
       T const x = a.row(r)[k];
       P3D_SIMD
@@ -150,24 +162,22 @@ inline void product_block(int inner, StridedMatrix<T const> a, StridedMatrix<T c
     for (int j = 0; j < N; ++j) c.row(r)[j] = sum[r][j];
 }
 
-/// C [rows, cols] += A [rows, inner] B [inner, cols].
-template <class T>
-KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<T const> a,
-                                    StridedMatrix<T const> b, StridedMatrix<T> c) {
+/// C [rows, cols] += A [rows, inner] B [inner, cols] in the type of C.
+template <class Sa, class Sb, class T>
+KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<Sa> a,
+                                    StridedMatrix<Sb> b, StridedMatrix<T> c) {
   if constexpr (on_host) {
     constexpr int wide = 128 / sizeof(T), high = 4;
     int j = 0;
     for (; j + wide <= cols; j += wide) {
       int i = 0;
-      for (; i + high <= rows; i += high)
-        product_block<high, wide, T>(inner, {a.row(i), a.stride}, {b.data + j, b.stride}, {c.row(i) + j, c.stride});
-      for (; i < rows; ++i)
-        product_block<1, wide, T>(inner, {a.row(i), a.stride}, {b.data + j, b.stride}, {c.row(i) + j, c.stride});
+      for (; i + high <= rows; i += high) product_block<high, wide>(inner, a.from(i, 0), b.from(0, j), c.from(i, j));
+      for (; i < rows; ++i) product_block<1, wide>(inner, a.from(i, 0), b.from(0, j), c.from(i, j));
     }
     for (int i = 0; i < rows && j < cols; ++i)
       for (int k = 0; k < inner; ++k) {
         T const x = a.row(i)[k];
-        T const* const bk = b.row(k);
+        Sb const* const bk = b.row(k);
         T* const ci = c.row(i);
         P3D_SIMD
         for (int l = j; l < cols; ++l) ci[l] += x * bk[l];
@@ -176,7 +186,7 @@ KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, in
     tile_rows(team, rows, [&](int i) {
       tile_cols(team, cols, [=](int j) {
         T sum = c.row(i)[j];
-        for (int k = 0; k < inner; ++k) sum += a.row(i)[k] * b.row(k)[j];
+        for (int k = 0; k < inner; ++k) sum += T(a.row(i)[k]) * T(b.row(k)[j]);
         c.row(i)[j] = sum;
       });
     });

@@ -31,12 +31,38 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
       });
 }
 
+template <class From, class To>
+void convert(ExecSpace const& exec, View1<From const> from, View1<To> to) {
+  P3D_REQUIRE(from.extent(0) == to.extent(0), "a conversion keeps the number of elements");
+  for_chunks<flat_width>(
+      "p3d::kernels::convert", exec, 1, to.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+        From const* const in = &from(c);
+        To* const out = &to(c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) out[i] = static_cast<To>(in[i]);
+      });
+}
+
+#define P3D_INSTANTIATE(S) template void fill<S>(ExecSpace const&, View1<S>, S);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
+#undef P3D_INSTANTIATE
+
 #define P3D_INSTANTIATE(T)                                                                                          \
-  template void fill<T>(ExecSpace const&, View1<T>, T);                                                             \
   template void fill_normal<T>(ExecSpace const&, base::RandomKey, double, std::int64_t, std::int64_t, std::int64_t, \
                                std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
+
+#define P3D_INSTANTIATE(T)                                                         \
+  template void convert<float, T>(ExecSpace const&, View1<float const>, View1<T>); \
+  template void convert<T, float>(ExecSpace const&, View1<T const>, View1<float>);
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

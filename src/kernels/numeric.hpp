@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Numbers inside kernels: which type sums are kept in, and an exponential that compilers can vectorise.
+// Numbers inside kernels: which type long sums are kept in, and an exponential that compilers can vectorise.
 
 #include <p3d/kernels/common.hpp>
 
@@ -37,21 +37,8 @@ inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpa
 template <class T>
 inline constexpr T infinity = std::numeric_limits<T>::infinity();
 
-/// Sums along one row (hundreds to thousands of elements, in several lanes) and arithmetic on elements.
-template <class T>
-struct Accumulate {
-  using type = T;
-};
-template <class T>
-using Acc = typename Accumulate<T>::type;
-
 /// Sums over all rows of a batch and over all elements: these grow with the batch, so single precision would not do.
-template <class T>
-struct LongSum {
-  using type = double;
-};
-template <class T>
-using Long = typename LongSum<T>::type;
+using Long = double;
 
 /// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2),
 /// exp(r) by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.

@@ -5,9 +5,25 @@
 
 namespace p3d::kernels {
 
-template <class T>
-void adamw(ExecSpace const& exec, AdamW const& step, View1<T> p, View1<T> g, View1<T> m, View1<T> v) {
+namespace {
+
+/// Whether layers read weights of a type of their own, and `storage` is there to take them.
+template <class Master, class Storage>
+bool has_storage(View1<Master> p, View1<Storage> storage) {
+  bool const has = storage.extent(0) != 0;
+  P3D_REQUIRE(!has || (!std::is_same_v<Master, Storage> && storage.extent(0) == p.extent(0)),
+              "the weights that layers read are of another type than the master weights, and as many");
+  return has;
+}
+
+}  // namespace
+
+template <class Master, class Gradient, class Moment, class Storage>
+void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
+           Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage) {
+  using T = Master;
   bool const clear = step.clear_gradient;
+  bool const store = has_storage(p, storage);
   auto const scale = static_cast<T>(step.grad_scale);
   auto const beta1 = static_cast<T>(step.beta1), rest1 = static_cast<T>(1.0 - step.beta1);
   auto const beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1.0 - step.beta2);
@@ -16,44 +32,96 @@ void adamw(ExecSpace const& exec, AdamW const& step, View1<T> p, View1<T> g, Vie
   for_chunks<flat_width>(
       "p3d::kernels::adamw", exec, 1, p.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         T* const weight = &p(c);
-        T* const first = &m(c);
-        T* const second = &v(c);
-        T* const gradient = &g(c);
+        Moment* const first = &m(c);
+        Moment* const second = &v(c);
+        Gradient* const gradient = &g(c);
+        [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           T const d = scale * gradient[i];
           T const a = beta1 * first[i] + rest1 * d;
           T const b = beta2 * second[i] + rest2 * d * d;
-          first[i] = a;
-          second[i] = b;
+          first[i] = static_cast<Moment>(a);
+          second[i] = static_cast<Moment>(b);
           weight[i] -= lr * (a * inverse1 / (std::sqrt(b * inverse2) + eps) + decay * weight[i]);
-          gradient[i] = clear ? T(0) : gradient[i];
+          gradient[i] = clear ? Gradient(0) : gradient[i];
+        }
+        if constexpr (!std::is_same_v<Master, Storage>) {
+          if (rounded == nullptr) return;
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) rounded[i] = static_cast<Storage>(weight[i]);
         }
       });
 }
 
-template <class T>
-void sgd(ExecSpace const& exec, Sgd const& step, View1<T> p, View1<T> g) {
+template <class Master, class Gradient, class Storage>
+void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
+         Given<View1<Storage>> storage) {
+  using T = Master;
   auto const rate = static_cast<T>(step.lr), shrink = static_cast<T>(step.decay),
              scale = static_cast<T>(step.grad_scale);
   bool const clear = step.clear_gradient;
+  bool const store = has_storage(p, storage);
   for_chunks<flat_width>(
       "p3d::kernels::sgd", exec, 1, p.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         T* const weight = &p(c);
-        T* const gradient = &g(c);
+        Gradient* const gradient = &g(c);
+        [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           weight[i] -= rate * (scale * gradient[i] + shrink * weight[i]);
-          gradient[i] = clear ? T(0) : gradient[i];
+          gradient[i] = clear ? Gradient(0) : gradient[i];
+        }
+        if constexpr (!std::is_same_v<Master, Storage>) {
+          if (rounded == nullptr) return;
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) rounded[i] = static_cast<Storage>(weight[i]);
         }
       });
 }
 
-#define P3D_INSTANTIATE(T)                                                                        \
-  template void adamw<T>(ExecSpace const&, AdamW const&, View1<T>, View1<T>, View1<T>, View1<T>); \
-  template void sgd<T>(ExecSpace const&, Sgd const&, View1<T>, View1<T>);
-P3D_INSTANTIATE(float)
-P3D_INSTANTIATE(double)
+void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, std::uint64_t step,
+                                  std::int64_t row_begin, std::int64_t col_begin, std::int64_t global_cols,
+                                  View2<float const> master, View2<bfloat16> storage) {
+  P3D_REQUIRE(master.extent(0) == storage.extent(0) && master.extent(1) == storage.extent(1), "both have one shape");
+  for_chunks<element_width>(
+      "p3d::kernels::round_weights_stochastically", exec, master.extent(0), master.extent(1),
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        float const* const in = &master(r, c);
+        bfloat16* const out = &storage(r, c);
+        auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
+        std::uint32_t random[element_width];
+        // A block of four words serves eight elements.
+        int i = -static_cast<int>(first % 8);
+        for (std::uint64_t block = first / 8; i < n; ++block, i += 8) {
+          auto const words = base::random_block(key, step, block);
+          for (int j = 0; j < 8; ++j)
+            if (i + j >= 0 && i + j < n) random[i + j] = words.w[j / 2] >> (j % 2 * 16);
+        }
+        P3D_SIMD
+        for (int k = 0; k < n; ++k) out[k] = device::round_stochastically(in[k], random[k]);
+      });
+}
+
+#define P3D_INSTANTIATE(Master, Moment, Storage)                                                                     \
+  template void adamw<Master, Master, Moment, Storage>(ExecSpace const&, AdamW const&, View1<Master>, View1<Master>, \
+                                                       View1<Moment>, View1<Moment>, View1<Storage>);
+P3D_INSTANTIATE(float, float, float)
+P3D_INSTANTIATE(double, double, double)
+P3D_INSTANTIATE(float, float, bfloat16)
+P3D_INSTANTIATE(float, float, float16)
+P3D_INSTANTIATE(float, bfloat16, float)
+P3D_INSTANTIATE(float, bfloat16, bfloat16)
+P3D_INSTANTIATE(float, bfloat16, float16)
+#undef P3D_INSTANTIATE
+
+#define P3D_INSTANTIATE(Master, Storage)                                                                 \
+  template void sgd<Master, Master, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Master>, \
+                                             View1<Storage>);
+P3D_INSTANTIATE(float, float)
+P3D_INSTANTIATE(double, double)
+P3D_INSTANTIATE(float, bfloat16)
+P3D_INSTANTIATE(float, float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

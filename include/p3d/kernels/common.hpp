@@ -1,17 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What all kernels share: views, the dropout description, and whether a result overwrites or adds.
+// What all kernels share: views, types of numbers, the dropout description, and whether a result overwrites or adds.
+//
+// A kernel's first template parameter is the storage type S of weights and activations: double, float, bfloat16 or
+// float16. Elements become Acc<S> when they are read; arithmetic, sums along rows and statistics (mean, rstd,
+// log-sum-exp) are Acc<S>; a result is rounded once, to nearest, when it is stored as S. Gradients of weights have a
+// type of their own, G, by default Acc<S>.
 
 #include <p3d/base/random.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 
 #include <cstdint>
+#include <string_view>
+#include <type_traits>
 
 namespace p3d::kernels {
 
 using device::ExecSpace;
 using device::View1;
 using device::View2;
+using device::bfloat16;
+using device::float16;
+
+/// Arithmetic, sums and statistics on elements of type S: float for the types of 16 bits, S otherwise.
+template <class S>
+using Acc = device::accumulate_t<S>;
+
+/// A parameter of this type takes no part in template argument deduction: its element type is the one that the call
+/// names or the default, and owning views convert.
+template <class V>
+using Given = std::type_identity_t<V>;
 
 /// Whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
 enum class Store { overwrite, add };

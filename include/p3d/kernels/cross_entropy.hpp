@@ -2,7 +2,8 @@
 #pragma once
 // Rank-local parts of the cross entropy over a vocabulary shard. logits: [rows, local vocabulary]; columns from
 // `valid_cols` on are padding and take no part. targets: [rows], global token numbers; -1: the row does not count.
-// parallel::VocabLoss puts the parts together with the reductions between them.
+// parallel::VocabLoss puts the parts together with the reductions between them. Logits are of storage type S, all
+// statistics of type A = Acc<S> (common.hpp).
 
 #include <p3d/kernels/common.hpp>
 
@@ -12,19 +13,19 @@ namespace p3d::kernels {
 /// valid columns (-infinity where there is none), and the same in row_max[r], which may then be reduced over the
 /// shards. sums [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the target where it lies in
 /// [vocab_begin, vocab_begin + valid_cols), else 0.
-template <class T>
-void logits_parts(ExecSpace const& exec, View2<T const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
-                  View1<int const> targets, View1<T> local_max, View1<T> row_max, View2<T> sums);
+template <class S>
+void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
+                  View1<int const> targets, View1<Acc<S>> local_max, View1<Acc<S>> row_max, View2<Acc<S>> sums);
 /// sums(0, r) *= exp(local_max[r] - row_max[r]): what every shard does before the sums are added over the shards.
-template <class T>
-void refer_sums(ExecSpace const& exec, View1<T const> local_max, View1<T const> row_max, View2<T> sums);
+template <class A>
+void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> row_max, View2<A> sums);
 /// lse[r] = row_max[r] + log(sums(0, r)); returns the sum over counted rows of lse[r] - sums(1, r), in double.
-template <class T>
-double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<T const> row_max, View2<T const> sums,
-                          View1<T> lse);
+template <class A>
+double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
+                          View1<A> lse);
 /// In place: logits become scale * (softmax - one_hot(target)); padding columns and uncounted rows become 0.
-template <class T>
-void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<T const> lse,
-                            std::int64_t valid_cols, std::int64_t vocab_begin, T scale, View2<T> logits);
+template <class S>
+void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
+                            std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits);
 
 }  // namespace p3d::kernels

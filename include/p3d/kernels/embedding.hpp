@@ -2,26 +2,28 @@
 #pragma once
 // Token and position embedding, rank-local part of a vocabulary shard. tokens: [rows] (values are checked when data is
 // read); weight: [local vocabulary, hidden]; positions: [seq_len, hidden]; out: [rows, hidden].
+// S, Acc, G: see common.hpp.
 
 #include <p3d/kernels/common.hpp>
 
 namespace p3d::kernels {
 
 /// out[r] = weight[tokens[r] - vocab_begin], or 0 when the token is outside this shard.
-template <class T>
-void embedding_forward(ExecSpace const& exec, View1<int const> tokens, View2<T const> weight, std::int64_t vocab_begin,
-                       View2<T> out);
+template <class S>
+void embedding_forward(ExecSpace const& exec, View1<int const> tokens, View2<S const> weight, std::int64_t vocab_begin,
+                       View2<S> out);
 /// dweight[tokens[r] - vocab_begin] += dout[r]; summed over rows in row order on every backend (deterministic).
-template <class T>
-void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<T const> dout, std::int64_t vocab_begin,
-                        View2<T> dweight);
+template <class S, class G = Acc<S>>
+void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S const> dout, std::int64_t vocab_begin,
+                        Given<View2<G>> dweight);
 
 /// out[r] += positions[r % seq_len + token_offset].
-template <class T>
-void position_forward(ExecSpace const& exec, TokenRows rows, View2<T const> positions, std::int64_t token_offset,
-                      View2<T> out);
-template <class T>
-void position_backward(ExecSpace const& exec, TokenRows rows, View2<T const> dout, std::int64_t token_offset,
-                       View2<T> dpositions);
+template <class S>
+void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> positions, std::int64_t token_offset,
+                      View2<S> out);
+/// dpositions[r % seq_len + token_offset] += dout[r], samples in order.
+template <class S, class G = Acc<S>>
+void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dout, std::int64_t token_offset,
+                       Given<View2<G>> dpositions);
 
 }  // namespace p3d::kernels

@@ -12,8 +12,9 @@ enum class Rotation { forward, backward };
 
 /// Rotates the first `heads` * head_dim columns of x [rows, *] in place (queries and keys lie before the values, so one
 /// call with heads = q heads + kv heads serves both). token_offset: global position of a sample's first row here.
-template <class T>
+/// Angles are computed in double, their sine and cosine rounded to Acc<S>.
+template <class S>
 void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_t head_dim, double theta,
-          std::int64_t token_offset, Rotation rotation, View2<T> x);
+          std::int64_t token_offset, Rotation rotation, View2<S> x);
 
 }  // namespace p3d::kernels
