@@ -107,4 +107,17 @@ TEST(Swiglu, FarGatesStayFinite) {
   check_far_gates<float>();
 }
 
+template <class S>
+void check_16_bits() {
+  auto const x = rounded<S>(gelu_x), gate_up = rounded<S>(swiglu_x), g = rounded<S>(dy);
+  expect_rounded<S>(gelu_forward<S>(x), gelu_forward<double>(x), "gelu");
+  expect_rounded<S>(gelu_backward<S>(x, g), gelu_backward<double>(x, g), "gelu, backward");
+  expect_rounded<S>(swiglu_forward<S>(gate_up), swiglu_forward<double>(gate_up), "swiglu");
+  expect_rounded<S>(swiglu_backward<S>(gate_up, g), swiglu_backward<double>(gate_up, g), "swiglu, backward");
+}
+TEST(Activations, In16BitsAreTheOnesInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>();
+  check_16_bits<float16>();
+}
+
 }  // namespace activations_test

@@ -30,6 +30,19 @@ TEST_P(Attention, BackwardMatchesTheGradientWrittenOut) {
   expect_close(backward<float>(c, qkv, dout), expected, 1e-5, "dqkv, float");
 }
 
+template <class S>
+void check_16_bits(Case const& c, Vec const& qkv, Vec const& dout) {
+  auto const found = forward<S>(c, qkv), expected = forward<double>(c, qkv);
+  expect_rounded<S>(found.out, expected.out, "out");
+  expect_close(found.lse, expected.lse, 4e-6, "lse");
+  // Both from the output that was stored.
+  expect_rounded<S>(backward<S>(c, qkv, dout, found), backward<double>(c, qkv, dout, found), "dqkv", 1e-5);
+}
+TEST_P(Attention, In16BitsIsTheOneInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>(c, rounded<bfloat16>(qkv), rounded<bfloat16>(dout));
+  check_16_bits<float16>(c, rounded<float16>(qkv), rounded<float16>(dout));
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, Attention,
                          // 300 and 600: more than one block of keys, and both heights of the host's query tiles.
                          ::testing::Values(Case{1, 300, 2, 1, 12, 0.0}, Case{1, 600, 2, 1, 10, 0.0},

@@ -40,23 +40,27 @@ struct Output {
 template <class T>
 Output forward(Case const& c, Vec const& qkv) {
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width());
-  Owned1<T> const lse("p3d::test::lse", c.rows() * c.heads), space("p3d::test::space", attention_workspace(c.shape()));
-  Kokkos::deep_copy(out, std::numeric_limits<T>::quiet_NaN());  // must be overwritten
+  Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads),
+      space("p3d::test::space", attention_workspace(c.shape()));
+  Kokkos::deep_copy(out, static_cast<T>(std::nan("")));  // must be overwritten
   kernels::attention_forward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv), out, lse,
                                 space);
   return {host(out), host(lse)};
 }
 
 template <class T>
-Vec backward(Case const& c, Vec const& qkv, Vec const& dout) {
-  auto const saved = forward<T>(c, qkv);
+Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved) {
   Owned2<T> const dqkv("p3d::test::dqkv", c.rows(), c.width());
-  Owned1<T> const space("p3d::test::space", attention_workspace(c.shape()));
-  Kokkos::deep_copy(dqkv, std::numeric_limits<T>::quiet_NaN());
+  Owned1<Acc<T>> const space("p3d::test::space", attention_workspace(c.shape()));
+  Kokkos::deep_copy(dqkv, static_cast<T>(std::nan("")));
   kernels::attention_backward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv),
-                                 matrix_of<T>(c.rows(), c.out_width(), saved.out), vector_of<T>(saved.lse),
+                                 matrix_of<T>(c.rows(), c.out_width(), saved.out), vector_of<Acc<T>>(saved.lse),
                                  matrix_of<T>(c.rows(), c.out_width(), dout), dqkv, space);
   return host(dqkv);
+}
+template <class T>
+Vec backward(Case const& c, Vec const& qkv, Vec const& dout) {
+  return backward<T>(c, qkv, dout, forward<T>(c, qkv));
 }
 
 /// The whole matrix of probabilities of one head, its dropout factors, and where things lie in qkv.

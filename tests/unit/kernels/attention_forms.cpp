@@ -14,18 +14,18 @@ class PortableAttention : public ::testing::TestWithParam<Case> {};
 
 template <class T>
 void check_portable(Case const& c, double tolerance) {
-  auto const qkv_values = random_values("qkv", c.rows() * c.width()),
-             dout_values = random_values("dout", c.rows() * c.out_width());
+  auto const qkv_values = rounded<T>(random_values("qkv", c.rows() * c.width())),
+             dout_values = rounded<T>(random_values("dout", c.rows() * c.out_width()));
   auto const expected = plain(c, qkv_values);
   auto const qkv = matrix_of<T>(c.rows(), c.width(), qkv_values),
              dout = matrix_of<T>(c.rows(), c.out_width(), dout_values);
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width()), dqkv("p3d::test::dqkv", c.rows(), c.width());
-  Owned1<T> const lse("p3d::test::lse", c.rows() * c.heads), delta("p3d::test::delta", c.rows() * c.heads);
-  Kokkos::deep_copy(out, std::numeric_limits<T>::quiet_NaN());
-  Kokkos::deep_copy(dqkv, std::numeric_limits<T>::quiet_NaN());
+  Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads), delta("p3d::test::delta", c.rows() * c.heads);
+  Kokkos::deep_copy(out, static_cast<T>(std::nan("")));
+  Kokkos::deep_copy(dqkv, static_cast<T>(std::nan("")));
   kernels::portable::attention_forward<T>(ExecSpace(), c.shape(), c.dropout(), qkv, out, lse);
   expect_close(host(out), expected.out, tolerance, "out");
-  expect_close(host(lse), expected.lse, tolerance, "lse");
+  expect_close(host(lse), expected.lse, std::min(tolerance, 4e-6), "lse");
   kernels::portable::attention_backward<T>(ExecSpace(), c.shape(), c.dropout(), qkv, out, lse, dout, dqkv, delta);
   expect_close(host(dqkv), plain_gradient(c, qkv_values, dout_values), 3 * tolerance, "dqkv");
 }
@@ -33,6 +33,8 @@ void check_portable(Case const& c, double tolerance) {
 TEST_P(PortableAttention, MatchesTheMatricesWrittenOut) {
   check_portable<double>(GetParam(), 1e-13);
   check_portable<float>(GetParam(), 4e-6);
+  check_portable<bfloat16>(GetParam(), roundoff<bfloat16>);
+  check_portable<float16>(GetParam(), roundoff<float16>);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PortableAttention,

@@ -35,6 +35,28 @@ TEST(Bias, MatchesPlainLoops) {
   }
 }
 
+template <class S>
+void check_16_bits(std::int64_t rows, std::int64_t cols) {
+  auto const y = rounded<S>(random_values("y", rows * cols)), b = rounded<S>(random_values("b", cols));
+  Vec forward, sums = b;
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    forward.push_back(b[i % cols]);
+    sums[i % cols] += y[i];
+  }
+  auto const dy = matrix_of<S>(rows, cols, y);
+  auto const db = vector_of<float>(b);
+  kernels::bias_backward<S>(ExecSpace(), dy, db);
+  expect_close(host(db), sums, 4 * std::numeric_limits<float>::epsilon());
+  kernels::fill_with_bias<S>(ExecSpace(), dy, vector_of<S>(b));
+  expect_same(host(dy), forward);
+}
+TEST(Bias, In16BitsSumsInFloat) {
+  for (auto [rows, cols] : {std::pair{7, 5}, {300, 131}}) {
+    check_16_bits<bfloat16>(rows, cols);
+    check_16_bits<float16>(rows, cols);
+  }
+}
+
 TEST(Bias, LongColumnsKeepSinglePrecision) {
   // A plain float sum of 2^20 + ... loses all the small terms: 2^24 + 1 = 2^24 in float.
   constexpr std::int64_t rows = 4097;

@@ -30,8 +30,9 @@ struct Result {
 template <class T>
 Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
   auto const t = ints_of(targets);
-  std::vector<Owned2<T>> parts, partials;
-  std::vector<Owned1<T>> tops;
+  std::vector<Owned2<T>> parts;
+  std::vector<Owned2<Acc<T>>> partials;
+  std::vector<Owned1<Acc<T>>> tops;
   Vec max(rows, -std::numeric_limits<double>::infinity()), sums(2 * rows, 0.0);
   auto const last = [&](std::size_t s) { return s + 2 == cuts.size(); };
   auto const valid = [&](std::size_t s) { return last(s) ? vocabulary - cuts[s] : cuts[s + 1] - cuts[s]; };
@@ -40,8 +41,8 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
     for (std::int64_t r = 0; r < rows; ++r)
       part.insert(part.end(), x.begin() + r * padded + cuts[s], x.begin() + r * padded + cuts[s + 1]);
     parts.push_back(matrix_of<T>(rows, cuts[s + 1] - cuts[s], part));
-    Owned1<T> const top("p3d::test::max", rows), copy("p3d::test::copy", rows);
-    Owned2<T> const partial("p3d::test::sums", 2, rows);
+    Owned1<Acc<T>> const top("p3d::test::max", rows), copy("p3d::test::copy", rows);
+    Owned2<Acc<T>> const partial("p3d::test::sums", 2, rows);
     kernels::logits_parts<T>(ExecSpace(), parts.back(), valid(s), cuts[s], t, top, copy, partial);
     auto const h = host(top);
     EXPECT_EQ(h, host(copy));
@@ -49,16 +50,17 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
     partials.push_back(partial);
     for (std::int64_t r = 0; r < rows; ++r) max[r] = std::max(max[r], h[r]);
   }
-  auto const row_max = vector_of<T>(max);
+  auto const row_max = vector_of<Acc<T>>(max);
   for (std::size_t s = 0; s < parts.size(); ++s) {
-    kernels::refer_sums<T>(ExecSpace(), tops[s], row_max, partials[s]);
+    kernels::refer_sums<Acc<T>>(ExecSpace(), tops[s], row_max, partials[s]);
     sums = plus(sums, host(partials[s]));
   }
-  Owned1<T> const lse("p3d::test::lse", rows);
-  double const loss = kernels::cross_entropy_loss<T>(ExecSpace(), t, row_max, matrix_of<T>(2, rows, sums), lse);
+  Owned1<Acc<T>> const lse("p3d::test::lse", rows);
+  double const loss =
+      kernels::cross_entropy_loss<Acc<T>>(ExecSpace(), t, row_max, matrix_of<Acc<T>>(2, rows, sums), lse);
   Vec gradient(rows * padded);
   for (std::size_t s = 0; s < parts.size(); ++s) {
-    kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<T>(scale), parts[s]);
+    kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<Acc<T>>(scale), parts[s]);
     auto const h = host(parts[s]);
     auto const width = cuts[s + 1] - cuts[s];
     for (std::int64_t r = 0; r < rows; ++r)
@@ -106,6 +108,24 @@ TEST_P(CrossEntropy, BackwardMatchesFiniteDifferences) {
   auto const cuts = GetParam();
   expect_gradient([&](Vec const& v) { return run<double>(v, cuts, 1.0).loss; }, logits,
                   run<double>(logits, cuts, 1.0).gradient, "dlogits");
+}
+
+template <class S>
+void check_16_bits(std::vector<std::int64_t> const& cuts) {
+  Vec x = logits;
+  x[0] = 14.0;  // targets that are nearly certain: p - 1 must not come from a rounded p
+  x[3 * padded + 17] = 13.0;
+  x = rounded<S>(x);
+  for (double scale : {0.125, 65536.0 / 12}) {
+    auto const found = run<S>(x, cuts, scale), expected = plain(x, scale);
+    EXPECT_NEAR(found.loss, expected.loss, 1e-5);
+    expect_close(found.lse, expected.lse, 1e-6, "lse");
+    expect_rounded<S>(found.gradient, expected.gradient, "gradient", 1e-6);
+  }
+}
+TEST_P(CrossEntropy, In16BitsIsTheOneInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>(GetParam());
+  check_16_bits<float16>(GetParam());
 }
 
 // One shard; uneven ones; one that holds only padding.

@@ -95,6 +95,28 @@ TEST(Residual, MatchesTheDocumentedMask) {
   }
 }
 
+template <class S>
+void check_16_bits(kernels::Dropout const& d, bool has_bias) {
+  TokenRows const shape{9, samples, seq};
+  auto const a = rounded<S>(x), b = rounded<S>(branch), add = has_bias ? rounded<S>(bias) : Vec(), g = rounded<S>(dy);
+  expect_rounded<S>(forward<S>(d, a, b, add, shape), forward<double>(d, a, b, add, shape), "forward");
+  expect_rounded<S>(backward<S>(d, g, shape), backward<double>(d, g, shape), "backward");
+  auto const in_place = matrix_of<S>(rows, hidden, g);
+  kernels::dropout_in_place<S>(ExecSpace(), shape, d, in_place);
+  expect_same(host(in_place), backward<S>(d, g, shape), "in place");
+  // The mask of float.
+  Vec const ones(rows * hidden, 1.0);
+  auto const found = backward<S>(d, ones, shape), expected = backward<float>(d, ones, shape);
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i] == 0.0, expected[i] == 0.0) << i;
+}
+TEST(Residual, In16BitsIsTheOneInDoubleRoundedOnce) {
+  for (bool has_bias : {false, true})
+    for (auto const& d : {drop, kernels::Dropout{}}) {
+      check_16_bits<bfloat16>(d, has_bias);
+      check_16_bits<float16>(d, has_bias);
+    }
+}
+
 TEST(Residual, BackwardMatchesFiniteDifferences) {
   TokenRows const shape{2, 1, 3};
   std::int64_t const n = shape.rows() * hidden;

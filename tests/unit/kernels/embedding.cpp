@@ -23,14 +23,14 @@ Vec shard(Vec const& w, std::int64_t begin, std::int64_t end) {
 template <class T>
 Vec forward(std::int64_t begin, std::int64_t end) {
   Owned2<T> const out("p3d::test::out", rows, hidden);
-  Kokkos::deep_copy(out, T(99));
+  Kokkos::deep_copy(out, T(99.0));
   kernels::embedding_forward<T>(ExecSpace(), ints_of(tokens),
                                 matrix_of<T>(end - begin, hidden, shard(weight, begin, end)), begin, out);
   return host(out);
 }
 template <class T>
 Vec backward(std::int64_t begin, std::int64_t end) {
-  auto const dw = matrix_of<T>(end - begin, hidden, shard(weight, begin, end));  // adds to what is there
+  auto const dw = matrix_of<Acc<T>>(end - begin, hidden, shard(weight, begin, end));  // adds to what is there
   kernels::embedding_backward<T>(ExecSpace(), ints_of(tokens), matrix_of<T>(rows, hidden, dout), begin, dw);
   return host(dw);
 }
@@ -53,6 +53,24 @@ void check(double tolerance) {
   expect_same(parts, backward<T>(0, vocabulary), "shards, backward");
 }
 
+template <class S>
+void check_16_bits() {
+  Vec const w = rounded<S>(weight), g = rounded<S>(dout);
+  Vec looked_up(rows * hidden), summed = weight;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      looked_up[r * hidden + c] = w[tokens[r] * hidden + c];
+      summed[tokens[r] * hidden + c] += g[r * hidden + c];
+    }
+  expect_same(forward<S>(0, vocabulary), looked_up);
+  expect_close(backward<S>(0, vocabulary), summed, 5e-7);  // float
+  expect_same(plus(forward<S>(0, 4), forward<S>(4, vocabulary)), looked_up, "shards, forward");
+}
+TEST(Embedding, In16BitsIsExactAndSumsInFloat) {
+  check_16_bits<bfloat16>();
+  check_16_bits<float16>();
+}
+
 TEST(Embedding, LooksUpAndSums) {
   check<double>(1e-15);
   check<float>(5e-7);
@@ -69,11 +87,34 @@ void check_positions(double tolerance) {
       summed[(r % seq + offset) * hidden + c] += dout[r * hidden + c];
     }
   auto const out = matrix_of<T>(rows, hidden, dout), g = matrix_of<T>(rows, hidden, dout);
-  auto const p = matrix_of<T>(9, hidden, positions), dp = matrix_of<T>(9, hidden, positions);
+  auto const p = matrix_of<T>(9, hidden, positions);
+  auto const dp = matrix_of<Acc<T>>(9, hidden, positions);
   kernels::position_forward<T>(ExecSpace(), shape, p, offset, out);
   kernels::position_backward<T>(ExecSpace(), shape, g, offset, dp);
   expect_close(host(out), expected, tolerance);
   expect_close(host(dp), summed, tolerance);
+}
+
+template <class S>
+void check_positions_in_16_bits() {
+  kernels::TokenRows const shape{0, samples, seq};
+  Vec const x = rounded<S>(dout), p = rounded<S>(positions);
+  Vec expected = x, summed = positions;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < hidden; ++c) {
+      expected[r * hidden + c] += p[(r % seq + 3) * hidden + c];
+      summed[(r % seq + 3) * hidden + c] += x[r * hidden + c];
+    }
+  auto const out = matrix_of<S>(rows, hidden, x), g = matrix_of<S>(rows, hidden, x);
+  auto const dp = matrix_of<float>(9, hidden, positions);
+  kernels::position_forward<S>(ExecSpace(), shape, matrix_of<S>(9, hidden, p), 3, out);
+  kernels::position_backward<S>(ExecSpace(), shape, g, 3, dp);
+  expect_rounded<S>(host(out), expected);
+  expect_close(host(dp), summed, 5e-7);
+}
+TEST(Position, In16BitsAddsInFloat) {
+  check_positions_in_16_bits<bfloat16>();
+  check_positions_in_16_bits<float16>();
 }
 
 TEST(Position, AddsAndSums) {

@@ -42,7 +42,7 @@ Plain forward(Case const& c, Vec const& x, Vec const& w, Vec const& b) {
   auto const dw = vector_of<T>(w);
   auto const db = vector_of<T>(c.bias ? b : Vec());
   Owned2<T> const y("p3d::test::y", c.rows, c.hidden);
-  Owned1<T> const mean("p3d::test::mean", c.rows), rstd("p3d::test::rstd", c.rows);
+  Owned1<Acc<T>> const mean("p3d::test::mean", c.rows), rstd("p3d::test::rstd", c.rows);
   if (c.layer)
     p3d::kernels::layernorm_forward<T>(ExecSpace(), dx, dw, db, eps, y, mean, rstd);
   else
@@ -58,9 +58,10 @@ template <class T>
 Gradients backward(Case const& c, Vec const& x, Vec const& w, Vec const& dy, Store store, double before) {
   auto const saved = forward<T>(c, x, w, Vec(w.size(), 0.0));
   auto const dx = matrix_of<T>(c.rows, c.hidden, Vec(x.size(), before));
-  auto const dw = vector_of<T>(Vec(w.size(), before)), db = vector_of<T>(Vec(c.bias ? w.size() : 0, before));
+  auto const dw = vector_of<Acc<T>>(Vec(w.size(), before)), db = vector_of<Acc<T>>(Vec(c.bias ? w.size() : 0, before));
   auto const gx = matrix_of<T>(c.rows, c.hidden, x), gdy = matrix_of<T>(c.rows, c.hidden, dy);
-  auto const gw = vector_of<T>(w), mean = vector_of<T>(saved.mean), rstd = vector_of<T>(saved.rstd);
+  auto const gw = vector_of<T>(w);
+  auto const mean = vector_of<Acc<T>>(saved.mean), rstd = vector_of<Acc<T>>(saved.rstd);
   if (c.layer)
     p3d::kernels::layernorm_backward<T>(ExecSpace(), gdy, gx, gw, mean, rstd, store, dx, dw, db);
   else
@@ -109,6 +110,24 @@ TEST_P(Norm, FloatBackwardIsNearDouble) {
   expect_close(a.x, d.x, tolerance_of<float>(), "dx");
   expect_close(a.w, d.w, tolerance_of<float>(), "dweight");
   expect_close(a.b, d.b, tolerance_of<float>(), "dbias");
+}
+
+template <class S>
+void check_16_bits(Case const& c, Vec const& x, Vec const& w, Vec const& b, Vec const& dy) {
+  auto const found = forward<S>(c, x, w, b), expected = forward<double>(c, x, w, b);
+  expect_rounded<S>(found.y, expected.y, "y");
+  expect_close(found.rstd, expected.rstd, 4e-6, "rstd");
+  if (c.layer) expect_close(found.mean, expected.mean, 4e-6, "mean");
+  for (Store store : {Store::overwrite, Store::add}) {
+    auto const g = backward<S>(c, x, w, dy, store, 2.0), d = backward<double>(c, x, w, dy, store, 2.0);
+    expect_rounded<S>(g.x, d.x, "dx");
+    expect_close(g.w, d.w, 4e-6, "dweight");  // float
+    expect_close(g.b, d.b, 4e-6, "dbias");
+  }
+}
+TEST_P(Norm, In16BitsIsTheOneInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>(c, rounded<bfloat16>(x), rounded<bfloat16>(w), rounded<bfloat16>(b), rounded<bfloat16>(dy));
+  check_16_bits<float16>(c, rounded<float16>(x), rounded<float16>(w), rounded<float16>(b), rounded<float16>(dy));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Norm,

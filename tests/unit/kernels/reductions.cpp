@@ -41,6 +41,30 @@ TEST(CountNotFinite, CountsNanAndBothInfinities) {
   EXPECT_EQ(kernels::count_not_finite<float>(ExecSpace(), View1<float const>()), 0);
 }
 
+template <class S>
+void check_16_bits() {
+  auto const x = rounded<S>(random_values("x", 100003));
+  double const sum = dot(x, x);
+  EXPECT_NEAR(kernels::sum_squares<S>(ExecSpace(), vector_of<S>(x)), sum, 1e-14 * sum);
+  auto bad = x;
+  bad[7] = bad[4096] = std::nan("");
+  bad[100002] = -std::numeric_limits<double>::infinity();
+  EXPECT_EQ(kernels::count_not_finite<S>(ExecSpace(), vector_of<S>(x)), 0);
+  EXPECT_EQ(kernels::count_not_finite<S>(ExecSpace(), vector_of<S>(bad)), 3);
+  auto const a = matrix_of<S>(3, 301, Vec(x.begin(), x.begin() + 903));
+  auto const b = matrix_of<S>(3, 301, Vec(x.begin() + 903, x.begin() + 1806));
+  kernels::sum_into_both<S>(ExecSpace(), a, b);
+  expect_rounded<S>(host(a), plus(Vec(x.begin(), x.begin() + 903), Vec(x.begin() + 903, x.begin() + 1806)), "sum", 0.0);
+  expect_same(host(a), host(b));
+  Owned1<S> const filled("p3d::test::filled", 3000);
+  kernels::fill<S>(ExecSpace(), filled, static_cast<S>(1.5));
+  expect_same(host(filled), Vec(3000, 1.5));
+}
+TEST(Reductions, In16Bits) {
+  check_16_bits<bfloat16>();
+  check_16_bits<float16>();
+}
+
 TEST(Fill, EveryElement) {
   for (std::int64_t n : {0, 1, 1024, 3000}) {
     Owned1<double> const x("p3d::test::x", n);

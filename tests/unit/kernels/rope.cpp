@@ -50,6 +50,17 @@ TEST(Rope, MatchesComplexNumbers) {
   }
 }
 
+template <class S>
+void check_16_bits() {
+  auto const v = rounded<S>(x);
+  for (Rotation rotation : {Rotation::forward, Rotation::backward})
+    expect_rounded<S>(rotate<S>(v, rotation, 1000), rotate<double>(v, rotation, 1000));
+}
+TEST(Rope, In16BitsIsTheOneInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>();
+  check_16_bits<float16>();
+}
+
 TEST(Rope, BackwardIsTheTransposeAndTheInverse) {
   auto const y = rotate<double>(x, Rotation::forward, 3), dx = rotate<double>(dy, Rotation::backward, 3);
   EXPECT_NEAR(dot(y, dy), dot(x, dx), 1e-10);

@@ -4,6 +4,7 @@
 
 #include <p3d/base/random.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 
 #include <gtest/gtest.h>
@@ -84,6 +85,34 @@ inline void expect_close(Vec const& found, Vec const& expected, double tolerance
 template <class T>
 constexpr double tolerance_of() {
   return std::is_same_v<T, float> ? 4e-6 : 1e-13;
+}
+
+// Kernels on 16 bits are compared with the same kernel in double on the same numbers, which are then exact.
+
+using device::bfloat16;
+using device::float16;
+template <class S>
+using Acc = device::accumulate_t<S>;
+
+/// The numbers as S keeps them.
+template <class S>
+Vec rounded(Vec const& v) {
+  return host(vector_of<S>(v));
+}
+
+/// Half a unit in the last place, relative to the number, at most.
+template <class S>
+constexpr double roundoff = std::is_same_v<S, bfloat16> ? 0x1p-8 : 0x1p-11;
+
+/// Every element is the expected one rounded once to S, but for what arithmetic in float differs: `arithmetic` of the
+/// largest expected one (at least 1).
+template <class S>
+void expect_rounded(Vec const& found, Vec const& expected, std::string const& what = "value",
+                    double arithmetic = 4e-6) {
+  ASSERT_EQ(found.size(), expected.size()) << what;
+  double const slack = arithmetic * std::max(1.0, largest(expected));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    ASSERT_NEAR(found[i], expected[i], roundoff<S> * std::abs(expected[i]) + slack) << what << ", element " << i;
 }
 
 /// d loss / d x by central differences against `gradient`, relative to the largest element of the gradient.
