@@ -51,6 +51,34 @@ p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "ma
 find_package(BLAS QUIET)  # p3d itself only sets its thread count
 p3d_need(BLAS BLAS::BLAS "" "" "matrix products below Kokkos-Kernels" libopenblas-dev openblas)
 
+# The vendors' own BLAS, for what Kokkos-Kernels has no path: GEMMs of 16-bit matrices.
+if("${Kokkos_DEVICES}" MATCHES "CUDA")
+  find_package(CUDAToolkit QUIET)
+  p3d_need(cuBLAS CUDA::cublas "${CUDAToolkit_VERSION}" 11.0 "16-bit matrix products" nvidia-cuda-toolkit cuda)
+elseif("${Kokkos_DEVICES}" MATCHES "HIP")
+  find_package(rocblas QUIET)
+  p3d_need(rocBLAS roc::rocblas "${rocblas_VERSION}" "" "16-bit matrix products" librocblas-dev rocblas)
+endif()
+
+# Optional. Of oneDNN's threads only OpenMP's can be told to be one.
+option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for 16-bit matrix products on the host" ON)
+set(P3D_ONEDNN FALSE)
+if(NOT P3D_WITH_ONEDNN)
+  list(APPEND P3D_FOUND_REPORT "oneDNN|off|16-bit matrix products on the host (P3D_WITH_ONEDNN)")
+else()
+  find_package(dnnl CONFIG QUIET)
+  if(NOT TARGET DNNL::dnnl)
+    list(APPEND P3D_FOUND_REPORT
+      "oneDNN|left out|16-bit matrix products on the host; not found (libdnnl-dev, Spack: onednn)")
+  elseif(NOT DNNL_CPU_RUNTIME MATCHES "^(OMP|SEQ)$" OR dnnl_VERSION VERSION_LESS 2.0)
+    list(APPEND P3D_FOUND_REPORT
+      "oneDNN|left out|16-bit matrix products on the host; needs 2.0 or newer with OpenMP or without threads")
+  else()
+    set(P3D_ONEDNN TRUE)
+    list(APPEND P3D_FOUND_REPORT "oneDNN|${dnnl_VERSION}|16-bit matrix products on the host")
+  endif()
+endif()
+
 if(P3D_BUILD_TESTS)
   find_package(GTest QUIET)
   p3d_need(GoogleTest GTest::gtest "${GTest_VERSION}" 1.10 "the tests" libgtest-dev googletest)

@@ -10,15 +10,11 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "slices.hpp"
+
 namespace p3d::linalg {
 
 namespace {
-
-#if defined(P3D_PORTABLE_FORM)  // what devices do, on the host: for tests
-constexpr bool on_host = false;
-#else
-constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
-#endif
 
 /// C = beta C, where no product is added: BLAS and Kokkos-Kernels versions differ in what they do when k = 0.
 template <class T>
@@ -81,21 +77,17 @@ struct Slice {
 /// spinning.
 template <class T>
 void sliced(ExecSpace const& exec, Slice<T> slice) {
-  constexpr double worth_a_thread = 1e6;  // FLOPs: some ten microseconds
-  double const flops = 2.0 * static_cast<double>(slice.m) * static_cast<double>(slice.n) * static_cast<double>(slice.k);
-  int const threads =
-      static_cast<int>(std::clamp(flops / worth_a_thread, 1.0, static_cast<double>(exec.concurrency())));
+  auto const [threads, by_rows, width] = detail::slices(exec.concurrency(), slice.m, slice.n, slice.k);
   SingleThreadedBlas const alone;
-  slice.by_rows = slice.m > slice.n;
-  std::int64_t const size = slice.by_rows ? slice.m : slice.n, step = size >= 64 * threads ? 16 : 1;
-  slice.width = (size + step * threads - 1) / (step * threads) * step;
+  slice.by_rows = by_rows;
+  slice.width = width;
   if (threads == 1) return slice(0);
   Kokkos::parallel_for("p3d::linalg::gemm", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, threads), slice);
 }
 
 }  // namespace
 
-template <class T>
+template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c) {
   auto const m = op_a == Op::none ? a.extent(0) : a.extent(1);
   auto const k = op_a == Op::none ? a.extent(1) : a.extent(0);
@@ -104,7 +96,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
   if (m == 0 || n == 0) return;
   if (k == 0) return scale(exec, beta, c);
-  if constexpr (!on_host) {
+  if constexpr (!detail::on_host) {
     if (n == 1 && op_a == Op::none && op_b == Op::none && (b.stride(0) != 1 || c.stride(0) != 1))
       return one_column(exec, alpha, a, b, beta, c);
   }
@@ -114,7 +106,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   // Elsewhere Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose
   // earlier and later work must then be ordered with ours by fences.
   Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
-  if constexpr (on_host) {
+  if constexpr (detail::on_host) {
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
     sliced<T>(exec,
               {op_a, op_b, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k),

@@ -2,21 +2,48 @@
 #pragma once
 // Matrix products: the BLAS on the host, elsewhere Kokkos-Kernels (which calls the vendor's library).
 
+#include <p3d/device/float16.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/linalg/op.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <string>
 
 namespace p3d::linalg {
 
 using device::ExecSpace;
 using device::View2;
 
-enum class Op : char { none = 'N', transpose = 'T' };
-
 /// C = alpha op(A) op(B) + beta C, row-major, row strides as given (column ranges of wider matrices are fine, no
 /// copies). Shapes: op(A) [m, k], op(B) [k, n], C [m, n]. Asynchronous with respect to `exec` on devices. beta = 0
 /// overwrites C (NaN in C does not matter). An empty k scales C by beta. On the host each of Kokkos' threads does a
 /// slice of C, with the BLAS in one thread. Explicitly instantiated for float and double.
-template <class T>
+template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
+
+/// The 16-bit types of matrices that a GEMM reads.
+template <class S>
+concept Float16 = std::same_as<S, device::bfloat16> || std::same_as<S, device::float16>;
+
+/// The same for matrices of 16 bits: products and sums are those of float; what is stored in C is rounded once, if C is
+/// of type S, and not at all if it is float (gradients that are summed over microbatches). beta C is read as C's type.
+/// The bound that tests hold it to, u = 2^-24 and r the unit roundoff of C's type:
+///   |error| <= (k + 2) u (|alpha| sum |a| |b| + |beta c|) + r |C|
+/// On the host: oneDNN where p3d was built with it and the processor has units for S, otherwise panels of A and B are
+/// widened to float and multiplied by the BLAS. GPUs: the vendor's library, or a plain kernel where p3d knows none.
+/// Instantiated for S = bfloat16 and float16, C = S and float.
+template <Float16 S, class C>
+void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a, View2<S const> b, float beta,
+          View2<C> c);
+
+/// How GEMMs of matrices of type S are carried out here, in words, for reports.
+template <Float16 S>
+std::string gemm_method();
+
+/// Bytes of host memory that GEMMs of 16-bit matrices work in, beside their operands: for all of this rank's threads,
+/// taken at the first such GEMM and kept. 0 on GPUs, whose libraries have their own.
+std::size_t gemm_workspace_bytes();
 
 }  // namespace p3d::linalg

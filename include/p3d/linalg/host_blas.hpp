@@ -2,7 +2,7 @@
 #pragma once
 // The BLAS on plain host memory, for kernels that run on the host and make their own threads.
 
-#include <p3d/linalg/gemm.hpp>
+#include <p3d/linalg/op.hpp>
 
 #include <cstdint>
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/cublas.sh).
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <climits>
+
+#include "gemm16.hpp"
+
+namespace p3d::linalg::detail {
+
+namespace {
+
+void check(cublasStatus_t status, char const* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw base::Error({.expected = fmt::format("{} to succeed", call),
+                     .found = fmt::format("cuBLAS status {}", static_cast<int>(status)),
+                     .where = "a GEMM of 16-bit matrices"});
+}
+
+cublasHandle_t handle = nullptr;
+
+int to_int(std::int64_t size) {
+  P3D_REQUIRE(size <= INT_MAX,
+              "cuBLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
+  return static_cast<int>(size);
+}
+
+}  // namespace
+
+void vendor_gemm(void* stream, Gemm16 const& g) {
+  if (handle == nullptr) {
+    check(cublasCreate(&handle), "cublasCreate");
+    // Where a sum over k is cut into parts, they are kept and added in float too.
+    check(cublasSetMathMode(handle, static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH |
+                                                              CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+          "cublasSetMathMode");
+  }
+  check(cublasSetStream(handle, static_cast<cudaStream_t>(stream)), "cublasSetStream");
+  auto const mode = [](Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; };
+  auto const narrow = g.type == Type16::bfloat16 ? CUDA_R_16BF : CUDA_R_16F;
+  // cuBLAS sees columns where we have rows: C^T = op(B)^T op(A)^T.
+  check(cublasGemmEx(handle, mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha, g.b, narrow,
+                     to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c, g.wide_c ? CUDA_R_32F : narrow,
+                     to_int(g.ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+}
+
+char const* vendor_method() { return "cublasGemmEx, sums in float"; }
+
+void release_vendor() {
+  if (handle != nullptr) cublasDestroy(handle);
+  handle = nullptr;
+}
+
+}  // namespace p3d::linalg::detail

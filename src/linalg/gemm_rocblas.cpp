@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit GEMMs on AMD's GPUs. No Kokkos.
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <rocblas/rocblas.h>
+
+#include <climits>
+
+#include "gemm16.hpp"
+
+namespace p3d::linalg::detail {
+
+namespace {
+
+void check(rocblas_status status, char const* call) {
+  if (status == rocblas_status_success) return;
+  throw base::Error({.expected = fmt::format("{} to succeed", call),
+                     .found = fmt::format("rocBLAS status {}", static_cast<int>(status)),
+                     .where = "a GEMM of 16-bit matrices"});
+}
+
+rocblas_handle handle = nullptr;
+
+int to_int(std::int64_t size) {
+  P3D_REQUIRE(size <= INT_MAX,
+              "rocBLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
+  return static_cast<int>(size);
+}
+
+}  // namespace
+
+void vendor_gemm(void* stream, Gemm16 const& g) {
+  if (handle == nullptr) check(rocblas_create_handle(&handle), "rocblas_create_handle");
+  check(rocblas_set_stream(handle, static_cast<hipStream_t>(stream)), "rocblas_set_stream");
+  auto const mode = [](Op op) { return op == Op::none ? rocblas_operation_none : rocblas_operation_transpose; };
+  auto const narrow = g.type == Type16::bfloat16 ? rocblas_datatype_bf16_r : rocblas_datatype_f16_r;
+  auto const type_c = g.wide_c ? rocblas_datatype_f32_r : narrow;
+  // rocBLAS sees columns where we have rows: C^T = op(B)^T op(A)^T.
+  check(
+      rocblas_gemm_ex(handle, mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha, g.b, narrow,
+                      to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c, type_c, to_int(g.ldc), g.c, type_c,
+                      to_int(g.ldc), rocblas_datatype_f32_r, rocblas_gemm_algo_standard, 0, rocblas_gemm_flags_none),
+      "rocblas_gemm_ex");
+}
+
+char const* vendor_method() { return "rocblas_gemm_ex, sums in float"; }
+
+void release_vendor() {
+  if (handle != nullptr) static_cast<void>(rocblas_destroy_handle(handle));
+  handle = nullptr;
+}
+
+}  // namespace p3d::linalg::detail

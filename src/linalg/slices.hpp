@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where GEMMs run, and how one on the host is shared out to Kokkos' threads: whole rows or whole columns of C, so no
+// sum is cut.
+
+#include <p3d/device/view.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+namespace p3d::linalg::detail {
+
+#if defined(P3D_PORTABLE_FORM)  // what devices do, on the host: for tests
+inline constexpr bool on_host = false;
+#else
+inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
+#endif
+
+struct Slices {
+  int threads;
+  bool by_rows;
+  std::int64_t width;  ///< rows or columns of a slice; the last may have fewer, or none
+};
+
+inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr double worth_a_thread = 1e6;  // FLOPs: some ten microseconds
+  double const flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  int const threads = static_cast<int>(std::clamp(flops / worth_a_thread, 1.0, static_cast<double>(concurrency)));
+  bool const by_rows = m > n;
+  std::int64_t const size = by_rows ? m : n, step = size >= 64 * threads ? 16 : 1;
+  return {threads, by_rows, (size + step * threads - 1) / (step * threads) * step};
+}
+
+}  // namespace p3d::linalg::detail

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// 16-bit GEMMs for processors without 16-bit units: panels are widened to float, which is exact, and multiplied by the
+// BLAS.
+
+#include <p3d/base/float16.hpp>
+#include <p3d/linalg/host_blas.hpp>
+
+#include <algorithm>
+
+#include "gemm16.hpp"
+
+namespace p3d::linalg::detail {
+
+namespace {
+
+struct BFloat16 {
+  static float value(std::uint16_t x) { return base::bfloat16_value(x); }
+  static std::uint16_t bits(float x) { return base::bfloat16_bits(x); }
+};
+struct IeeeFloat16 {
+  static float value(std::uint16_t x) { return base::float16_value(x); }
+  static std::uint16_t bits(float x) { return base::float16_bits(x); }
+};
+
+template <class Format>
+void widen_block(std::uint16_t const* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, float scale,
+                 float* to) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    auto const* const x = from + i * ld;
+    auto* const y = to + i * cols;
+    for (std::int64_t j = 0; j < cols; ++j) y[j] = scale * Format::value(x[j]);
+  }
+}
+
+template <class Format>
+void round_block(float const* from, std::int64_t rows, std::int64_t cols, std::uint16_t* to, std::int64_t ld) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    auto const* const x = from + i * cols;
+    auto* const y = to + i * ld;
+    for (std::int64_t j = 0; j < cols; ++j) y[j] = Format::bits(x[j]);
+  }
+}
+
+/// One operand's panel, and which block of the operand it holds.
+template <class Format>
+struct Panel {
+  float* data;
+  std::int64_t row = -1, col = -1;  ///< where the block begins in op(operand)
+  std::int64_t ld = 0;
+
+  /// Rows [i, i + rows) and columns [j, j + cols) of op(X), stored as X is.
+  void load(Op op, std::uint16_t const* x, std::int64_t ldx, std::int64_t i, std::int64_t j, std::int64_t rows,
+            std::int64_t cols) {
+    if (row == i && col == j) return;
+    row = i;
+    col = j;
+    ld = op == Op::none ? cols : rows;
+    auto const* const from = op == Op::none ? x + i * ldx + j : x + j * ldx + i;
+    widen_block<Format>(from, ldx, op == Op::none ? rows : cols, ld, 1.0F, data);
+  }
+};
+
+template <class Format>
+class Product {
+public:
+  Product(Gemm16 const& g, float* workspace)
+      : g_(g),
+        a_{workspace},
+        b_{workspace + panel_rows * panel_depth},
+        c_(workspace + panel_rows * panel_depth + panel_depth * panel_cols) {}
+
+  void run() {
+    for (std::int64_t j = 0; j < g_.n; j += panel_cols) {
+      if (g_.wide_c) {
+        for (std::int64_t l = 0; l < g_.k; l += panel_depth)
+          for (std::int64_t i = 0; i < g_.m; i += panel_rows) add_to_c(i, j, l);
+      } else {
+        for (std::int64_t i = 0; i < g_.m; i += panel_rows) narrow_block(i, j);
+      }
+    }
+  }
+
+private:
+  void multiply(std::int64_t i, std::int64_t j, std::int64_t l, float beta, float* c, std::int64_t ldc) {
+    std::int64_t const m = std::min(panel_rows, g_.m - i), n = std::min(panel_cols, g_.n - j),
+                       k = std::min(panel_depth, g_.k - l);
+    a_.load(g_.op_a, g_.a, g_.lda, i, l, m, k);
+    b_.load(g_.op_b, g_.b, g_.ldb, l, j, k, n);
+    host_gemm<float>(g_.op_a, g_.op_b, m, n, k, g_.alpha, a_.data, a_.ld, b_.data, b_.ld, beta, c, ldc);
+  }
+
+  void add_to_c(std::int64_t i, std::int64_t j, std::int64_t l) {
+    multiply(i, j, l, l == 0 ? g_.beta : 1.0F, static_cast<float*>(g_.c) + i * g_.ldc + j, g_.ldc);
+  }
+
+  /// A block of a 16-bit C is summed in float over all of k, then rounded.
+  void narrow_block(std::int64_t i, std::int64_t j) {
+    std::int64_t const m = std::min(panel_rows, g_.m - i), n = std::min(panel_cols, g_.n - j);
+    auto* const c = static_cast<std::uint16_t*>(g_.c) + i * g_.ldc + j;
+    if (g_.beta != 0.0F) widen_block<Format>(c, g_.ldc, m, n, g_.beta, c_);
+    for (std::int64_t l = 0; l < g_.k; l += panel_depth)
+      multiply(i, j, l, l == 0 && g_.beta == 0.0F ? 0.0F : 1.0F, c_, n);
+    round_block<Format>(c_, m, n, c, g_.ldc);
+  }
+
+  Gemm16 const& g_;
+  Panel<Format> a_, b_;
+  float* c_;
+};
+
+}  // namespace
+
+void widened_gemm(Gemm16 const& product, float* workspace) {
+  if (product.type == Type16::bfloat16) {
+    Product<BFloat16>(product, workspace).run();
+  } else {
+    Product<IeeeFloat16>(product, workspace).run();
+  }
+}
+
+}  // namespace p3d::linalg::detail
