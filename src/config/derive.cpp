@@ -55,6 +55,15 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     follow(sources, "batch.microbatches", {"batch.global"}, [] { return true; });
   }
 
+  auto& types = config.precision;
+  follow(sources, "precision.moments", {"run.precision"}, [&] {
+    return types.moments = config.run.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32, true;
+  });
+  follow(sources, "precision.loss_scale", {"run.precision"}, [&] {
+    return types.loss_scaling = config.run.precision == Precision::fp16 ? LossScaling::dynamic : LossScaling::none,
+           true;
+  });
+
   // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)
   auto const tenth = fmt::format("{:.15g}", config.optimizer.lr / 10);
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},

@@ -45,8 +45,9 @@ void add_run(std::vector<Key>& table) {
   s.integer("log_every", &Run::log_every, {1}, "steps between log lines");
   s.integer("eval_every", &Run::eval_every, {0}, "steps between evaluations; 0: only at the end");
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
-  s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32},
-           "precision of weights and arithmetic; fp64 is for verification");
+  s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
+           "bf16, fp16: weights and activations of 16 bits, sums, gradients and the optimizer in fp32; fp64 is for "
+           "verification");
   s.flag("deterministic", &Run::deterministic, "the same bits from every repetition; sums over ranks in a fixed order");
   s.flag("trace", &Run::trace,
          "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
@@ -246,6 +247,48 @@ void add_comm(std::vector<Key>& table) {
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
 }
 
+/// "none", "dynamic" or a number.
+MaybeMismatch read_loss_scale(toml::node const& node, std::string const&, Config& config) {
+  auto& p = config.precision;
+  if (node.is_string()) {
+    std::size_t index = 0;
+    auto const mismatch = read_choice(node, {"none", "dynamic"}, index);
+    if (!mismatch) p.loss_scaling = index == 0 ? LossScaling::none : LossScaling::dynamic;
+    return mismatch;
+  }
+  auto const mismatch = read_number(node, {.max = 0x1p120, .min_open = true}, p.loss_scale);
+  if (!mismatch) p.loss_scaling = LossScaling::fixed;
+  return mismatch;
+}
+
+void add_precision(std::vector<Key>& table) {
+  using Options = PrecisionOptions;
+  Section<Options> s(table, "precision", &Config::precision);
+  NumberRange const scale{.max = 0x1p120, .min_open = true};
+  s.choice("moments", &Options::moments, {Precision::fp64, Precision::fp32, Precision::bf16},
+           "type of the optimizer's moments; bf16: half the memory", "fp64 with fp64, else fp32");
+  s.add("loss_scale", "\"none\" | \"dynamic\" | number > 0",
+        "factor on the loss, so that small gradients do not vanish in fp16; dynamic: as large as does not overflow",
+        "\"dynamic\" with fp16, else \"none\"", read_loss_scale, [](Config const& config) {
+          auto const& p = config.precision;
+          return p.loss_scaling == LossScaling::fixed ? toml_float(p.loss_scale)
+                                                      : toml_string(to_string(p.loss_scaling));
+        });
+  s.number("loss_scale_initial", &Options::loss_scale_initial, scale, "dynamic: its first value");
+  s.number("loss_scale_growth", &Options::loss_scale_growth, {.min = 1.0, .max = 1e6, .min_open = true},
+           "dynamic: factor by which it grows");
+  s.number("loss_scale_backoff", &Options::loss_scale_backoff, {.max = 1.0, .min_open = true, .max_open = true},
+           "dynamic: factor by which it falls after an overflow");
+  s.integer("loss_scale_interval", &Options::loss_scale_interval, {1, limits::steps},
+            "dynamic: it grows after so many steps in a row without overflow");
+  s.integer("loss_scale_hysteresis", &Options::loss_scale_hysteresis, {1, limits::steps},
+            "dynamic: it falls from so many overflows on, counted since it last grew");
+  s.number("loss_scale_floor", &Options::loss_scale_floor, scale,
+           "dynamic: it does not fall below; an overflow there ends the run");
+  s.flag("stochastic_rounding", &Options::stochastic_rounding,
+         "round weights to bf16 up or down at random, in the mean to their value; the same on every layout");
+}
+
 void add_sample(std::vector<Key>& table) {
   Section<Sample> s(table, "sample", &Config::sample);
   s.integer("tokens", &Sample::tokens, {0, limits::width}, "tokens drawn from the model at the end; 0: none");
@@ -315,6 +358,7 @@ std::vector<Key> const& keys() {
     add_data(t);
     add_optimizer(t);
     add_comm(t);
+    add_precision(t);
     add_sample(t);
     add_checkpoint(t);
     return t;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Enum values by the names they have in the input.
 
+#include <p3d/base/precisions.hpp>
 #include <p3d/config/config.hpp>
 
 #include <string>
@@ -16,6 +17,29 @@ char const* to_string(Precision v) {
   switch (v) {
     case Precision::fp64: return "fp64";
     case Precision::fp32: return "fp32";
+    case Precision::bf16: return "bf16";
+    case Precision::fp16: return "fp16";
+  }
+  return "?";
+}
+
+bool has_precision(Precision precision) { return P3D_16BIT != 0 || !is_16bit(precision); }
+
+std::int64_t bytes_of(Precision type) {
+  switch (type) {
+    case Precision::fp64: return 8;
+    case Precision::fp32: return 4;
+    case Precision::bf16:
+    case Precision::fp16: break;
+  }
+  return 2;
+}
+
+char const* to_string(LossScaling v) {
+  switch (v) {
+    case LossScaling::none: return "none";
+    case LossScaling::dynamic: return "dynamic";
+    case LossScaling::fixed: return "fixed";
   }
   return "?";
 }

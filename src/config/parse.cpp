@@ -80,6 +80,7 @@ ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
     check_parallel(check);
     check_pipeline(check);
     check_data(check);
+    check_precision(check);
     check_checkpoint(check);
   }
   ParseResult result;

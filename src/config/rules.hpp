@@ -34,6 +34,7 @@ void check_size(Check const& check);        ///< sizes whose products would not 
 void check_parallel(Check const& check);    ///< the mesh, the batch over it, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
 void check_data(Check const& check);        ///< files, vocabulary, learning rate
+void check_precision(Check const& check);   ///< types that do not go together
 void check_checkpoint(Check const& check);  ///< resume and load
 
 }  // namespace p3d::config

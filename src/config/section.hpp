@@ -96,12 +96,13 @@ public:
 
   /// An enum by the names of its values.
   template <class E>
-  void choice(char const* key, E S::*member, std::vector<E> const& values, char const* help) {
+  void choice(char const* key, E S::*member, std::vector<E> const& values, char const* help,
+              char const* default_text = nullptr) {
     auto const section = section_;
     std::vector<std::string> names;
     for (auto value : values) names.emplace_back(to_string(value));
     add(
-        key, choices_text(names), help, nullptr,
+        key, choices_text(names), help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
           std::size_t index = 0;
           auto const mismatch = read_choice(node, names, index);

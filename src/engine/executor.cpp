@@ -290,7 +290,8 @@ void Executor<P>::timed_wait(comm::Request& request, Op message, Action const& a
   if (run.recorder) run.recorder->waited({message, action.stage, sends ? -1 : action.microbatch, action.slot}, begin);
 }
 
-template class Executor<device::Fp32>;
-template class Executor<device::Fp64>;
+#define P3D_INSTANTIATE(P) template class Executor<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

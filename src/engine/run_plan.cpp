@@ -19,8 +19,7 @@ namespace p3d::engine {
 
 namespace {
 
-static_assert(Executor<device::Fp32>::sends_in_flight == execution.sends_in_flight &&
-              Executor<device::Fp64>::sends_in_flight == execution.sends_in_flight);
+static_assert(Executor<device::Fp32>::sends_in_flight == execution.sends_in_flight);
 
 constexpr std::size_t most_bytes = std::size_t{1} << 60;
 

@@ -89,6 +89,7 @@ template <class P>
 std::string Trainer<P>::sample(SampleOptions const& options) {
   auto const& prompt = options.prompt;
   auto& s = *state_;
+  s.refresh_weights();
   std::vector<int> text;
   for (char c : prompt) text.push_back(static_cast<unsigned char>(c));
   require_byte_tokens(s.config.model.vocab_size, prompt);
@@ -142,9 +143,10 @@ std::string Trainer<P>::sample(SampleOptions const& options) {
   return out;
 }
 
-template std::string Trainer<device::Fp32>::sample(SampleOptions const&);
-template std::string Trainer<device::Fp64>::sample(SampleOptions const&);
-template std::string Trainer<device::Fp32>::sample(std::string const&, std::int64_t, double);
-template std::string Trainer<device::Fp64>::sample(std::string const&, std::int64_t, double);
+#define P3D_INSTANTIATE(P)                                       \
+  template std::string Trainer<P>::sample(SampleOptions const&); \
+  template std::string Trainer<P>::sample(std::string const&, std::int64_t, double);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

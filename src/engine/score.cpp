@@ -14,6 +14,7 @@ namespace p3d::engine {
 template <class P>
 typename Trainer<P>::Score Trainer<P>::score(layout::Range tokens) {
   auto& s = *state_;
+  s.refresh_weights();
   auto const seq = s.config.model.seq_len;
   Score out;
   out.windows = std::max<std::int64_t>(0, tokens.size() - 1) / seq;
@@ -52,7 +53,8 @@ typename Trainer<P>::Score Trainer<P>::score(layout::Range tokens) {
   return out;
 }
 
-template typename Trainer<device::Fp32>::Score Trainer<device::Fp32>::score(layout::Range);
-template typename Trainer<device::Fp64>::Score Trainer<device::Fp64>::score(layout::Range);
+#define P3D_INSTANTIATE(P) template typename Trainer<P>::Score Trainer<P>::score(layout::Range);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

@@ -72,7 +72,7 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
       stage(c, plan.stages, number, params.layout(), tp, arena, workspace, num_slots(plan, number)),
       reducer(tp.exec, params.layout(), params.grads(), communicator,
               static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
-      optimizer(c.optimizer, params.layout()) {}
+      optimizer(c.optimizer, params.layout(), c.precision.moments == config::Precision::bf16) {}
 
 template <class P>
 Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
@@ -84,7 +84,8 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
       tp{exec, &mesh.along("tp")},
-      activations_memory(prepare_reductions()) {
+      activations_memory(prepare_reductions()),
+      loss_scaler(c.precision) {
   comm::agree(mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
   std::map<int, StagePort<P>> stages;
   for (auto& [number, unit] : units) stages[number] = {&unit->stage, unit->weights.get()};
@@ -170,101 +171,6 @@ void Trainer<P>::State::reduce(int stage) {
 }
 
 template <class P>
-void Trainer<P>::State::wait_recorded(comm::Request& request) {
-  auto* const recorder = executor->recorder();
-  double const begin = recorder ? Recorder::now() : 0.0;
-  request.wait();
-  if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
-}
-
-template <class P>
-void Trainer<P>::State::finish_tie() {
-  if (tie.active()) wait_recorded(tie);
-  auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
-  if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
-  auto const a = first->second->params.matrix("embed.token.weight").grad,
-             b = last->second->params.matrix("embed.token.weight").grad;
-  kernels::sum_into_both<typename P::Gradient>(exec, a, b);
-}
-
-template <class P>
-void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
-  finish_tie();
-  double squares = 0.0;
-  for (auto& [number, unit] : units) {
-    squares += parallel::local_sum_squares<typename P::Gradient>(exec, unit->params.layout(), unit->params.grads(),
-                                                                 here, config.parallel.dp, unit->stage.is_first());
-  }
-  // Every rank of a tp group saw the whole group's loss.
-  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
-                             result.votes};
-  auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
-  wait_recorded(summed);
-  result.loss = sums[0] / static_cast<double>(tokens_per_step());
-  result.grad_norm = std::sqrt(sums[1]);
-  result.stop = sums[2] > 0.0;
-  result.votes = sums[3];
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) report_not_finite(result);
-}
-
-template <class P>
-void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
-  if (!std::exchange(summed_up, true)) sum_up(loss_sum, result);
-  double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
-  for (auto& [number, unit] : units) {
-    if (stage >= 0 && number != stage) continue;
-    unit->optimizer.apply(exec, result.step, result.lr, factor, unit->params.master(), unit->params.grads(),
-                          keep_gradients);
-  }
-  gradients_are_zero = !keep_gradients;
-}
-
-template <class P>
-void Trainer<P>::State::report_not_finite(StepResult const& result) {
-  // Key of a bad tensor: its place in the table, values before gradients. The smallest over all ranks is the first.
-  auto const& specs = plan.table.specs();
-  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
-  std::int64_t first = none;
-  std::int64_t elements = 0;
-  auto const scan = [&](std::int64_t only) {
-    for (auto& [number, unit] : units) {
-      for (auto const& item : unit->params.layout().items()) {
-        auto const row = item.spec - specs.data();
-        auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
-        for (int g = 0; g < 2; ++g) {
-          std::int64_t const key = row + g * static_cast<std::int64_t>(specs.size());
-          if (only >= 0 && key != only) continue;
-          auto const count = [&]<class T>(device::View1<T> all) {
-            return kernels::count_not_finite<T>(exec, device::View1<T const>(Kokkos::subview(all, range)));
-          };
-          auto const bad = g == 0 ? count(unit->params.master()) : count(unit->params.grads());
-          if (bad > 0) first = std::min(first, key);
-          elements += bad;
-        }
-      }
-    }
-  };
-  scan(-1);
-  mesh.world().all_reduce(&first, 1, comm::Type::int64, comm::Reduction::min).wait();
-  elements = 0;
-  if (first != none) scan(first);
-  mesh.world().all_reduce(&elements, 1, comm::Type::int64, comm::Reduction::max).wait();
-  std::string tensor = "no parameter or gradient holds a bad element: the loss or the norm itself overflowed";
-  if (first != none) {
-    auto const n = static_cast<std::int64_t>(specs.size());
-    tensor = fmt::format("first bad tensor in model order: the {} of {} ({} bad elements on the rank that has most)",
-                         first < n ? "value" : "gradient", specs[static_cast<std::size_t>(first % n)].name, elements);
-  }
-  throw base::Error({.expected = "a finite loss and gradient norm",
-                     .found = fmt::format("loss {}, gradient norm {} at step {}; {}", result.loss, result.grad_norm,
-                                          result.step, tensor),
-                     .where = fmt::format("step {} of {}", result.step, config.run.steps),
-                     .fix = "lower optimizer.lr, raise optimizer.warmup_steps, set optimizer.grad_clip = 1.0, or use "
-                            "run.precision = \"fp64\" to see whether it is rounding"},
-                    base::ExitCode::not_finite);
-}
-
-template <class P>
 bool Trainer<P>::State::stop_together() {
   if (!stop_asked) return false;
   stopped_early = collectives::all_reduce(mesh.world(), stop_asked() ? 1.0 : 0.0) > 0.0;
@@ -311,17 +217,19 @@ Trainer<P>::~Trainer() = default;
 template <class P>
 StepResult Trainer<P>::step(double vote) {
   auto& s = *state_;
+  s.refresh_weights();
   base::Stopwatch watch;
   StepResult result;
   result.step = s.steps_done + 1;
   result.votes = vote;
-  result.lr = optim::learning_rate(s.config.optimizer, s.steps_done, s.config.run.steps);
+  result.lr = optim::learning_rate(s.config.optimizer, s.updates_done(), s.config.run.steps);
+  result.loss_scale = s.loss_scaler.scale();
   s.summed_up = false;
   for (auto& [number, unit] : s.units) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
   }
-  s.executor->run(s.plan.training, result.step, 1.0 / static_cast<double>(s.tokens_per_step()),
+  s.executor->run(s.plan.training, result.step, result.loss_scale / static_cast<double>(s.tokens_per_step()),
                   s.training_hooks(result));
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
@@ -332,6 +240,7 @@ StepResult Trainer<P>::step(double vote) {
 template <class P>
 double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
+  s.refresh_weights();
   double sum = 0.0;
   s.stopped_early = false;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -433,9 +342,10 @@ std::vector<double> Trainer<P>::State::gather(std::string const& name, bool grad
   return full;
 }
 
-template struct StageUnit<device::Fp32>;
-template struct StageUnit<device::Fp64>;
-template class Trainer<device::Fp32>;
-template class Trainer<device::Fp64>;
+#define P3D_INSTANTIATE(P)      \
+  template struct StageUnit<P>; \
+  template class Trainer<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

@@ -5,6 +5,8 @@
 
 #include <p3d/base/error.hpp>
 
+#include <vector>
+
 namespace p3d::engine {
 
 namespace {
@@ -20,8 +22,33 @@ auto host_view(V* memory, std::int64_t count) {
       static_cast<T*>(memory), static_cast<std::size_t>(count));
 }
 
+/// What `host` is to a flat buffer of numbers of the file's type, whatever type the buffer's numbers have.
 template <class T>
-io::CheckpointPart make_part(layout::LocalParam const& item, char const* group, device::View1<T> flat) {
+void copy_out(device::View1<T> flat, std::int64_t begin, std::int64_t count, void* host) {
+  if constexpr (sizeof(T) == 2) {
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    Kokkos::deep_copy(host_view<T>(numbers.data(), count), piece<T>(flat, begin, count));
+    auto* const out = static_cast<float*>(host);
+    for (std::size_t i = 0; i < numbers.size(); ++i) out[i] = numbers[i];
+  } else {
+    Kokkos::deep_copy(host_view<T>(host, count), piece<T>(flat, begin, count));
+  }
+}
+template <class T>
+void copy_in(device::View1<T> flat, std::int64_t begin, std::int64_t count, void const* host) {
+  if constexpr (sizeof(T) == 2) {
+    auto const* const in = static_cast<float const*>(host);
+    std::vector<T> numbers(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = T(in[i]);
+    Kokkos::deep_copy(piece<T>(flat, begin, count), host_view<T>(numbers.data(), count));
+  } else {
+    Kokkos::deep_copy(piece<T>(flat, begin, count), host_view<T const>(host, count));
+  }
+}
+
+/// `changed` becomes true when something was copied in.
+template <class T>
+io::CheckpointPart make_part(layout::LocalParam const& item, char const* group, device::View1<T> flat, bool* changed) {
   io::CheckpointPart p;
   p.array = std::string(group) + "/" + item.spec->name;
   p.global_rows = item.spec->rows;
@@ -32,10 +59,11 @@ io::CheckpointPart make_part(layout::LocalParam const& item, char const* group, 
   p.cols = item.cols;
   auto const offset = item.offset;
   p.copy_out = [flat, offset](std::int64_t first, std::int64_t count, void* out) {
-    Kokkos::deep_copy(host_view<T>(out, count), piece<T>(flat, offset + first, count));
+    copy_out<T>(flat, offset + first, count, out);
   };
-  p.copy_in = [flat, offset](std::int64_t first, std::int64_t count, void const* in) {
-    Kokkos::deep_copy(piece<T>(flat, offset + first, count), host_view<T const>(in, count));
+  p.copy_in = [flat, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
+    copy_in<T>(flat, offset + first, count, in);
+    *changed = true;
   };
   return p;
 }
@@ -54,15 +82,17 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
       auto& replicas = s.along(item.spec->split_axes().empty() ? layout::AxisSet{layout::Axis::dp, layout::Axis::tp}
                                                                : layout::AxisSet{layout::Axis::dp});
       auto const add = [&]<class T>(char const* group, device::View1<T> flat) {
-        auto part = make_part<T>(item, group, flat);
+        auto part = make_part<T>(item, group, flat, &s.master_is_newer);
         part.replicas = &replicas;
         part.writes = !item.spec->tied || unit->stage.is_first();
         out.push_back(std::move(part));
       };
       add("parameters", unit->params.master());
       if (!moments) continue;
-      add("first_moment", unit->optimizer.first_moment());
-      add("second_moment", unit->optimizer.second_moment());
+      unit->optimizer.with_moments([&](auto first, auto second) {
+        add("first_moment", first);
+        add("second_moment", second);
+      });
     }
   }
   return out;
@@ -78,6 +108,19 @@ void Trainer<P>::set_steps_done(std::int64_t steps) {
 }
 
 template <class P>
+optim::LossScaleState const& Trainer<P>::loss_scale() const {
+  return state_->loss_scaler.state();
+}
+template <class P>
+void Trainer<P>::set_loss_scale(optim::LossScaleState const& state) {
+  state_->loss_scaler.set_state(state);
+}
+template <class P>
+void Trainer<P>::spoil_gradient(std::string const& name) {
+  state_->spoilt = state_->plan.table.find(name).name;
+}
+
+template <class P>
 void Trainer<P>::stop_when(std::function<bool()> asked) {
   state_->stop_asked = std::move(asked);
 }
@@ -87,15 +130,16 @@ bool Trainer<P>::stopped_early() const {
   return state_->stopped_early;
 }
 
-template std::vector<io::CheckpointPart> Trainer<device::Fp32>::checkpoint_parts(bool);
-template std::vector<io::CheckpointPart> Trainer<device::Fp64>::checkpoint_parts(bool);
-template std::int64_t Trainer<device::Fp32>::steps_done() const;
-template std::int64_t Trainer<device::Fp64>::steps_done() const;
-template void Trainer<device::Fp32>::set_steps_done(std::int64_t);
-template void Trainer<device::Fp64>::set_steps_done(std::int64_t);
-template bool Trainer<device::Fp32>::stopped_early() const;
-template bool Trainer<device::Fp64>::stopped_early() const;
-template void Trainer<device::Fp32>::stop_when(std::function<bool()>);
-template void Trainer<device::Fp64>::stop_when(std::function<bool()>);
+#define P3D_INSTANTIATE(P)                                                     \
+  template std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool); \
+  template std::int64_t Trainer<P>::steps_done() const;                        \
+  template void Trainer<P>::set_steps_done(std::int64_t);                      \
+  template optim::LossScaleState const& Trainer<P>::loss_scale() const;        \
+  template void Trainer<P>::set_loss_scale(optim::LossScaleState const&);      \
+  template void Trainer<P>::spoil_gradient(std::string const&);                \
+  template bool Trainer<P>::stopped_early() const;                             \
+  template void Trainer<P>::stop_when(std::function<bool()>);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::engine

@@ -4,6 +4,7 @@
 
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/model/stage.hpp>
+#include <p3d/optim/loss_scale.hpp>
 #include <p3d/optim/optimizer.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/engine/executor.hpp>
@@ -50,6 +51,9 @@ struct Trainer<P>::State {
   std::function<bool()> stop_asked;  ///< empty: never
   bool stopped_early = false;        ///< the last evaluation or sample
   std::int64_t steps_done = 0;
+  optim::LossScaler loss_scaler;
+  bool master_is_newer = true;       ///< than what layers read: at the start, and after a checkpoint was copied in
+  std::string spoilt;                ///< see spoil_gradient()
   bool summed_up = false;            ///< in this step
   bool keep_gradients = false;       ///< after the update
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
@@ -80,7 +84,15 @@ struct Trainer<P>::State {
   void sum_up(double loss_sum, StepResult& result);
   /// Updates the parameters of a stage (-1: of all).
   void update(double loss_sum, int stage, StepResult& result);
-  [[noreturn]] void report_not_finite(StepResult const& result);
+  /// Layers read weights rounded from the master weights, after these were loaded. Before the first action of anything.
+  void refresh_weights();
+  /// Steps that updated the weights.
+  std::int64_t updates_done() const { return steps_done - loss_scaler.state().skipped; }
+  /// Skips the update, or throws where that would not help.
+  void overflowed(StepResult& result);
+  /// The first bad tensor in model order, in words.
+  std::string find_not_finite();
+  void spoil();
   std::vector<double> gather(std::string const& name, bool gradient);
 };
 

@@ -203,6 +203,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     b.number(file, "data_hash", header.data_hash);
     b.text(file, "precision", name(header.element));
     b.text(file, "layout", layout_text);
+    if (!header.loss_scale.empty()) b.text(file, "loss_scale", header.loss_scale);
     if (!header.origin.empty()) b.text(file, "origin", header.origin);
     b.input(header.input);
     b.table(table);

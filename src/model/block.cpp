@@ -191,8 +191,7 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
 #define P3D_INSTANTIATE(P)     \
   template class NormLayer<P>; \
   template class TransformerBlock<P>;
-P3D_INSTANTIATE(device::Fp32)
-P3D_INSTANTIATE(device::Fp64)
+P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

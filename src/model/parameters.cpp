@@ -5,7 +5,9 @@
 #include <p3d/base/random.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/update.hpp>
 
+#include <type_traits>
 #include <utility>
 
 namespace p3d::model {
@@ -13,6 +15,7 @@ namespace p3d::model {
 template <class P>
 Parameters<P>::Parameters(ExecSpace const& exec, layout::StageParams params, std::uint64_t seed, Gradient* gradients)
     : params_(std::move(params)),
+      seed_(seed),
       values_(device::large_array<Storage>("p3d::model::values", params_.flat_size())),
       grads_(gradients == nullptr
                  ? device::large_array<Gradient>("p3d::model::grads", params_.flat_size())
@@ -39,6 +42,24 @@ View1<typename P::Master> Parameters<P>::master() const {
   } else {
     return values_;
   }
+}
+
+template <class P>
+void Parameters<P>::round_values(ExecSpace const& exec, bool stochastic, std::int64_t update) {
+  if constexpr (std::is_same_v<Storage, device::bfloat16>) {
+    if (stochastic) {
+      for (auto const& item : params_.items()) {
+        View2<Master const> const from(master_.data() + item.offset, item.rows, item.cols);
+        View2<Storage> const to(values_.data() + item.offset, item.rows, item.cols);
+        kernels::round_weights_stochastically(exec, base::random_key(seed_, "round." + item.spec->name),
+                                              static_cast<std::uint64_t>(update), item.row_begin, item.col_begin,
+                                              item.spec->cols, from, to);
+      }
+      return;
+    }
+  }
+  P3D_REQUIRE(!stochastic, "only weights in bfloat16 are rounded stochastically");
+  if constexpr (P::has_master) kernels::convert<Master, Storage>(exec, View1<Master const>(master_), values_);
 }
 
 template <class P>
@@ -75,7 +96,8 @@ Vector<P> Parameters<P>::vector(std::string const& name) const {
   return fused_vector(name, name);
 }
 
-template class Parameters<device::Fp32>;
-template class Parameters<device::Fp64>;
+#define P3D_INSTANTIATE(P) template class Parameters<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

@@ -242,8 +242,7 @@ std::vector<double> Stage<P>::logits(int slot, std::int64_t row) const {
 #define P3D_INSTANTIATE(P)      \
   template struct Workspace<P>; \
   template class Stage<P>;
-P3D_INSTANTIATE(device::Fp32)
-P3D_INSTANTIATE(device::Fp64)
+P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

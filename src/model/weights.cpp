@@ -81,8 +81,7 @@ void ResidentWeights<P>::reload(int) {
   template StageWeights<P> stage_weights<P>(config::Config const&, layout::StageMap const&, int, \
                                             Parameters<P> const&);                               \
   template class ResidentWeights<P>;
-P3D_INSTANTIATE(device::Fp32)
-P3D_INSTANTIATE(device::Fp64)
+P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/optim/optimizer.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/update.hpp>
 
@@ -8,19 +9,49 @@
 
 namespace p3d::optim {
 
+namespace {
+
+/// A part of a view, or nothing of an empty one.
+template <class T>
+View1<T> part(View1<T> all, std::int64_t begin, std::int64_t end) {
+  if (all.extent(0) == 0) return {};
+  return Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(begin, end));
+}
+
+}  // namespace
+
 template <class P>
-Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params)
+Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params, bool narrow_moments)
     : options_(options), params_(&params) {
-  if (options_.type == config::OptimizerType::adamw) {
-    auto const n = params.flat_size();
-    m_ = device::large_array<Moment>("p3d::optim::first_moment", n);
-    v_ = device::large_array<Moment>("p3d::optim::second_moment", n);
-  }
+  if (options_.type != config::OptimizerType::adamw) return;
+  auto const n = params.flat_size();
+  auto const take = [&]<class M>(Moments<M>& moments) {
+    moments.m = device::large_array<M>("p3d::optim::first_moment", n);
+    moments.v = device::large_array<M>("p3d::optim::second_moment", n);
+  };
+#if P3D_16BIT
+  if (narrow_moments) return take(narrow_);
+#else
+  P3D_REQUIRE(!narrow_moments, "this build has types of 16 bits");
+#endif
+  take(wide_);
 }
 
 template <class P>
 void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-                         View1<Gradient> grads, bool keep_gradients) {
+                         View1<Gradient> grads, View1<Storage> storage, bool keep_gradients) {
+#if P3D_16BIT
+  if (narrow_.m.extent(0) > 0)
+    return update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, narrow_);
+#endif
+  update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, wide_);
+}
+
+template <class P>
+template <class M>
+void Optimizer<P>::update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
+                          View1<Gradient> grads, View1<Storage> storage, bool keep_gradients,
+                          Moments<M> const& moments) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -36,17 +67,16 @@ void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, do
     bool const decays = items[i].spec->decay;
     std::size_t j = i;
     while (j < items.size() && items[j].spec->decay == decays) ++j;
-    auto const range =
-        Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[j - 1].offset + items[j - 1].size());
+    auto const begin = items[i].offset, end = items[j - 1].offset + items[j - 1].size();
     a.decay = decays ? options_.weight_decay : 0.0;
-    View1<Master> const p = Kokkos::subview(master, range);
-    View1<Gradient> const g = Kokkos::subview(grads, range);
+    auto const p = part(master, begin, end);
+    auto const g = part(grads, begin, end);
+    auto const s = part(storage, begin, end);
     if (options_.type == config::OptimizerType::adamw) {
-      View1<Moment> const m = Kokkos::subview(m_, range);
-      View1<Moment> const v = Kokkos::subview(v_, range);
-      kernels::adamw<Master>(exec, a, p, g, m, v);
+      kernels::adamw<Master, Gradient, M, Storage>(exec, a, p, g, part(View1<M>(moments.m), begin, end),
+                                                   part(View1<M>(moments.v), begin, end), s);
     } else {
-      kernels::sgd<Master>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g);
+      kernels::sgd<Master, Gradient, Storage>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g, s);
     }
     i = j;
   }
@@ -56,7 +86,8 @@ double clip_factor(double global_norm, double clip) {
   return clip > 0.0 && global_norm > clip ? clip / global_norm : 1.0;
 }
 
-template class Optimizer<device::Fp32>;
-template class Optimizer<device::Fp64>;
+#define P3D_INSTANTIATE(P) template class Optimizer<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::optim

@@ -14,6 +14,17 @@ namespace {
 /// Sums shorter than this are not cut: below it the time is latency, and each part pays that again.
 constexpr std::int64_t overlap_bytes = 1 << 20;
 
+/// C = op(A) op(B) + beta C.
+template <class S, class C>
+void gemm(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S const> b, double beta, View2<C> c) {
+  using Sum = device::accumulate_t<S>;
+  if constexpr (std::is_same_v<S, Sum>) {
+    linalg::gemm<S>(exec, op_a, op_b, S(1), a, b, static_cast<S>(beta), c);
+  } else {
+    linalg::gemm<S, C>(exec, op_a, op_b, Sum(1), a, b, static_cast<Sum>(beta), c);
+  }
+}
+
 template <class View>
 auto rows(View const& x, std::int64_t begin, std::int64_t end) {
   return View(x.data() + begin * static_cast<std::int64_t>(x.extent(1)), end - begin, x.extent(1));
@@ -21,53 +32,56 @@ auto rows(View const& x, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-template <class T>
-void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View1<T const> bias, View2<T> y) {
+template <class S>
+void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View1<S const> bias, View2<S> y) {
   bool const has_bias = bias.extent(0) != 0;
-  if (has_bias) kernels::fill_with_bias<T>(tp.exec, y, bias);
-  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), x, w, has_bias ? T(1) : T(0), y);
+  if (has_bias) kernels::fill_with_bias<S>(tp.exec, y, bias);
+  gemm<S, S>(tp.exec, Op::none, Op::transpose, x, w, has_bias ? 1 : 0, y);
 }
 
-template <class T>
-comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx) {
-  linalg::gemm<T>(tp.exec, Op::none, Op::none, T(1), dy, w, T(0), dx);
-  return collectives::start_all_reduce<T>(tp.exec, *tp.comm, device::flat(dx));
+template <class S>
+comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx) {
+  gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, 0, dx);
+  return collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(dx));
 }
 
-template <class T>
-void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y) {
+template <class S>
+void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y) {
   auto const tokens = static_cast<std::int64_t>(y.extent(0));
-  bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(T)) >= overlap_bytes;
+  bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(S)) >= overlap_bytes;
   auto const half = cut ? tokens / 2 : tokens;
-  linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), rows(x, 0, half), w, T(0), rows(y, 0, half));
-  auto first = collectives::start_all_reduce<T>(tp.exec, *tp.comm, device::flat(rows(y, 0, half)));
+  gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, 0, half), w, 0, rows(y, 0, half));
+  auto first = collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, 0, half)));
   if (half < tokens) {  // the sum of the first half travels while the second is computed
-    linalg::gemm<T>(tp.exec, Op::none, Op::transpose, T(1), rows(x, half, tokens), w, T(0), rows(y, half, tokens));
+    gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, half, tokens), w, 0, rows(y, half, tokens));
     if (first.active()) first.test();
-    collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(rows(y, half, tokens)));
+    collectives::all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, half, tokens)));
   }
   first.wait();
 }
 
-template <class T>
-void row_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx) {
-  linalg::gemm<T>(tp.exec, Op::none, Op::none, T(1), dy, w, T(0), dx);
+template <class S>
+void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx) {
+  gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, 0, dx);
 }
 
-template <class T>
-void linear_backward_weight(ExecSpace const& exec, View2<T const> dy, View2<T const> x, View2<T> dw, View1<T> dbias) {
-  linalg::gemm<T>(exec, Op::transpose, Op::none, T(1), dy, x, T(1), dw);
-  kernels::bias_backward<T>(exec, dy, dbias);
+template <class S, class G>
+void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw,
+                            kernels::Given<View1<G>> dbias) {
+  gemm<S, G>(exec, Op::transpose, Op::none, dy, x, 1, dw);
+  kernels::bias_backward<S, G>(exec, dy, dbias);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                           \
-  template void column_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View1<T const>, View2<T>); \
-  template comm::Request column_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>); \
-  template void row_linear_forward<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);                    \
-  template void row_linear_backward_input<T>(TensorParallel&, View2<T const>, View2<T const>, View2<T>);             \
-  template void linear_backward_weight<T>(ExecSpace const&, View2<T const>, View2<T const>, View2<T>, View1<T>);
-P3D_INSTANTIATE(float)
-P3D_INSTANTIATE(double)
+#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
+#define P3D_INSTANTIATE_FOR(S, G)                                                                                    \
+  template void column_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View1<S const>, View2<S>); \
+  template comm::Request column_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>); \
+  template void row_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);                    \
+  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);             \
+  template void linear_backward_weight<S, G>(ExecSpace const&, View2<S const>, View2<S const>,                       \
+                                             kernels::Given<View2<G>>, kernels::Given<View1<G>>);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE_FOR
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

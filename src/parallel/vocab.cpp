@@ -7,41 +7,42 @@
 
 namespace p3d::parallel {
 
-template <class T>
+template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
-                             View2<T const> weight, View2<T> out) {
-  kernels::embedding_forward<T>(tp.exec, tokens, weight, shard.begin, out);
-  collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(out));
+                             View2<S const> weight, View2<S> out) {
+  kernels::embedding_forward<S>(tp.exec, tokens, weight, shard.begin, out);
+  collectives::all_reduce<S>(tp.exec, *tp.comm, device::flat(out));
 }
 
-template <class T>
-double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T const> logits, View1<int const> targets,
-                          LossBuffers<T> const& b) {
+template <class S>
+double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
+                          LossBuffers<device::accumulate_t<S>> const& b) {
   // lse holds the shard's own maximum until the last line.
-  kernels::logits_parts<T>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.lse, b.row_max, b.sums);
+  kernels::logits_parts<S>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.lse, b.row_max, b.sums);
   if (tp.size() > 1) {
-    collectives::all_reduce<T>(tp.exec, *tp.comm, b.row_max, comm::Reduction::max);
-    kernels::refer_sums<T>(tp.exec, b.lse, b.row_max, b.sums);
-    collectives::all_reduce<T>(tp.exec, *tp.comm, device::flat(b.sums));
+    collectives::all_reduce<device::accumulate_t<S>>(tp.exec, *tp.comm, b.row_max, comm::Reduction::max);
+    kernels::refer_sums<device::accumulate_t<S>>(tp.exec, b.lse, b.row_max, b.sums);
+    collectives::all_reduce<device::accumulate_t<S>>(tp.exec, *tp.comm, device::flat(b.sums));
   }
-  return kernels::cross_entropy_loss<T>(tp.exec, targets, b.row_max, b.sums, b.lse);
+  return kernels::cross_entropy_loss<device::accumulate_t<S>>(tp.exec, targets, b.row_max, b.sums, b.lse);
 }
 
-template <class T>
-void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse,
-                         T scale, View2<T> logits) {
-  kernels::cross_entropy_backward<T>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits);
+template <class S>
+void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets,
+                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits) {
+  kernels::cross_entropy_backward<S>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                       \
-  template void vocab_embedding_forward<T>(TensorParallel&, VocabShard const&, View1<int const>, View2<T const>, \
-                                           View2<T>);                                                            \
-  template double vocab_loss_forward<T>(TensorParallel&, VocabShard const&, View2<T const>, View1<int const>,    \
-                                        LossBuffers<T> const&);                                                  \
-  template void vocab_loss_backward<T>(TensorParallel&, VocabShard const&, View1<int const>, View1<T const>, T,  \
-                                       View2<T>);
-P3D_INSTANTIATE(float)
-P3D_INSTANTIATE(double)
+#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Accumulate)
+#define P3D_INSTANTIATE_FOR(S, A)                                                                                \
+  template void vocab_embedding_forward<S>(TensorParallel&, VocabShard const&, View1<int const>, View2<S const>, \
+                                           View2<S>);                                                            \
+  template double vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,    \
+                                        LossBuffers<A> const&);                                                  \
+  template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>, View1<A const>, A,  \
+                                       View2<S>);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE_FOR
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

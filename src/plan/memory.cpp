@@ -11,13 +11,16 @@
 
 namespace p3d::plan {
 
-std::int64_t bytes_per_number(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::fp64: return 8;
-    case config::Precision::fp32: return 4;
-  }
-  P3D_REQUIRE(false, "the precision is known");
-  return 0;
+TypeBytes type_bytes(config::Config const& config) {
+  auto const precision = config.run.precision;
+  auto const wide =
+      config::is_16bit(precision) ? config::bytes_of(config::Precision::fp32) : config::bytes_of(precision);
+  bool const narrow_moments = config.precision.moments == config::Precision::bf16;
+  return {.storage = config::bytes_of(precision),
+          .gradient = wide,
+          .master = wide,
+          .moment = narrow_moments ? config::bytes_of(config::Precision::bf16) : wide,
+          .has_master = config::is_16bit(precision)};
 }
 
 namespace {
@@ -26,7 +29,7 @@ namespace {
 std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable const& table,
                              layout::StageMap const& stages, int pipeline_rank) {
   layout::PerAxis const sizes{config.parallel.dp, config.parallel.tp, config.parallel.pp};
-  auto const element = bytes_per_number(config.run.precision);
+  auto const element = type_bytes(config).master;
   std::int64_t numbers = 0;
   for (int stage : stages.stages_of(pipeline_rank)) {
     layout::StageParams const params(table, stages, stage, sizes, {0, 0, pipeline_rank});
@@ -52,11 +55,12 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   for (int stage : stages.stages_of(pipeline_rank)) {
     numbers += layout::StageParams(table, stages, stage, sizes, {0, 0, pipeline_rank}).flat_size();
   }
-  auto const bytes = numbers * bytes_per_number(config.run.precision);
+  auto const bytes = type_bytes(config);
   MemoryPrediction m;
-  m.params = bytes;
-  m.grads = bytes;
-  m.optimizer = config.optimizer.type == config::OptimizerType::adamw ? 2 * bytes : 0;
+  m.params = numbers * bytes.storage;
+  m.grads = numbers * bytes.gradient;
+  if (bytes.has_master) m.optimizer += numbers * bytes.master;
+  if (config.optimizer.type == config::OptimizerType::adamw) m.optimizer += 2 * numbers * bytes.moment;
   if (config.checkpoint.on() && config.checkpoint.async)
     m.checkpoint_copy = checkpoint_copy(config, table, stages, pipeline_rank);
   return m;

@@ -33,7 +33,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
                             .input = scale * (layers * (products + 2 * attention) + last),
                             .weight = scale * (layers * products + last)});
   }
-  costs.message_bytes = tokens * static_cast<double>(m.hidden * bytes_per_number(config.run.precision));
+  costs.message_bytes = tokens * static_cast<double>(m.hidden * type_bytes(config).storage);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;
   return costs;

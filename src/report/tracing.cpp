@@ -168,7 +168,8 @@ std::string Tracing<P>::finish() {
                      path("costs.csv"));
 }
 
-template class Tracing<device::Fp32>;
-template class Tracing<device::Fp64>;
+#define P3D_INSTANTIATE(P) template class Tracing<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::report

@@ -35,14 +35,15 @@ enum class Weight { ignored, noted, forbidden };
 
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
-  static std::set<std::string> const same_data{"run.seed",       "run.precision", "batch.global",  "data.format",
-                                               "data.tokenizer", "data.split",    "optimizer.type"};
+  static std::set<std::string> const same_data{"run.seed",       "batch.global", "data.format",
+                                               "data.tokenizer", "data.split",   "optimizer.type"};
   static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",      "run.trace",
                                           "run.ceiling",  "run.time_limit", "run.eval_every",     "run.eval_batches",
                                           "model.preset", "batch.micro",    "batch.microbatches", "data.path"};
   bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
-  if (key == "model.dropout") return all ? Weight::noted : Weight::ignored;
+  if (key == "model.dropout" || key == "run.precision" || key.starts_with("precision."))
+    return all ? Weight::noted : Weight::ignored;
   // The weights of a model with rotary positions fit every length of text.
   if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
   if (key.starts_with("model.")) return Weight::forbidden;
@@ -54,7 +55,7 @@ Weight weight_of(std::string const& key, config::Config const& config, config::L
 }  // namespace
 
 io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t step, std::uint64_t data_hash,
-                                       std::string const& origin) {
+                                       std::string const& origin, optim::LossScaleState const& loss_scale) {
   io::CheckpointHeader h;
   h.step = step;
   h.samples = step * c.batch.global;
@@ -64,6 +65,7 @@ io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t ste
   h.element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
   h.p3d_version = base::version_with_hash();
   h.input = config::canonical_toml(c);
+  if (c.precision.loss_scaling == config::LossScaling::dynamic) h.loss_scale = optim::to_string(loss_scale);
   h.origin = origin;
   return h;
 }

@@ -87,6 +87,8 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
   io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all && has_moments(c)),
                  c.checkpoint.buffer_mb << 20);
   if (all) trainer.set_steps_done(file.header.step);
+  if (all && !file.header.loss_scale.empty() && c.precision.loss_scaling == config::LossScaling::dynamic)
+    trainer.set_loss_scale(optim::parse_loss_scale(file.header.loss_scale));
   std::int64_t elements = 0;
   for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
   auto const read = fmt::format(
@@ -179,9 +181,10 @@ Start resume(engine::Trainer<P>& trainer) {
   return base::as_bad_input([&] { return begin_with_file(trainer, std::move(files)); });
 }
 
-template io::CheckpointHeader restore(engine::Trainer<device::Fp32>&, std::string const&, Load);
-template io::CheckpointHeader restore(engine::Trainer<device::Fp64>&, std::string const&, Load);
-template Start resume(engine::Trainer<device::Fp32>&);
-template Start resume(engine::Trainer<device::Fp64>&);
+#define P3D_INSTANTIATE(P)                                                              \
+  template io::CheckpointHeader restore(engine::Trainer<P>&, std::string const&, Load); \
+  template Start resume(engine::Trainer<P>&);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::run

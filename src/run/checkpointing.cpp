@@ -131,7 +131,7 @@ void Checkpointing<P>::start_writing() {
   if (step == saved_step_ || failed_) return;
   since_last_.reset();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step),
-                checkpoint_header(c, step, trainer_->source().hash(), start_.origin),
+                checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale()),
                 checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
   if (!options_.async) finish();
 }
@@ -194,7 +194,8 @@ void Checkpointing<P>::report(io::WriteResult const& r) {
   }
 }
 
-template class Checkpointing<device::Fp32>;
-template class Checkpointing<device::Fp64>;
+#define P3D_INSTANTIATE(P) template class Checkpointing<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::run

@@ -11,7 +11,9 @@
 
 namespace p3d::config {
 
-enum class Precision { fp64, fp32 };
+/// A policy of types (run.precision), or one type ([precision]).
+enum class Precision { fp64, fp32, bf16, fp16 };
+enum class LossScaling { none, dynamic, fixed };
 enum class Norm { layernorm, rmsnorm };
 enum class Position { learned, rope };
 enum class Activation { gelu, swiglu };
@@ -166,6 +168,21 @@ struct Checkpoint {
   bool operator==(Checkpoint const&) const = default;
 };
 
+/// [precision]: single types of the policy that run.precision names, and what 16 bits need.
+struct PrecisionOptions {
+  Precision moments = Precision::fp32;           ///< of the optimizer; default: fp64 for fp64, else fp32
+  LossScaling loss_scaling = LossScaling::none;  ///< precision.loss_scale; default: dynamic for fp16, else none
+  double loss_scale = 1.0;                       ///< with LossScaling::fixed
+  double loss_scale_initial = 65536.0;
+  double loss_scale_growth = 2.0;
+  double loss_scale_backoff = 0.5;
+  std::int64_t loss_scale_interval = 1000;  ///< steps in a row without overflow, after which the scale grows
+  std::int64_t loss_scale_hysteresis = 2;   ///< overflows, since the scale grew, from which on it falls
+  double loss_scale_floor = 1.0;
+  bool stochastic_rounding = false;  ///< of weights to bf16
+  bool operator==(PrecisionOptions const&) const = default;
+};
+
 struct Config {
   Run run;
   Model model;
@@ -175,6 +192,7 @@ struct Config {
   Data data;
   Optimizer optimizer;
   Comm comm;
+  PrecisionOptions precision;
   Sample sample;
   Checkpoint checkpoint;
 
@@ -182,10 +200,18 @@ struct Config {
   bool operator==(Config const&) const = default;
 };
 
+/// Whether this build has the policy (P3D_16BIT).
+bool has_precision(Precision precision);
+/// Bytes of one number of that type.
+std::int64_t bytes_of(Precision type);
+/// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
+constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
+
 /// The values of parallel.order.
 std::vector<std::string> const& mesh_orders();
 
 char const* to_string(Precision);
+char const* to_string(LossScaling);
 char const* to_string(Norm);
 char const* to_string(Position);
 char const* to_string(Activation);

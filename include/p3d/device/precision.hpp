@@ -11,6 +11,7 @@
 //   Accumulate  sums inside kernels, statistics of norms and softmax, the loss
 //   Wire        activations and their gradients between ranks
 
+#include <p3d/base/precisions.hpp>
 #include <p3d/device/float16.hpp>
 
 #include <type_traits>
@@ -37,5 +38,12 @@ struct Fp64 : PrecisionPolicy<double, double> {};
 struct Fp32 : PrecisionPolicy<float, float> {};
 struct Bf16 : PrecisionPolicy<bfloat16, float> {};
 struct Fp16 : PrecisionPolicy<float16, float> {};
+
+/// P3D_POLICIES(X): X(P) for every policy of this build, for explicit instantiations.
+#if P3D_16BIT
+#define P3D_POLICIES(X) X(::p3d::device::Fp32) X(::p3d::device::Fp64) X(::p3d::device::Bf16) X(::p3d::device::Fp16)
+#else
+#define P3D_POLICIES(X) X(::p3d::device::Fp32) X(::p3d::device::Fp64)
+#endif
 
 }  // namespace p3d::device

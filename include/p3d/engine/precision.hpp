@@ -2,7 +2,6 @@
 #pragma once
 // From run.precision to the policy of that name: the one place where the input chooses types.
 
-#include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/device/precision.hpp>
 
@@ -13,7 +12,11 @@ template <class Work>
 decltype(auto) with_policy(config::Precision precision, Work&& work) {
   switch (precision) {
     case config::Precision::fp64: return work(device::Fp64{});
-    case config::Precision::fp32: break;
+#if P3D_16BIT
+    case config::Precision::bf16: return work(device::Bf16{});
+    case config::Precision::fp16: return work(device::Fp16{});
+#endif
+    default: break;  // fp32; what the build has not is refused with the input
   }
   return work(device::Fp32{});
 }

@@ -9,6 +9,7 @@
 #include <p3d/data/token_source.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/model/weights.hpp>
+#include <p3d/optim/loss_scale.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
 #include <p3d/engine/run_plan.hpp>
@@ -27,8 +28,11 @@ struct StepResult {
   double loss = 0.0;       ///< mean cross entropy in nats over the tokens of the global batch, before the update
   double grad_norm = 0.0;  ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
-  bool stop = false;   ///< some rank was asked to stop (stop_when)
-  double votes = 0.0;  ///< sum over the ranks of what they gave to step()
+  bool stop = false;        ///< some rank was asked to stop (stop_when)
+  double votes = 0.0;       ///< sum over the ranks of what they gave to step()
+  double loss_scale = 1.0;  ///< factor on the loss in this step's backward pass
+  std::string overflow;     ///< the gradients overflowed and the update was skipped: where; else empty
+  bool skipped() const { return !overflow.empty(); }
 };
 
 /// How text is drawn from the model.
@@ -66,7 +70,9 @@ public:
   Trainer& operator=(Trainer const&) = delete;
 
   /// One training step. Throws base::Error with ExitCode::not_finite, on every rank, when the loss or the gradient norm
-  /// is not finite; it names the step and the first bad tensor in model order. `vote`: a number whose sum over the
+  /// is not finite; it names the step and the first bad tensor in model order. With a dynamic loss scale the update of
+  /// such a step is skipped on every rank instead (StepResult::overflow), until the scale is at its floor. Learning
+  /// rate and bias correction count the updates, the data the steps. `vote`: a number whose sum over the
   /// ranks comes back in the result (it travels with the loss).
   StepResult step(double vote = 0.0);
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
@@ -93,12 +99,17 @@ public:
   /// Steps done; a checkpoint sets it.
   std::int64_t steps_done() const;
   void set_steps_done(std::int64_t steps);
+  /// What a checkpoint keeps of the loss scale; set before the first step.
+  optim::LossScaleState const& loss_scale() const;
+  void set_loss_scale(optim::LossScaleState const& state);
   /// This rank's parts of the arrays of a checkpoint: parameters and, on request, the optimizer's moments. Valid as
   /// long as the trainer.
   std::vector<io::CheckpointPart> checkpoint_parts(bool moments);
 
   /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
   void keep_gradients(bool keep);
+  /// For tests: in the next step one element of the gradient of that parameter becomes infinite, on one rank.
+  void spoil_gradient(std::string const& name);
   /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
   std::vector<double> gather_value(std::string const& name);
   std::vector<double> gather_gradient(std::string const& name);

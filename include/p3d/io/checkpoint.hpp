@@ -62,8 +62,9 @@ struct CheckpointHeader {
   std::uint64_t data_hash = 0;  ///< data::TokenSource::hash
   Element element = Element::float32;
   std::string p3d_version;
-  std::string input;   ///< config::canonical_toml
-  std::string origin;  ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
+  std::string input;       ///< config::canonical_toml
+  std::string loss_scale;  ///< state of a loss scale (optim::to_string); empty: the run has none
+  std::string origin;      ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
 
   bool operator==(CheckpointHeader const&) const = default;
 };

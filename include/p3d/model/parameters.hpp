@@ -46,6 +46,9 @@ public:
   View1<Master> master() const;
   View1<Gradient> grads() const { return grads_; }
   void zero_grads(ExecSpace const& exec);
+  /// Master weights -> values, where these are two: rounded to nearest; `stochastic`: up or down at random, keyed by
+  /// (parameter, global element, update), the same on every layout. Bf16 only.
+  void round_values(ExecSpace const& exec, bool stochastic, std::int64_t update);
 
   /// One parameter as a matrix.
   Matrix<P> matrix(std::string const& name) const;
@@ -58,6 +61,7 @@ public:
 
 private:
   layout::StageParams params_;
+  std::uint64_t seed_;
   device::Owned1<Storage> values_;
   device::Owned1<Gradient> grads_;
   device::Owned1<Master> master_;  ///< empty where the values are the master

@@ -18,28 +18,45 @@ using device::View1;
 template <class P>
 class Optimizer {
 public:
+  using Storage = typename P::Storage;
   using Master = typename P::Master;
   using Moment = typename P::Moment;
   using Gradient = typename P::Gradient;
 
-  /// `params` must outlive the optimizer. AdamW allocates two moments per element, SGD none.
-  Optimizer(config::Optimizer const& options, layout::StageParams const& params);
+  /// `params` must outlive the optimizer. AdamW allocates two moments per element, SGD none. `narrow_moments`: in
+  /// bfloat16, rounded to nearest.
+  Optimizer(config::Optimizer const& options, layout::StageParams const& params, bool narrow_moments);
 
   /// One update of all master weights. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale`
-  /// (clipping) on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the parameters
-  /// whose table row says so.
+  /// (clipping, loss scale) on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the
+  /// parameters whose table row says so. `storage`: gets the new weights rounded to nearest; empty: not written.
   void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-             View1<Gradient> grads, bool keep_gradients = false);
+             View1<Gradient> grads, View1<Storage> storage, bool keep_gradients = false);
 
-  /// First and second moments, empty for SGD.
-  View1<Moment> first_moment() const { return m_; }
-  View1<Moment> second_moment() const { return v_; }
+  /// Calls work(first moment, second moment) with views of whatever type they have; not for SGD.
+  template <class Work>
+  void with_moments(Work&& work) const {
+#if P3D_16BIT
+    if (narrow_.m.extent(0) > 0) return work(View1<device::bfloat16>(narrow_.m), View1<device::bfloat16>(narrow_.v));
+#endif
+    work(View1<Moment>(wide_.m), View1<Moment>(wide_.v));
+  }
 
 private:
+  template <class M>
+  struct Moments {
+    device::Owned1<M> m, v;
+  };
+  template <class M>
+  void update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
+              View1<Gradient> grads, View1<Storage> storage, bool keep_gradients, Moments<M> const& moments);
+
   config::Optimizer options_;
   layout::StageParams const* params_;
-  device::Owned1<Moment> m_;
-  device::Owned1<Moment> v_;
+  Moments<Moment> wide_;
+#if P3D_16BIT
+  Moments<device::bfloat16> narrow_;
+#endif
 };
 
 /// Factor on the gradients that brings their global norm down to `clip` (1 when it is below, or clip is 0).

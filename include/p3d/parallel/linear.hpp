@@ -8,10 +8,15 @@
 //   tp. row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no
 //   message.
 //
+// S: the storage type of weights and activations; sums inside a GEMM are of accumulate_t<S>, those over tp are rounded
+// to S. Gradients of weights and biases are of type G.
+//
 // Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
+#include <p3d/kernels/common.hpp>
 
 namespace p3d::parallel {
 
@@ -28,24 +33,25 @@ struct TensorParallel {
 };
 
 /// y [tokens, out/tp] = x [tokens, in] W^T + bias; bias may be empty.
-template <class T>
-void column_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View1<T const> bias, View2<T> y);
+template <class S>
+void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View1<S const> bias, View2<S> y);
 
 /// dx [tokens, in] = dy [tokens, out/tp] W, and the start of its sum over tp: wait for the request before reading dx.
-template <class T>
-comm::Request column_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
+template <class S>
+comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
 /// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. From 1
 /// MiB on in two halves of the tokens, so that the sum of the first overlaps the product of the second.
-template <class T>
-void row_linear_forward(TensorParallel& tp, View2<T const> x, View2<T const> w, View2<T> y);
+template <class S>
+void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 
 /// dx [tokens, in/tp] = dy [tokens, out] W. No message.
-template <class T>
-void row_linear_backward_input(TensorParallel& tp, View2<T const> dy, View2<T const> w, View2<T> dx);
+template <class S>
+void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
 /// dw += dy^T x and dbias += column sums of dy (dbias may be empty): the same for both kinds, no message.
-template <class T>
-void linear_backward_weight(ExecSpace const& exec, View2<T const> dy, View2<T const> x, View2<T> dw, View1<T> dbias);
+template <class S, class G = device::accumulate_t<S>>
+void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw,
+                            kernels::Given<View1<G>> dbias);
 
 }  // namespace p3d::parallel

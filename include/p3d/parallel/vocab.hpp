@@ -18,27 +18,28 @@ struct VocabShard {
 };
 
 /// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden.
-template <class T>
+template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
-                             View2<T const> weight, View2<T> out);
+                             View2<S const> weight, View2<S> out);
 
-/// Buffers of the loss, one set per activation slot (lse) and one shared (the rest). [tokens], [2, tokens].
-template <class T>
+/// Buffers of the loss, of the type A of its sums: one set per activation slot (lse) and one shared (the rest).
+/// [tokens], [2, tokens].
+template <class A>
 struct LossBuffers {
-  View1<T> lse;
-  View1<T> row_max;
-  View2<T> sums;
+  View1<A> lse;
+  View1<A> row_max;
+  View2<A> sums;
 };
 
 /// Sum over the local samples' tokens of -log softmax(logits)[target], the same on every rank of the group. Saves lse.
 /// Two all-reduces: tokens (maximum) and 2 x tokens (sums).
-template <class T>
-double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<T const> logits, View1<int const> targets,
-                          LossBuffers<T> const& buffers);
+template <class S>
+double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
+                          LossBuffers<device::accumulate_t<S>> const& buffers);
 
 /// In place: logits become scale (softmax - one_hot). No message.
-template <class T>
-void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets, View1<T const> lse,
-                         T scale, View2<T> logits);
+template <class S>
+void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets,
+                         View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits);
 
 }  // namespace p3d::parallel

@@ -11,19 +11,22 @@
 
 namespace p3d::config {
 struct Config;
-enum class Precision;
 }  // namespace p3d::config
 
 namespace p3d::plan {
 
-/// Bytes of one number in storage.
-std::int64_t bytes_per_number(config::Precision precision);
+/// Bytes of one number of each type of the run's precision (device/precision.hpp).
+struct TypeBytes {
+  std::int64_t storage = 4, gradient = 4, master = 4, moment = 4;
+  bool has_master = false;  ///< the optimizer keeps weights of its own
+};
+TypeBytes type_bytes(config::Config const& config);
 
 /// Bytes of one rank, by purpose.
 struct MemoryPrediction {
   std::int64_t params = 0;
   std::int64_t grads = 0;
-  std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none
+  std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none; and master weights
   std::int64_t activations = 0;  ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on

@@ -16,7 +16,7 @@ namespace p3d::run {
 
 /// What the file says beside the arrays.
 io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash,
-                                       std::string const& origin);
+                                       std::string const& origin, optim::LossScaleState const& loss_scale);
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
 bool has_moments(config::Config const& config);
 

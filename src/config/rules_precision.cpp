@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/rules.hpp"
+
+#include <fmt/format.h>
+
+namespace p3d::config {
+
+namespace {
+
+void check_build(Check const& c) {
+  auto const precision = c.config.run.precision;
+  if (has_precision(precision)) return;
+  c.fault({"run.precision"}, "\"fp64\" or \"fp32\": this build of p3d has no others",
+          fmt::format("\"{}\"", to_string(precision)),
+          "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
+}
+
+void check_moments(Check const& c) {
+  if (!c.known({"precision.moments"})) return;
+  bool const fp64 = c.config.run.precision == Precision::fp64;
+  if ((c.config.precision.moments == Precision::fp64) == fp64) return;
+  c.fault({"precision.moments", "run.precision"},
+          fp64 ? "moments in fp64, like everything in a verification" : "moments in fp32 or bf16",
+          fmt::format("\"{}\" with run.precision = \"{}\"", to_string(c.config.precision.moments),
+                      to_string(c.config.run.precision)),
+          fp64 ? "leave precision.moments out" : "leave precision.moments out, or set it to \"bf16\"");
+}
+
+void check_loss_scale(Check const& c) {
+  if (!c.known({"precision.loss_scale"})) return;
+  auto const& p = c.config.precision;
+  bool const fp16 = c.config.run.precision == Precision::fp16;
+  if (p.loss_scaling != LossScaling::none && !fp16) {
+    c.fault(
+        {"precision.loss_scale", "run.precision"}, "no loss scale but with run.precision = \"fp16\"",
+        fmt::format("precision \"{}\", which has the exponents of fp32{}: nothing underflows that a factor would save",
+                    to_string(c.config.run.precision), c.config.run.precision == Precision::fp64 ? " and more" : ""),
+        "leave precision.loss_scale out");
+    return;
+  }
+  if (p.loss_scaling == LossScaling::dynamic) {
+    if (p.loss_scale_initial < p.loss_scale_floor)
+      c.fault({"precision.loss_scale_initial", "precision.loss_scale_floor"}, "a first loss scale above its floor",
+              fmt::format("initial {}, floor {}", p.loss_scale_initial, p.loss_scale_floor), "raise the first one");
+    return;
+  }
+  // The resolved input of a run names every key.
+  PrecisionOptions const defaults;
+  auto const refuse_unless = [&](bool as_default, char const* key) {
+    if (as_default) return;
+    c.fault({key, "precision.loss_scale"}, "this key only with a dynamic loss scale",
+            fmt::format("loss_scale {}",
+                        p.loss_scaling == LossScaling::fixed ? fmt::format("{}", p.loss_scale) : "\"none\""),
+            fp16 ? "leave it out, or set precision.loss_scale = \"dynamic\"" : "leave it out");
+  };
+  refuse_unless(p.loss_scale_initial == defaults.loss_scale_initial, "precision.loss_scale_initial");
+  refuse_unless(p.loss_scale_growth == defaults.loss_scale_growth, "precision.loss_scale_growth");
+  refuse_unless(p.loss_scale_backoff == defaults.loss_scale_backoff, "precision.loss_scale_backoff");
+  refuse_unless(p.loss_scale_interval == defaults.loss_scale_interval, "precision.loss_scale_interval");
+  refuse_unless(p.loss_scale_hysteresis == defaults.loss_scale_hysteresis, "precision.loss_scale_hysteresis");
+  refuse_unless(p.loss_scale_floor == defaults.loss_scale_floor, "precision.loss_scale_floor");
+}
+
+void check_rounding(Check const& c) {
+  if (!c.known({"precision.stochastic_rounding"}) || !c.config.precision.stochastic_rounding) return;
+  if (c.config.run.precision == Precision::bf16) return;
+  bool const fp16 = c.config.run.precision == Precision::fp16;
+  c.fault({"precision.stochastic_rounding", "run.precision"}, "stochastic rounding only with run.precision = \"bf16\"",
+          fmt::format("precision \"{}\": {}", to_string(c.config.run.precision),
+                      fp16 ? "its weights have 8 times finer steps" : "its weights are not rounded after an update"),
+          "leave precision.stochastic_rounding out, or set run.precision = \"bf16\"");
+}
+
+void check_sums(Check const& c) {
+  if (!c.known({"comm.allreduce", "parallel.tp"}) || c.config.comm.allreduce != AllReduce::mpi) return;
+  if (!is_16bit(c.config.run.precision) || c.config.parallel.tp == 1) return;
+  c.fault({"comm.allreduce", "run.precision", "parallel.tp"},
+          "an all-reduce of p3d's own for sums of 16-bit numbers over tp",
+          fmt::format("allreduce \"mpi\": MPI has no sum of {}", to_string(c.config.run.precision)),
+          "set comm.allreduce to \"auto\" or any other value");
+}
+
+}  // namespace
+
+void check_precision(Check const& check) {
+  if (!check.known({"run.precision"})) return;
+  check_build(check);
+  check_moments(check);
+  check_loss_scale(check);
+  check_rounding(check);
+  check_sums(check);
+}
+
+}  // namespace p3d::config

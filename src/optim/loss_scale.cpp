@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/optim/loss_scale.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+namespace p3d::optim {
+
+namespace {
+double first_scale(config::PrecisionOptions const& o) {
+  switch (o.loss_scaling) {
+    case config::LossScaling::none: return 1.0;
+    case config::LossScaling::dynamic: return o.loss_scale_initial;
+    case config::LossScaling::fixed: break;
+  }
+  return o.loss_scale;
+}
+}  // namespace
+
+std::string to_string(LossScaleState const& s) {
+  return fmt::format("scale={} clean_steps={} overflows={} skipped={}", s.scale, s.clean_steps, s.overflows, s.skipped);
+}
+
+LossScaleState parse_loss_scale(std::string const& text) {
+  LossScaleState s;
+  std::istringstream in(text);
+  auto const read = [&](std::string const& name, auto& value) {
+    std::string word;
+    std::getline(in >> std::ws, word, '=');
+    return word == name && static_cast<bool>(in >> value);
+  };
+  bool const good = read("scale", s.scale) && read("clean_steps", s.clean_steps) && read("overflows", s.overflows) &&
+                    read("skipped", s.skipped) && s.scale > 0.0 && std::isfinite(s.scale) && s.clean_steps >= 0 &&
+                    s.overflows >= 0 && s.skipped >= 0;
+  if (!good)
+    throw base::Error(
+        {.expected = "the state of a loss scale, such as \"scale=65536 clean_steps=12 overflows=0 skipped=3\"",
+         .found = fmt::format("\"{}\"", text.substr(0, 80)),
+         .where = "attribute loss_scale of a checkpoint",
+         .fix = "use another checkpoint"},
+        base::ExitCode::bad_input);
+  return s;
+}
+
+LossScaler::LossScaler(config::PrecisionOptions const& options) : options_(options) {
+  state_.scale = first_scale(options);
+}
+
+bool LossScaler::update(bool overflow) {
+  auto& s = state_;
+  if (overflow) {
+    bool const helps = skips() && s.scale > options_.loss_scale_floor;
+    ++s.skipped;
+    s.clean_steps = 0;
+    if (++s.overflows >= options_.loss_scale_hysteresis && skips())
+      s.scale = std::max(s.scale * options_.loss_scale_backoff, options_.loss_scale_floor);
+    return helps;
+  }
+  if (!skips() || ++s.clean_steps < options_.loss_scale_interval) return true;
+  s.clean_steps = 0;
+  s.overflows = 0;
+  double const larger = s.scale * options_.loss_scale_growth;
+  if (std::isfinite(static_cast<float>(larger))) s.scale = larger;
+  return true;
+}
+
+}  // namespace p3d::optim
