@@ -13,6 +13,7 @@ packages=(
   mpich libmpich-dev                              # messages between ranks
   libhdf5-mpich-dev                               # checkpoints
   libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
+  libdnnl-dev                                     # optional: matrix products of bfloat16
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
   libgtest-dev
 )

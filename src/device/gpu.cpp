@@ -30,7 +30,20 @@ void describe_gpu_of(Exec const& exec, Gpu& gpu) {
   }
 }
 
+template <class Exec>
+void* stream_of([[maybe_unused]] Exec const& exec) {
+  if constexpr (requires { exec.cuda_stream(); }) {
+    return exec.cuda_stream();
+  } else if constexpr (requires { exec.hip_stream(); }) {
+    return exec.hip_stream();
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace
+
+void* native_stream(ExecSpace const& exec) { return stream_of(exec); }
 
 Gpu gpu() {
   Gpu result;

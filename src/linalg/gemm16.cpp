@@ -3,6 +3,7 @@
 #include "gemm16.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
 
 #include <algorithm>
@@ -117,17 +118,10 @@ void plain(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> 
 }
 
 #if defined(P3D_VENDOR_GEMM)
-void* stream_of(ExecSpace const& exec) {
-#if defined(KOKKOS_ENABLE_CUDA)
-  return exec.cuda_stream();
-#else
-  return exec.hip_stream();
-#endif
-}
 void vendor_gemm16(ExecSpace const& exec, Gemm16 const& g) {
   static bool const hooked = (Kokkos::push_finalize_hook(detail::release_vendor), true);
   static_cast<void>(hooked);
-  detail::vendor_gemm(stream_of(exec), g);
+  detail::vendor_gemm(device::native_stream(exec), g);
 }
 #endif
 

@@ -35,7 +35,7 @@ enum class HostMethod { automatic, onednn, widened };
 void set_host_method(HostMethod method);
 
 /// What one thread works in. The panels' sizes are those of benchmarks/gemm16.
-inline constexpr std::int64_t panel_rows = 512, panel_cols = 512, panel_depth = 512;
+inline constexpr std::int64_t panel_rows = 1024, panel_cols = 768, panel_depth = 384;
 inline constexpr std::int64_t workspace_floats =
     panel_rows * panel_depth + panel_depth * panel_cols + panel_rows * panel_cols;
 
@@ -52,7 +52,7 @@ bool prepare_onednn(Gemm16 const& product, int threads);
 /// A product of a shape that is prepared, by thread number `thread`.
 void onednn_gemm(Gemm16 const& product, int thread, float* workspace);
 
-// GPUs: one file a vendor, compiled where Kokkos is for its GPUs. `stream`: a cudaStream_t or hipStream_t.
+// GPUs: one file a vendor, compiled where Kokkos is for its GPUs. `stream`: the vendor's, of device::native_stream.
 
 void vendor_gemm(void* stream, Gemm16 const& product);
 char const* vendor_method();

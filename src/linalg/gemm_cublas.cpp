@@ -18,9 +18,11 @@ namespace {
 
 void check(cublasStatus_t status, char const* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw base::Error({.expected = fmt::format("{} to succeed", call),
-                     .found = fmt::format("cuBLAS status {}", static_cast<int>(status)),
-                     .where = "a GEMM of 16-bit matrices"});
+  throw base::Error(
+      {.expected = fmt::format("{} to succeed", call),
+       .found = fmt::format("cuBLAS status {}", static_cast<int>(status)),
+       .where = "a GEMM of 16-bit matrices",
+       .fix = "look for an earlier error of this GPU; where its memory is full, make batch.micro smaller"});
 }
 
 cublasHandle_t handle = nullptr;

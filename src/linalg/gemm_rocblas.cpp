@@ -17,9 +17,11 @@ namespace {
 
 void check(rocblas_status status, char const* call) {
   if (status == rocblas_status_success) return;
-  throw base::Error({.expected = fmt::format("{} to succeed", call),
-                     .found = fmt::format("rocBLAS status {}", static_cast<int>(status)),
-                     .where = "a GEMM of 16-bit matrices"});
+  throw base::Error(
+      {.expected = fmt::format("{} to succeed", call),
+       .found = fmt::format("rocBLAS status {}", static_cast<int>(status)),
+       .where = "a GEMM of 16-bit matrices",
+       .fix = "look for an earlier error of this GPU; where its memory is full, make batch.micro smaller"});
 }
 
 rocblas_handle handle = nullptr;

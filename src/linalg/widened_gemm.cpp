@@ -8,42 +8,28 @@
 #include <algorithm>
 
 #include "gemm16.hpp"
+#include "widen.hpp"
 
 namespace p3d::linalg::detail {
 
 namespace {
 
-struct BFloat16 {
-  static float value(std::uint16_t x) { return base::bfloat16_value(x); }
-  static std::uint16_t bits(float x) { return base::bfloat16_bits(x); }
-};
-struct IeeeFloat16 {
-  static float value(std::uint16_t x) { return base::float16_value(x); }
-  static std::uint16_t bits(float x) { return base::float16_bits(x); }
-};
-
-template <class Format>
-void widen_block(std::uint16_t const* from, std::int64_t ld, std::int64_t rows, std::int64_t cols, float scale,
-                 float* to) {
-  for (std::int64_t i = 0; i < rows; ++i) {
-    auto const* const x = from + i * ld;
-    auto* const y = to + i * cols;
-    for (std::int64_t j = 0; j < cols; ++j) y[j] = scale * Format::value(x[j]);
-  }
-}
-
-template <class Format>
-void round_block(float const* from, std::int64_t rows, std::int64_t cols, std::uint16_t* to, std::int64_t ld) {
+void round_block(Type16 type, float const* from, std::int64_t rows, std::int64_t cols, std::uint16_t* to,
+                 std::int64_t ld) {
   for (std::int64_t i = 0; i < rows; ++i) {
     auto const* const x = from + i * cols;
     auto* const y = to + i * ld;
-    for (std::int64_t j = 0; j < cols; ++j) y[j] = Format::bits(x[j]);
+    if (type == Type16::bfloat16) {
+      for (std::int64_t j = 0; j < cols; ++j) y[j] = base::bfloat16_bits(x[j]);
+    } else {
+      for (std::int64_t j = 0; j < cols; ++j) y[j] = base::float16_bits(x[j]);
+    }
   }
 }
 
 /// One operand's panel, and which block of the operand it holds.
-template <class Format>
 struct Panel {
+  WidenRow widen;
   float* data;
   std::int64_t row = -1, col = -1;  ///< where the block begins in op(operand)
   std::int64_t ld = 0;
@@ -56,17 +42,17 @@ struct Panel {
     col = j;
     ld = op == Op::none ? cols : rows;
     auto const* const from = op == Op::none ? x + i * ldx + j : x + j * ldx + i;
-    widen_block<Format>(from, ldx, op == Op::none ? rows : cols, ld, 1.0F, data);
+    for (std::int64_t r = 0; r < (op == Op::none ? rows : cols); ++r) widen(from + r * ldx, ld, data + r * ld);
   }
 };
 
-template <class Format>
 class Product {
 public:
   Product(Gemm16 const& g, float* workspace)
       : g_(g),
-        a_{workspace},
-        b_{workspace + panel_rows * panel_depth},
+        widen_(widen_row(g.type)),
+        a_{widen_, workspace},
+        b_{widen_, workspace + panel_rows * panel_depth},
         c_(workspace + panel_rows * panel_depth + panel_depth * panel_cols) {}
 
   void run() {
@@ -97,25 +83,23 @@ private:
   void narrow_block(std::int64_t i, std::int64_t j) {
     std::int64_t const m = std::min(panel_rows, g_.m - i), n = std::min(panel_cols, g_.n - j);
     auto* const c = static_cast<std::uint16_t*>(g_.c) + i * g_.ldc + j;
-    if (g_.beta != 0.0F) widen_block<Format>(c, g_.ldc, m, n, g_.beta, c_);
+    if (g_.beta != 0.0F) {
+      for (std::int64_t r = 0; r < m; ++r) widen_(c + r * g_.ldc, n, c_ + r * n);
+      if (g_.beta != 1.0F) std::for_each_n(c_, m * n, [this](float& x) { x *= g_.beta; });
+    }
     for (std::int64_t l = 0; l < g_.k; l += panel_depth)
       multiply(i, j, l, l == 0 && g_.beta == 0.0F ? 0.0F : 1.0F, c_, n);
-    round_block<Format>(c_, m, n, c, g_.ldc);
+    round_block(g_.type, c_, m, n, c, g_.ldc);
   }
 
   Gemm16 const& g_;
-  Panel<Format> a_, b_;
+  WidenRow widen_;
+  Panel a_, b_;
   float* c_;
 };
 
 }  // namespace
 
-void widened_gemm(Gemm16 const& product, float* workspace) {
-  if (product.type == Type16::bfloat16) {
-    Product<BFloat16>(product, workspace).run();
-  } else {
-    Product<IeeeFloat16>(product, workspace).run();
-  }
-}
+void widened_gemm(Gemm16 const& product, float* workspace) { Product(product, workspace).run(); }
 
 }  // namespace p3d::linalg::detail

@@ -25,8 +25,8 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("hdf5", r"hdf5|H5"),
     ("json", r"nlohmann/"),
 ]
-# The C++ library, and the POSIX headers for what it has no words for.
-STANDARD = re.compile(r"[a-z_0-9]+$")
+# The C++ library, the compiler's own header, and the POSIX headers for what it has no words for.
+STANDARD = re.compile(r"[a-z_0-9]+$|immintrin\.h$")
 POSIX = re.compile(r"(unistd|fcntl|sched|dlfcn|time|signal|poll|pthread|execinfo|sys/\w+|linux/\w+)\.h$")
 
 

@@ -19,7 +19,8 @@ VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas
                     r"|\bKokkos::(?:Experimental::)?(?:Cuda|HIP|SYCL)\w*|\w*_(?:cuda|hip|rocm|ze)_\w*"
                     r"|\b[nr]ccl[A-Z]\w*|\bsycl::|#\s*include\s*<(?:cuda|hip|sycl)")
 # Where the difference between vendors is dealt with: one file for each library that has one.
-VENDOR_FILES = {"include/p3d/base/random.hpp", "src/comm/gpu.cpp", "src/device/gpu.cpp"}
+VENDOR_FILES = {"include/p3d/base/host_device.hpp", "include/p3d/base/random.hpp", "src/comm/gpu.cpp",
+                "src/device/gpu.cpp", "src/linalg/gemm_cublas.cpp", "src/linalg/gemm_rocblas.cpp"}
 
 
 def hits(root, path, pattern):

@@ -8,6 +8,7 @@
 // Callable on host and device; there is no state.
 
 #include <p3d/base/hash.hpp>
+#include <p3d/base/host_device.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -29,12 +30,6 @@
 #pragma clang force_cuda_host_device end
 #else
 #include <Random123/philox.h>
-#endif
-
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define P3D_HOST_DEVICE __host__ __device__
-#else
-#define P3D_HOST_DEVICE
 #endif
 
 namespace p3d::base {

@@ -2,6 +2,8 @@
 #pragma once
 // Kokkos for the lifetime of a program, with a sensible number of threads and one GPU per rank.
 
+#include <p3d/device/view.hpp>
+
 #include <string>
 
 namespace p3d::device {
@@ -33,5 +35,7 @@ struct Gpu {
 };
 /// With Kokkos running.
 Gpu gpu();
+/// The vendor's own stream behind an execution instance, for libraries that take one; null on host backends.
+void* native_stream(ExecSpace const& exec);
 
 }  // namespace p3d::device

@@ -40,7 +40,7 @@ static_assert(sizeof(bfloat16) == 2 && sizeof(float16) == 2);
 /// Stochastic rounding to bfloat16: up with the probability of the part that is cut off, so that the mean of many
 /// roundings is x. `random`: 16 uniform random bits. Infinite and NaN as in the other conversion.
 KOKKOS_INLINE_FUNCTION bfloat16 round_stochastically(float x, std::uint32_t random) {
-  std::uint32_t const bits = base::bits_of(x);
+  std::uint32_t const bits = base::bits_of_float(x);
   bfloat16 out(x);
   if ((bits & 0x7f800000u) != 0x7f800000u) out.bits = static_cast<std::uint16_t>((bits + (random & 0xffffu)) >> 16);
   return out;

@@ -22,6 +22,8 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     version("main", branch="main")
 
     variant("openmp", default=True, when="~cuda~rocm", description="Threads on the host; without it one core a rank")
+    variant("onednn", default=True, when="~cuda~rocm target=x86_64:",
+            description="bf16 matrix products by oneDNN, on processors with AVX512-BF16 or AMX")
     variant("tests", default=False, description="Build the tests")
     variant("shared", default=True, description="Build libp3d as a shared library")
     # Kokkos is built for one GPU at a time.
@@ -45,6 +47,7 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     depends_on("cli11@2:")
     depends_on("random123")
     depends_on("xxhash@0.8:")
+    depends_on("onednn@2: cpu_runtime=omp", when="+onednn")
     depends_on("googletest@1.10:", when="+tests")
     depends_on("python@3.8:", type="build", when="+tests")
 
@@ -79,6 +82,7 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
             self.define_from_variant("BUILD_SHARED_LIBS", "shared"),
             self.define_from_variant("P3D_BUILD_TESTS", "tests"),
             self.define("P3D_CHECK_HEADERS", False),
+            self.define("P3D_WITH_ONEDNN", self.spec.satisfies("+onednn")),
             self.define("CMAKE_UNITY_BUILD", self.spec.satisfies("~cuda~rocm")),
             # ccache sees neither the processor nor the folders that Spack's compiler wrapper adds, and would hand out
             # objects of another target. Where Spack is to use it (config:ccache), its wrapper does.

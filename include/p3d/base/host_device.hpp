@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Functions of this room that device code calls too: there is no Kokkos here to mark them.
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define P3D_HOST_DEVICE __host__ __device__
+#else
+#define P3D_HOST_DEVICE
+#endif
