@@ -26,7 +26,7 @@ void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y) {
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           Acc<S> const v = in[i];
-          out[i] = static_cast<S>(v * sigmoid(gelu_argument(v)));
+          put(out[i], v * sigmoid(gelu_argument(v)));
         }
       });
 }
@@ -48,7 +48,7 @@ void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, V
           A const e = exp_of(-u);
           A const s = A(1) / (A(1) + e);  // and 1 - s = e s, without cancellation
           A const slope = a * (A(1) + A(3) * b * v * v);
-          out[i] = static_cast<S>(g[i] * (s + v * (s * e * s) * slope));
+          put(out[i], g[i] * (s + v * (s * e * s) * slope));
         }
       });
 }
@@ -64,7 +64,7 @@ void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y) {
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           Acc<S> const v = gate[i];
-          out[i] = static_cast<S>(v * sigmoid(v) * up[i]);
+          put(out[i], v * sigmoid(v) * up[i]);
         }
       });
 }
@@ -85,8 +85,8 @@ void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S cons
           A const v = gate[i], u = up[i], d = g[i];
           A const e = exp_of(-v);
           A const s = A(1) / (A(1) + e);
-          dgate[i] = static_cast<S>(d * u * s * (A(1) + v * (e * s)));
-          dup[i] = static_cast<S>(d * v * s);
+          put(dgate[i], d * u * s * (A(1) + v * (e * s)));
+          put(dup[i], d * v * s);
         }
       });
 }

@@ -80,7 +80,7 @@ struct Forward {
       T const* const yi = y.row(i);
       S* const result = place.row(i);
       T const inverse = T(1) / sum[i];
-      tile_cols(team, dim, [=](int d) { result[d] = static_cast<S>(yi[d] * inverse); });
+      tile_cols(team, dim, [=](int d) { put(result[d], yi[d] * inverse); });
       tile_once(team, [&] { lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]); });
     });
   }

@@ -147,7 +147,7 @@ struct ForwardTile {
       T const* const yi = result.row(i);
       S* const stored = place.row(i);
       T const inverse = T(1) / sum[i];
-      tile_cols(team, dim, [=](int d) { stored[d] = static_cast<S>(yi[d] * inverse); });
+      tile_cols(team, dim, [=](int d) { put(stored[d], yi[d] * inverse); });
       lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]);
     }
   }

@@ -140,7 +140,7 @@ KOKKOS_INLINE_FUNCTION void convert_tile(TileTeam const& team, int rows, int col
   tile_rows(team, rows, [&](int i) {
     From const* const in = from.row(i);
     To* const out = to.row(i);
-    tile_cols(team, cols, [=](int j) { out[j] = static_cast<To>(in[j]); });
+    tile_cols(team, cols, [=](int j) { put(out[j], in[j]); });
   });
 }
 

@@ -13,7 +13,7 @@ void fill_with_bias(ExecSpace const& exec, View2<S> y, View1<S const> bias) {
         S* const out = &y(r, c);
         S const* const b = &bias(c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] = b[i];
+        for (int i = 0; i < n; ++i) put(out[i], b[i]);
       });
 }
 

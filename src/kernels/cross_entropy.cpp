@@ -77,13 +77,13 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
         bool const hit = counts && target >= 0 && target < valid;
         A const logit = hit ? static_cast<A>(x[target]) : A(0);
         P3D_SIMD
-        for (int i = 0; i < valid; ++i) x[i] = static_cast<S>(scale * exp_of(x[i] - shift));
-        for (int i = valid; i < n; ++i) x[i] = S(A(0));
+        for (int i = 0; i < valid; ++i) put(x[i], scale * exp_of(x[i] - shift));
+        for (int i = valid; i < n; ++i) put(x[i], A(0));
         if (!hit) return;
         if constexpr (std::is_same_v<S, A>)
           x[target] -= scale;
         else  // not from the rounded one: near a certain token the two parts nearly cancel
-          x[target] = static_cast<S>(scale * (exp_of(logit - shift) - A(1)));
+          put(x[target], scale * (exp_of(logit - shift) - A(1)));
       });
 }
 

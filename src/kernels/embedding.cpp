@@ -17,10 +17,10 @@ void embedding_forward(ExecSpace const& exec, View1<int const> tokens, View2<S c
         if (token >= 0 && token < vocabulary) {
           S const* const w = &weight(token, c);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) y[i] = w[i];
+          for (int i = 0; i < n; ++i) put(y[i], w[i]);
         } else {
           P3D_SIMD
-          for (int i = 0; i < n; ++i) y[i] = S(Acc<S>(0));
+          for (int i = 0; i < n; ++i) put(y[i], Acc<S>(0));
         }
       });
 }
@@ -53,7 +53,7 @@ void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> posi
         S const* const p = &positions(r % rows.seq_len + token_offset, c);
         S* const y = &out(r, c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) y[i] = static_cast<S>(y[i] + p[i]);
+        for (int i = 0; i < n; ++i) put(y[i], y[i] + p[i]);
       });
 }
 

@@ -11,7 +11,7 @@ void fill(ExecSpace const& exec, View1<T> x, T value) {
       "p3d::kernels::fill", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         T* const out = &x(c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] = value;
+        for (int i = 0; i < n; ++i) put(out[i], value);
       });
 }
 
@@ -39,7 +39,7 @@ void convert(ExecSpace const& exec, View1<From const> from, View1<To> to) {
         From const* const in = &from(c);
         To* const out = &to(c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] = static_cast<To>(in[i]);
+        for (int i = 0; i < n; ++i) put(out[i], in[i]);
       });
 }
 

@@ -57,9 +57,9 @@ void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> w
         A const s = A(1) / std::sqrt(squares / count + static_cast<A>(eps));
         if (has_bias) {
           S const* const b = bias.data();
-          each(team, hidden, [=](std::int64_t i) { out[i] = static_cast<S>((in[i] - m) * s * w[i] + b[i]); });
+          each(team, hidden, [=](std::int64_t i) { put(out[i], (in[i] - m) * s * w[i] + b[i]); });
         } else {
-          each(team, hidden, [=](std::int64_t i) { out[i] = static_cast<S>((in[i] - m) * s * w[i]); });
+          each(team, hidden, [=](std::int64_t i) { put(out[i], (in[i] - m) * s * w[i]); });
         }
         once(team, [&] {
           mean(r) = m;
@@ -87,10 +87,9 @@ void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const>
         A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
         if (store == Store::add)
           each(team, hidden,
-               [=](std::int64_t i) { out[i] = static_cast<S>(out[i] + s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+               [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
         else
-          each(team, hidden,
-               [=](std::int64_t i) { out[i] = static_cast<S>(s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+          each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
       });
   weight_gradients<S, G>("p3d::kernels::layernorm_weight_gradients", exec, dy, x, mean, rstd, dweight, dbias);
 }
@@ -107,7 +106,7 @@ void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> wei
         S const* const w = weight.data();
         A const squares = sum_of<A>(team, hidden, [=](std::int64_t i) { return A(in[i]) * in[i]; });
         A const s = A(1) / std::sqrt(squares / static_cast<A>(hidden) + static_cast<A>(eps));
-        each(team, hidden, [=](std::int64_t i) { out[i] = static_cast<S>(in[i] * s * w[i]); });
+        each(team, hidden, [=](std::int64_t i) { put(out[i], in[i] * s * w[i]); });
         once(team, [&] { rrms(r) = s; });
       });
 }
@@ -128,10 +127,9 @@ void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x
         A const b =
             sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) / static_cast<A>(hidden);
         if (store == Store::add)
-          each(team, hidden,
-               [=](std::int64_t i) { out[i] = static_cast<S>(out[i] + s * (g[i] * w[i] - in[i] * s * b)); });
+          each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - in[i] * s * b)); });
         else
-          each(team, hidden, [=](std::int64_t i) { out[i] = static_cast<S>(s * (g[i] * w[i] - in[i] * s * b)); });
+          each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - in[i] * s * b)); });
       });
   weight_gradients<S, G>("p3d::kernels::rmsnorm_weight_gradients", exec, dy, x, View1<Acc<S> const>(), rrms, dweight,
                          View1<G>());

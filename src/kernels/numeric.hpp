@@ -40,6 +40,17 @@ inline constexpr T infinity = std::numeric_limits<T>::infinity();
 /// Sums over all rows of a batch and over all elements: these grow with the batch, so single precision would not do.
 using Long = double;
 
+/// place = x, rounded to S. Compilers vectorise stores of bits, but not of the struct around them.
+template <class S, class T>
+KOKKOS_INLINE_FUNCTION void put(S& place, T const& x) {
+  if constexpr (sizeof(S) != 2)
+    place = static_cast<S>(x);
+  else if constexpr (std::is_same_v<S, T>)
+    place.bits = x.bits;
+  else
+    place.bits = S(x).bits;
+}
+
 /// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2),
 /// exp(r) by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.
 KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {

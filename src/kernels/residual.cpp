@@ -49,7 +49,7 @@ void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, V
           for (int i = 0; i < n; ++i) value[i] *= keep[i];
         }
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] = static_cast<S>(a[i] + value[i]);
+        for (int i = 0; i < n; ++i) put(out[i], a[i] + value[i]);
       });
 }
 
@@ -71,7 +71,7 @@ void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy,
         S const* const in = &dy(r, c);
         S* const out = &dbranch(r, c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) out[i] = static_cast<S>(keep[i] * in[i]);
+        for (int i = 0; i < n; ++i) put(out[i], keep[i] * in[i]);
       });
 }
 
@@ -89,7 +89,11 @@ void sum_into_both(ExecSpace const& exec, View2<S> a, View2<S> b) {
         S* const x = &a(r, c);
         S* const y = &b(r, c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) x[i] = y[i] = static_cast<S>(x[i] + y[i]);
+        for (int i = 0; i < n; ++i) {
+          Acc<S> const sum = x[i] + y[i];
+          put(x[i], sum);
+          put(y[i], sum);
+        }
       });
 }
 

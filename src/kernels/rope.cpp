@@ -33,8 +33,8 @@ void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_
             P3D_SIMD
             for (int i = 0; i < n; ++i) {
               A const u = a[i], v = b[i];
-              a[i] = static_cast<S>(u * cosine[i] - v * sine[i]);
-              b[i] = static_cast<S>(v * cosine[i] + u * sine[i]);
+              put(a[i], u * cosine[i] - v * sine[i]);
+              put(b[i], v * cosine[i] + u * sine[i]);
             }
           }
       });

@@ -41,15 +41,15 @@ void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Giv
           T const d = scale * gradient[i];
           T const a = beta1 * first[i] + rest1 * d;
           T const b = beta2 * second[i] + rest2 * d * d;
-          first[i] = static_cast<Moment>(a);
-          second[i] = static_cast<Moment>(b);
+          put(first[i], a);
+          put(second[i], b);
           weight[i] -= lr * (a * inverse1 / (std::sqrt(b * inverse2) + eps) + decay * weight[i]);
           gradient[i] = clear ? Gradient(0) : gradient[i];
         }
         if constexpr (!std::is_same_v<Master, Storage>) {
           if (rounded == nullptr) return;
           P3D_SIMD
-          for (int i = 0; i < n; ++i) rounded[i] = static_cast<Storage>(weight[i]);
+          for (int i = 0; i < n; ++i) put(rounded[i], weight[i]);
         }
       });
 }
@@ -75,7 +75,7 @@ void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<V
         if constexpr (!std::is_same_v<Master, Storage>) {
           if (rounded == nullptr) return;
           P3D_SIMD
-          for (int i = 0; i < n; ++i) rounded[i] = static_cast<Storage>(weight[i]);
+          for (int i = 0; i < n; ++i) put(rounded[i], weight[i]);
         }
       });
 }
@@ -99,7 +99,7 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
             if (i + j >= 0 && i + j < n) random[i + j] = words.w[j / 2] >> (j % 2 * 16);
         }
         P3D_SIMD
-        for (int k = 0; k < n; ++k) out[k] = device::round_stochastically(in[k], random[k]);
+        for (int k = 0; k < n; ++k) put(out[k], device::round_stochastically(in[k], random[k]));
       });
 }
 

@@ -19,7 +19,7 @@ template <class T>
 Owned1<T> large_array(std::string const& label, std::int64_t n) {
   Owned1<T> const out(Kokkos::view_alloc(Kokkos::WithoutInitializing, label), static_cast<std::size_t>(n));
   prefer_large_pages(out.data(), static_cast<std::size_t>(n) * sizeof(T));
-  Kokkos::deep_copy(out, T(0));
+  Kokkos::deep_copy(out, T{});
   return out;
 }
 
