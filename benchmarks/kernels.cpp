@@ -7,13 +7,15 @@
 // division and root counts one, an exponential 20. Small operands stay in cache, so some kernels stand above the roof
 // of DRAM.
 //
-//   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv        (default 1024 768 3072 50257 12: GPT-2
-//   124M) bench_kernels --attention 1024 2048 4096 8192 > attention.csv           (head dimension 64, 4 heads; peak
+//   bench_kernels [tokens hidden ffn vocabulary heads] > kernels.csv     (default 1024 768 3072 50257 12: GPT-2 124M)
+//   bench_kernels --bf16 [...] > bf16.csv           (or --fp16: the kernels in float and in 16 bits, in turn, and
+//   ratios) bench_kernels --attention 1024 2048 4096 8192 > attention.csv       (head dimension 64, 4 heads; peak
 //   memory)
 
 #include "bench.hpp"
 
 #include <p3d/device/memory.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/elementwise.hpp>
@@ -23,8 +25,9 @@
 #include <p3d/kernels/update.hpp>
 #include <p3d/linalg/gemm.hpp>
 
-#include <cstring>
+#include <array>
 #include <memory>
+#include <type_traits>
 
 namespace {
 
@@ -42,18 +45,20 @@ void fill(View const& v) {
   std::uint32_t x = 1;
   for (std::size_t i = 0; i < host.size(); ++i) {
     x = x * 1664525u + 1013904223u;
-    host.data()[i] = static_cast<F>(x >> 8) / static_cast<F>(1 << 23) - 1.0f;
+    host.data()[i] = static_cast<typename View::value_type>(static_cast<F>(x >> 8) / static_cast<F>(1 << 23) - 1.0f);
   }
   Kokkos::deep_copy(v, host);
 }
-Owned2<F> matrix(std::int64_t rows, std::int64_t cols) {
-  Owned2<F> m(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::bench::matrix"), rows, cols);
-  p3d::device::prefer_large_pages(m.data(), m.span() * sizeof(F));
+template <class S = F>
+Owned2<S> matrix(std::int64_t rows, std::int64_t cols) {
+  Owned2<S> m(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::bench::matrix"), rows, cols);
+  p3d::device::prefer_large_pages(m.data(), m.span() * sizeof(S));
   fill(m);
   return m;
 }
-Owned1<F> vector(std::int64_t n) {
-  auto const v = p3d::device::large_array<F>("p3d::bench::vector", n);
+template <class S = F>
+Owned1<S> vector(std::int64_t n) {
+  auto const v = p3d::device::large_array<S>("p3d::bench::vector", n);
   fill(v);
   return v;
 }
@@ -96,7 +101,14 @@ void report(std::vector<Row>& rows, int rounds) {
   }
 }
 
-void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v, std::int64_t heads) {
+/// tokens, hidden, ffn, vocabulary, heads
+using Sizes = std::array<std::int64_t, 5>;
+
+/// The kernels on storage type S.
+template <class S>
+std::vector<Row> all_kernels(Sizes const& sizes) {
+  using A = device::accumulate_t<S>;
+  auto const [n, h, f, v, heads] = sizes;
   device::ExecSpace const e;
   std::vector<Row> rows;
   auto const add = [&](std::string const& name, double numbers, double flops, std::function<void()> work) {
@@ -107,58 +119,73 @@ void all_kernels(std::int64_t n, std::int64_t h, std::int64_t f, std::int64_t v,
   };
   auto const N = static_cast<double>(n), H = static_cast<double>(h), FF = static_cast<double>(f),
              V = static_cast<double>(v);
-  auto const x = matrix(n, h), y = matrix(n, h), d = matrix(n, h);
-  auto const wide = matrix(n, 2 * f), act = matrix(n, f), dact = matrix(n, f), dwide = matrix(n, 2 * f);
-  auto const weight = vector(h), bias = vector(h), dweight = vector(h), dbias = vector(h), mean = vector(n),
-             rstd = vector(n);
-  auto const long_bias = vector(f), long_dbias = vector(f);
-  auto const up = device::columns(View2<F>(wide), 0, f), dup = device::columns(View2<F>(dwide), 0, f);
+  auto const x = matrix<S>(n, h), y = matrix<S>(n, h), d = matrix<S>(n, h);
+  auto const wide = matrix<S>(n, 2 * f), act = matrix<S>(n, f), dact = matrix<S>(n, f), dwide = matrix<S>(n, 2 * f);
+  auto const weight = vector<S>(h), bias = vector<S>(h), long_bias = vector<S>(f);
+  auto const dweight = vector<A>(h), dbias = vector<A>(h), mean = vector<A>(n), rstd = vector<A>(n),
+             long_dbias = vector<A>(f);
+  auto const up = device::columns(View2<S>(wide), 0, f), dup = device::columns(View2<S>(dwide), 0, f);
   add("layernorm_forward", 2 * N * H, 8 * N * H,
-      [=] { kernels::layernorm_forward<F>(e, x, weight, bias, 1e-5, y, mean, rstd); });
+      [=] { kernels::layernorm_forward<S>(e, x, weight, bias, 1e-5, y, mean, rstd); });
   add("layernorm_backward", 4 * N * H, 16 * N * H,
-      [=] { kernels::layernorm_backward<F>(e, d, x, weight, mean, rstd, kernels::Store::add, y, dweight, dbias); });
-  add("rmsnorm_forward", 2 * N * H, 4 * N * H, [=] { kernels::rmsnorm_forward<F>(e, x, weight, 1e-5, y, rstd); });
+      [=] { kernels::layernorm_backward<S>(e, d, x, weight, mean, rstd, kernels::Store::add, y, dweight, dbias); });
+  add("rmsnorm_forward", 2 * N * H, 4 * N * H, [=] { kernels::rmsnorm_forward<S>(e, x, weight, 1e-5, y, rstd); });
   add("rmsnorm_backward", 4 * N * H, 13 * N * H,
-      [=] { kernels::rmsnorm_backward<F>(e, d, x, weight, rstd, kernels::Store::add, y, dweight); });
-  add("fill_with_bias", N * FF, 0, [=] { kernels::fill_with_bias<F>(e, act, long_bias); });
-  add("bias_backward", N * FF, N * FF, [=] { kernels::bias_backward<F>(e, act, long_dbias); });
-  add("gelu_forward", 2 * N * FF, (exponential + 9) * N * FF, [=] { kernels::gelu_forward<F>(e, up, act); });
-  add("gelu_backward", 3 * N * FF, (exponential + 19) * N * FF, [=] { kernels::gelu_backward<F>(e, up, dact, dup); });
-  add("swiglu_forward", 3 * N * FF, (exponential + 4) * N * FF, [=] { kernels::swiglu_forward<F>(e, wide, act); });
+      [=] { kernels::rmsnorm_backward<S>(e, d, x, weight, rstd, kernels::Store::add, y, dweight); });
+  add("fill_with_bias", N * FF, 0, [=] { kernels::fill_with_bias<S>(e, act, long_bias); });
+  add("bias_backward", N * FF, N * FF, [=] { kernels::bias_backward<S>(e, act, long_dbias); });
+  add("gelu_forward", 2 * N * FF, (exponential + 9) * N * FF, [=] { kernels::gelu_forward<S>(e, up, act); });
+  add("gelu_backward", 3 * N * FF, (exponential + 19) * N * FF, [=] { kernels::gelu_backward<S>(e, up, dact, dup); });
+  add("swiglu_forward", 3 * N * FF, (exponential + 4) * N * FF, [=] { kernels::swiglu_forward<S>(e, wide, act); });
   add("swiglu_backward", 5 * N * FF, (exponential + 11) * N * FF,
-      [=] { kernels::swiglu_backward<F>(e, wide, dact, dwide); });
-  add("residual_forward", 3 * N * H, 2 * N * H, [=] { kernels::residual_forward<F>(e, {0, 1, n}, x, y, bias, {}, y); });
-  auto const logits = matrix(n, v);
+      [=] { kernels::swiglu_backward<S>(e, wide, dact, dwide); });
+  add("residual_forward", 3 * N * H, 2 * N * H, [=] { kernels::residual_forward<S>(e, {0, 1, n}, x, y, bias, {}, y); });
+  auto const logits = matrix<S>(n, v);
   Owned1<int> const targets("p3d::bench::targets", n);
-  auto const top = vector(n), lse = vector(n);
-  auto const sums = matrix(2, n);
+  auto const top = vector<A>(n), lse = vector<A>(n);
+  auto const sums = matrix<A>(2, n);
   add("logits_parts", N * V, (exponential + 3) * N * V,
-      [=] { kernels::logits_parts<F>(e, logits, v, 0, targets, lse, top, sums); });
+      [=] { kernels::logits_parts<S>(e, logits, v, 0, targets, lse, top, sums); });
   add("cross_entropy_backward", 2 * N * V, (exponential + 2) * N * V,
-      [=] { kernels::cross_entropy_backward<F>(e, targets, lse, v, 0, 1e-3f, logits); });
-  auto const table = matrix(v, h);
-  add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<F>(e, targets, table, 0, x); });
-  add("embedding_backward", 3 * N * H, N * H, [=] { kernels::embedding_backward<F>(e, targets, x, 0, table); });
-  auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h);
+      [=] { kernels::cross_entropy_backward<S>(e, targets, lse, v, 0, 1e-3f, logits); });
+  auto const table = matrix<S>(v, h);
+  auto const dtable = matrix<A>(v, h);
+  add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<S>(e, targets, table, 0, x); });
+  add("embedding_backward", 3 * N * H, N * H, [=] { kernels::embedding_backward<S>(e, targets, x, 0, dtable); });
+  auto const qkv = matrix<S>(n, 3 * h), dqkv = matrix<S>(n, 3 * h);
   add("rope", 4 * N * H, 6 * N * H, [=] {
-    kernels::rope<F>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv);
+    kernels::rope<S>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv);
   });
   kernels::AttentionShape const shape{{0, 1, n}, heads, heads, h / heads, 0, heads, 0.125};
-  auto const space = vector(kernels::attention_workspace(shape)), attention_lse = vector(n * heads);
+  auto const space = vector<A>(kernels::attention_workspace(shape)), attention_lse = vector<A>(n * heads);
   double const causal = 4.0 * N * (N + 1) / 2 * H;
   add("attention_forward", 4 * N * H, causal,
-      [=] { kernels::attention_forward<F>(e, shape, {}, qkv, x, attention_lse, space); });
+      [=] { kernels::attention_forward<S>(e, shape, {}, qkv, x, attention_lse, space); });
   add("attention_backward", 8 * N * H, 2.5 * causal,
-      [=] { kernels::attention_backward<F>(e, shape, {}, qkv, x, attention_lse, d, dqkv, space); });
+      [=] { kernels::attention_backward<S>(e, shape, {}, qkv, x, attention_lse, d, dqkv, space); });
   std::int64_t const params = std::int64_t{1} << 24;
   auto const P = static_cast<double>(params);
   auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);
+  auto const stored = vector<S>(std::is_same_v<S, F> ? 0 : params);
   Kokkos::deep_copy(s, 0.5f);  // second moments are not negative
   kernels::AdamW const step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
-  add("adamw", 8 * P, 16 * P, [=] { kernels::adamw<F>(e, step, p, g, m, s); });
+  add("adamw", 8 * P, 16 * P, [=] { kernels::adamw<F, F, F, S>(e, step, p, g, m, s, stored); });
   add("sum_squares", P, 2 * P, [=] { kernels::sum_squares<F>(e, g); });
   add("fill", P, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
-  report(rows, 9);
+  return rows;
+}
+
+/// Time in float over time in 16 bits.
+template <class S>
+void compare(Sizes const& sizes) {
+  auto rows = all_kernels<F>(sizes), narrow = all_kernels<S>(sizes);
+  std::vector<bench::Case*> cases;
+  for (std::size_t i = 0; i < rows.size(); ++i) cases.insert(cases.end(), {&rows[i].timing, &narrow[i].timing});
+  bench::time_in_turn(cases, 15);
+  fmt::print("kernel,fp32_ms,narrow_ms,speedup\n");
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    fmt::print("{},{:.4f},{:.4f},{:.3f}\n", rows[i].name, rows[i].timing.best() * 1e3, narrow[i].timing.best() * 1e3,
+               rows[i].timing.best() / narrow[i].timing.best());
 }
 
 /// Peak resident memory of this process in MiB.
@@ -200,17 +227,21 @@ void attention(std::vector<std::int64_t> const& lengths) {
 
 int main(int argc, char** argv) {
   bench::Setup setup(argc, argv);
-  bool const only_attention = argc > 1 && std::strcmp(argv[1], "--attention") == 0;
-  std::vector<std::int64_t> sizes;
-  for (int i = only_attention ? 2 : 1; i < argc; ++i) sizes.push_back(std::stoll(argv[i]));
-  bench::print_stamp(setup.world, only_attention ? "p3d attention" : "p3d kernels");
-  if (only_attention) {
-    attention(sizes.empty() ? std::vector<std::int64_t>{1024, 2048, 4096, 8192} : sizes);
+  std::string const mode = argc > 1 && argv[1][0] == '-' ? argv[1] : "";
+  std::vector<std::int64_t> given;
+  for (int i = mode.empty() ? 1 : 2; i < argc; ++i) given.push_back(std::stoll(argv[i]));
+  Sizes sizes = {1024, 768, 3072, 50257, 12};
+  for (std::size_t i = 0; i < std::min(given.size(), sizes.size()); ++i)
+    if (given[i] != 0) sizes[i] = given[i];
+  bench::print_stamp(setup.world, mode == "--attention" ? "p3d attention" : "p3d kernels");
+  if (mode == "--attention") {
+    attention(given.empty() ? std::vector<std::int64_t>{1024, 2048, 4096, 8192} : given);
+  } else if (mode == "--bf16") {
+    compare<device::bfloat16>(sizes);
+  } else if (mode == "--fp16") {
+    compare<device::float16>(sizes);
   } else {
-    sizes.resize(5);
-    std::int64_t const gpt2[] = {1024, 768, 3072, 50257, 12};
-    for (std::size_t i = 0; i < 5; ++i)
-      if (sizes[i] == 0) sizes[i] = gpt2[i];
-    all_kernels(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]);
+    auto rows = all_kernels<F>(sizes);
+    report(rows, 9);
   }
 }
