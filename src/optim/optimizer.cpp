@@ -30,10 +30,12 @@ Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams co
     moments.v = device::large_array<M>("p3d::optim::second_moment", n);
   };
 #if P3D_16BIT
-  if (narrow_moments) return take(narrow_);
-#else
-  P3D_REQUIRE(!narrow_moments, "this build has types of 16 bits");
+  if (narrow_moments) {
+    take(narrow_);
+    return;
+  }
 #endif
+  P3D_REQUIRE(!narrow_moments, "this build has types of 16 bits");
   take(wide_);
 }
 
