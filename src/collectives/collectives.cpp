@@ -18,11 +18,13 @@ void set_gpu_aware(bool on) { mpi_reaches_views = on; }
 bool stages() { return stage_always || !(detail::host_reaches_views || mpi_reaches_views); }
 
 // clang-format off
-template <> comm::Type type_of<float>() { return comm::Type::float32; }
-template <> comm::Type type_of<double>() { return comm::Type::float64; }
-template <> comm::Type type_of<std::int32_t>() { return comm::Type::int32; }
-template <> comm::Type type_of<std::int64_t>() { return comm::Type::int64; }
-template <> comm::Type type_of<std::uint64_t>() { return comm::Type::uint64; }
+template <> comm::ElementType type_of<float>() { return comm::Type::float32; }
+template <> comm::ElementType type_of<double>() { return comm::Type::float64; }
+template <> comm::ElementType type_of<std::int32_t>() { return comm::Type::int32; }
+template <> comm::ElementType type_of<std::int64_t>() { return comm::Type::int64; }
+template <> comm::ElementType type_of<std::uint64_t>() { return comm::Type::uint64; }
+template <> comm::ElementType type_of<device::bfloat16>() { return comm::Float16Type::bfloat16; }
+template <> comm::ElementType type_of<device::float16>() { return comm::Float16Type::float16; }
 // clang-format on
 
 template <class T>
@@ -31,7 +33,8 @@ Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> ino
   auto const n = static_cast<std::int64_t>(inout.extent(0));
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, inout.data(), n, Buffer::Use::both, "all_reduce");
+  // Where MPI alone reads a view, 16-bit numbers go through the host: MPI cannot sum them.
+  Buffer const buffer(exec, inout.data(), n, Buffer::Use::both, "all_reduce", type_of<T>().float16().has_value());
   return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.memory()));
 }
 
@@ -89,6 +92,8 @@ P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(std::int32_t)
 P3D_INSTANTIATE(std::int64_t)
 P3D_INSTANTIATE(std::uint64_t)
+P3D_INSTANTIATE(device::bfloat16)
+P3D_INSTANTIATE(device::float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::collectives

@@ -24,11 +24,12 @@ class Buffer {
 public:
   enum class Use { read, write, both };
 
-  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label)
+  /// `host_sums`: the host, not MPI, is to compute on the elements.
+  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label, bool host_sums = false)
       : exec_(exec), view_(data, n), use_(use) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     device::fence(exec, std::string("p3d::collectives::") + label);
-    if (!stages()) return;
+    if (!stages() && !(host_sums && !host_reaches_views)) return;
     auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
     host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
     if (use == Use::write) return;

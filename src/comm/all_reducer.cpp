@@ -139,13 +139,12 @@ void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
   std::unique_ptr<Engine> between;
   if (several) {
     lane_ = comm.split(team.me < lanes_ ? team.me : -1, rank_, comm.name() + " between nodes");
-    if (lane_.valid() && fixed_order) {
+    if (lane_.valid()) {
       // Two steps of half the buffer beat up and down with all of it, but many short ones do not.
       auto steps = num_nodes_ <= 4 ? ring_steps(lane_.rank(), num_nodes_) : tree_steps(lane_.rank(), num_nodes_);
       between =
           std::make_unique<MessageEngine>(lane_.mpi(), lane_.name(), std::move(steps), sizes_of_many_nodes.slot, 0);
-    } else if (lane_.valid()) {
-      between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name());
+      if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
     }
   }
   shared_ = std::make_unique<SharedEngine>(std::move(team), sizes(), std::move(between));
@@ -175,7 +174,11 @@ AllReduce AllReducer::choice(std::int64_t bytes) const {
   return row->algorithm;
 }
 
-Engine* AllReducer::engine(AllReduce algorithm) const {
+Engine* AllReducer::engine(std::int64_t bytes, ElementType type) const {
+  auto algorithm = choice(bytes);
+  if (algorithm == AllReduce::mpi && type.float16()) {  // measured for sums that MPI has
+    algorithm = shared_ ? AllReduce::shared : bytes < tree_until ? AllReduce::tree : AllReduce::ring;
+  }
   switch (algorithm) {
     case AllReduce::ring: return ring_.get();
     case AllReduce::tree: return tree_.get();

@@ -26,8 +26,8 @@ public:
   void measure(Communicator& comm);
 
   AllReduce choice(std::int64_t bytes) const;
-  /// Null: MPI.
-  Engine* engine(AllReduce algorithm) const;
+  /// Null: MPI; never for 16-bit numbers.
+  Engine* engine(std::int64_t bytes, ElementType type) const;
   std::string describe() const;
 
 private:

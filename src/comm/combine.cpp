@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "combine.hpp"
 
+#include <p3d/base/float16.hpp>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -32,6 +34,32 @@ struct Min {
   }
 };
 
+/// How an element is read and stored. All but 16-bit numbers are added as they are.
+template <class T>
+struct As {
+  using Wide = T;
+  static T load(T x) { return x; }
+  static T store(T x) { return x; }
+};
+struct BFloat16Bits {
+  std::uint16_t bits;
+};
+template <>
+struct As<BFloat16Bits> {
+  using Wide = float;
+  static float load(BFloat16Bits x) { return base::bfloat16_value(x.bits); }
+  static BFloat16Bits store(float x) { return {base::bfloat16_bits(x)}; }
+};
+struct Float16Bits {
+  std::uint16_t bits;
+};
+template <>
+struct As<Float16Bits> {
+  using Wide = float;
+  static float load(Float16Bits x) { return base::float16_value(x.bits); }
+  static Float16Bits store(float x) { return {base::float16_bits(x)}; }
+};
+
 #if defined(__GNUC__) || defined(__clang__)
 #define P3D_COMM_SIMD _Pragma("omp simd")
 #else
@@ -58,7 +86,7 @@ void combine_2(Out out, In in, std::int64_t count) {
   auto const *const a = as<T>(in[0]), *const b = as<T>(in[1]);
   auto *const x = as<T>(out[0]), *const y = as<T>(out[outputs - 1]);
   P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
-    T const value = op(a[i], b[i]);
+    T const value = As<T>::store(op(As<T>::load(a[i]), As<T>::load(b[i])));
     x[i] = value;
     if constexpr (outputs > 1) y[i] = value;
   }
@@ -72,7 +100,8 @@ void combine_4(Out out, In in, std::int64_t count) {
   auto *const w = as<T>(out[0]), *const x = as<T>(out[outputs - 1]);
   auto *const y = as<T>(out[outputs > 2 ? 1 : 0]), *const z = as<T>(out[outputs > 2 ? 2 : 0]);
   P3D_COMM_SIMD for (std::int64_t i = 0; i < count; ++i) {
-    T const value = op(op(op(a[i], b[i]), c[i]), d[i]);
+    auto const first = op(As<T>::load(a[i]), As<T>::load(b[i]));
+    T const value = As<T>::store(op(op(first, As<T>::load(c[i])), As<T>::load(d[i])));
     w[i] = value;
     if constexpr (outputs > 1) x[i] = value;
     if constexpr (outputs > 2) {
@@ -105,6 +134,26 @@ void combine_blocks(std::span<std::byte* const> out, std::span<std::byte const* 
   }
 }
 
+/// The same where the sum is wider than the elements: it is kept wide until all have been added.
+template <class T, class Op>
+void combine_blocks_wide(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
+  Op const op;
+  constexpr std::int64_t block = 1024;
+  typename As<T>::Wide sum[block];
+  T result[block];
+  for (std::int64_t begin = 0; begin < count; begin += block) {
+    std::int64_t const n = std::min(block, count - begin);
+    auto const* const first = as<T>(in[0]) + begin;
+    P3D_COMM_SIMD for (std::int64_t i = 0; i < n; ++i) sum[i] = As<T>::load(first[i]);
+    for (std::size_t k = 1; k < in.size(); ++k) {
+      auto const* const next = as<T>(in[k]) + begin;
+      P3D_COMM_SIMD for (std::int64_t i = 0; i < n; ++i) sum[i] = op(sum[i], As<T>::load(next[i]));
+    }
+    P3D_COMM_SIMD for (std::int64_t i = 0; i < n; ++i) result[i] = As<T>::store(sum[i]);
+    for (auto* const each : out) std::copy_n(result, n, as<T>(each) + begin);
+  }
+}
+
 template <class T, class Op>
 void combine_as(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   if (in.size() == 2 && out.size() == 1) return combine_2<T, Op, 1>(out.data(), in.data(), count);
@@ -112,7 +161,11 @@ void combine_as(std::span<std::byte* const> out, std::span<std::byte const* cons
   if (in.size() == 4 && out.size() == 1) return combine_4<T, Op, 1>(out.data(), in.data(), count);
   if (in.size() == 4 && out.size() == 2) return combine_4<T, Op, 2>(out.data(), in.data(), count);
   if (in.size() == 4 && out.size() == 4) return combine_4<T, Op, 4>(out.data(), in.data(), count);
-  combine_blocks<T, Op>(out, in, count);
+  if constexpr (std::is_same_v<T, typename As<T>::Wide>) {
+    combine_blocks<T, Op>(out, in, count);
+  } else {
+    combine_blocks_wide<T, Op>(out, in, count);
+  }
 }
 
 template <class T>
@@ -127,9 +180,15 @@ void combine_type(Reduction op, std::span<std::byte* const> out, std::span<std::
 
 }  // namespace
 
-void combine(Type type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in,
+void combine(ElementType type, Reduction op, std::span<std::byte* const> out, std::span<std::byte const* const> in,
              std::int64_t count) {
-  switch (type) {
+  if (auto const narrow = type.float16()) {
+    switch (*narrow) {
+      case Float16Type::bfloat16: return combine_type<BFloat16Bits>(op, out, in, count);
+      case Float16Type::float16: return combine_type<Float16Bits>(op, out, in, count);
+    }
+  }
+  switch (*type.mpi()) {
     case Type::int32: return combine_type<std::int32_t>(op, out, in, count);
     case Type::int64: return combine_type<std::int64_t>(op, out, in, count);
     case Type::uint64: return combine_type<std::uint64_t>(op, out, in, count);

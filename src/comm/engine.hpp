@@ -15,7 +15,7 @@ namespace p3d::comm::detail {
 struct AllReduceWork {
   std::byte* data = nullptr;  ///< null: no work
   std::int64_t count = 0;
-  Type type = Type::float32;
+  ElementType type = Type::float32;
   Reduction op = Reduction::sum;
   bool done = false;
 

@@ -66,11 +66,11 @@ void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
   if (int const n = length(step.receive_chunk); step.receive_from >= 0 && n > 0) {
     if (step.adds) run.arrived.resize(static_cast<std::size_t>(n) * size_of(work.type));
     auto* const to = step.adds ? run.arrived.data() : place(step.receive_chunk);
-    check(MPI_Irecv(to, n, mpi_type(work.type), step.receive_from, run.tag, comm_, &run.requests[0]), "MPI_Irecv",
+    check(MPI_Irecv(to, n, carrier(work.type), step.receive_from, run.tag, comm_, &run.requests[0]), "MPI_Irecv",
           name_);
   }
   if (int const n = length(step.send_chunk); step.send_to >= 0 && n > 0) {
-    check(MPI_Isend(place(step.send_chunk), n, mpi_type(work.type), step.send_to, run.tag, comm_, &run.requests[1]),
+    check(MPI_Isend(place(step.send_chunk), n, carrier(work.type), step.send_to, run.tag, comm_, &run.requests[1]),
           "MPI_Isend", name_);
   }
   run.exchanging = true;
@@ -106,15 +106,17 @@ bool MessageEngine::move(SegmentRun& run) {
 }
 
 void MpiEngine::enqueue(AllReduceWork& work) {
+  auto const type = work.type.mpi();
+  if (!type) return float16_->enqueue(work);
   MPI_Request request = MPI_REQUEST_NULL;
-  check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(work.type), mpi_op(work.op),
-                       comm_, &request),
+  check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(*type), mpi_op(work.op), comm_,
+                       &request),
         "MPI_Iallreduce", name_);
   open_.emplace_back(&work, request);
 }
 
 bool MpiEngine::advance() {
-  bool moved = false;
+  bool moved = !float16_->idle() && float16_->advance();
   for (auto& [work, request] : open_) {
     if (work->done) continue;
     int done = 0;

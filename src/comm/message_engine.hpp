@@ -5,7 +5,9 @@
 #include <mpi.h>
 
 #include <deque>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine.hpp"
@@ -53,17 +55,19 @@ private:
   std::int64_t segments_ = 0;
 };
 
-/// MPI_Iallreduce, in place of an algorithm of ours, inside another engine.
+/// MPI_Iallreduce, in place of an algorithm of ours, inside another engine. What MPI cannot sum goes to `float16`.
 class MpiEngine final : public Engine {
 public:
-  MpiEngine(MPI_Comm comm, std::string name) : comm_(comm), name_(std::move(name)) {}
+  MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16)
+      : comm_(comm), name_(std::move(name)), float16_(std::move(float16)) {}
   bool advance() override;
   void enqueue(AllReduceWork& work) override;
-  bool idle() const override { return open_.empty(); }
+  bool idle() const override { return open_.empty() && float16_->idle(); }
 
 private:
   MPI_Comm comm_;
   std::string name_;
+  std::unique_ptr<Engine> float16_;
   std::deque<std::pair<AllReduceWork*, MPI_Request>> open_;
 };
 

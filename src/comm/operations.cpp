@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of a Communicator. Each starts one non-blocking MPI call, or several when the count asks for it.
 #include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
 #include <p3d/comm/large_count.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,6 +16,7 @@
 
 namespace p3d::comm {
 
+using detail::carrier;
 using detail::mpi_op;
 using detail::mpi_type;
 
@@ -21,15 +25,15 @@ namespace {
 constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
 std::int64_t asked_limit = 0;  // by a test
 
-std::byte* at(void* base, std::int64_t element, Type type) {
+std::byte* at(void* base, std::int64_t element, ElementType type) {
   return static_cast<std::byte*>(base) + element * static_cast<std::int64_t>(size_of(type));
 }
-std::byte const* at(void const* base, std::int64_t element, Type type) {
+std::byte const* at(void const* base, std::int64_t element, ElementType type) {
   return static_cast<std::byte const*>(base) + element * static_cast<std::int64_t>(size_of(type));
 }
 
 /// Elements of each block that one MPI call may carry.
-std::int64_t limit(Type type, int blocks = 1) {
+std::int64_t limit(ElementType type, int blocks = 1) {
   return detail::elements_per_call(static_cast<std::int64_t>(size_of(type)) * blocks);
 }
 
@@ -49,8 +53,9 @@ void set_max_count_per_call(std::int64_t elements) {
   asked_limit = elements;
 }
 
-std::size_t size_of(Type type) {
-  switch (type) {
+std::size_t size_of(ElementType type) {
+  if (type.float16()) return 2;
+  switch (*type.mpi()) {
     case Type::int32: return 4;
     case Type::int64: return 8;
     case Type::uint64: return 8;
@@ -62,7 +67,7 @@ std::size_t size_of(Type type) {
 }
 
 // Number, account and hold one operation; `peer` is -1 for collectives.
-Request Communicator::begin(char const* operation, std::int64_t count, Type type, int peer, bool receives) {
+Request Communicator::begin(char const* operation, std::int64_t count, ElementType type, int peer, bool receives) {
   P3D_REQUIRE(state_ != nullptr, "a communicator is used on its members only");
   P3D_REQUIRE(count >= 0, "a count is not negative");
   Request request;
@@ -72,7 +77,7 @@ Request Communicator::begin(char const* operation, std::int64_t count, Type type
   pending.operation = operation;
   pending.peer = peer;
   pending.sequence = peer < 0 ? ++state_->collectives : ++state_->messages[2 * std::int64_t{peer} + (receives ? 1 : 0)];
-  pending.type = mpi_type(type);
+  pending.type = carrier(type);
   ++state_->accounting.operations;
   state_->accounting.bytes += count * static_cast<std::int64_t>(size_of(type));
   return request;
@@ -88,13 +93,21 @@ void start(detail::Pending& pending, char const* name, Call&& call) {
 }
 }  // namespace
 
-Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Reduction op, Memory memory) {
-  require_summable(type);
+Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory) {
+  auto const mpi_sums = type.mpi();
+  if (mpi_sums) require_summable(*mpi_sums);
   if (size() == 1 || count == 0) return {};
+  if (!mpi_sums && (!state_->all_reducer || memory == Memory::device)) {
+    throw base::Error({.expected = "an all-reduce of 16-bit numbers by one of p3d's algorithms, in host memory",
+                       .found = memory == Memory::device ? "memory that only MPI reads, which has no such sum"
+                                                         : "the MPI library's, which has no such sum",
+                       .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), name()),
+                       .fix = "set comm.allreduce to \"auto\", \"shared\", \"hierarchical\", \"ring\" or \"tree\""});
+  }
   auto request = begin("all_reduce", count, type, -1, false);
   if (state_->all_reducer && memory == Memory::host) {
-    auto const algorithm = state_->all_reducer->choice(count * static_cast<std::int64_t>(size_of(type)));
-    if (auto* const engine = state_->all_reducer->engine(algorithm)) {
+    std::int64_t const bytes = count * static_cast<std::int64_t>(size_of(type));
+    if (auto* const engine = state_->all_reducer->engine(bytes, type)) {
       auto& pending = *request.state_;
       pending.engine = engine;
       pending.work = {.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
@@ -104,7 +117,7 @@ Request Communicator::all_reduce(void* inout, std::int64_t count, Type type, Red
   }
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type), mpi_op(op), state_->mpi,
+      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(mpi_sums.value()), mpi_op(op), state_->mpi,
                             part);
     });
   });
@@ -135,7 +148,7 @@ Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t cou
   return request;
 }
 
-Request Communicator::all_gather(void const* in, void* out, std::int64_t count_each, Type type) {
+Request Communicator::all_gather(void const* in, void* out, std::int64_t count_each, ElementType type) {
   if (count_each == 0 || (size() == 1 && in == out)) return {};
   auto request = begin("all_gather", count_each * size(), type, -1, false);
   bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
@@ -145,11 +158,11 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
     MPI_Datatype strided = MPI_DATATYPE_NULL;
     auto const& name = state_->name;
     auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
-    detail::check(MPI_Type_contiguous(length, mpi_type(type), &packed), "MPI_Type_contiguous", name);
+    detail::check(MPI_Type_contiguous(length, carrier(type), &packed), "MPI_Type_contiguous", name);
     detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", name);
     detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", name);
     start(*request.state_, "MPI_Iallgather", [&](MPI_Request* part) {
-      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, mpi_type(type), at(out, first, type),
+      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, carrier(type), at(out, first, type),
                             1, strided, state_->mpi, part);
     });
     MPI_Type_free(&strided);  // both live on in the operation
@@ -165,32 +178,32 @@ void broadcast_text(Communicator& comm, std::string& text, int root) {
   comm.broadcast(text.data(), length, Type::byte, root).wait();
 }
 
-Request Communicator::broadcast(void* inout, std::int64_t count, Type type, int root) {
+Request Communicator::broadcast(void* inout, std::int64_t count, ElementType type, int root) {
   if (size() == 1 || count == 0) return {};
   auto request = begin("broadcast", count, type, -1, false);
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Ibcast", [&](MPI_Request* part) {
-      return MPI_Ibcast(at(inout, first, type), length, mpi_type(type), root, state_->mpi, part);
+      return MPI_Ibcast(at(inout, first, type), length, carrier(type), root, state_->mpi, part);
     });
   });
   return request;
 }
 
-Request Communicator::send(void const* buffer, std::int64_t count, Type type, int peer, int tag) {
+Request Communicator::send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag) {
   auto request = begin("send", count, type, peer, false);
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
-      return MPI_Isend(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+      return MPI_Isend(at(buffer, first, type), length, carrier(type), peer, tag, state_->mpi, part);
     });
   });
   return request;
 }
 
-Request Communicator::recv(void* buffer, std::int64_t count, Type type, int peer, int tag) {
+Request Communicator::recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag) {
   auto request = begin("recv", count, type, peer, true);
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
-      return MPI_Irecv(at(buffer, first, type), length, mpi_type(type), peer, tag, state_->mpi, part);
+      return MPI_Irecv(at(buffer, first, type), length, carrier(type), peer, tag, state_->mpi, part);
     });
     request.state_->receives.push_back(length);
   });

@@ -2,13 +2,16 @@
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
 // non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or
-// writes. Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t and std::uint64_t.
+// writes. Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t, std::uint64_t,
+// device::bfloat16 and device::float16. Sums of the last two are of float, by p3d's own all-reduces alone
+// (comm/all_reduce.hpp).
 //
 // Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
 // alive; after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched
 // until then.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/device/float16.hpp>
 #include <p3d/device/view.hpp>
 
 namespace p3d::collectives {
@@ -20,19 +23,23 @@ using device::ExecSpace;
 using device::View1;
 using device::View2;
 
-/// The MPI-summable type of T: float, double, std::int32_t, std::int64_t, std::uint64_t.
+/// What T is to room comm.
 template <class T>
-comm::Type type_of();
+comm::ElementType type_of();
 template <>
-comm::Type type_of<float>();
+comm::ElementType type_of<float>();
 template <>
-comm::Type type_of<double>();
+comm::ElementType type_of<double>();
 template <>
-comm::Type type_of<std::int32_t>();
+comm::ElementType type_of<std::int32_t>();
 template <>
-comm::Type type_of<std::int64_t>();
+comm::ElementType type_of<std::int64_t>();
 template <>
-comm::Type type_of<std::uint64_t>();
+comm::ElementType type_of<std::uint64_t>();
+template <>
+comm::ElementType type_of<device::bfloat16>();
+template <>
+comm::ElementType type_of<device::float16>();
 
 /// Makes host copies even of views within the host's reach, so that tests walk the path of device memory. Default: off.
 void set_always_stage(bool on);

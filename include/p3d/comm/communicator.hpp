@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,26 @@ NodeShare node_share();
 /// Ends every rank with `exit_code` (MPI_Abort on world when MPI runs, std::_Exit otherwise).
 [[noreturn]] void abort_all(int exit_code);
 
-/// Element types that MPI may sum. There is deliberately no 2-byte type: what only travels is sent as bytes.
+/// Element types that MPI may sum (but for bytes, which only travel). There is deliberately no 2-byte type.
 enum class Type { int32, int64, uint64, float32, float64, byte };
-std::size_t size_of(Type type);
+/// 16-bit floating-point numbers (base/float16.hpp). MPI has no such sum, so to MPI they are bits that travel; p3d's
+/// own all-reduces add them up in float.
+enum class Float16Type { bfloat16, float16 };
+/// Either: what may travel. A call that has MPI do sums takes a Type, so no sum of 16 bits gets there by mistake.
+class ElementType {
+public:
+  constexpr ElementType(Type type) : type_(type) {}
+  constexpr ElementType(Float16Type type) : float16_(type) {}
+  /// What MPI may know it as.
+  constexpr std::optional<Type> mpi() const { return type_; }
+  constexpr std::optional<Float16Type> float16() const { return float16_; }
+  bool operator==(ElementType const&) const = default;
+
+private:
+  std::optional<Type> type_;
+  std::optional<Float16Type> float16_;
+};
+std::size_t size_of(ElementType type);
 enum class Reduction { sum, max, min };
 /// Where a buffer lies: memory that the host reads and writes, or memory that only MPI does.
 enum class Memory { host, device };
@@ -131,15 +149,16 @@ public:
   /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on
   /// all ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to
   /// out. A received message with another number of elements is an error. An all-reduce goes the way that prepare()
-  /// set, by MPI otherwise; of device memory always by MPI.
-  Request all_reduce(void* inout, std::int64_t count, Type type, Reduction op, Memory memory = Memory::host);
+  /// set, by MPI otherwise; of device memory always by MPI. One of 16-bit numbers is never MPI's: it is an error before
+  /// prepare(), after prepare() with AllReduce::mpi, and of device memory.
+  Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory = Memory::host);
   /// in: size() blocks of count_each elements; out: the reduction of block rank().
   Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);
   /// out: the blocks of all ranks in order of rank; `in` may be its own place in `out`.
-  Request all_gather(void const* in, void* out, std::int64_t count_each, Type type);
-  Request broadcast(void* inout, std::int64_t count, Type type, int root);
-  Request send(void const* buffer, std::int64_t count, Type type, int peer, int tag);
-  Request recv(void* buffer, std::int64_t count, Type type, int peer, int tag);
+  Request all_gather(void const* in, void* out, std::int64_t count_each, ElementType type);
+  Request broadcast(void* inout, std::int64_t count, ElementType type, int root);
+  Request send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag);
+  Request recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag);
   Request barrier();
 
   /// Seconds this rank has spent waiting for operations of this communicator, and their number and bytes (the longest
@@ -155,7 +174,7 @@ public:
 private:
   friend class Request;
   struct State;
-  Request begin(char const* operation, std::int64_t count, Type type, int peer, bool receives);
+  Request begin(char const* operation, std::int64_t count, ElementType type, int peer, bool receives);
   std::shared_ptr<State> state_;
 };
 

@@ -125,6 +125,45 @@ TEST_P(Views, RowsOfAMatrixTravelColumnsAreRefused) {
   test::expect_error([&] { start_recv<double>(exec, world, columns, left, 5); }, "messages are contiguous views");
 }
 
+template <class T>
+void check_float16(ExecSpace const& exec, Communicator& world) {
+  int const p = world.size(), me = world.rank(), left = (me + p - 1) % p;
+  device::Owned2<T> out("p3d::test::out", 5, 4), in("p3d::test::in", 5, 4);
+  auto const values = [](device::Owned2<T> const& m) {
+    std::vector<int> numbers;
+    for (T const x : on_host<T>(device::flat<T>(m))) numbers.push_back(static_cast<int>(static_cast<float>(x)));
+    return numbers;
+  };
+  auto const fill_with = [&](device::Owned2<T> const& m, int number) {
+    Kokkos::deep_copy(exec, m, T(static_cast<float>(number)));
+  };
+  fill_with(out, me + 1);
+  {
+    auto incoming = start_recv<T>(exec, world, in, left, 6);
+    auto outgoing = start_send<T>(exec, world, device::View2<T const>(out), (me + 1) % p, 6);
+  }
+  EXPECT_EQ(values(in), std::vector<int>(20, left + 1));
+  world.reset_accounting();
+  all_reduce<T>(exec, world, device::flat<T>(out));
+  EXPECT_EQ(values(out), std::vector<int>(20, p * (p + 1) / 2));
+  EXPECT_EQ(world.accounting().bytes, p == 1 ? 0 : 20 * 2);
+  fill_with(out, me + 1);
+  all_reduce<T>(exec, world, device::flat<T>(out), Reduction::max);
+  EXPECT_EQ(values(out), std::vector<int>(20, p));
+  fill_with(out, me + 1);
+  start_broadcast<T>(exec, world, device::flat<T>(out), p - 1).wait();
+  EXPECT_EQ(values(out), std::vector<int>(20, p));
+}
+
+TEST_P(Views, Of16Bits) {
+  comm::open_node_memory();
+  for (auto const algorithm : {comm::AllReduce::shared, comm::AllReduce::ring, comm::AllReduce::tree}) {
+    world.prepare({algorithm, true});
+    check_float16<device::bfloat16>(exec, world);
+    check_float16<device::float16>(exec, world);
+  }
+}
+
 TEST(OneRank, CostsNothing) {
   auto self = Communicator::self();
   ExecSpace exec;
