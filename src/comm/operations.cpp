@@ -117,8 +117,8 @@ Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType ty
   }
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(mpi_sums.value()), mpi_op(op), state_->mpi,
-                            part);
+      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(mpi_sums.value()), mpi_op(op),
+                            state_->mpi, part);
     });
   });
   return request;
