@@ -34,7 +34,7 @@ void raw_product(report::Product const& p, float const* a, float const* b, float
 }
 
 void bench_products(config::Config const& c, comm::Communicator& world) {
-  report::CeilingMeter<float> const meter(report::model_products(c), world);
+  report::CeilingMeter<device::Fp32> const meter(report::model_products(c), world);
   constexpr bool host = Kokkos::SpaceAccessibility<device::HostSpace, device::MemSpace>::accessible;
   std::vector<double> ours, raw;
   for (auto const& p : meter.products()) {

@@ -48,7 +48,7 @@ void bench_steps(config::Config const& c, comm::Communicator& world, int rounds)
   double const flops = plan::model_flops_per_step(c) / world.size(),
                tokens = static_cast<double>(c.batch.global * c.model.seq_len);
   engine::Trainer<device::Fp32> trainer(c, world);
-  report::CeilingMeter<float> meter(report::model_products(c), world);
+  report::CeilingMeter<device::Fp32> meter(report::model_products(c), world);
   auto const ceiling = [&] { return meter.speed(meter.measure()); };
   trainer.step();  // touches all memory
   ceiling();

@@ -29,23 +29,19 @@ Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams co
     moments.m = device::large_array<M>("p3d::optim::first_moment", n);
     moments.v = device::large_array<M>("p3d::optim::second_moment", n);
   };
-#if P3D_16BIT
+  P3D_REQUIRE(!narrow_moments || may_be_narrow, "moments in bfloat16 stand for some in float");
   if (narrow_moments) {
     take(narrow_);
-    return;
+  } else {
+    take(wide_);
   }
-#endif
-  P3D_REQUIRE(!narrow_moments, "this build has types of 16 bits");
-  take(wide_);
 }
 
 template <class P>
 void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
                          View1<Gradient> grads, View1<Storage> storage, bool keep_gradients) {
-#if P3D_16BIT
   if (narrow_.m.extent(0) > 0)
     return update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, narrow_);
-#endif
   update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, wide_);
 }
 

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 namespace p3d::report {
@@ -60,8 +61,8 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
   return list;
 }
 
-template <class T>
-CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator& world)
+template <class P>
+CeilingMeter<P>::CeilingMeter(std::vector<Product> products, comm::Communicator& world)
     : products_(std::move(products)), world_(&world) {
   std::int64_t a = 0, b = 0, c = 0;
   for (auto const& p : products_) {
@@ -70,27 +71,35 @@ CeilingMeter<T>::CeilingMeter(std::vector<Product> products, comm::Communicator&
     c = std::max(c, p.m * p.n);
   }
   comm::agree(world, "take the memory to measure the ceiling", [&] {
-    a_ = device::large_array<T>("p3d::report::ceiling_a", a);
-    b_ = device::large_array<T>("p3d::report::ceiling_b", b);
-    c_ = device::large_array<T>("p3d::report::ceiling_c", c);
+    a_ = device::large_array<Storage>("p3d::report::ceiling_a", a);
+    b_ = device::large_array<Storage>("p3d::report::ceiling_b", b);
+    c_ = device::large_array<Wide>("p3d::report::ceiling_c", c);
   });
-  kernels::fill<T>({}, a_, T(0.5));
-  kernels::fill<T>({}, b_, T(0.25));
+  kernels::fill<Storage>({}, a_, Storage(0.5));
+  kernels::fill<Storage>({}, b_, Storage(0.25));
 }
 
-template <class T>
-void CeilingMeter<T>::run(Product const& p) const {
-  device::View2<T const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k,
-                                 p.op_a == linalg::Op::none ? p.k : p.m);
-  device::View2<T const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n,
-                                 p.op_b == linalg::Op::none ? p.n : p.k);
+template <class P>
+void CeilingMeter<P>::run(Product const& p) const {
+  device::View2<Storage const> const a(a_.data(), p.op_a == linalg::Op::none ? p.m : p.k,
+                                       p.op_a == linalg::Op::none ? p.k : p.m);
+  device::View2<Storage const> const b(b_.data(), p.op_b == linalg::Op::none ? p.k : p.n,
+                                       p.op_b == linalg::Op::none ? p.n : p.k);
   device::ExecSpace const exec;
-  linalg::gemm<T>(exec, p.op_a, p.op_b, T(1), a, b, p.adds ? T(1) : T(0), device::View2<T>(c_.data(), p.m, p.n));
+  device::View2<Wide> const sum(c_.data(), p.m, p.n);
+  if constexpr (std::is_same_v<Storage, Wide>) {
+    linalg::gemm<Wide>(exec, p.op_a, p.op_b, Wide(1), a, b, p.adds ? Wide(1) : Wide(0), sum);
+  } else if (p.adds) {
+    linalg::gemm<Storage, Wide>(exec, p.op_a, p.op_b, Wide(1), a, b, Wide(1), sum);
+  } else {
+    device::View2<Storage> const rounded(reinterpret_cast<Storage*>(c_.data()), p.m, p.n);
+    linalg::gemm<Storage, Storage>(exec, p.op_a, p.op_b, Wide(1), a, b, Wide(0), rounded);
+  }
   device::fence(exec, "p3d::report::ceiling");
 }
 
-template <class T>
-std::vector<double> CeilingMeter<T>::measure() {
+template <class P>
+std::vector<double> CeilingMeter<P>::measure() {
   std::vector<double> seconds;
   for (auto const& p : products_) {
     world_->barrier().wait();
@@ -105,8 +114,8 @@ std::vector<double> CeilingMeter<T>::measure() {
   return seconds;
 }
 
-template <class T>
-double CeilingMeter<T>::speed(std::vector<double> const& seconds) const {
+template <class P>
+double CeilingMeter<P>::speed(std::vector<double> const& seconds) const {
   double work = 0.0, time = 0.0;
   for (std::size_t i = 0; i < products_.size(); ++i) {
     work += products_[i].work;
@@ -115,9 +124,9 @@ double CeilingMeter<T>::speed(std::vector<double> const& seconds) const {
   return work / time;
 }
 
-template <class T>
+template <class P>
 double quick_ceiling(config::Config const& c, comm::Communicator& world) {
-  CeilingMeter<T> meter(model_products(c, quick_flops), world);
+  CeilingMeter<P> meter(model_products(c, quick_flops), world);
   meter.measure();
   auto best = meter.measure();
   auto const again = meter.measure();
@@ -133,9 +142,10 @@ std::string describe_mfu(config::Config const& c, int ranks, double step_seconds
       speed / ceiling, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
 }
 
-template class CeilingMeter<float>;
-template class CeilingMeter<double>;
-template double quick_ceiling<float>(config::Config const&, comm::Communicator&);
-template double quick_ceiling<double>(config::Config const&, comm::Communicator&);
+#define P3D_INSTANTIATE(P)        \
+  template class CeilingMeter<P>; \
+  template double quick_ceiling<P>(config::Config const&, comm::Communicator&);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::report

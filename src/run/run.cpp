@@ -99,7 +99,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
     engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c, world), world);
   }
-  double const ceiling = c.run.ceiling ? report::quick_ceiling<typename P::Storage>(c, world)
+  double const ceiling = c.run.ceiling ? report::quick_ceiling<P>(c, world)
                                        : 0.0;  // before the trainer takes its memory
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer);

@@ -8,6 +8,7 @@
 #include <p3d/layout/params.hpp>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace p3d::optim {
 
@@ -36,13 +37,13 @@ public:
   /// Calls work(first moment, second moment) with views of whatever type they have; not for SGD.
   template <class Work>
   void with_moments(Work&& work) const {
-#if P3D_16BIT
-    if (narrow_.m.extent(0) > 0) return work(View1<device::bfloat16>(narrow_.m), View1<device::bfloat16>(narrow_.v));
-#endif
+    if (narrow_.m.extent(0) > 0) return work(View1<Narrow>(narrow_.m), View1<Narrow>(narrow_.v));
     work(View1<Moment>(wide_.m), View1<Moment>(wide_.v));
   }
 
 private:
+  static constexpr bool may_be_narrow = P3D_16BIT != 0 && sizeof(Moment) == 4;
+  using Narrow = std::conditional_t<may_be_narrow, device::bfloat16, Moment>;
   template <class M>
   struct Moments {
     device::Owned1<M> m, v;
@@ -54,9 +55,7 @@ private:
   config::Optimizer options_;
   layout::StageParams const* params_;
   Moments<Moment> wide_;
-#if P3D_16BIT
-  Moments<device::bfloat16> narrow_;
-#endif
+  Moments<Narrow> narrow_;
 };
 
 /// Factor on the gradients that brings their global norm down to `clip` (1 when it is below, or clip is 0).

@@ -6,6 +6,7 @@
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/linalg/gemm.hpp>
 
@@ -29,8 +30,9 @@ struct Product {
 /// them. Products above `most_flops` get fewer tokens, then (the head) fewer columns; 0: full size.
 std::vector<Product> model_products(config::Config const& config, double most_flops = 0.0);
 
-/// Owns three buffers, big enough for the largest product, and times the products in them.
-template <class T>
+/// Owns three buffers, big enough for the largest product, and times the products in them. P: a policy of
+/// device/precision.hpp.
+template <class P>
 class CeilingMeter {
 public:
   CeilingMeter(std::vector<Product> products, comm::Communicator& world);
@@ -44,12 +46,15 @@ public:
 private:
   std::vector<Product> products_;
   comm::Communicator* world_;
-  device::Owned1<T> a_, b_, c_;
+  using Storage = typename P::Storage;
+  using Wide = typename P::Gradient;  ///< of weight gradients
+  device::Owned1<Storage> a_, b_;
+  device::Owned1<Wide> c_;
 };
 
 /// A quick figure for a run: small products, once to warm up, then the better of two. FLOP/s of one rank, the same on
 /// every rank. About a second where a core does 100 GFLOP/s. Collective.
-template <class T>
+template <class P>
 double quick_ceiling(config::Config const& config, comm::Communicator& world);
 
 /// "MFU 0.85: ...", for the end of a run. `step_seconds`: a usual step's time; `ceiling` as quick_ceiling gives it.
