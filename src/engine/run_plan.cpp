@@ -5,6 +5,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/precision.hpp>
+#include <p3d/linalg/gemm.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -44,6 +45,7 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
   with_policy(c.run.precision, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
+  if (config::is_16bit(c.run.precision)) m.gemm_panels = static_cast<std::int64_t>(linalg::gemm_workspace_bytes());
   return m;
 }
 

@@ -184,6 +184,7 @@ Hooks Trainer<P>::State::training_hooks(StepResult& result) {
     load(stage, slot, first_sample(config, steps_done, here.dp, microbatch), true, 0, 0);
   };
   hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
+    if (!spoilt.empty()) spoil(stage, first, last);
     units.at(stage)->reducer.ready(first, last);
   };
   hooks.reduce_gradients = [this](int stage) { reduce(stage); };

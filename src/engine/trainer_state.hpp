@@ -92,7 +92,8 @@ struct Trainer<P>::State {
   void overflowed(StepResult& result);
   /// The first bad tensor in model order, in words.
   std::string find_not_finite();
-  void spoil();
+  /// See spoil_gradient(). Before the gradients of parameters [first, last) of a stage are reduced.
+  void spoil(int stage, std::size_t first, std::size_t last);
   std::vector<double> gather(std::string const& name, bool gradient);
 };
 

@@ -37,7 +37,6 @@ void Trainer<P>::State::finish_tie() {
 template <class P>
 void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
   finish_tie();
-  spoil();
   double squares = 0.0;
   for (auto& [number, unit] : units) {
     squares += parallel::local_sum_squares<typename P::Gradient>(exec, unit->params.layout(), unit->params.grads(),
@@ -87,16 +86,17 @@ void Trainer<P>::State::refresh_weights() {
 }
 
 template <class P>
-void Trainer<P>::State::spoil() {
-  if (spoilt.empty()) return;
-  for (auto& [number, unit] : units) {
-    bool const mine = unit->params.has(spoilt) && here.dp == 0 && here.tp == 0;
-    if (!mine || (plan.table.find(spoilt).tied && !unit->stage.is_first())) continue;
-    auto const at = unit->params.layout().find(spoilt).offset;
-    auto const element = Kokkos::subview(unit->params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(at, at + 1));
+void Trainer<P>::State::spoil(int stage, std::size_t first, std::size_t last) {
+  auto& unit = *units.at(stage);
+  auto const& items = unit.params.layout().items();
+  for (std::size_t i = first; i < last; ++i) {
+    if (items[i].spec->name != spoilt || (items[i].spec->tied && !unit.stage.is_first())) continue;
+    spoilt.clear();
+    if (mesh.along("tp").rank() != 0 || here.dp != 0) return;
+    auto const element = Kokkos::subview(
+        unit.params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[i].offset + 1));
     kernels::fill<typename P::Gradient>(exec, element, std::numeric_limits<typename P::Gradient>::infinity());
   }
-  spoilt.clear();
 }
 
 template <class P>
@@ -157,9 +157,10 @@ std::string Trainer<P>::State::find_not_finite() {
   return tensor;
 }
 
-#define P3D_INSTANTIATE(P)                                        \
-  template void Trainer<P>::State::refresh_weights();             \
-  template void Trainer<P>::State::wait_recorded(comm::Request&); \
+#define P3D_INSTANTIATE(P)                                               \
+  template void Trainer<P>::State::refresh_weights();                    \
+  template void Trainer<P>::State::spoil(int, std::size_t, std::size_t); \
+  template void Trainer<P>::State::wait_recorded(comm::Request&);        \
   template void Trainer<P>::State::update(double, int, StepResult&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -99,8 +99,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
     engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c, world), world);
   }
-  double const ceiling = c.run.ceiling ? report::quick_ceiling<P>(c, world)
-                                       : 0.0;  // before the trainer takes its memory
+  double const ceiling =
+      c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer);
   std::int64_t const first_step = origin.step;
@@ -146,6 +146,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     in_steps += seconds;
     step_seconds.push_back(seconds);
     done = r.step;
+    if (r.skipped()) {
+      base::log_root(
+          fmt::format("Step {} skipped: the gradients overflowed with a loss scale of {}; {}. Next scale: {}", r.step,
+                      r.loss_scale, r.overflow, trainer.loss_scale().scale));
+    }
     if (done == first_step + 1) first_loss = r.loss;
     last_loss = r.loss;
     stopped = (r.stop || checkpoints.time_is_up(r)) && done < c.run.steps;

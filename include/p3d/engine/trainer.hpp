@@ -108,7 +108,8 @@ public:
 
   /// Whether the gradients of the following steps stay after the update, for gather_gradient. Costs a pass over them.
   void keep_gradients(bool keep);
-  /// For tests: in the next step one element of the gradient of that parameter becomes infinite, on one rank.
+  /// For tests: in the next step one element of the gradient of that parameter becomes infinite, on one of the ranks
+  /// that sum it, before they do.
   void spoil_gradient(std::string const& name);
   /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
   std::vector<double> gather_value(std::string const& name);
