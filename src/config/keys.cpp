@@ -267,6 +267,13 @@ void add_precision(std::vector<Key>& table) {
   NumberRange const scale{.max = 0x1p120, .min_open = true};
   s.choice("moments", &Options::moments, {Precision::fp64, Precision::fp32, Precision::bf16},
            "type of the optimizer's moments; bf16: half the memory", "fp64 with fp64, else fp32");
+  s.choice("reduction", &Options::reduction, {Precision::fp64, Precision::fp32, Precision::bf16},
+           "type in which gradients travel when replicas sum them; bf16: half the bytes, and losses depend on dp",
+           "fp64 with fp64, else fp32");
+  s.choice("pipeline", &Options::pipeline, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
+           "type in which activations and their gradients travel between stages; bf16 with fp32: half the bytes, and "
+           "losses depend on pp",
+           "run.precision");
   s.add("loss_scale", "\"none\" | \"dynamic\" | number > 0",
         "factor on the loss, so that small gradients do not vanish in fp16; dynamic: as large as does not overflow",
         "\"dynamic\" with fp16, else \"none\"", read_loss_scale, [](Config const& config) {

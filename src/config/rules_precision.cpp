@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <string>
+
 namespace p3d::config {
 
 namespace {
@@ -15,15 +17,29 @@ void check_build(Check const& c) {
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
 
-void check_moments(Check const& c) {
-  if (!c.known({"precision.moments"})) return;
-  bool const fp64 = c.config.run.precision == Precision::fp64;
-  if ((c.config.precision.moments == Precision::fp64) == fp64) return;
-  c.fault({"precision.moments", "run.precision"},
-          fp64 ? "moments in fp64, like everything in a verification" : "moments in fp32 or bf16",
-          fmt::format("\"{}\" with run.precision = \"{}\"", to_string(c.config.precision.moments),
-                      to_string(c.config.run.precision)),
-          fp64 ? "leave precision.moments out" : "leave precision.moments out, or set it to \"bf16\"");
+/// A type of its own for one purpose: the policy's, or bf16 in its place where that is fp32.
+void check_type(Check const& c, std::string const& key, Precision type, Precision policy, char const* what) {
+  if (!c.known({key}) || type == policy) return;
+  if (type == Precision::bf16 && policy == Precision::fp32) {
+    if (!has_precision(type))
+      c.fault({key}, "\"fp32\": this build of p3d has no types of 16 bits", "\"bf16\"",
+              fmt::format("leave {} out, or configure p3d with -DP3D_16BIT=ON and build it again", key));
+    return;
+  }
+  c.fault({key, "run.precision"},
+          policy == Precision::fp32 ? fmt::format("{} in fp32 or bf16", what)
+                                    : fmt::format("{} in {}, as run.precision = \"{}\" has them", what,
+                                                  to_string(policy), to_string(c.config.run.precision)),
+          fmt::format("\"{}\"", to_string(type)), fmt::format("leave {} out", key));
+}
+
+void check_types(Check const& c) {
+  auto const& p = c.config.precision;
+  auto const run = c.config.run.precision;
+  auto const wide = run == Precision::fp64 ? Precision::fp64 : Precision::fp32;
+  check_type(c, "precision.moments", p.moments, wide, "moments");
+  check_type(c, "precision.reduction", p.reduction, wide, "gradients between replicas");
+  check_type(c, "precision.pipeline", p.pipeline, run, "activations between stages");
 }
 
 void check_loss_scale(Check const& c) {
@@ -71,13 +87,18 @@ void check_rounding(Check const& c) {
           "leave precision.stochastic_rounding out, or set run.precision = \"bf16\"");
 }
 
+/// Sums of 16-bit numbers over ranks.
 void check_sums(Check const& c) {
-  if (!c.known({"comm.allreduce", "parallel.tp"}) || c.config.comm.allreduce != AllReduce::mpi) return;
-  if (!is_16bit(c.config.run.precision) || c.config.parallel.tp == 1) return;
-  c.fault({"comm.allreduce", "run.precision", "parallel.tp"},
-          "an all-reduce of p3d's own for sums of 16-bit numbers over tp",
-          fmt::format("allreduce \"mpi\": MPI has no sum of {}", to_string(c.config.run.precision)),
-          "set comm.allreduce to \"auto\" or any other value");
+  if (!c.known({"comm.allreduce", "parallel.tp", "parallel.dp"}) || c.config.comm.allreduce != AllReduce::mpi) return;
+  auto const refuse = [&](char const* key, char const* axis, Precision type) {
+    c.fault({"comm.allreduce", key, axis}, "an all-reduce of p3d's own for sums of 16-bit numbers over ranks",
+            fmt::format("allreduce \"mpi\": MPI has no sum of {}", to_string(type)),
+            "set comm.allreduce to \"auto\" or any other value");
+  };
+  if (is_16bit(c.config.run.precision) && c.config.parallel.tp > 1)
+    refuse("run.precision", "parallel.tp", c.config.run.precision);
+  if (is_16bit(c.config.precision.reduction) && c.config.parallel.dp > 1)
+    refuse("precision.reduction", "parallel.dp", c.config.precision.reduction);
 }
 
 }  // namespace
@@ -85,7 +106,7 @@ void check_sums(Check const& c) {
 void check_precision(Check const& check) {
   if (!check.known({"run.precision"})) return;
   check_build(check);
-  check_moments(check);
+  check_types(check);
   check_loss_scale(check);
   check_rounding(check);
   check_sums(check);

@@ -5,9 +5,11 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
+#include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 namespace p3d::engine {
@@ -225,33 +227,62 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
 }
 
 template <class P>
-void Executor<P>::receive(Action const& action, ProgramRun const& run) {
+comm::Request Executor<P>::start_message(Action const& action, typename model::Stage<P>::Message what, int peer,
+                                         int tag) {
+  using Message = typename model::Stage<P>::Message;
+  using S = typename P::Storage;
   auto const& s = stage(action);
+  bool const receives = what == Message::input || what == Message::output_gradient;
+  auto const whole = what == Message::input    ? s.input(action.slot)
+                     : what == Message::output ? s.output(action.slot)
+                                               : s.gradient(action.slot);
+#if P3D_16BIT
+  if constexpr (std::is_same_v<S, float>) {
+    if (s.narrow_messages()) {
+      using device::bfloat16;
+      using device::View1;
+      auto const narrow = s.narrow(action.slot, what);
+      if (receives) {
+        auto request = collectives::start_recv<bfloat16>(exec_, *pipeline_, narrow, peer, tag);
+        request.on_complete([exec = exec_, narrow, whole] {
+          kernels::convert<bfloat16, S>(exec, View1<bfloat16 const>(device::flat(narrow)), device::flat(whole));
+        });
+        return request;
+      }
+      kernels::convert<S, bfloat16>(exec_, View1<S const>(device::flat(whole)), device::flat(narrow));
+      return collectives::start_send<bfloat16>(exec_, *pipeline_, narrow, peer, tag);
+    }
+  }
+#endif
+  if (receives) return collectives::start_recv<S>(exec_, *pipeline_, whole, peer, tag);
+  return collectives::start_send<S>(exec_, *pipeline_, whole, peer, tag);
+}
+
+template <class P>
+void Executor<P>::receive(Action const& action, ProgramRun const& run) {
+  using Message = typename model::Stage<P>::Message;
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
-    m.recv_activation = collectives::start_recv<typename P::Wire>(exec_, *pipeline_, s.input(action.slot), peer,
-                                                                  tag(action.stage, activation));
+    m.recv_activation = start_message(action, Message::input, peer, tag(action.stage, activation));
   } else {
     // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
     // it.
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
-    m.recv_gradient = collectives::start_recv<typename P::Wire>(exec_, *pipeline_, s.gradient(action.slot), peer,
-                                                                tag(action.stage, gradient));
+    m.recv_gradient = start_message(action, Message::output_gradient, peer, tag(action.stage, gradient));
   }
 }
 
 template <class P>
 void Executor<P>::send(Action const& action, ProgramRun const& run) {
-  auto const& s = stage(action);
+  using Message = typename model::Stage<P>::Message;
   auto& m = messages(action);
   bool const forward = action.op == Op::send_activation;
   int const to = forward ? action.stage + 1 : action.stage - 1;
   int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
   Direction const direction = forward ? activation : gradient;
   auto& request = forward ? m.send_activation : m.send_gradient;
-  request = collectives::start_send<typename P::Wire>(
-      exec_, *pipeline_, forward ? s.output(action.slot) : s.gradient(action.slot), peer, tag(to, direction));
+  request = start_message(action, forward ? Message::output : Message::input_gradient, peer, tag(to, direction));
 }
 
 template <class P>

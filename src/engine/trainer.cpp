@@ -70,8 +70,10 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
              static_cast<typename P::Gradient*>(gradients_memory.data())),
       weights(provider(number, params, model::stage_weights(c, plan.stages, number, params))),
       stage(c, plan.stages, number, params.layout(), tp, arena, workspace, num_slots(plan, number)),
+      gradient_wire("p3d::engine::gradient_wire",
+                    static_cast<std::size_t>(plan::reduces_narrow(c) ? params.layout().flat_size() : 0)),
       reducer(tp.exec, params.layout(), params.grads(), communicator,
-              static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0)),
+              static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0), gradient_wire),
       optimizer(c.optimizer, params.layout(), c.precision.moments == config::Precision::bf16) {}
 
 template <class P>

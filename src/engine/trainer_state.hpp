@@ -21,6 +21,7 @@ struct StageUnit {
   model::Parameters<P> params;
   std::unique_ptr<model::WeightProvider<P>> weights;
   model::Stage<P> stage;
+  device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
   parallel::GradientReducer<typename P::Gradient> reducer;
   optim::Optimizer<P> optimizer;
 

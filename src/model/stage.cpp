@@ -39,6 +39,12 @@ void copy_tokens(std::span<int const> from, View1<int> to) {
   Kokkos::deep_copy(to, host);
 }
 
+/// Whether activations go from stage to stage in fewer bits than they have.
+bool travels_narrow(config::Config const& c) {
+  return c.parallel.pp > 1 && c.precision.pipeline == config::Precision::bf16 &&
+         c.run.precision == config::Precision::fp32;
+}
+
 std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
   kernels::AttentionShape shape;
   shape.rows = {0, c.batch.micro, c.model.seq_len};
@@ -80,12 +86,16 @@ void Stage<P>::take_slots(config::Config const& c, layout::StageMap const& stage
                           Source& source, std::vector<ActivationSlot>& slots) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
+  bool const narrow = travels_narrow(c);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   for (int k = 0; k < num_slots; ++k) {
     ActivationSlot slot;
     for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<S>(s.tokens, s.hidden));
     for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s));
     slot.d = source.template take<S>(s.tokens, s.hidden);
+    if (narrow) {
+      for (auto& buffer : slot.narrow) buffer = source.template take<device::bfloat16>(s.tokens, s.hidden);
+    }
     if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
     if (stages.is_last(stage)) {
       slot.targets = source.template take<int>(s.tokens);
@@ -112,6 +122,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
     : stage_(stage),
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
+      narrow_messages_(travels_narrow(c)),
       tp_(&tp),
       shared_(&workspace),
       final_norm_(c) {

@@ -5,13 +5,15 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
+#include <type_traits>
+
 namespace p3d::parallel {
 
 template <class T>
 GradientReducer<T>::GradientReducer(ExecSpace const& exec, layout::StageParams const& params, View1<T> gradients,
                                     std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
-                                    std::size_t bucket_bytes)
-    : exec_(exec), gradients_(gradients) {
+                                    std::size_t bucket_bytes, View1<device::bfloat16> wire)
+    : exec_(exec), gradients_(gradients), wire_(wire) {
   auto const& items = params.items();
   bucket_of_.resize(items.size());
   // From the back: that is the order in which a backward pass finishes parameters.
@@ -46,14 +48,33 @@ void GradientReducer<T>::ready(std::size_t first, std::size_t last) {
     auto& b = buckets_[bucket_of_[i]];
     P3D_REQUIRE(b.ready < b.parameters, "a parameter is marked ready once a step");
     if (++b.ready == b.parameters && b.communicator->size() > 1) {
-      auto const part = Kokkos::subview(gradients_, Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
-      b.request = collectives::start_all_reduce<T>(exec_, *b.communicator, View1<T>(part));
+      b.request = start(b);
     }
   }
   // MPI libraries advance a reduction only inside calls: give the running ones a push.
   for (auto& b : buckets_) {
     if (b.request.active()) b.request.test();
   }
+}
+
+template <class T>
+comm::Request GradientReducer<T>::start(Bucket const& b) {
+  auto const range = Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end);
+  View1<T> const part = Kokkos::subview(gradients_, range);
+#if P3D_16BIT
+  if constexpr (std::is_same_v<T, float>) {
+    if (wire_.extent(0) > 0) {
+      View1<device::bfloat16> const rounded = Kokkos::subview(wire_, range);
+      kernels::convert<float, device::bfloat16>(exec_, View1<float const>(part), rounded);
+      auto request = collectives::start_all_reduce<device::bfloat16>(exec_, *b.communicator, rounded);
+      request.on_complete([exec = exec_, rounded, part] {
+        kernels::convert<device::bfloat16, float>(exec, View1<device::bfloat16 const>(rounded), part);
+      });
+      return request;
+    }
+  }
+#endif
+  return collectives::start_all_reduce<T>(exec_, *b.communicator, part);
 }
 
 template <class T>

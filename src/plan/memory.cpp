@@ -23,6 +23,10 @@ TypeBytes type_bytes(config::Config const& config) {
           .has_master = config::is_16bit(precision)};
 }
 
+bool reduces_narrow(config::Config const& config) {
+  return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16;
+}
+
 namespace {
 
 /// At most one row of each parameter more than any rank copies.
@@ -59,6 +63,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   MemoryPrediction m;
   m.params = numbers * bytes.storage;
   m.grads = numbers * bytes.gradient;
+  if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
   if (bytes.has_master) m.optimizer += numbers * bytes.master;
   if (config.optimizer.type == config::OptimizerType::adamw) m.optimizer += 2 * numbers * bytes.moment;
   if (config.checkpoint.on() && config.checkpoint.async)

@@ -26,6 +26,10 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   double const attention = 2.0 * static_cast<double>(m.heads * m.head_dim() * (m.seq_len + 1));
   double const head = 2.0 * static_cast<double>(m.vocab_size * m.hidden);
   double const scale = tokens / (rates.flops * config.parallel.tp);
+  // A configuration by hand may have the keys of [precision] at their defaults for fp32.
+  bool const narrow =
+      config.run.precision == config::Precision::fp32 && config.precision.pipeline == config::Precision::bf16;
+  auto const bytes = narrow ? config::bytes_of(config::Precision::bf16) : type_bytes(config).storage;
   PipelineCosts costs;
   for (int s = 0; s < stages.num_stages(); ++s) {
     double const layers = stages.num_layers(s), last = stages.is_last(s) ? head : 0.0;
@@ -33,7 +37,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
                             .input = scale * (layers * (products + 2 * attention) + last),
                             .weight = scale * (layers * products + last)});
   }
-  costs.message_bytes = tokens * static_cast<double>(m.hidden * type_bytes(config).storage);
+  costs.message_bytes = tokens * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;
   return costs;

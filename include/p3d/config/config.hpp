@@ -171,6 +171,8 @@ struct Checkpoint {
 /// [precision]: single types of the policy that run.precision names, and what 16 bits need.
 struct PrecisionOptions {
   Precision moments = Precision::fp32;           ///< of the optimizer; default: fp64 for fp64, else fp32
+  Precision reduction = Precision::fp32;         ///< of gradients on their way between replicas; default: as they are
+  Precision pipeline = Precision::fp32;          ///< of activations between stages; default: as they are
   LossScaling loss_scaling = LossScaling::none;  ///< precision.loss_scale; default: dynamic for fp16, else none
   double loss_scale = 1.0;                       ///< with LossScaling::fixed
   double loss_scale_initial = 65536.0;

@@ -93,6 +93,9 @@ private:
   void backward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void receive(schedule::Action const& action, ProgramRun const& run);
   void send(schedule::Action const& action, ProgramRun const& run);
+  /// The message `what` of the slot of `action`, in the type in which it travels.
+  comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what, int peer,
+                              int tag);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
   model::Stage<P>& stage(schedule::Action const& action) { return *stages_.at(action.stage).stage; }

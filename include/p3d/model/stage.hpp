@@ -11,6 +11,7 @@
 #include <p3d/device/arena.hpp>
 #include <p3d/layout/stages.hpp>
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -61,6 +62,13 @@ public:
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
   View2<S> gradient(int slot) const { return slots_[at(slot)].d; }
 
+  /// Messages of a slot, where they travel in fewer bits than they have (precision.pipeline): one buffer for each kind.
+  enum class Message { input, output, output_gradient, input_gradient };
+  bool narrow_messages() const { return narrow_messages_; }
+  View2<device::bfloat16> narrow(int slot, Message message) const {
+    return slots_[at(slot)].narrow[static_cast<std::size_t>(message)];
+  }
+
   /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans
   /// elsewhere.
   void load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets);
@@ -93,6 +101,7 @@ private:
     std::vector<View2<S>> x;  ///< x[0] the stage's input, x[l + 1] the output of its layer l
     std::vector<BlockActivations<P>> blocks;
     View2<S> d;
+    std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
     View1<int> tokens, targets;
     NormActivations<P> final_norm;
     View2<S> logits;  ///< turned into their gradient by backward
@@ -110,6 +119,7 @@ private:
 
   int stage_;
   bool first_, last_;
+  bool narrow_messages_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
   std::vector<ActivationSlot> slots_;

@@ -3,6 +3,7 @@
 // Gradient reduction in buckets while the backward pass still runs, and the global gradient norm.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/layout/params.hpp>
 
@@ -21,9 +22,11 @@ using device::View1;
 template <class T>
 class GradientReducer {
 public:
-  /// `communicator(axes)` gives the communicator over a set of axes; it must outlive the reducer.
+  /// `communicator(axes)` gives the communicator over a set of axes; it must outlive the reducer. `wire`: as large as
+  /// `gradients`: in it they travel, rounded to bfloat16; empty: they travel as they are.
   GradientReducer(ExecSpace const& exec, layout::StageParams const& params, View1<T> gradients,
-                  std::function<comm::Communicator&(layout::AxisSet)> const& communicator, std::size_t bucket_bytes);
+                  std::function<comm::Communicator&(layout::AxisSet)> const& communicator, std::size_t bucket_bytes,
+                  View1<device::bfloat16> wire = {});
 
   /// Forgets what was ready: call before the first backward of a step.
   void begin();
@@ -42,8 +45,11 @@ private:
     comm::Communicator* communicator = nullptr;
     comm::Request request;
   };
+  comm::Request start(Bucket const& bucket);
+
   ExecSpace exec_;
   View1<T> gradients_;
+  View1<device::bfloat16> wire_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;
 };

@@ -21,11 +21,13 @@ struct TypeBytes {
   bool has_master = false;  ///< the optimizer keeps weights of its own
 };
 TypeBytes type_bytes(config::Config const& config);
+/// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
+bool reduces_narrow(config::Config const& config);
 
 /// Bytes of one rank, by purpose.
 struct MemoryPrediction {
   std::int64_t params = 0;
-  std::int64_t grads = 0;
+  std::int64_t grads = 0;        ///< and the buffer in which they travel, where that is another
   std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none; and master weights
   std::int64_t activations = 0;  ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;    ///< scratch, communication buffers, batch

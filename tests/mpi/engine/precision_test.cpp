@@ -153,6 +153,30 @@ TEST(Precision, HalfTheBytesTravel) {
   }
 }
 
+TEST(Precision, LossyWiresKeepNearAndHalveTheirBytes) {
+  auto world = comm::Communicator::world();
+  for (Mesh const& m : meshes(world.size())) {
+    if (m.tp > 1) continue;
+    auto const name = fmt::format("dp{} pp{} {} with bf16 on the wire", m.dp, m.pp, m.schedule);
+    std::vector<std::string> const narrow{"precision.reduction=bf16", "precision.pipeline=bf16"};
+    auto const exact = train<device::Fp32>(make_config("fp32", m), world, false);
+    auto const lossy = train<device::Fp32>(make_config("fp32", m, narrow), world, false);
+    EXPECT_NE(lossy.losses, exact.losses) << name;
+    expect_near(lossy, exact, 5e-3, name);
+    EXPECT_EQ(2 * traffic<device::Fp32>(make_config("fp32", m, narrow), world)[0],
+              traffic<device::Fp32>(make_config("fp32", m), world)[0]);
+    if (m.dp == 1) continue;
+    auto const gradients = [&](std::vector<std::string> const& more) {
+      engine::Trainer<device::Fp32> trainer(make_config("fp32", m, more), world);
+      trainer.mesh().along("dp").reset_accounting();
+      trainer.step();
+      return trainer.mesh().along("dp").accounting().bytes;
+    };
+    EXPECT_GT(gradients({}), 0);
+    EXPECT_EQ(2 * gradients(narrow), gradients({}));
+  }
+}
+
 TEST(Precision, AnOverflowAtTheFloorEndsTheRun) {
   auto self = comm::Communicator::self();
   auto const overflow = [&]<class P>(P, std::string const& precision, std::vector<std::string> const& more) {
