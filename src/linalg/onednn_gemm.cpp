@@ -9,7 +9,6 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include <array>
-#include <cstring>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -64,7 +63,7 @@ struct PerThread {
 };
 
 struct Prepared {
-  std::int64_t depth = 0;  ///< of the parts of k that are multiplied one after the other; 0: not to be had
+  bool usable = false;
   dnnl::matmul matmul;
   std::vector<PerThread> threads;
 };
@@ -112,15 +111,6 @@ bool make(Gemm16 const& g, int threads, Prepared& out) {
   return true;
 }
 
-Gemm16 part_of(Gemm16 const& g, std::int64_t begin, std::int64_t depth) {
-  Gemm16 part = g;
-  part.k = std::min(depth, g.k - begin);
-  part.a += begin * (g.op_a == Op::none ? 1 : g.lda);
-  part.b += begin * (g.op_b == Op::none ? g.ldb : 1);
-  if (begin > 0) part.beta = 1.0F;
-  return part;
-}
-
 }  // namespace
 
 std::string onednn_method(Type16 type) {
@@ -142,34 +132,16 @@ bool prepare_onednn(Gemm16 const& g, int threads) {
   auto& all = all_prepared();
   auto const [place, is_new] = all.try_emplace(shape_of(g));
   auto& prepared = place->second;
-  if (!is_new && (prepared.depth == 0 || prepared.threads.size() >= static_cast<std::size_t>(threads)))
-    return prepared.depth > 0;
-  OneThread const alone;
-  prepared = {};
-  // What it packs grows with k; a sum in float may be cut into parts.
-  for (std::int64_t depth = g.k; depth > 0; depth = g.wide_c && depth > 512 ? (depth / 2 + 63) / 64 * 64 : 0) {
-    bool fits = false;
-    if (depth == g.k) {
-      fits = make(g, threads, prepared);
-    } else {
-      fits = prepare_onednn(part_of(g, 0, depth), threads) && prepare_onednn(part_of(g, depth, depth), threads) &&
-             prepare_onednn(part_of(g, (g.k - 1) / depth * depth, depth), threads);
-    }
-    if (!fits) continue;
-    prepared.depth = depth;
-    break;
+  if (is_new || (prepared.usable && prepared.threads.size() < static_cast<std::size_t>(threads))) {
+    OneThread const alone;
+    prepared.usable = make(g, threads, prepared);
   }
-  return prepared.depth > 0;
+  return prepared.usable;
 }
 
 void onednn_gemm(Gemm16 const& g, int thread, float* workspace) {
   OneThread const alone;
   auto& prepared = all_prepared().at(shape_of(g));
-  if (prepared.depth < g.k) {
-    for (std::int64_t begin = 0; begin < g.k; begin += prepared.depth)
-      onednn_gemm(part_of(g, begin, prepared.depth), thread, workspace);
-    return;
-  }
   auto& mine = prepared.threads[static_cast<std::size_t>(thread)];
   void* const data[] = {const_cast<std::uint16_t*>(g.a), const_cast<std::uint16_t*>(g.b), g.c, workspace};
   bool good = true;

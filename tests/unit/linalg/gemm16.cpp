@@ -140,12 +140,11 @@ void check_all(float alpha, float beta) {
                                                                      {0, 3, 4},
                                                                      {3, 0, 4}})
           check<S, C>({op_a, op_b, m, n, k, alpha, beta, margin});
-  // Over more than one panel in every direction.
-  check<S, C>({Op::none, Op::transpose, 530, 40, 521, alpha, beta, 0});
-  check<S, C>({Op::none, Op::none, 35, 540, 1100, alpha, beta, 1});
-  check<S, C>({Op::transpose, Op::none, 515, 519, 70, alpha, beta, 0});
-  // Longer than oneDNN's scratch memory likes at once.
-  check<S, C>({Op::transpose, Op::none, 70, 34, 12001, alpha, beta, 0});
+  // Over more than one panel in each direction.
+  using namespace linalg::detail;
+  check<S, C>({Op::none, Op::transpose, panel_rows + 6, 9, panel_depth + 7, alpha, beta, 0});
+  check<S, C>({Op::none, Op::none, 7, panel_cols + 3, 2 * panel_depth + 5, alpha, beta, 1});
+  check<S, C>({Op::transpose, Op::none, panel_rows + 3, panel_cols + 5, 9, alpha, beta, 0});
 }
 
 template <class Pair>
@@ -181,7 +180,7 @@ void with_onednn() {
     }
     if constexpr (std::is_same_v<C, float>) {
       check<S, C>({Op::transpose, Op::none, 131, 190, 70, 1.0F, beta, 3});
-      check<S, C>({Op::transpose, Op::none, 190, 131, 12001, 1.0F, beta, 0});
+      check<S, C>({Op::transpose, Op::none, 70, 34, 12001, 1.0F, beta, 0});
     }
   }
 }
