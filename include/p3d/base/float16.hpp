@@ -10,39 +10,32 @@
 #include <cstdint>
 #include <cstring>
 
-// A call would keep loops from being vectorised.
-#if defined(__GNUC__) && !defined(__CUDACC__) && !defined(__HIP__)
-#define P3D_FLOAT16_INLINE [[gnu::always_inline]] inline
-#else
-#define P3D_FLOAT16_INLINE P3D_HOST_DEVICE inline
-#endif
-
 namespace p3d::base {
 
-P3D_FLOAT16_INLINE std::uint32_t bits_of_float(float x) {
+P3D_ALWAYS_INLINE std::uint32_t bits_of_float(float x) {
   std::uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
-P3D_FLOAT16_INLINE float float_of_bits(std::uint32_t bits) {
+P3D_ALWAYS_INLINE float float_of_bits(std::uint32_t bits) {
   float x;
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
 
-P3D_FLOAT16_INLINE std::uint16_t bfloat16_bits(float x) {
+P3D_ALWAYS_INLINE std::uint16_t bfloat16_bits(float x) {
   std::uint32_t const bits = bits_of_float(x);
   std::uint32_t const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   std::uint32_t const quiet = (bits & 0x80000000u) | 0x7fc00000u;
   return static_cast<std::uint16_t>((x != x ? quiet : rounded) >> 16);
 }
-P3D_FLOAT16_INLINE float bfloat16_value(std::uint16_t half) {
+P3D_ALWAYS_INLINE float bfloat16_value(std::uint16_t half) {
   return float_of_bits(static_cast<std::uint32_t>(half) << 16);
 }
 
 /// Without branches, so that compilers vectorise it. Adding a power of two rounds |x| to a multiple of that float's
 /// last bit: here to the spacing of float16 at |x|, which stays the same below the normal range.
-P3D_FLOAT16_INLINE std::uint16_t float16_bits(float x) {
+P3D_ALWAYS_INLINE std::uint16_t float16_bits(float x) {
   constexpr std::uint32_t least = 113u << 23;  // the smallest normal float16, as a float
   std::uint32_t const bits = bits_of_float(x), sign = bits & 0x80000000u, size = bits ^ sign;
   std::uint32_t const power = size & 0x7f800000u, exponent = power < least ? least : power;
@@ -53,7 +46,7 @@ P3D_FLOAT16_INLINE std::uint16_t float16_bits(float x) {
   std::uint32_t const out = size >= 0x47800000u ? special : finite;  // from 65536 on; from 65520 on `units` carries
   return static_cast<std::uint16_t>((sign >> 16) | out);
 }
-P3D_FLOAT16_INLINE float float16_value(std::uint16_t half) {
+P3D_ALWAYS_INLINE float float16_value(std::uint16_t half) {
   std::uint32_t const sign = (half & 0x8000u) << 16, size = half & 0x7fffu;
   std::uint32_t const normal = (size << 13) + (112u << 23);
   std::uint32_t const special = (size << 13) + (224u << 23);

@@ -7,3 +7,10 @@
 #else
 #define P3D_HOST_DEVICE
 #endif
+
+// For short functions that loops call: a call would keep compilers from vectorising the loop.
+#if defined(__GNUC__) && !defined(__CUDACC__) && !defined(__HIPCC__)
+#define P3D_ALWAYS_INLINE [[gnu::always_inline]] inline
+#else
+#define P3D_ALWAYS_INLINE P3D_HOST_DEVICE inline
+#endif
