@@ -91,7 +91,7 @@ std::vector<std::uint32_t> widen_all() {
       "p3d::test::widen", Kokkos::RangePolicy<device::ExecSpace>(0, 65536), KOKKOS_LAMBDA(int i) {
         S x;
         x.bits = static_cast<std::uint16_t>(i);
-        out(i) = p3d::base::bits_of(x);
+        out(i) = p3d::base::bits_of_float(x);
       });
   auto const host = device::host_copy(out);
   return {host.data(), host.data() + host.size()};
@@ -102,7 +102,7 @@ std::vector<std::uint16_t> round_all(std::vector<std::uint32_t> const& bits) {
   device::Owned1<std::uint16_t> const out("p3d::test::out", bits.size());
   Kokkos::parallel_for(
       "p3d::test::round", Kokkos::RangePolicy<device::ExecSpace>(0, static_cast<int>(bits.size())),
-      KOKKOS_LAMBDA(int i) { out(i) = S(p3d::base::float_of(in(i))).bits; });
+      KOKKOS_LAMBDA(int i) { out(i) = S(p3d::base::float_of_bits(in(i))).bits; });
   auto const host = device::host_copy(out);
   return {host.data(), host.data() + host.size()};
 }
@@ -135,7 +135,7 @@ void check_round_trip() {
   auto const widened = widen_all<S>();
   auto const back = round_all<S>(widened);
   for (std::size_t i = 0; i < back.size(); ++i) {
-    if (std::isnan(p3d::base::float_of(widened[i])))
+    if (std::isnan(p3d::base::float_of_bits(widened[i])))
       ASSERT_EQ(back[i], (i & 0x8000) | S(std::numeric_limits<float>::quiet_NaN()).bits) << i;
     else
       ASSERT_EQ(back[i], i);

@@ -9,8 +9,8 @@ bfloat16 is ml-dtypes', float16 NumPy's. Where NumPy keeps the upper bits of a N
 p3d makes the quiet NaN of its sign, as ml-dtypes does for bfloat16: the reference says so for both.
 
 Format: lines that start with # are comments; the others are words.
-    widened TYPE FNV1A64 COUNT    the bits of float(x) for all 2^16 patterns x, in order: the checksum (FNV-1a, 64 bit) of
-                                  all of them, little-endian, then every 64th in hexadecimal
+    widened TYPE FNV1A64 COUNT    the bits of float(x) for all 2^16 patterns x, in order: the checksum (FNV-1a, 64 bit)
+                                  of all of them, little-endian, then every 64th in hexadecimal
     rounded TYPE FNV1A64 COUNT    the bits of TYPE(y) for a million floats y (see `floats`): the same with every 1000th
 """
 import pathlib
