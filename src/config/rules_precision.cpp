@@ -42,6 +42,17 @@ void check_types(Check const& c) {
   check_type(c, "precision.pipeline", p.pipeline, run, "activations between stages");
 }
 
+/// A second moment that shrinks by less than half of its last bit stays where it is.
+void check_slow_moments(Check const& c) {
+  if (!c.known({"precision.moments", "optimizer.beta2"})) return;
+  constexpr double slowest = 0.996;  // 1 - 2^-8, rounded up
+  if (c.config.precision.moments != Precision::bf16 || c.config.optimizer.beta2 <= slowest) return;
+  c.fault({"precision.moments", "optimizer.beta2"},
+          fmt::format("optimizer.beta2 of at most {} with moments in bf16", slowest),
+          fmt::format("beta2 = {}: a second moment in bf16 would never fall", c.config.optimizer.beta2),
+          "lower optimizer.beta2, or leave precision.moments out");
+}
+
 void check_loss_scale(Check const& c) {
   if (!c.known({"precision.loss_scale"})) return;
   auto const& p = c.config.precision;
@@ -107,6 +118,7 @@ void check_precision(Check const& check) {
   if (!check.known({"run.precision"})) return;
   check_build(check);
   check_types(check);
+  check_slow_moments(check);
   check_loss_scale(check);
   check_rounding(check);
   check_sums(check);

@@ -51,11 +51,12 @@ def line(rule, options, overflows, scales):
 
 def main():
     draw = random.Random(5)
-    scripts = [[False] * 12, [True] * 12, [i % 5 == 4 for i in range(40)], [i in (3, 4, 5, 20, 21, 37) for i in range(48)]]
+    scripts = [[False] * 12, [True] * 12, [i % 5 == 4 for i in range(40)],
+               [i in (3, 4, 5, 20, 21, 37) for i in range(48)]]
     scripts += [[draw.random() < rate for _ in range(120)] for rate in (0.02, 0.1, 0.3, 0.6)]
     for overflows in scripts:
-        for initial, growth, backoff, interval in ((65536.0, 2.0, 0.5, 4), (2.0**15, 2.0, 0.5, 7), (1000.0, 1.5, 0.7, 3),
-                                                   (2.0**120, 2.0, 0.5, 2)):
+        for initial, growth, backoff, interval in ((65536.0, 2.0, 0.5, 4), (2.0**15, 2.0, 0.5, 7),
+                                                   (1000.0, 1.5, 0.7, 3), (2.0**120, 2.0, 0.5, 2)):
             if backoff == 0.5:  # its scale is a float: factors that are no powers of two round otherwise
                 line("torch", (initial, growth, backoff, interval, 1, 0.0), overflows,
                      torch_trace(initial, growth, backoff, interval, overflows))
