@@ -87,7 +87,9 @@ double timed_together(comm::Communicator& world, std::int64_t bytes, std::functi
 /// Neighbours exchange messages, and the group sums, along each axis.
 void bench_messages(config::Config const& c, comm::Communicator& world) {
   std::vector<comm::MeshAxis> const axes{{"tp", c.parallel.tp}, {"pp", c.parallel.pp}, {"dp", c.parallel.dp}};
-  comm::Mesh mesh(world, axes);
+  std::vector<comm::Mesh::Names> lines;
+  for (auto const& axis : axes) lines.push_back({axis.name});
+  comm::Mesh mesh(world, comm::plain_shape(axes), lines);
   device::ExecSpace const exec;
   for (auto const& axis : axes) {
     auto& group = mesh.along(axis.name);

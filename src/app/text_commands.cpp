@@ -40,7 +40,7 @@ struct Line {
 /// Parses the words after the command; an exit code when there is nothing more to do.
 std::optional<int> parse(CLI::App& app, Line& line, int argc, char** argv) {
   Overrides words;
-  app.add_option("words", words, "checkpoint, then where it runs: parallel.dp=, parallel.tp=, parallel.pp=")
+  app.add_option("words", words, "checkpoint, then where it runs: the keys of [parallel], such as parallel.tp=2")
       ->type_name("CHECKPOINT [parallel.AXIS=N ...]");
   if (auto const code = parse_words(app, argc, argv)) return code;
   for (auto const& word : words) {
@@ -56,13 +56,13 @@ std::optional<int> parse(CLI::App& app, Line& line, int argc, char** argv) {
   return {};
 }
 
-/// The value of "parallel.<axis>=N" among the overrides.
-std::optional<int> given(Overrides const& layout, char const* axis) {
-  auto const key = fmt::format("parallel.{}=", axis);
+/// The value of a key such as "parallel.tp" among the overrides.
+std::optional<int> given(Overrides const& layout, char const* key) {
+  auto const start = std::string(key) + "=";
   std::optional<int> last;
   for (auto const& word : layout) {
-    if (!word.starts_with(key)) continue;
-    auto const size = read_count(word.substr(key.size()), 1, 1 << 20);
+    if (!word.starts_with(start)) continue;
+    auto const size = read_count(word.substr(start.size()), 1, 1 << 20);
     if (!size)
       throw wrong_words(fmt::format("a size of the axis from 1 to {}", 1 << 20), word, "set it to the ranks it has");
     last = static_cast<int>(*size);
@@ -102,14 +102,11 @@ config::Config make_config(config::Config const& stored, std::string const& inpu
   auto sizes = stored.parallel;
   bool const same = stored.num_ranks() == ranks && line.layout.empty();
   if (!same) {
-    sizes.tp = given(line.layout, "tp").value_or(1);
-    sizes.pp = given(line.layout, "pp").value_or(1);
-    sizes.dp = given(line.layout, "dp").value_or(std::max(1, ranks / std::max(1, sizes.tp * sizes.pp)));
+    for (auto const& axis : config::axis_table) sizes[axis.axis] = given(line.layout, axis.key).value_or(1);
+    auto const others = sizes.product(config::dense_axes.minus({config::Axis::dp}));
+    if (!given(line.layout, "parallel.dp")) sizes.dp = static_cast<int>(std::max<std::int64_t>(1, ranks / others));
   }
-  for (auto const& word : {fmt::format("parallel.dp={}", sizes.dp), fmt::format("parallel.tp={}", sizes.tp),
-                           fmt::format("parallel.pp={}", sizes.pp)}) {
-    all.push_back(word);
-  }
+  for (auto const& axis : config::axis_table) all.push_back(fmt::format("{}={}", axis.key, sizes[axis.axis]));
   all.insert(all.end(), line.layout.begin(), line.layout.end());
   all.push_back(fmt::format("batch.microbatches={}", sizes.pp));
   all.push_back(fmt::format("batch.global={}", stored.batch.micro * sizes.pp * sizes.dp));

@@ -16,11 +16,12 @@ namespace p3d::comm {
 
 namespace {
 
-std::size_t index_of(std::vector<MeshAxis> const& axes, std::string const& name) {
+template <class Axis>
+Axis const& find_axis(std::vector<Axis> const& axes, std::string const& name) {
   std::vector<std::string> known;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i].name == name) return i;
-    known.push_back(axes[i].name);
+  for (auto const& axis : axes) {
+    if (axis.name == name) return axis;
+    known.push_back(axis.name);
   }
   throw base::Error({.expected = "an axis of the mesh: " + base::join(known),
                      .found = fmt::format("'{}'", name),
@@ -29,11 +30,7 @@ std::size_t index_of(std::vector<MeshAxis> const& axes, std::string const& name)
 }
 
 /// "dp+tp": the names in alphabetical order, whatever the order of the mesh.
-std::string subset_name(std::vector<MeshAxis> const& axes, std::size_t mask) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (mask >> i & 1) names.push_back(axes[i].name);
-  }
+std::string set_name(Mesh::Names names) {
   std::sort(names.begin(), names.end());
   return names.empty() ? "self" : base::join(names, "+");
 }
@@ -62,16 +59,25 @@ void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
 
 }  // namespace
 
-Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
-    : axes_(std::move(axes_fastest_first)) {
-  check_axes(axes_, parent.size());
-  std::size_t const n = axes_.size();
+MeshShape plain_shape(std::vector<MeshAxis> axes_fastest_first) {
+  MeshShape shape;
+  shape.dimensions = std::move(axes_fastest_first);
+  for (std::size_t i = 0; i < shape.dimensions.size(); ++i) shape.axes.push_back({shape.dimensions[i].name, {i}});
+  return shape;
+}
+
+Mesh::Mesh(Communicator const& parent, MeshShape shape, std::vector<Names> const& sets) : shape_(std::move(shape)) {
+  check_axes(shape_.dimensions, parent.size());
+  std::size_t const n = shape_.dimensions.size();
+  for (auto const& axis : shape_.axes) {
+    for (auto d : axis.dimensions) P3D_REQUIRE(d < n, "an axis is made of dimensions of the mesh: " + axis.name);
+  }
   int const ndims = static_cast<int>(n);
   detail::watched_barrier(parent.mpi(), parent.name(), "make the mesh");
 
   // MPI counts row-major: the last dimension is the fastest.
   std::vector<int> dims(n), periods(n, 0), coordinates(n);
-  for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = axes_[i].size;
+  for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = shape_.dimensions[i].size;
   MPI_Comm handle = MPI_COMM_NULL;
   detail::check(blocking("MPI_Cart_create", parent.name(),
                          [&] { return MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle); }),
@@ -79,44 +85,81 @@ Mesh::Mesh(Communicator const& parent, std::vector<MeshAxis> axes_fastest_first)
   cart_ = Communicator::adopt(handle, "world");
   detail::check(MPI_Cart_coords(handle, cart_.rank(), ndims, coordinates.data()), "MPI_Cart_coords", "world");
   coordinates_.assign(coordinates.rbegin(), coordinates.rend());
+  for (auto const& set : sets) add_group(set);
+}
 
-  // Every subset in the order of its bit mask, the same on all ranks; the full one is the mesh itself. A subset without
-  // extent needs no agreement with other ranks.
-  std::size_t const full = (std::size_t{1} << n) - 1;
-  subsets_.resize(full);
-  for (std::size_t mask = 0; mask < full; ++mask) {
+void Mesh::add_group(Names const& set) {
+  auto const mask = mask_of(set), extent = extent_of(mask);
+  bool const made = std::any_of(groups_.begin(), groups_.end(), [&](auto const& g) { return g.mask == mask; });
+  if (mask == all_dimensions() || made) return;
+  auto const name = set_name(set);
+  MPI_Comm part = MPI_COMM_NULL;
+  if (extent != 0) {
+    std::size_t const n = shape_.dimensions.size();
     std::vector<int> remain(n);
-    bool extent = false;
-    for (std::size_t i = 0; i < n; ++i) {
-      remain[n - 1 - i] = static_cast<int>(mask >> i & 1);
-      extent = extent || (remain[n - 1 - i] && axes_[i].size > 1);
-    }
-    auto const name = subset_name(axes_, mask);
-    MPI_Comm part = MPI_COMM_NULL;
-    if (extent) {
-      detail::check(blocking("MPI_Cart_sub", name, [&] { return MPI_Cart_sub(handle, remain.data(), &part); }),
-                    "MPI_Cart_sub", name);
-    } else {
-      detail::check(blocking("MPI_Comm_dup", "self", [&] { return MPI_Comm_dup(MPI_COMM_SELF, &part); }),
-                    "MPI_Comm_dup", "self");
-    }
-    subsets_[mask] = Communicator::adopt(part, name);
+    for (std::size_t i = 0; i < n; ++i) remain[n - 1 - i] = static_cast<int>(extent >> i & 1);
+    detail::check(blocking("MPI_Cart_sub", name, [&] { return MPI_Cart_sub(cart_.mpi(), remain.data(), &part); }),
+                  "MPI_Cart_sub", name);
+  } else {  // needs no agreement with other ranks
+    detail::check(blocking("MPI_Comm_dup", "self", [&] { return MPI_Comm_dup(MPI_COMM_SELF, &part); }), "MPI_Comm_dup",
+                  "self");
   }
+  groups_.push_back({mask, Communicator::adopt(part, name)});
 }
 
-int Mesh::coordinate(std::string const& axis) const { return coordinates_[index_of(axes_, axis)]; }
-int Mesh::size(std::string const& axis) const { return axes_[index_of(axes_, axis)].size; }
-Communicator& Mesh::along(std::string const& axis) { return along(std::vector<std::string>{axis}); }
-
-Communicator& Mesh::along(std::vector<std::string> const& axes) {
+std::size_t Mesh::mask_of(Names const& axes) const {
   std::size_t mask = 0;
-  for (auto const& axis : axes) mask |= std::size_t{1} << index_of(axes_, axis);
-  return mask == subsets_.size() ? cart_ : subsets_[mask];
+  for (auto const& axis : axes) {
+    for (auto d : find_axis(shape_.axes, axis).dimensions) mask |= std::size_t{1} << d;
+  }
+  return mask;
 }
 
-Communicator& Mesh::along(std::initializer_list<char const*> axes) {
-  return along(std::vector<std::string>(axes.begin(), axes.end()));
+std::size_t Mesh::extent_of(std::size_t mask) const {
+  for (std::size_t i = 0; i < shape_.dimensions.size(); ++i) {
+    if (shape_.dimensions[i].size == 1) mask &= ~(std::size_t{1} << i);
+  }
+  return mask;
 }
+
+Mesh::Group const* Mesh::find(std::size_t mask) const {
+  Group const* found = nullptr;
+  for (auto const& group : groups_) {
+    if (group.mask == mask) return &group;
+    if (!found && extent_of(group.mask) == extent_of(mask)) found = &group;
+  }
+  return found;
+}
+
+int Mesh::coordinate(std::string const& axis) const {
+  auto const& dimensions = find_axis(shape_.axes, axis).dimensions;
+  int out = 0;
+  for (auto d = dimensions.rbegin(); d != dimensions.rend(); ++d)
+    out = out * shape_.dimensions[*d].size + coordinates_[*d];
+  return out;
+}
+
+int Mesh::size(std::string const& axis) const {
+  int out = 1;
+  for (auto d : find_axis(shape_.axes, axis).dimensions) out *= shape_.dimensions[d].size;
+  return out;
+}
+
+Communicator& Mesh::along(std::string const& axis) { return along(Names{axis}); }
+
+Communicator& Mesh::along(Names const& axes) {
+  auto const mask = mask_of(axes);
+  if (mask == all_dimensions()) return cart_;
+  if (auto const* group = find(mask)) return const_cast<Group*>(group)->communicator;
+  Names asked;
+  for (auto const& group : groups_) asked.push_back(group.communicator.name());
+  throw base::Error({.expected = "a group that the mesh was made with: " + base::join(asked),
+                     .found = fmt::format("'{}'", set_name(axes)),
+                     .where = fmt::format("rank {}, mesh", base::log_rank()),
+                     .fix = "name the set of axes when the mesh is made: groups are made once, at the start"});
+}
+
+Communicator& Mesh::along(std::initializer_list<char const*> axes) { return along(Names(axes.begin(), axes.end())); }
 
 void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) {
   int num_ranks = 0;
@@ -125,19 +168,21 @@ void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) 
                             settings.algorithm != AllReduce::tree;
   if (wants_memory && num_ranks > 1 && cart_.size() == num_ranks) {
     int groups = 1;
-    for (auto const& group : subsets_) groups += group.size() > 1 ? 1 : 0;
+    for (auto const& group : groups_) groups += group.communicator.size() > 1 ? 1 : 0;
     open_node_memory(buffer_bytes, groups);
   }
   // The same order on all ranks.
   cart_.prepare(settings);
-  for (auto& group : subsets_) group.prepare(settings);
+  for (auto& group : groups_) group.communicator.prepare(settings);
 }
 
 std::string Mesh::describe_all_reduce() const {
   std::vector<std::string> parts;
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    auto const& group = axes_.size() == 1 ? cart_ : subsets_[std::size_t{1} << i];
-    if (group.size() > 1) parts.push_back(axes_[i].name + " " + group.describe_all_reduce());
+  for (auto const& axis : shape_.axes) {
+    auto const mask = mask_of({axis.name});
+    auto const* group = find(mask);
+    if (extent_of(mask) == 0 || (!group && mask != all_dimensions())) continue;
+    parts.push_back(axis.name + " " + (group ? group->communicator : cart_).describe_all_reduce());
   }
   return base::join(parts, "; ");
 }

@@ -15,7 +15,7 @@ namespace {
 
 /// Calls `set` for a key that nobody set, if everything it follows from is known.
 template <class Set>
-void follow(Sources& sources, char const* key, std::initializer_list<std::string_view> from, Set const& set) {
+void follow(Sources& sources, char const* key, std::vector<std::string_view> const& from, Set const& set) {
   if (sources.given(key) || sources.from_preset(key) || !sources.known(key)) return;
   bool const can = std::all_of(from.begin(), from.end(), [&](auto f) { return sources.known(f); });
   if (!can || !set()) sources.set_open(key);
@@ -34,8 +34,9 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   });
 
   auto& p = config.parallel;
-  follow(sources, "parallel.dp", {"parallel.tp", "parallel.pp"}, [&] {
-    auto const below = std::int64_t{p.tp} * p.pp;
+  auto const others = dense_axes.minus({Axis::dp});
+  follow(sources, "parallel.dp", axis_keys(others), [&] {
+    auto const below = p.product(others);
     if (num_ranks == 0) return p.dp = 1, true;
     if (num_ranks % below != 0) return false;
     return p.dp = static_cast<int>(num_ranks / below), true;
@@ -78,7 +79,13 @@ void derive(Config& config, Sources& sources, int num_ranks) {
          [&] { return config.checkpoint.dir = config.run.output_dir + "/checkpoints", true; });
 }
 
-bool Check::known(std::initializer_list<std::string_view> keys) const {
+std::vector<std::string_view> axis_keys(AxisSet axes) {
+  std::vector<std::string_view> out;
+  for (auto a : axes.list()) out.emplace_back(row_of(a).key);
+  return out;
+}
+
+bool Check::known(std::vector<std::string_view> const& keys) const {
   return std::all_of(keys.begin(), keys.end(), [&](auto key) { return sources.known(key); });
 }
 

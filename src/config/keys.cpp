@@ -93,12 +93,33 @@ void add_model(std::vector<Key>& table) {
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 
+std::vector<std::string> words_of(AxisSet axes) {
+  std::vector<std::string> out;
+  for (auto a : axes.list()) out.emplace_back(name(a));
+  return out;
+}
+
+MaybeMismatch read_mesh_order(toml::node const& node, std::string const&, Config& config) {
+  std::string text;
+  auto const fix = "name them in another order, such as " + toml_string(Parallel{}.order);
+  if (auto mismatch = read_string(node, false, text)) {
+    mismatch->fix = fix;
+    return mismatch;
+  }
+  auto const order = read_order(text);
+  if (!order.error.empty()) return Mismatch{&node, fmt::format("{}: {}", toml_string(text), order.error), fix};
+  config.parallel.order = text;
+  return {};
+}
+
 void add_parallel(std::vector<Key>& table) {
   Section<Parallel> s(table, "parallel", &Config::parallel);
-  s.integer("dp", &Parallel::dp, {1, limits::axis}, "data-parallel size: replicas of the model", "ranks / (tp x pp)");
-  s.integer("tp", &Parallel::tp, {1, limits::axis}, "tensor-parallel size: each layer is split over so many ranks");
-  s.integer("pp", &Parallel::pp, {1, limits::axis}, "pipeline-parallel size: stages of consecutive layers");
-  s.name("order", &Parallel::order, mesh_orders(), "axes of the mesh, neighbouring ranks first");
+  for (auto const& axis : axis_table)
+    s.integer(axis.name, static_cast<int Parallel::*>(PerAxis::member(axis.axis)), {1, limits::axis}, axis.help,
+              axis.default_text);
+  s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
+        "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
+        [](Config const& config) { return toml_string(config.parallel.order); });
 }
 
 void add_batch(std::vector<Key>& table) {

@@ -8,11 +8,6 @@
 
 namespace p3d::config {
 
-std::vector<std::string> const& mesh_orders() {
-  static std::vector<std::string> const orders{"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
-  return orders;
-}
-
 char const* to_string(Precision v) {
   switch (v) {
     case Precision::fp64: return "fp64";

@@ -5,7 +5,6 @@
 
 #include "config/sources.hpp"
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,10 +23,13 @@ struct Check {
   FaultList& faults;
 
   /// Whether all of these have a value worth judging.
-  bool known(std::initializer_list<std::string_view> keys) const;
+  bool known(std::vector<std::string_view> const& keys) const;
   /// A fault of the first key, with the places of all.
   void fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;
 };
+
+/// The keys of axes: "parallel.tp", ...
+std::vector<std::string_view> axis_keys(AxisSet axes);
 
 void check_model(Check const& check);       ///< sizes of the model, and their division over tp
 void check_size(Check const& check);        ///< sizes whose products would not fit into any memory, or into 64 bits

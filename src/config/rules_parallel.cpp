@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -19,35 +20,58 @@ std::string start(std::vector<std::int64_t> const& ranks) {
                      ranks.back() == 1 ? "rank" : "ranks");
 }
 
-/// Those of the keys that were written.
-std::vector<std::string_view> given(Check const& c, std::initializer_list<std::string_view> keys) {
+/// Those of the axes that were written.
+std::vector<std::string_view> given(Check const& c, std::vector<Axis> const& axes) {
   std::vector<std::string_view> out;
-  for (auto key : keys) {
-    if (c.sources.given(key)) out.push_back(key);
+  for (auto a : axes) {
+    if (c.sources.given(row_of(a).key)) out.emplace_back(row_of(a).key);
   }
   return out;
 }
 
-std::string smaller_groups(std::int64_t below, int num_ranks) {
-  return fmt::format("choose parallel.tp and parallel.pp so that tp x pp divides {}: for example {}", num_ranks,
-                     one_of(nearest_divisors(below, num_ranks)));
+/// The dense axes as messages show them: first the one that follows from the others; no axis that p3d does not train
+/// with yet, unless it was set.
+std::vector<Axis> shown(Check const& c, bool with_dp) {
+  std::vector<Axis> out;
+  if (with_dp) out.push_back(Axis::dp);
+  for (auto a : dense_axes.minus({Axis::dp}).list()) {
+    if (row_of(a).trained || c.sources.given(row_of(a).key)) out.push_back(a);
+  }
+  return out;
+}
+
+/// "dp x tp x pp", and with sizes "dp 2 x tp 2 x pp 1".
+std::string factors(std::vector<Axis> const& axes, PerAxis const* sizes = nullptr) {
+  std::vector<std::string> parts;
+  for (auto a : axes) parts.push_back(sizes ? fmt::format("{} {}", name(a), (*sizes)[a]) : name(a));
+  return base::join(parts, " x ");
+}
+
+std::string smaller_groups(Check const& c, std::int64_t below) {
+  auto const axes = shown(c, false);
+  std::vector<std::string> keys;
+  for (auto a : axes) keys.emplace_back(row_of(a).key);
+  return fmt::format("choose {} so that {} divides {}: for example {}", base::join(keys, " and "), factors(axes),
+                     c.num_ranks, one_of(nearest_divisors(below, c.num_ranks)));
 }
 
 void check_mesh(Check const& c) {
-  if (!c.known({"parallel.tp", "parallel.pp"})) return;
+  auto const others = dense_axes.minus({Axis::dp});
+  if (!c.known(axis_keys(others))) return;
   auto const& p = c.config.parallel;
-  std::int64_t const below = std::int64_t{p.tp} * p.pp;
+  auto const below = p.product(others);
   if (!c.known({"parallel.dp"})) {
     if (c.sources.lost("parallel.dp")) return;  // else it would follow from the others, but they do not let it
-    c.fault(
-        given(c, {"parallel.tp", "parallel.pp"}), "a number of ranks divisible by tp x pp; the quotient is dp",
-        fmt::format("tp {} x pp {} = {}, but the run has {}", p.tp, p.pp, below, base::counted(c.num_ranks, "rank")),
-        start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(below, c.num_ranks));
+    auto const axes = shown(c, false);
+    c.fault(given(c, axes), fmt::format("a number of ranks divisible by {}; the quotient is dp", factors(axes)),
+            fmt::format("{} = {}, but the run has {}", factors(axes, &p), below, base::counted(c.num_ranks, "rank")),
+            start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(c, below));
     return;
   }
-  std::int64_t const product = p.dp * below;
-  auto const product_text = fmt::format("dp {} x tp {} x pp {} = {}", p.dp, p.tp, p.pp, base::counted(product, "rank"));
-  auto const where = given(c, {"parallel.dp", "parallel.tp", "parallel.pp"});
+  auto const axes = shown(c, true);
+  auto const product = p.product(dense_axes);
+  auto const product_text = fmt::format("{} = {}", factors(axes, &p), base::counted(product, "rank"));
+  auto const where = given(c, axes);
   if (product > std::numeric_limits<int>::max()) {
     c.fault(where, "at most 2147483647 ranks", product_text, "choose smaller sizes");
   } else if (c.num_ranks > 0 && product != c.num_ranks) {
@@ -56,10 +80,24 @@ void check_mesh(Check const& c) {
       fix += fmt::format(", or set parallel.dp to {} (without parallel.dp it follows the number of ranks)",
                          c.num_ranks / below);
     } else {
-      fix += ", or remove parallel.dp and " + smaller_groups(below, c.num_ranks);
+      fix += ", or remove parallel.dp and " + smaller_groups(c, below);
     }
-    c.fault(where, "dp x tp x pp equal to the number of ranks",
+    c.fault(where, factors(axes) + " equal to the number of ranks",
             fmt::format("{}, but the run has {}", product_text, c.num_ranks), fix);
+  }
+}
+
+/// Axes of one rank have no place in the mesh: any order may leave them out.
+void check_order(Check const& c) {
+  if (!c.known({"parallel.order"})) return;
+  auto const& p = c.config.parallel;
+  auto const order = read_order(p.order).axes;
+  for (auto a : dense_axes.list()) {
+    if (!c.known({row_of(a).key}) || p[a] == 1 || std::find(order.begin(), order.end(), a) != order.end()) continue;
+    c.fault({"parallel.order", row_of(a).key}, "an order of the mesh that names every axis with more than one rank",
+            fmt::format("\"{}\" without {}, which has {} ranks", p.order, name(a), p[a]),
+            fmt::format("set parallel.order to \"{}\"", to_text(complete_order(order))));
+    return;
   }
 }
 
@@ -104,6 +142,7 @@ void check_all_reduce(Check const& c) {
 
 void check_parallel(Check const& check) {
   check_mesh(check);
+  check_order(check);
   check_batch(check);
   check_all_reduce(check);
 }

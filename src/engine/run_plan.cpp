@@ -102,7 +102,7 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
   }
   auto evaluation = schedule::forward_only(training, training->num_microbatches);
   auto probe = schedule::forward_only(training, 1);
-  RunPlan plan{layout::RankGrid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, layout::parse_order(c.parallel.order)),
+  RunPlan plan{layout::RankGrid(c.parallel, layout::parse_order(c.parallel.order)),
                layout::make_param_table(c),
                std::move(stages),
                std::move(training),

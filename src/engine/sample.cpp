@@ -99,7 +99,7 @@ std::string Trainer<P>::sample(SampleOptions const& options) {
   auto const vocab = static_cast<std::size_t>(s.config.model.vocab_size);
   int const last_stage = s.plan.stages.num_stages() - 1;
   // The rank that draws: the first of those that hold the last stage. The others take its word.
-  int const source = s.plan.grid.rank({0, 0, s.plan.stages.pipeline_rank(last_stage)});
+  int const source = s.plan.grid.rank(layout::PerAxis::only(layout::Axis::pp, s.plan.stages.pipeline_rank(last_stage)));
 
   s.stopped_early = false;
   for (std::int64_t i = 0; i < options.tokens; ++i) {

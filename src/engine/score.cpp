@@ -48,7 +48,7 @@ typename Trainer<P>::Score Trainer<P>::score(layout::Range tokens) {
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
-  if (s.here.tp != 0) sum = 0.0;
+  if (!s.counts_loss()) sum = 0.0;
   out.loss = collectives::all_reduce(s.mesh.world(), sum) / static_cast<double>(out.windows * seq);
   return out;
 }

@@ -22,18 +22,39 @@ namespace p3d::engine {
 
 namespace {
 
-std::vector<comm::MeshAxis> mesh_axes(layout::RankGrid const& grid) {
-  std::vector<comm::MeshAxis> axes;
-  for (auto a : grid.order()) axes.push_back({layout::name(a), grid.sizes()[a]});
-  return axes;
-}
-
 std::vector<std::string> axis_names(layout::AxisSet axes) {
   std::vector<std::string> names;
-  for (auto a : layout::all_axes) {
-    if (axes.has(a)) names.emplace_back(layout::name(a));
-  }
+  for (auto a : axes.list()) names.emplace_back(layout::name(a));
   return names;
+}
+
+comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
+  std::vector<comm::MeshAxis> axes;
+  for (auto a : grid.order()) axes.push_back({layout::name(a), grid.sizes()[a]});
+  return comm::plain_shape(std::move(axes));
+}
+
+/// The ranks that together hold all of a parameter, counted once.
+layout::AxisSet gather_axes(layout::ParamSpec const& spec) {
+  return spec.repeated_axes().plus(spec.split_axes()).plus({layout::Axis::pp});
+}
+
+/// The groups that the layers, the schedule and the parameters need.
+std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan) {
+  std::vector<std::vector<std::string>> sets{axis_names({layout::Axis::tp}), axis_names({layout::Axis::pp})};
+  std::vector<layout::AxisSet> seen;
+  for (auto const& spec : plan.table.specs()) {
+    for (auto set : {spec.gradient_axes(), spec.replica_axes(), gather_axes(spec)}) {
+      if (std::find(seen.begin(), seen.end(), set) != seen.end()) continue;
+      seen.push_back(set);
+      layout::AxisSet extent;  // a group is called by the axes that count
+      for (auto a : set.list()) {
+        if (plan.grid.sizes()[a] > 1) extent = extent.plus({a});
+      }
+      sets.push_back(axis_names(extent));
+    }
+  }
+  return sets;
 }
 
 comm::AllReduceSettings all_reduce_settings(config::Config const& c) { return {c.comm.allreduce, c.run.deterministic}; }
@@ -46,7 +67,7 @@ std::size_t arena_bytes(RunPlan const& plan, int pipeline_rank) {
 /// What ranks of a node shall be able to read of each other; only memory that the host reaches.
 template <class P>
 std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
-  bool const reduced = c.parallel.dp > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
+  bool const reduced = c.parallel.product(layout::token_axes) > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
   if (!device::host_reaches_views || !reduced) return 0;
   return static_cast<std::size_t>(
              layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) *
@@ -81,7 +102,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
                          ProviderFactory<P> const& provider)
     : config(c),
       plan(std::move(run_plan)),
-      mesh(parent, mesh_axes(plan.grid)),
+      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan)),
       here(plan.grid.coordinates(mesh.world().rank())),
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
@@ -255,7 +276,7 @@ double Trainer<P>::evaluate(std::int64_t batches) {
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
-  if (s.here.tp != 0) sum = 0.0;
+  if (!s.counts_loss()) sum = 0.0;
   sum = collectives::all_reduce(s.mesh.world(), sum);
   return sum / static_cast<double>(batches * s.tokens_per_step());
 }
@@ -322,7 +343,7 @@ std::vector<double> Trainer<P>::State::gather(std::string const& name, bool grad
   std::vector<double> full(static_cast<std::size_t>(spec.size()), 0.0);
   for (auto& [number, unit] : units) {
     if (!unit->params.has(name) || (spec.tied && !unit->stage.is_first())) continue;
-    if (spec.split_axes().empty() && here.tp != 0) continue;
+    if (!here.zero(spec.repeated_axes())) continue;
     auto const& item = unit->params.layout().find(name);
     auto const add = [&](auto const& host) {
       for (std::int64_t i = 0; i < item.valid_rows; ++i) {
@@ -339,7 +360,7 @@ std::vector<double> Trainer<P>::State::gather(std::string const& name, bool grad
       add(device::host_copy(device::View1<typename P::Master>(Kokkos::subview(unit->params.master(), range))));
     }
   }
-  along({layout::Axis::tp, layout::Axis::pp})
+  along(gather_axes(spec))
       .all_reduce(full.data(), static_cast<std::int64_t>(full.size()), comm::Type::float64, comm::Reduction::sum)
       .wait();
   return full;

@@ -79,8 +79,7 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
   for (auto const& [number, owner] : s.units) {
     auto* const unit = owner.get();  // Clang before 16 captures no structured binding
     for (auto const& item : unit->params.layout().items()) {
-      auto& replicas = s.along(item.spec->split_axes().empty() ? layout::AxisSet{layout::Axis::dp, layout::Axis::tp}
-                                                               : layout::AxisSet{layout::Axis::dp});
+      auto& replicas = s.along(item.spec->replica_axes());
       auto const add = [&]<class T>(char const* group, device::View1<T> flat) {
         auto part = make_part<T>(item, group, flat, &s.master_is_newer);
         part.replicas = &replicas;

@@ -67,6 +67,9 @@ struct Trainer<P>::State {
   /// Takes this rank's memory. Local.
   void allocate(ProviderFactory<P> const& provider);
   comm::Communicator& along(layout::AxisSet axes);
+  /// Whether this rank's loss counts: of ranks that see the same tokens only the first one's does. All of them know the
+  /// loss of the whole group.
+  bool counts_loss() const { return here.zero(layout::stage_axes.minus(layout::token_axes)); }
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
   comm::SharedBuffer prepare_reductions();

@@ -40,10 +40,10 @@ void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
   double squares = 0.0;
   for (auto& [number, unit] : units) {
     squares += parallel::local_sum_squares<typename P::Gradient>(exec, unit->params.layout(), unit->params.grads(),
-                                                                 here, config.parallel.dp, unit->stage.is_first());
+                                                                 plan.grid.sizes(), here, unit->stage.is_first());
   }
   // Every rank of a tp group saw the whole group's loss.
-  std::array<double, 4> sums{here.tp == 0 ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
+  std::array<double, 4> sums{counts_loss() ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
                              result.votes};
   auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
   wait_recorded(summed);
@@ -92,7 +92,7 @@ void Trainer<P>::State::spoil(int stage, std::size_t first, std::size_t last) {
   for (std::size_t i = first; i < last; ++i) {
     if (items[i].spec->name != spoilt || (items[i].spec->tied && !unit.stage.is_first())) continue;
     spoilt.clear();
-    if (mesh.along("tp").rank() != 0 || here.dp != 0) return;
+    if (!here.zero(layout::stage_axes)) return;
     auto const element = Kokkos::subview(
         unit.params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[i].offset + 1));
     kernels::fill<typename P::Gradient>(exec, element, std::numeric_limits<typename P::Gradient>::infinity());

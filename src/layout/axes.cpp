@@ -2,44 +2,32 @@
 #include <p3d/layout/axes.hpp>
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/text.hpp>
-#include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace p3d::layout {
 
-char const* name(Axis axis) {
-  switch (axis) {
-    case Axis::dp: return "dp";
-    case Axis::tp: return "tp";
-    case Axis::pp: return "pp";
-  }
-  return "?";
-}
-
-std::array<Axis, 3> parse_order(std::string_view order) {
-  std::array<Axis, 3> axes = all_axes;
-  std::sort(axes.begin(), axes.end());
-  do {
-    if (fmt::format("{}-{}-{}", name(axes[0]), name(axes[1]), name(axes[2])) == order) return axes;
-  } while (std::next_permutation(axes.begin(), axes.end()));
-  throw base::Error({.expected = "parallel.order names dp, tp and pp once each, fastest first, joined by '-'",
-                     .found = fmt::format("\"{}\"", order),
+std::vector<Axis> parse_order(std::string_view text) {
+  auto order = config::read_order(text);
+  if (order.error.empty()) return std::move(order.axes);
+  throw base::Error({.expected = "parallel.order names axes of the mesh, fastest first, joined by '-'",
+                     .found = fmt::format("\"{}\": {}", text, order.error),
                      .where = "parallel.order",
-                     .fix = "use one of: " + base::join(config::mesh_orders())},
+                     .fix = fmt::format("name each once: {}", config::names(dense_axes, ", "))},
                     base::ExitCode::bad_input);
 }
 
-RankGrid::RankGrid(PerAxis sizes, std::array<Axis, 3> order_fastest_first)
-    : sizes_(sizes), order_(order_fastest_first) {
+RankGrid::RankGrid(PerAxis sizes, std::vector<Axis> const& order_fastest_first)
+    : sizes_(sizes), order_(config::complete_order(order_fastest_first)) {
   for (auto a : all_axes) P3D_REQUIRE(sizes_[a] >= 1, "every axis of the mesh has at least one rank");
+  for (auto i = order_fastest_first.size(); i < order_.size(); ++i)
+    P3D_REQUIRE(sizes_[order_[i]] == 1, "the order of the mesh names every axis with more than one rank");
 }
 
 PerAxis RankGrid::coordinates(int rank) const {
-  PerAxis c{0, 0, 0};
+  auto c = PerAxis::all(0);
   for (auto a : order_) {
     c[a] = rank % sizes_[a];
     rank /= sizes_[a];

@@ -2,6 +2,7 @@
 #include <p3d/layout/params.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
 
 #include <fmt/format.h>
@@ -16,7 +17,14 @@ namespace p3d::layout {
 namespace {
 
 constexpr double base_std = 0.02;
-constexpr int replicated = -1, by_rows = 0, by_cols = 1;
+/// How tensor parallelism divides a parameter.
+enum class Cut { replicated, by_rows, by_cols };
+using enum Cut;
+
+std::vector<Split> splits_of(Cut cut) {
+  if (cut == replicated) return {};
+  return {{cut == by_rows ? 0 : 1, Axis::tp}};
+}
 
 /// Collects the rows of the table for one model.
 class Builder {
@@ -36,12 +44,12 @@ public:
   }
 
 private:
-  ParamSpec& matrix(std::string name, int layer, std::int64_t rows, std::int64_t cols, int split_dim, double std) {
+  ParamSpec& matrix(std::string name, int layer, std::int64_t rows, std::int64_t cols, Cut cut, double std) {
     ParamSpec p;
     p.name = std::move(name);
     p.rows = rows;
     p.cols = cols;
-    p.split_dim = split_dim;
+    p.splits = splits_of(cut);
     p.init = Init::normal;
     p.std = std;
     p.decay = true;
@@ -49,11 +57,11 @@ private:
     return specs_.emplace_back(std::move(p));
   }
 
-  ParamSpec& vector(std::string name, int layer, std::int64_t size, int split_dim, Init init) {
+  ParamSpec& vector(std::string name, int layer, std::int64_t size, Cut cut, Init init) {
     ParamSpec p;
     p.name = std::move(name);
     p.cols = size;
-    p.split_dim = split_dim;
+    p.splits = splits_of(cut);
     p.init = init;
     p.layer = layer;
     return specs_.emplace_back(std::move(p));
@@ -114,29 +122,40 @@ private:
   std::vector<ParamSpec> specs_;
 };
 
-LocalParam localise(ParamSpec const& spec, int tp, int part) {
-  LocalParam local;
-  local.spec = &spec;
-  local.rows = local.valid_rows = spec.rows;
-  local.cols = spec.cols;
-  if (spec.split_dim < 0) return local;
-  std::int64_t const global = spec.split_dim == by_rows ? spec.rows : spec.cols;
-  if (!spec.padded && global % tp != 0) {
-    throw base::Error({.expected = fmt::format("dimension {} of {} is divisible by tp", spec.split_dim, spec.name),
-                       .found = fmt::format("size {}, tp = {}", global, tp),
-                       .where = "parallel.tp",
-                       .fix = fmt::format("choose a parallel.tp that divides {}", global)},
+/// The piece of a dimension of `size` elements that a rank holds. Throws when the pieces are not equal and may not be
+/// padded.
+Range piece(ParamSpec const& spec, int dimension, std::int64_t size, PerAxis const& sizes, PerAxis const& here) {
+  std::int64_t parts = 1, part = 0;
+  std::vector<std::string> names, values, keys;
+  for (auto const& split : spec.splits) {
+    if (split.dimension != dimension) continue;
+    parts *= sizes[split.axis];
+    part = part * sizes[split.axis] + here[split.axis];
+    names.emplace_back(name(split.axis));
+    keys.emplace_back(config::row_of(split.axis).key);
+    values.push_back(fmt::format("{} = {}", names.back(), sizes[split.axis]));
+  }
+  bool const may_pad = spec.padded && dimension == 0;
+  if (!may_pad && size % parts != 0) {
+    auto const product = base::join(names, " x ");
+    throw base::Error({.expected = fmt::format("dimension {} of {} is divisible by {}", dimension, spec.name, product),
+                       .found = fmt::format("size {}, {}", size, base::join(values)),
+                       .where = base::join(keys),
+                       .fix = fmt::format("choose {} so that {} divides {}", base::join(keys, " and "), product, size)},
                       base::ExitCode::bad_input);
   }
-  auto const range = padded_shard(global, tp, part);
-  if (spec.split_dim == by_rows) {
-    local.row_begin = range.begin;
-    local.rows = range.size();
-    local.valid_rows = std::clamp<std::int64_t>(spec.rows - range.begin, 0, range.size());
-  } else {
-    local.col_begin = range.begin;
-    local.cols = range.size();
-  }
+  return padded_shard(size, static_cast<int>(parts), static_cast<int>(part));
+}
+
+LocalParam localise(ParamSpec const& spec, PerAxis const& sizes, PerAxis const& here) {
+  auto const rows = piece(spec, 0, spec.rows, sizes, here), cols = piece(spec, 1, spec.cols, sizes, here);
+  LocalParam local;
+  local.spec = &spec;
+  local.row_begin = rows.begin;
+  local.rows = rows.size();
+  local.valid_rows = std::clamp<std::int64_t>(spec.rows - rows.begin, 0, rows.size());
+  local.col_begin = cols.begin;
+  local.cols = cols.size();
   return local;
 }
 
@@ -147,7 +166,17 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
   for (auto const& s : specs_) {
     P3D_REQUIRE(names.insert(s.name).second, "every parameter has its own name: " + s.name);
     P3D_REQUIRE(s.rows >= 1 && s.cols >= 1, "a parameter has at least one element: " + s.name);
-    P3D_REQUIRE(!s.padded || s.split_dim == by_rows, "only rows are padded: " + s.name);
+    std::vector<Split> over;
+    for (auto const& split : s.splits) {
+      P3D_REQUIRE(split.dimension == 0 || split.dimension == 1, "a parameter has two dimensions: " + s.name);
+      P3D_REQUIRE(stage_axes.has(split.axis), "an axis of its stage divides a parameter: " + s.name);
+      for (auto const& other : over)
+        P3D_REQUIRE(other.axis != split.axis, "an axis divides a parameter once: " + s.name);
+      over.push_back(split);
+    }
+    P3D_REQUIRE(
+        !s.padded || std::any_of(over.begin(), over.end(), [](auto const& split) { return split.dimension == 0; }),
+        "only rows that are divided are padded: " + s.name);
     P3D_REQUIRE(s.layer >= -1, "a parameter belongs to a layer, to the embedding side or to the head side: " + s.name);
     auto const at = static_cast<std::size_t>(s.layer) + 1, row = static_cast<std::size_t>(&s - specs_.data());
     if (rows_of_layer_.size() <= at) rows_of_layer_.resize(at + 1);
@@ -210,7 +239,7 @@ StageParams::StageParams(ParamTable const& table, StageMap const& stages, int st
   P3D_REQUIRE(stages.num_pipeline_ranks() == sizes.pp, "the stage map and the mesh agree");
   for (auto const row : rows_on(table, stages, stage)) {
     auto const& spec = table.specs()[row];
-    auto local = localise(spec, sizes.tp, coordinates.tp);
+    auto local = localise(spec, sizes, coordinates);
     if (!spec.follows_previous) flat_size_ = (flat_size_ + alignment - 1) / alignment * alignment;
     local.offset = flat_size_;
     flat_size_ += local.size();

@@ -5,6 +5,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
+#include <algorithm>
 #include <type_traits>
 
 namespace p3d::parallel {
@@ -87,31 +88,33 @@ void GradientReducer<T>::finish() {
 
 template <class T>
 double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
-                         layout::PerAxis here, int dp_size, bool is_first_stage) {
-  // Neighbours that count are one range: the padding between them is zero.
+                         layout::PerAxis const& sizes, layout::PerAxis const& here, bool is_first_stage) {
+  // Neighbours that count, and are cut alike, are one range: the padding between them is zero.
   auto const& items = params.items();
   auto const counts = [&](layout::LocalParam const& item) {
-    return !(item.spec->split_axes().empty() && here.tp != 0) && !(item.spec->tied && !is_first_stage);
+    return here.zero(item.spec->repeated_axes()) && !(item.spec->tied && !is_first_stage);
   };
   double sum = 0.0;
   for (std::size_t i = 0; i < items.size();) {
     std::size_t j = i;
-    while (j < items.size() && counts(items[j])) ++j;
+    auto const axes = items[i].spec->gradient_axes();
+    while (j < items.size() && counts(items[j]) && items[j].spec->gradient_axes() == axes) ++j;
     if (j > i) {
       std::int64_t const first = items[i].offset, size = items[j - 1].offset + items[j - 1].size() - first;
-      auto const range = Kokkos::pair<std::int64_t, std::int64_t>(first + size * here.dp / dp_size,
-                                                                  first + size * (here.dp + 1) / dp_size);
+      std::int64_t const parts = sizes.product(axes), part = here.place(axes, sizes);
+      auto const range =
+          Kokkos::pair<std::int64_t, std::int64_t>(first + size * part / parts, first + size * (part + 1) / parts);
       sum += kernels::sum_squares<T>(exec, View1<T const>(Kokkos::subview(gradients, range)));
     }
-    i = j + 1;
+    i = std::max(j, i + 1);
   }
   return sum;
 }
 
-#define P3D_INSTANTIATE(T)                                                                                            \
-  template class GradientReducer<T>;                                                                                  \
-  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>, layout::PerAxis, \
-                                       int, bool);
+#define P3D_INSTANTIATE(T)                                                                           \
+  template class GradientReducer<T>;                                                                 \
+  template double local_sum_squares<T>(ExecSpace const&, layout::StageParams const&, View1<T const>, \
+                                       layout::PerAxis const&, layout::PerAxis const&, bool);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

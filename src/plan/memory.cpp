@@ -32,14 +32,14 @@ namespace {
 /// At most one row of each parameter more than any rank copies.
 std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable const& table,
                              layout::StageMap const& stages, int pipeline_rank) {
-  layout::PerAxis const sizes{config.parallel.dp, config.parallel.tp, config.parallel.pp};
+  layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   auto const element = type_bytes(config).master;
   std::int64_t numbers = 0;
   for (int stage : stages.stages_of(pipeline_rank)) {
-    layout::StageParams const params(table, stages, stage, sizes, {0, 0, pipeline_rank});
+    layout::StageParams const params(table, stages, stage, sizes, here);
     for (auto const& item : params.items()) {
       if (item.spec->tied && stage > 0) continue;
-      int const replicas = item.spec->split_axes().empty() ? sizes.dp * sizes.tp : sizes.dp;
+      auto const replicas = static_cast<int>(sizes.product(item.spec->replica_axes()));
       auto const rows = [&](int r) {
         return layout::replica_share(item.valid_rows, item.cols, element, r, replicas).size();
       };
@@ -54,10 +54,10 @@ std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable co
 
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
                                       layout::StageMap const& stages, int pipeline_rank) {
-  layout::PerAxis const sizes{config.parallel.dp, config.parallel.tp, config.parallel.pp};
+  layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   std::int64_t numbers = 0;
   for (int stage : stages.stages_of(pipeline_rank)) {
-    numbers += layout::StageParams(table, stages, stage, sizes, {0, 0, pipeline_rank}).flat_size();
+    numbers += layout::StageParams(table, stages, stage, sizes, here).flat_size();
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;

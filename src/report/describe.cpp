@@ -57,9 +57,14 @@ std::string sum_text(std::vector<int> const& numbers) {
 
 std::string mesh_text(layout::RankGrid const& grid) {
   auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
-  for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
+  // Not those that no run uses yet.
+  auto const shown = [&](layout::Axis a) { return config::row_of(a).trained || grid.sizes()[a] > 1; };
+  for (auto a : grid.order()) {
+    if (shown(a)) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
+  }
   text += " (neighbouring ranks first)\n";
-  for (auto a : {layout::Axis::tp, layout::Axis::pp, layout::Axis::dp}) {
+  for (auto a : layout::all_axes) {
+    if (!shown(a)) continue;
     text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), grid.num_groups(a), grid.sizes()[a],
                         groups_text(grid, a));
   }

@@ -20,6 +20,16 @@ using schedule::Action;
 using schedule::Op;
 using schedule::Program;
 
+/// "dp 0, tp 1": the coordinates of a pipeline along the axes that p3d trains with.
+std::string where_text(layout::PerAxis const& where) {
+  std::vector<std::string> parts;
+  for (auto a : layout::stage_axes.list()) {
+    if (config::row_of(a).trained) parts.push_back(fmt::format("{} {}", layout::name(a), where[a]));
+  }
+  std::reverse(parts.begin(), parts.end());
+  return base::join(parts);
+}
+
 /// Seconds by (op, stage), and how often that action ran.
 class Means {
 public:
@@ -217,7 +227,7 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
 
   for (auto const& pipeline : pipelines) {
     auto t = empty_timeline(program);
-    t.title = fmt::format("{}, dp {}, tp {}: measured", schedule, pipeline.where.dp, pipeline.where.tp);
+    t.title = fmt::format("{}, {}: measured", schedule, where_text(pipeline.where));
     for (std::size_t s = 0; s < recorded; ++s) append(t, pipeline, s, origin);
     out.timelines.push_back(std::move(t));
   }

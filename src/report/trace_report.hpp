@@ -14,7 +14,7 @@ namespace p3d::report {
 
 /// The recorded steps of the ranks of one pipeline, all on one clock.
 struct PipelineRecord {
-  layout::PerAxis where;                                   ///< dp and tp coordinate; pp means nothing
+  layout::PerAxis where;                                   ///< of its first rank
   std::vector<std::vector<engine::Recorder::Step>> ranks;  ///< by pipeline rank; of all the same steps
 };
 

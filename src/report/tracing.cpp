@@ -26,8 +26,7 @@ constexpr int trace_tag = 8;
 std::size_t steps_to_keep(engine::RunPlan const& plan) {
   std::size_t actions = 0;
   for (auto const& list : plan.training->ranks) actions += 2 * list.size();  // each may wait
-  auto const sizes = plan.grid.sizes();
-  auto const pipelines = static_cast<std::size_t>(sizes.dp) * static_cast<std::size_t>(sizes.tp);
+  auto const pipelines = static_cast<std::size_t>(plan.grid.num_groups(layout::Axis::pp));
   return std::max<std::size_t>(2, most_actions / (actions * pipelines));
 }
 
@@ -89,14 +88,11 @@ std::vector<std::vector<engine::Recorder::Step>> gather(comm::Communicator& worl
 std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
                                         std::vector<std::vector<engine::Recorder::Step>> all) {
   std::vector<PipelineRecord> out;
-  auto const sizes = grid.sizes();
-  for (int dp = 0; dp < sizes.dp; ++dp)
-    for (int tp = 0; tp < sizes.tp; ++tp) {
-      auto& pipeline = out.emplace_back();
-      pipeline.where = {dp, tp, 0};
-      for (int pp = 0; pp < sizes.pp; ++pp)
-        pipeline.ranks.push_back(std::move(all[static_cast<std::size_t>(grid.rank({dp, tp, pp}))]));
-    }
+  for (auto const& ranks : grid.groups(layout::Axis::pp)) {
+    auto& pipeline = out.emplace_back();
+    pipeline.where = grid.coordinates(ranks.front());
+    for (int rank : ranks) pipeline.ranks.push_back(std::move(all[static_cast<std::size_t>(rank)]));
+  }
   return out;
 }
 
@@ -140,7 +136,7 @@ std::string Tracing<P>::finish() {
   auto const& plan = trainer.plan();
   double const bytes = plan::model_costs(c, plan.stages).message_bytes;
   // Between the first two ranks of a pipeline.
-  int const neighbour = c.parallel.pp > 1 ? plan.grid.rank({0, 0, 1}) : 0;
+  int const neighbour = c.parallel.pp > 1 ? plan.grid.group(layout::Axis::pp, 0)[1] : 0;
   double const transfer = measure_transfer(world, neighbour, static_cast<std::size_t>(bytes));
   auto all = gather(world, steps);
   if (world.rank() != 0) return {};
@@ -154,11 +150,10 @@ std::string Tracing<P>::finish() {
   }
   made.drawn.front().caption.emplace_back(
       "at the right: share of the time in which a rank does not compute, and its memory for activations");
-  auto const sizes = plan.grid.sizes();
-  for (int i = 0; i < sizes.dp * sizes.tp; ++i) {  // in the order of by_pipeline
-    for (int pp = 0; pp < sizes.pp; ++pp)
-      made.timelines[static_cast<std::size_t>(i)].rank_names.push_back(
-          fmt::format("rank {} (pp {})", plan.grid.rank({i / sizes.tp, i % sizes.tp, pp}), pp));
+  auto const pipelines = plan.grid.groups(layout::Axis::pp);  // in the order of by_pipeline
+  for (std::size_t i = 0; i < pipelines.size(); ++i) {
+    for (std::size_t pp = 0; pp < pipelines[i].size(); ++pp)
+      made.timelines[i].rank_names.push_back(fmt::format("rank {} (pp {})", pipelines[i][pp], pp));
   }
   auto const path = [&](char const* name) { return c.run.output_dir + "/" + name; };
   io::write_text_atomically(path("trace.json"), schedule::to_chrome_trace(made.timelines));

@@ -52,7 +52,7 @@ int num_triples(int ranks) {
 
 std::vector<Layout> layouts(int ranks, int turn) {
   std::vector<Layout> out;
-  auto const orders = config::mesh_orders();
+  static constexpr char const* orders[] = {"tp-pp-dp", "tp-dp-pp", "pp-tp-dp", "pp-dp-tp", "dp-tp-pp", "dp-pp-tp"};
   int triple = 0;
   for (int dp = 1; dp <= ranks; ++dp) {
     for (int tp = 1; dp * tp <= ranks; ++tp) {
@@ -60,9 +60,9 @@ std::vector<Layout> layouts(int ranks, int turn) {
       int const pp = ranks / (dp * tp);
       std::set<std::string> meshes;  // orders that differ only in axes of size 1 make the same mesh
       std::vector<Layout> here;
-      for (auto const& order : orders) {
+      for (std::string const order : orders) {
         auto const axes = layout::parse_order(order);
-        layout::RankGrid const grid({dp, tp, pp}, axes);
+        layout::RankGrid const grid({.tp = tp, .pp = pp, .dp = dp}, axes);
         std::string mesh;
         for (int r = 0; r < ranks; ++r) {
           auto const c = grid.coordinates(r);

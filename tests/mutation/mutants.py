@@ -39,9 +39,8 @@ KERNELS = [
 PARALLEL = [
     ("gradients.cpp", "!(item.spec->tied && !is_first_stage)", "!(item.spec->tied && is_first_stage)",
      "parallel_layers_np1 parallel_layers_np2"),
-    ("gradients.cpp", "first + size * (here.dp + 1) / dp_size", "first + size", "parallel_layers_np2"),
-    ("gradients.cpp", "item.spec->split_axes().empty() && here.tp != 0",
-     "item.spec->split_axes().empty() && here.tp > 1",
+    ("gradients.cpp", "first + size * (part + 1) / parts", "first + size", "parallel_layers_np2"),
+    ("gradients.cpp", "here.zero(item.spec->repeated_axes())", "here.tp <= 1",
      "parallel_layers_np2"),
     ("gradients.cpp", "if (++b.ready == b.parameters && b.communicator->size() > 1) {",
      "if (++b.ready == 1 && b.communicator->size() > 1) {", "parallel_layers_np2"),

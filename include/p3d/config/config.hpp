@@ -4,6 +4,7 @@
 // member's initial value is the key's default.
 
 #include <p3d/base/all_reduce.hpp>
+#include <p3d/config/axes.hpp>
 
 #include <cstdint>
 #include <string>
@@ -70,12 +71,9 @@ struct Model {
   bool operator==(Model const&) const = default;
 };
 
-/// [parallel]
-struct Parallel {
-  int dp = 1;  ///< default: number of ranks / (tp pp)
-  int tp = 1;
-  int pp = 1;
-  std::string order = "tp-pp-dp";  ///< axes, fastest (neighbouring ranks) first
+/// [parallel]: the size of every axis, and
+struct Parallel : PerAxis {
+  std::string order = names(dense_axes, "-");  ///< axes, fastest (neighbouring ranks) first
   bool operator==(Parallel const&) const = default;
 };
 
@@ -198,7 +196,7 @@ struct Config {
   Sample sample;
   Checkpoint checkpoint;
 
-  int num_ranks() const { return parallel.dp * parallel.tp * parallel.pp; }
+  int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   bool operator==(Config const&) const = default;
 };
 
@@ -208,9 +206,6 @@ bool has_precision(Precision precision);
 std::int64_t bytes_of(Precision type);
 /// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
 constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
-
-/// The values of parallel.order.
-std::vector<std::string> const& mesh_orders();
 
 char const* to_string(Precision);
 char const* to_string(LossScaling);

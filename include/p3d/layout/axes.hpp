@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Axes of the mesh, coordinates, and the map between ranks and coordinates. Pure integers: works for any number of
-// ranks.
+// The map between ranks and coordinates of the mesh. Pure integers: works for any number of ranks. The axes themselves
+// are listed in p3d/config/axes.hpp.
 
-#include <array>
+#include <p3d/config/axes.hpp>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,54 +12,28 @@
 
 namespace p3d::layout {
 
-/// An axis of the mesh. Context and expert parallelism will be second factorisations of the data axis, not members
-/// here.
-enum class Axis : int { dp = 0, tp = 1, pp = 2 };
-inline constexpr std::array<Axis, 3> all_axes{Axis::dp, Axis::tp, Axis::pp};
-char const* name(Axis axis);
+using config::all_axes;
+using config::Axis;
+using config::AxisSet;
+using config::dense_axes;
+using config::name;
+using config::PerAxis;
+using config::stage_axes;
+using config::token_axes;
 
-/// A set of axes as a bit mask.
-class AxisSet {
-public:
-  constexpr AxisSet() = default;
-  constexpr AxisSet(std::initializer_list<Axis> axes) {
-    for (auto a : axes) bits_ |= 1u << static_cast<unsigned>(a);
-  }
-  constexpr bool has(Axis a) const { return (bits_ >> static_cast<unsigned>(a)) & 1u; }
-  constexpr bool empty() const { return bits_ == 0; }
-  /// Set difference.
-  constexpr AxisSet minus(AxisSet other) const {
-    AxisSet out;
-    out.bits_ = bits_ & ~other.bits_;
-    return out;
-  }
-  constexpr bool operator==(AxisSet const&) const = default;
-
-private:
-  unsigned bits_ = 0;
-};
-
-/// One number per axis: either the sizes of the mesh or the coordinates of a rank.
-struct PerAxis {
-  int dp = 1;
-  int tp = 1;
-  int pp = 1;
-  int& operator[](Axis a) { return a == Axis::dp ? dp : a == Axis::tp ? tp : pp; }
-  int operator[](Axis a) const { return a == Axis::dp ? dp : a == Axis::tp ? tp : pp; }
-  bool operator==(PerAxis const&) const = default;
-  int product() const { return dp * tp * pp; }
-};
-
-/// "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it is a permutation.
-std::array<Axis, 3> parse_order(std::string_view order);
+/// "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it names axes of the mesh,
+/// each at most once.
+std::vector<Axis> parse_order(std::string_view order);
 
 /// The mesh as arithmetic: rank <-> coordinates for sizes and an order.
 class RankGrid {
 public:
-  RankGrid(PerAxis sizes, std::array<Axis, 3> order_fastest_first);
-  int num_ranks() const { return sizes_.product(); }
+  /// The order may leave out axes of size 1.
+  RankGrid(PerAxis sizes, std::vector<Axis> const& order_fastest_first);
+  int num_ranks() const { return static_cast<int>(sizes_.product(dense_axes)); }
   PerAxis sizes() const { return sizes_; }
-  std::array<Axis, 3> order() const { return order_; }
+  /// Every axis of the mesh.
+  std::vector<Axis> const& order() const { return order_; }
   PerAxis coordinates(int rank) const;
   int rank(PerAxis coordinates) const;
   /// The ranks that differ from `rank` only along `axis`, in coordinate order.
@@ -71,7 +46,7 @@ public:
 
 private:
   PerAxis sizes_;
-  std::array<Axis, 3> order_;
+  std::vector<Axis> order_;
 };
 
 /// Half-open range of indices.

@@ -16,26 +16,42 @@ namespace p3d::layout {
 /// Initial distribution of a parameter.
 enum class Init { zeros, ones, normal };
 
+/// A dimension of a parameter (0 rows, 1 columns) divided over the ranks along an axis.
+struct Split {
+  int dimension = 0;
+  Axis axis = Axis::tp;
+  bool operator==(Split const&) const = default;
+};
+
 /// One parameter of the model, by its global properties only.
 struct ParamSpec {
   std::string name;       ///< global name: "layers.3.attn.q.weight"
   std::int64_t rows = 1;  ///< global shape [rows, cols]; a vector is [1, cols]
   std::int64_t cols = 1;
-  int split_dim = -1;   ///< dimension divided over tp (0 rows, 1 cols), or -1: replicated over tp
-  bool padded = false;  ///< the split dimension is padded up to a multiple of tp (vocabulary)
+  /// Empty: every rank of its stage holds all of it. Of several axes on one dimension the first is the outermost.
+  std::vector<Split> splits;
+  bool padded = false;  ///< the rows are padded up to a multiple of their parts (vocabulary)
   Init init = Init::zeros;
   double std = 0.0;               ///< standard deviation for Init::normal
   bool decay = false;             ///< weight decay applies (matrices yes, biases and norms no)
   int layer = 0;                  ///< layer number; -1 embedding side, num_layers head side
   bool tied = false;              ///< also lives on the last stage (tied embedding: one tie group)
   bool follows_previous = false;  ///< lies in the flat buffer right behind the parameter before it (fused GEMM)
-  AxisSet token_axes{Axis::dp};   ///< axes that split the tokens this parameter sees
+  AxisSet token_axes = layout::token_axes;  ///< axes that split the tokens this parameter sees
 
   std::int64_t size() const { return rows * cols; }
   /// Axes that split the parameter itself.
-  AxisSet split_axes() const { return split_dim < 0 ? AxisSet{} : AxisSet{Axis::tp}; }
+  AxisSet split_axes() const {
+    AxisSet out;
+    for (auto const& s : splits) out = out.plus({s.axis});
+    return out;
+  }
   /// The gradient rule: sum over (axes that split the tokens) minus (axes that split the parameter).
   AxisSet gradient_axes() const { return token_axes.minus(split_axes()); }
+  /// Along these the ranks of a stage are replicas: they hold the same elements.
+  AxisSet replica_axes() const { return stage_axes.minus(split_axes()); }
+  /// Those replicas that see the same tokens too: what one of them counts, the others must not.
+  AxisSet repeated_axes() const { return replica_axes().minus(token_axes); }
 };
 
 /// All parameters in global order (embedding, layers from 0, head): the order of checkpoints and dumps.

@@ -55,11 +55,11 @@ private:
 };
 
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
-/// (dp x tp x pp). Reduced gradients are the same on all copies, so each of the `dp_size` copies takes its part of
-/// every parameter. Parameters replicated over tp count on tp rank 0; the last stage's copy of tied embeddings does not
-/// count.
+/// the mesh. Reduced gradients are the same on the ranks along a parameter's gradient axes, so each takes its part of
+/// it. Where it is repeated (ParamSpec::repeated_axes), the first rank counts; the last stage's replica of tied
+/// embeddings does not count. `sizes` of the mesh, and this rank's coordinates.
 template <class T>
 double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
-                         layout::PerAxis here, int dp_size, bool is_first_stage);
+                         layout::PerAxis const& sizes, layout::PerAxis const& here, bool is_first_stage);
 
 }  // namespace p3d::parallel

@@ -93,7 +93,7 @@ void say_who() {
 void start_up() {
   auto world = comm::Communicator::world();
   auto const half = world.split(world.rank() % 2, 0, "half");
-  comm::Mesh mesh(world, {{"tp", 2}, {"dp", world.size() / 2}});
+  comm::Mesh mesh(world, comm::plain_shape({{"tp", 2}, {"dp", world.size() / 2}}), {{"tp"}, {"dp"}});
   mesh.prepare({comm::AllReduce::shared, true});
 }
 

@@ -50,6 +50,18 @@ std::vector<int> members_of(Communicator const& comm) {
   return out;
 }
 
+/// Every set of axes.
+std::vector<Mesh::Names> every_set(Axes const& axes) {
+  std::vector<Mesh::Names> sets;
+  for (unsigned mask = 0; mask < 1u << axes.size(); ++mask) {
+    auto& names = sets.emplace_back();
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (mask >> i & 1u) names.push_back(axes[i].name);
+    }
+  }
+  return sets;
+}
+
 void check(Mesh& mesh, Axes const& axes, int me, int num_ranks) {
   auto const mine = coordinates(axes, me);
   EXPECT_EQ(mesh.world().name(), "world");
@@ -96,7 +108,7 @@ TEST(Mesh, AgreesWithArithmeticForEveryOrderAndSize) {
           text += name + "=" + std::to_string(sizes.at(name)) + " ";
         }
         SCOPED_TRACE(text);
-        Mesh mesh(world, axes);
+        Mesh mesh(world, plain_shape(axes), every_set(axes));
         check(mesh, axes, world.rank(), p);
         ++made;
       } while (std::next_permutation(order.begin(), order.end()));
@@ -111,7 +123,7 @@ TEST(Mesh, GroupsAddUpTheirMembers) {
   int const p = world.size();
   int const tp = p % 2 == 0 ? 2 : 1;
   Axes const axes{{"tp", tp}, {"pp", p / tp}, {"dp", 1}};
-  Mesh mesh(world, axes);
+  Mesh mesh(world, plain_shape(axes), every_set(axes));
   for (unsigned mask = 0; mask < 8; ++mask) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < 3; ++i) {
@@ -127,7 +139,8 @@ TEST(Mesh, GroupsAddUpTheirMembers) {
 
 TEST(Mesh, NamesSubsetsInAlphabeticalOrder) {
   auto world = Communicator::world();
-  Mesh mesh(world, {{"tp", 1}, {"pp", world.size()}, {"dp", 1}});
+  Axes const axes{{"tp", 1}, {"pp", world.size()}, {"dp", 1}};
+  Mesh mesh(world, plain_shape(axes), every_set(axes));
   EXPECT_EQ(mesh.along({"tp", "dp"}).name(), "dp+tp");
   EXPECT_EQ(mesh.along({"dp", "tp"}).name(), "dp+tp");
   EXPECT_EQ(mesh.along({"pp", "tp"}).name(), "pp+tp");
@@ -135,11 +148,50 @@ TEST(Mesh, NamesSubsetsInAlphabeticalOrder) {
   EXPECT_THROW(mesh.along("cp"), p3d::base::Error);
 }
 
+TEST(Mesh, MakesTheSetsThatWereAskedForAndNoOthers) {
+  auto world = Communicator::world();
+  int const p = world.size(), tp = p % 2 == 0 ? 2 : 1;
+  Mesh mesh(world, plain_shape({{"tp", tp}, {"pp", p / tp}, {"dp", 1}}), {{"tp"}, {"tp", "dp"}, {"tp"}});
+  EXPECT_EQ(mesh.num_groups(), 2u);
+  EXPECT_EQ(mesh.along("tp").size(), tp);
+  EXPECT_EQ(mesh.along({"pp", "tp", "dp"}).size(), p);
+  if (p / tp == 1) {  // then pp is nothing more than the dp that was asked for
+    EXPECT_EQ(&mesh.along({"pp", "tp"}), &mesh.along("tp"));
+    return;
+  }
+  try {
+    mesh.along({"pp", "dp"});
+    ADD_FAILURE() << "a group that nobody asked for";
+  } catch (p3d::base::Error const& e) {
+    EXPECT_NE(e.text().expected.find("tp, dp+tp"), std::string::npos) << e.what();
+    EXPECT_NE(e.text().found.find("'dp+pp'"), std::string::npos) << e.what();
+  }
+}
+
+// Two factorisations of the same ranks: a dimension of 2 and the rest are the axes "inner" and "outer", and both
+// together "both".
+TEST(Mesh, AnAxisMayBeSeveralDimensions) {
+  auto world = Communicator::world();
+  int const p = world.size(), inner = p % 2 == 0 ? 2 : 1, me = world.rank();
+  MeshShape const shape{{{"x0", inner}, {"y", 1}, {"x1", p / inner}},
+                        {{"inner", {0}}, {"outer", {2}}, {"both", {0, 2}}}};
+  Mesh mesh(world, shape, {{"inner"}, {"both"}});
+  EXPECT_EQ(mesh.size("both"), p);
+  EXPECT_EQ(mesh.coordinate("both"), me);
+  EXPECT_EQ(mesh.coordinate("outer"), me / inner);
+  EXPECT_EQ(mesh.along("both").rank(), me);
+  EXPECT_EQ(mesh.along("both").name(), "both");
+  EXPECT_EQ(&mesh.along({"inner", "outer"}), &mesh.along("both"));
+  std::vector<int> pair;
+  for (int i = 0; i < inner; ++i) pair.push_back(me / inner * inner + i);
+  EXPECT_EQ(members_of(mesh.along("inner")), pair);
+}
+
 TEST(Mesh, AWrongProductIsRefusedOnAllRanksWithEveryFactor) {
   auto world = Communicator::world();
   for (int wrong : {world.size() + 1, 0, -1, 1 << 20}) {
     try {
-      Mesh mesh(world, {{"tp", wrong}, {"pp", 1 << 20}, {"dp", 7}});
+      Mesh mesh(world, plain_shape({{"tp", wrong}, {"pp", 1 << 20}, {"dp", 7}}), {});
       ADD_FAILURE() << "a mesh was made";
     } catch (p3d::base::Error const& e) {
       EXPECT_EQ(e.code(), p3d::base::ExitCode::bad_input);

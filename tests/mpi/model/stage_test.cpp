@@ -46,10 +46,11 @@ public:
         stages_(c.layers, static_cast<int>(c.layers.size())),
         table_(layout::make_param_table(config)),
         tp_{device::ExecSpace(), &world},
-        params_(tp_.exec,
-                layout::StageParams(table_, stages_, c.stage, {1, world.size(), static_cast<int>(c.layers.size())},
-                                    {0, world.rank(), c.stage}),
-                config.run.seed),
+        params_(
+            tp_.exec,
+            layout::StageParams(table_, stages_, c.stage, {.tp = world.size(), .pp = static_cast<int>(c.layers.size())},
+                                {.tp = world.rank(), .pp = c.stage, .dp = 0}),
+            config.run.seed),
         arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, slots) +
                    model::Workspace<device::Fp64>::bytes(config, stages_.is_last(c.stage)),
                "p3d::test::arena"),

@@ -257,7 +257,11 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
       if (n % (dp * t) != 0) continue;
       int const pp = n / (dp * t), me = static_cast<int>(rank);
       if (config.model.heads % t != 0) continue;
-      layout::PerAxis const sizes{dp, t, pp}, here{me % dp, me / dp % t, me / dp / t};
+      layout::PerAxis const sizes{.tp = t, .pp = pp, .dp = dp};
+      auto here = layout::PerAxis::all(0);
+      here.dp = me % dp;
+      here.tp = me / dp % t;
+      here.pp = me / dp / t;
       layout::StageMap const stages(layout::even_layers(8, pp), pp);
       layout::StageParams const params(table, stages, here.pp, sizes, here);
       device::Owned1<double> grads("p3d::test::grads", static_cast<std::size_t>(params.flat_size()));
@@ -268,7 +272,7 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
         for (std::int64_t i = 0; i < item.valid_rows * item.cols; ++i) host(item.offset + i) = number;
       }
       Kokkos::deep_copy(grads, host);
-      double sum = parallel::local_sum_squares<double>(tp.exec, params, grads, here, dp, here.pp == 0);
+      double sum = parallel::local_sum_squares<double>(tp.exec, params, grads, sizes, here, here.pp == 0);
       world.all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum).wait();
       EXPECT_NEAR(sum, expected, 1e-12 * expected) << "dp " << dp << " tp " << t << " pp " << pp;
       ++layouts;
@@ -281,7 +285,8 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
   auto const config = small_config(static_cast<int>(size));
   auto const table = layout::make_param_table(config);
   auto const stages = layout::make_stage_map(config);
-  layout::StageParams const params(table, stages, 0, {static_cast<int>(size), 1, 1}, {static_cast<int>(rank), 0, 0});
+  layout::StageParams const params(table, stages, 0, {.dp = static_cast<int>(size)},
+                                   layout::PerAxis::only(layout::Axis::dp, static_cast<int>(rank)));
   for (std::size_t bucket : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 30}) {
     device::Owned1<double> grads("p3d::test::grads", static_cast<std::size_t>(params.flat_size()));
     auto const host = device::new_host_view(grads);  // a copy of its own on every backend

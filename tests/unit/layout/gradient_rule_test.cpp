@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -24,10 +25,15 @@ std::int64_t contribution(int token, std::int64_t element) {
   return (token + 1) * (7 * element + 3) % 1009 + token * token;
 }
 
+/// The axes of these meshes, by bit.
+constexpr std::array<Axis, 3> axes{Axis::dp, Axis::tp, Axis::pp};
+
 AxisSet axis_set(unsigned bits) {
-  auto const some = [&](Axis axis) { return (bits >> static_cast<unsigned>(axis)) & 1u ? AxisSet{axis} : AxisSet{}; };
-  return AxisSet{Axis::dp, Axis::tp, Axis::pp}.minus(
-      AxisSet{Axis::dp, Axis::tp, Axis::pp}.minus(some(Axis::dp)).minus(some(Axis::tp)).minus(some(Axis::pp)));
+  AxisSet out;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (bits >> i & 1u) out = out.plus({axes[i]});
+  }
+  return out;
 }
 
 std::vector<std::int64_t> local_values(LocalParam const& p, int first_token, int step) {
@@ -46,7 +52,7 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
   int wrong_sets_seen = 0;
   for (auto const& c : test::tiny_configs()) {
     SCOPED_TRACE(test::describe(c));
-    RankGrid const grid({c.parallel.dp, c.parallel.tp, c.parallel.pp}, parse_order(c.parallel.order));
+    RankGrid const grid(c.parallel, parse_order(c.parallel.order));
     auto const table = make_param_table(c);
     auto const stages = make_stage_map(c);
     std::map<std::string, std::map<int, std::vector<std::int64_t>>> gradient, wanted;  // by parameter and rank
@@ -60,7 +66,7 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
       }
     }
     for (auto const& s : table.specs()) {
-      for (unsigned bits = 0; bits < 1u << all_axes.size(); ++bits) {
+      for (unsigned bits = 0; bits < 1u << axes.size(); ++bits) {
         auto const set = axis_set(bits);
         bool right = true;
         for (auto const& [rank, mine] : gradient[s.name]) {
@@ -68,7 +74,7 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
           for (auto const& [other, theirs] : gradient[s.name]) {
             auto const a = grid.coordinates(rank), b = grid.coordinates(other);
             bool together = true;
-            for (auto axis : all_axes) together = together && (a[axis] == b[axis] || set.has(axis));
+            for (auto axis : axes) together = together && (a[axis] == b[axis] || set.has(axis));
             if (!together) continue;
             ASSERT_TRUE(s.tied || sum.size() == theirs.size()) << "an untied parameter lives on one stage";
             for (std::size_t i = 0; i < std::min(sum.size(), theirs.size()); ++i) sum[i] += theirs[i];
@@ -80,7 +86,7 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
         std::set<int> stages_of_it;
         for (auto const& [rank, mine] : gradient[s.name]) stages_of_it.insert(grid.coordinates(rank).pp);
         bool named = true;
-        for (auto axis : all_axes) {
+        for (auto axis : axes) {
           bool const matters = axis == Axis::pp ? stages_of_it.size() > 1 : grid.sizes()[axis] > 1;
           named = named && (!matters || set.has(axis) == rule.has(axis));
         }
@@ -96,13 +102,13 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
 // The rule for every set of axes that could split the tokens, and both ways to hold a parameter: 8 x 2 cases. The mesh
 // has 2 ranks along each axis. A parameter that is split lives in halves along tp.
 TEST(GradientRule, AgreesWithBruteForceForEverySetOfTokenAxes) {
-  RankGrid const grid({2, 2, 2}, parse_order("tp-pp-dp"));
+  RankGrid const grid({.tp = 2, .pp = 2, .dp = 2}, parse_order("tp-pp-dp"));
   constexpr std::int64_t elements = 4;
   for (unsigned tokens = 0; tokens < 8; ++tokens)
     for (bool const split : {false, true}) {
       ParamSpec spec;
       spec.cols = elements;
-      spec.split_dim = split ? 1 : -1;
+      if (split) spec.splits = {{1, Axis::tp}};
       spec.token_axes = axis_set(tokens);
       // A rank sees the tokens whose number agrees with its coordinates along the axes that split them. Along tp, ranks
       // that hold different halves must see the same tokens: otherwise no sum over ranks makes a gradient.
@@ -112,8 +118,8 @@ TEST(GradientRule, AgreesWithBruteForceForEverySetOfTokenAxes) {
         std::vector<std::int64_t> out(split ? elements / 2 : elements);
         for (int t = 0; t < 8; ++t) {
           bool sees = true;
-          for (auto axis : all_axes)
-            if (spec.token_axes.has(axis) && ((t >> static_cast<int>(axis)) & 1) != at[axis]) sees = false;
+          for (std::size_t i = 0; i < axes.size(); ++i)
+            if (spec.token_axes.has(axes[i]) && (t >> i & 1) != at[axes[i]]) sees = false;
           if (!sees && !all) continue;
           for (std::size_t i = 0; i < out.size(); ++i)
             out[i] += contribution(t, static_cast<std::int64_t>(i) + (split ? at.tp * elements / 2 : 0));
@@ -129,7 +135,7 @@ TEST(GradientRule, AgreesWithBruteForceForEverySetOfTokenAxes) {
           for (int other = 0; other < grid.num_ranks(); ++other) {
             auto const a = grid.coordinates(rank), b = grid.coordinates(other);
             bool together = true;
-            for (auto axis : all_axes) together = together && (a[axis] == b[axis] || set.has(axis));
+            for (auto axis : axes) together = together && (a[axis] == b[axis] || set.has(axis));
             auto const theirs = gradient(other, false);
             for (std::size_t i = 0; together && i < sum.size(); ++i) sum[i] += theirs[i];
           }

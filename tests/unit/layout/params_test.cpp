@@ -14,6 +14,13 @@ namespace {
 using namespace p3d;
 using namespace p3d::layout;
 
+/// Coordinates of a rank, 0 along the other axes.
+PerAxis at(int tp, int pp) {
+  auto here = PerAxis::only(Axis::pp, pp);
+  here.tp = tp;
+  return here;
+}
+
 config::Config gpt2_124m() {
   config::Config c;
   c.model.vocab_size = 50257;
@@ -106,7 +113,7 @@ TEST(ParamTable, RefusesTwoParametersWithOneName) {
 TEST(StageParams, ShardsTileEveryParameterOnce) {
   for (auto const& c : test::tiny_configs()) {
     SCOPED_TRACE(test::describe(c));
-    PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    PerAxis const sizes = c.parallel;
     auto const table = make_param_table(c);
     auto const stages = make_stage_map(c);
     // How often each global element is held, for each pipeline coordinate; padding must lie outside the global array.
@@ -116,7 +123,7 @@ TEST(StageParams, ShardsTileEveryParameterOnce) {
     }
     for (int stage = 0; stage < stages.num_stages(); ++stage) {
       for (int tp = 0; tp < sizes.tp; ++tp) {
-        StageParams const params(table, stages, stage, sizes, {0, tp, stages.pipeline_rank(stage)});
+        StageParams const params(table, stages, stage, sizes, at(tp, stages.pipeline_rank(stage)));
         for (auto const& p : params.items()) {
           for (std::int64_t r = 0; r < p.valid_rows; ++r) {
             for (std::int64_t k = 0; k < p.cols; ++k) {
@@ -134,7 +141,7 @@ TEST(StageParams, ShardsTileEveryParameterOnce) {
     }
     for (auto const& s : table.specs()) {
       // Split: once over the tp group. Replicated: once on each of its ranks. On how many stages: tied 2, others 1.
-      int const copies = s.split_dim < 0 ? sizes.tp : 1;
+      int const copies = s.splits.empty() ? sizes.tp : 1;
       int stages_holding = 0;
       for (auto const& on_stage : held[s.name]) {
         bool const any = std::any_of(on_stage.begin(), on_stage.end(), [](int n) { return n > 0; });
@@ -149,11 +156,11 @@ TEST(StageParams, ShardsTileEveryParameterOnce) {
 TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
   for (auto const& c : test::tiny_configs()) {
     SCOPED_TRACE(test::describe(c));
-    PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    PerAxis const sizes = c.parallel;
     auto const table = make_param_table(c);
     auto const stages = make_stage_map(c);
     for (int stage = 0; stage < stages.num_stages(); ++stage) {
-      StageParams const params(table, stages, stage, sizes, {0, sizes.tp - 1, stage});
+      StageParams const params(table, stages, stage, sizes, at(sizes.tp - 1, stage));
       std::vector<int> used(static_cast<std::size_t>(params.flat_size()));
       for (auto const& p : params.items()) {
         for (std::int64_t i = 0; i < p.size(); ++i) ++used.at(static_cast<std::size_t>(p.offset + i));
@@ -183,9 +190,9 @@ TEST(StageParams, PlacesDoNotOverlapAndFusedOnesTouch) {
 }
 
 TEST(StageParams, LocalShapesOnThreeTensorRanks) {
-  auto const c = test::tiny_gpt({1, 3, 1});
+  auto const c = test::tiny_gpt({.tp = 3});
   auto const table = make_param_table(c);
-  StageParams const params(table, make_stage_map(c), 0, {1, 3, 1}, {0, 2, 0});
+  StageParams const params(table, make_stage_map(c), 0, {.tp = 3}, at(2, 0));
   auto shape = [&](char const* name) {
     auto const& p = params.find(name);
     return std::vector<std::int64_t>{p.rows, p.cols, p.row_begin, p.col_begin, p.valid_rows};
@@ -207,11 +214,11 @@ TEST(StageParams, LocalShapesOnThreeTensorRanks) {
 }
 
 TEST(StageParams, TiedEmbeddingOnFirstAndLastStage) {
-  auto const c = test::tiny_gpt({1, 1, 3});
+  auto const c = test::tiny_gpt({.pp = 3});
   auto const table = make_param_table(c);
   auto const stages = make_stage_map(c);
   auto has = [&](int stage, char const* name) {
-    return StageParams(table, stages, stage, {1, 1, 3}, {0, 0, stage}).has(name);
+    return StageParams(table, stages, stage, {.pp = 3}, at(0, stage)).has(name);
   };
   EXPECT_TRUE(has(0, "embed.token.weight") && has(2, "embed.token.weight"));
   EXPECT_FALSE(has(1, "embed.token.weight"));
@@ -225,7 +232,7 @@ TEST(StageParams, RefusesHeadsThatDoNotDivide) {
   auto const c = test::tiny_gpt();
   auto const table = make_param_table(c);
   StageMap const stages({3}, 1);
-  EXPECT_THROW(StageParams(table, stages, 0, {1, 5, 1}, {0, 0, 0}), base::Error);
+  EXPECT_THROW(StageParams(table, stages, 0, {.tp = 5}, at(0, 0)), base::Error);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ inline config::Config tiny_gpt(layout::PerAxis mesh = {}) {
   c.model.kv_heads = 6;
   c.model.ffn = 18;
   c.model.seq_len = 5;
-  c.parallel = {mesh.dp, mesh.tp, mesh.pp, "tp-pp-dp"};
+  c.parallel = {mesh, "tp-pp-dp"};
   return c;
 }
 
@@ -42,8 +42,8 @@ inline std::vector<config::Config> tiny_configs() {
   for (int dp = 1; dp <= 3; ++dp) {
     for (int tp = 1; tp <= 3; ++tp) {
       for (int pp = 1; pp <= 3; ++pp) {
-        out.push_back(tiny_gpt({dp, tp, pp}));
-        out.push_back(tiny_llama({dp, tp, pp}));
+        out.push_back(tiny_gpt({.tp = tp, .pp = pp, .dp = dp}));
+        out.push_back(tiny_llama({.tp = tp, .pp = pp, .dp = dp}));
       }
     }
   }

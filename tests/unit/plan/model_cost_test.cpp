@@ -98,12 +98,13 @@ TEST(StageParameters, SumToTheModelPlusTheSecondTiedCopy) {
     c.model.tied_embeddings = tied;
     c.model.vocab_size = 50257;  // padded over tp = 8
     auto const table = layout::make_param_table(c);
-    layout::PerAxis const sizes{c.parallel.dp, c.parallel.tp, c.parallel.pp};
+    layout::PerAxis const sizes = c.parallel;
     auto const stages = layout::make_stage_map(c);
     std::vector<std::int64_t> parameters, per_rank;
     for (int stage = 0; stage < stages.num_stages(); ++stage) {
       // Shards are padded to equal size, so the first rank of a tensor group stands for all.
-      layout::StageParams const local(table, stages, stage, sizes, {0, 0, stages.pipeline_rank(stage)});
+      layout::StageParams const local(table, stages, stage, sizes,
+                                      layout::PerAxis::only(layout::Axis::pp, stages.pipeline_rank(stage)));
       per_rank.push_back(local.flat_size());
       parameters.push_back(0);
       for (auto const& p : local.items()) parameters.back() += p.spec->size();

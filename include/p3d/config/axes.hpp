@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The one table of axes. Everything else asks it: names, keys, help, the default order of the mesh, and which axes
+// split the tokens. Nothing else lists axes (a lint test looks for such lists).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+/// What an axis divides: the ranks of the mesh.
+enum class AxisKind { dense };
+
+// One row for each axis, in the default order of the mesh: neighbouring ranks first.
+//  name  kind   splits the tokens of a batch  p3d trains with more than one rank  default  help
+#define P3D_AXES(ROW)                                                                              \
+  ROW(tp, dense, false, true, "1", "tensor-parallel size: each layer is split over so many ranks") \
+  ROW(pp, dense, false, true, "1", "pipeline-parallel size: stages of consecutive layers")         \
+  ROW(dp, dense, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")
+
+#define P3D_AXIS(axis, ...) axis,
+/// An axis of the mesh.
+enum class Axis : int { P3D_AXES(P3D_AXIS) };
+#undef P3D_AXIS
+
+/// A row of the table.
+struct AxisRow {
+  Axis axis;
+  char const* name;  ///< "tp"
+  char const* key;   ///< "parallel.tp"
+  AxisKind kind;
+  bool splits_tokens;        ///< its ranks see different tokens of a batch
+  bool trained;              ///< p3d can train with more than one rank along it
+  char const* default_text;  ///< "1", or what the size follows from
+  char const* help;
+};
+
+#define P3D_AXIS(axis, kind, splits_tokens, trained, default_text, help) \
+  AxisRow{Axis::axis, #axis, "parallel." #axis, AxisKind::kind, splits_tokens, trained, default_text, help},
+inline constexpr std::array axis_table{P3D_AXES(P3D_AXIS)};
+#undef P3D_AXIS
+
+#define P3D_AXIS(axis, ...) Axis::axis,
+inline constexpr std::array all_axes{P3D_AXES(P3D_AXIS)};
+#undef P3D_AXIS
+
+constexpr AxisRow const& row_of(Axis axis) { return axis_table[static_cast<std::size_t>(axis)]; }
+constexpr char const* name(Axis axis) { return row_of(axis).name; }
+
+/// A set of axes as a bit mask.
+class AxisSet {
+public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (auto a : axes) bits_ |= 1u << static_cast<unsigned>(a);
+  }
+  constexpr bool has(Axis a) const { return (bits_ >> static_cast<unsigned>(a)) & 1u; }
+  constexpr bool empty() const { return bits_ == 0; }
+  /// Set difference.
+  constexpr AxisSet minus(AxisSet other) const { return AxisSet(bits_ & ~other.bits_); }
+  /// Union.
+  constexpr AxisSet plus(AxisSet other) const { return AxisSet(bits_ | other.bits_); }
+  /// In the order of the table.
+  std::vector<Axis> list() const {
+    std::vector<Axis> out;
+    for (auto a : all_axes) {
+      if (has(a)) out.push_back(a);
+    }
+    return out;
+  }
+  constexpr bool operator==(AxisSet const&) const = default;
+
+private:
+  constexpr explicit AxisSet(unsigned bits) : bits_(bits) {}
+  unsigned bits_ = 0;
+};
+
+/// The axes whose row says so.
+template <class Says>
+constexpr AxisSet axes_where(Says const& says) {
+  AxisSet out;
+  for (auto const& row : axis_table) {
+    if (says(row)) out = out.plus({row.axis});
+  }
+  return out;
+}
+
+/// The axes whose product is the number of ranks.
+inline constexpr AxisSet dense_axes = axes_where([](AxisRow const& row) { return row.kind == AxisKind::dense; });
+/// Those of them along which ranks see different tokens.
+inline constexpr AxisSet token_axes = axes_where([](AxisRow const& row) { return row.splits_tokens; });
+/// The axes of the ranks that share a pipeline stage.
+inline constexpr AxisSet stage_axes = dense_axes.minus({Axis::pp});
+
+/// One number per axis: either the sizes of the mesh or the coordinates of a rank.
+struct PerAxis {
+#define P3D_AXIS(axis, ...) int axis = 1;
+  P3D_AXES(P3D_AXIS)
+#undef P3D_AXIS
+
+  /// The same number for every axis.
+  static PerAxis all(int number) {
+    PerAxis out;
+    for (auto a : all_axes) out[a] = number;
+    return out;
+  }
+  /// 0, but for one axis.
+  static PerAxis only(Axis axis, int number) {
+    auto out = all(0);
+    out[axis] = number;
+    return out;
+  }
+  static constexpr int PerAxis::*member(Axis a) {
+#define P3D_AXIS(axis, ...) &PerAxis::axis,
+    constexpr std::array members{P3D_AXES(P3D_AXIS)};
+#undef P3D_AXIS
+    return members[static_cast<std::size_t>(a)];
+  }
+  int& operator[](Axis a) { return this->*member(a); }
+  int operator[](Axis a) const { return this->*member(a); }
+  bool operator==(PerAxis const&) const = default;
+  /// Of the numbers along these axes; at most 2^62, which stands for all that is larger.
+  std::int64_t product(AxisSet axes) const {
+    constexpr std::int64_t most = std::int64_t{1} << 62;
+    std::int64_t out = 1;
+    for (auto a : axes.list()) {
+      std::int64_t const factor = (*this)[a];
+      out = factor > 0 && out > most / factor ? most : out * factor;
+    }
+    return out;
+  }
+  /// Whether the numbers along these axes are all 0.
+  bool zero(AxisSet axes) const {
+    for (auto a : axes.list()) {
+      if ((*this)[a] != 0) return false;
+    }
+    return true;
+  }
+  /// As coordinates in a mesh of these sizes: the place among the ranks that differ along the axes.
+  std::int64_t place(AxisSet axes, PerAxis const& sizes) const {
+    std::int64_t out = 0, step = 1;
+    for (auto a : axes.list()) {
+      out += (*this)[a] * step;
+      step *= sizes[a];
+    }
+    return out;
+  }
+};
+
+/// Names joined by a separator, in the order of the table: "tp-pp-dp".
+std::string names(AxisSet axes, std::string_view separator);
+
+/// parallel.order as axes, fastest (neighbouring ranks) first.
+struct MeshOrder {
+  std::vector<Axis> axes;
+  std::string error;  ///< what is wrong with the text, or "": the axes are right
+};
+/// Names of different axes of kind dense, joined by '-'.
+MeshOrder read_order(std::string_view text);
+/// The order with the axes that it leaves out behind its own, in the order of the table.
+std::vector<Axis> complete_order(std::vector<Axis> const& order);
+/// "tp-pp-dp".
+std::string to_text(std::vector<Axis> const& order);
+
+}  // namespace p3d::config
