@@ -102,11 +102,11 @@ config::Config make_config(config::Config const& stored, std::string const& inpu
   auto sizes = stored.parallel;
   bool const same = stored.num_ranks() == ranks && line.layout.empty();
   if (!same) {
-    for (auto const& axis : config::axis_table) sizes[axis.axis] = given(line.layout, axis.key).value_or(1);
+    for (auto a : config::key_axes.list()) sizes[a] = given(line.layout, config::row_of(a).key).value_or(1);
     auto const others = sizes.product(config::dense_axes.minus({config::Axis::dp}));
     if (!given(line.layout, "parallel.dp")) sizes.dp = static_cast<int>(std::max<std::int64_t>(1, ranks / others));
   }
-  for (auto const& axis : config::axis_table) all.push_back(fmt::format("{}={}", axis.key, sizes[axis.axis]));
+  for (auto a : config::key_axes.list()) all.push_back(fmt::format("{}={}", config::row_of(a).key, sizes[a]));
   all.insert(all.end(), line.layout.begin(), line.layout.end());
   all.push_back(fmt::format("batch.microbatches={}", sizes.pp));
   all.push_back(fmt::format("batch.global={}", stored.batch.micro * sizes.pp * sizes.dp));

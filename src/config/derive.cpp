@@ -3,6 +3,8 @@
 
 #include "config/keys.hpp"
 
+#include <p3d/config/refinement.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,6 +43,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     if (num_ranks % below != 0) return false;
     return p.dp = static_cast<int>(num_ranks / below), true;
   });
+  auto const rest = with_rest(p);
+  if (sources.known("parallel.dp") && rest.product(expert_axes) > 0) static_cast<PerAxis&>(p) = rest;
 
   auto& b = config.batch;
   if (sources.given("batch.global")) {

@@ -114,9 +114,11 @@ MaybeMismatch read_mesh_order(toml::node const& node, std::string const&, Config
 
 void add_parallel(std::vector<Key>& table) {
   Section<Parallel> s(table, "parallel", &Config::parallel);
-  for (auto const& axis : axis_table)
+  for (auto const& axis : axis_table) {
+    if (!axis.has_key) continue;
     s.integer(axis.name, static_cast<int Parallel::*>(PerAxis::member(axis.axis)), {1, limits::axis}, axis.help,
               axis.default_text);
+  }
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });

@@ -63,7 +63,7 @@ void apply_entries(Input const& input, Config& config, Sources& sources, FaultLi
   }
 }
 
-ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
+ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultList& faults) {
   P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
   Config config;
   Sources sources(input);
@@ -75,13 +75,19 @@ ParseResult resolve(Input const& input, int num_ranks, FaultList& faults) {
   if (input.readable) {
     derive(config, sources, num_ranks);
     Check const check{config, sources, num_ranks, faults};
-    check_model(check);
-    check_size(check);
-    check_parallel(check);
-    check_pipeline(check);
-    check_data(check);
-    check_precision(check);
-    check_checkpoint(check);
+    bool const training = purpose == Purpose::training;
+    if (training) {
+      check_model(check);
+      check_size(check);
+    }
+    check_mesh(check, purpose);
+    if (training) {
+      check_parallel(check);
+      check_pipeline(check);
+      check_data(check);
+      check_precision(check);
+      check_checkpoint(check);
+    }
   }
   ParseResult result;
   result.faults = faults.sorted();
@@ -114,8 +120,9 @@ std::string read_file(std::string const& path, Input& input, FaultList& faults) 
 
 }  // namespace
 
-ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks) {
-  if (path.empty()) return parse_text("", "", "", overrides, num_ranks);
+ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks,
+                       Purpose purpose) {
+  if (path.empty()) return parse_text("", "", "", overrides, num_ranks, purpose);
   Input input;
   input.name = path;
   input.folder = fs::path(path).parent_path().string();
@@ -123,18 +130,18 @@ ParseResult parse_file(std::string const& path, std::vector<std::string> const& 
   auto const text = read_file(path, input, faults);
   if (input.readable) read_document(text, input, faults);
   read_overrides(overrides, input, faults);
-  return resolve(input, num_ranks, faults);
+  return resolve(input, num_ranks, purpose, faults);
 }
 
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
-                       std::vector<std::string> const& overrides, int num_ranks) {
+                       std::vector<std::string> const& overrides, int num_ranks, Purpose purpose) {
   Input input;
   input.name = name;
   input.folder = folder;
   FaultList faults;
   read_document(text, input, faults);
   read_overrides(overrides, input, faults);
-  return resolve(input, num_ranks, faults);
+  return resolve(input, num_ranks, purpose, faults);
 }
 
 }  // namespace p3d::config

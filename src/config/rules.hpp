@@ -31,9 +31,11 @@ struct Check {
 /// The keys of axes: "parallel.tp", ...
 std::vector<std::string_view> axis_keys(AxisSet axes);
 
-void check_model(Check const& check);       ///< sizes of the model, and their division over tp
-void check_size(Check const& check);        ///< sizes whose products would not fit into any memory, or into 64 bits
-void check_parallel(Check const& check);    ///< the mesh, the batch over it, sums over ranks
+void check_model(Check const& check);  ///< sizes of the model, and their division over tp
+void check_size(Check const& check);   ///< sizes whose products would not fit into any memory, or into 64 bits
+/// The sizes of the axes and their order; for training, only axes that p3d trains with.
+void check_mesh(Check const& check, Purpose purpose);
+void check_parallel(Check const& check);    ///< the batch over the mesh, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
 void check_data(Check const& check);        ///< files, vocabulary, learning rate
 void check_precision(Check const& check);   ///< types that do not go together

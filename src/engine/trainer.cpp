@@ -29,9 +29,17 @@ std::vector<std::string> axis_names(layout::AxisSet axes) {
 }
 
 comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
-  std::vector<comm::MeshAxis> axes;
-  for (auto a : grid.order()) axes.push_back({layout::name(a), grid.sizes()[a]});
-  return comm::plain_shape(std::move(axes));
+  comm::MeshShape shape;
+  for (auto const& atom : grid.atoms()) shape.dimensions.push_back({atom.name, atom.size});
+  auto axes = grid.order();
+  for (auto a : layout::expert_axes.list()) axes.push_back(a);
+  for (auto a : axes) {
+    auto& axis = shape.axes.emplace_back(comm::MeshShape::NamedAxis{layout::name(a), {}});
+    for (std::size_t i = 0; i < grid.atoms().size(); ++i) {
+      if (grid.atoms()[i].axes.has(a)) axis.dimensions.push_back(i);
+    }
+  }
+  return shape;
 }
 
 /// The ranks that together hold all of a parameter, counted once.

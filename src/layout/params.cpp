@@ -166,10 +166,11 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
   for (auto const& s : specs_) {
     P3D_REQUIRE(names.insert(s.name).second, "every parameter has its own name: " + s.name);
     P3D_REQUIRE(s.rows >= 1 && s.cols >= 1, "a parameter has at least one element: " + s.name);
+    P3D_REQUIRE(s.split_axes().plus(s.token_axes).minus(s.mesh_axes()).empty(),
+                "one factorisation of the stage's ranks divides a parameter and its tokens: " + s.name);
     std::vector<Split> over;
     for (auto const& split : s.splits) {
       P3D_REQUIRE(split.dimension == 0 || split.dimension == 1, "a parameter has two dimensions: " + s.name);
-      P3D_REQUIRE(stage_axes.has(split.axis), "an axis of its stage divides a parameter: " + s.name);
       for (auto const& other : over)
         P3D_REQUIRE(other.axis != split.axis, "an axis divides a parameter once: " + s.name);
       over.push_back(split);

@@ -14,15 +14,24 @@
 
 namespace p3d::config {
 
-/// What an axis divides: the ranks of the mesh.
-enum class AxisKind { dense };
+/// Dense axes divide the ranks of the mesh. Expert axes divide the ranks of one pipeline stage once more, for the
+/// weights of experts: their product is that of the dense axes without pp.
+enum class AxisKind { dense, expert };
 
-// One row for each axis, in the default order of the mesh: neighbouring ranks first.
-//  name  kind   splits the tokens of a batch  p3d trains with more than one rank  default  help
-#define P3D_AXES(ROW)                                                                              \
-  ROW(tp, dense, false, true, "1", "tensor-parallel size: each layer is split over so many ranks") \
-  ROW(pp, dense, false, true, "1", "pipeline-parallel size: stages of consecutive layers")         \
-  ROW(dp, dense, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")
+// One row for each axis, the dense ones in the default order of the mesh: neighbouring ranks first.
+//   name, kind, the dense axis whose place in the order it takes,
+//   it splits the tokens of a batch, p3d trains with more than one rank along it, it has a key in [parallel],
+//   default, help
+#define P3D_AXES(ROW)                                                                                            \
+  ROW(tp, dense, tp, false, true, true, "1", "tensor-parallel size: each layer is split over so many ranks")     \
+  ROW(cp, dense, cp, true, false, true, "1", "context-parallel size: parts of a sequence; not yet for training") \
+  ROW(pp, dense, pp, false, true, true, "1", "pipeline-parallel size: stages of consecutive layers")             \
+  ROW(dp, dense, dp, true, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")  \
+  ROW(etp, expert, tp, false, false, true, "1",                                                                  \
+      "tensor-parallel size of experts: each expert is split over so many ranks; not yet for training")          \
+  ROW(ep, expert, dp, false, false, true, "1",                                                                   \
+      "expert-parallel size: the experts are dealt to so many ranks; not yet for training")                      \
+  ROW(edp, expert, dp, false, false, false, "ranks of a stage / (the other axes of experts)", "replicas of each expert")
 
 #define P3D_AXIS(axis, ...) axis,
 /// An axis of the mesh.
@@ -35,14 +44,17 @@ struct AxisRow {
   char const* name;  ///< "tp"
   char const* key;   ///< "parallel.tp"
   AxisKind kind;
+  Axis place;                ///< the dense axis whose place in the order it takes
   bool splits_tokens;        ///< its ranks see different tokens of a batch
   bool trained;              ///< p3d can train with more than one rank along it
+  bool has_key;              ///< else its size follows from the others
   char const* default_text;  ///< "1", or what the size follows from
   char const* help;
 };
 
-#define P3D_AXIS(axis, kind, splits_tokens, trained, default_text, help) \
-  AxisRow{Axis::axis, #axis, "parallel." #axis, AxisKind::kind, splits_tokens, trained, default_text, help},
+#define P3D_AXIS(axis, kind, place, splits_tokens, trained, has_key, default_text, help) \
+  AxisRow{Axis::axis,    #axis,   "parallel." #axis, AxisKind::kind, Axis::place,        \
+          splits_tokens, trained, has_key,           default_text,   help},
 inline constexpr std::array axis_table{P3D_AXES(P3D_AXIS)};
 #undef P3D_AXIS
 
@@ -57,10 +69,12 @@ constexpr char const* name(Axis axis) { return row_of(axis).name; }
 class AxisSet {
 public:
   constexpr AxisSet() = default;
+  constexpr AxisSet(Axis axis) : bits_(1u << static_cast<unsigned>(axis)) {}
   constexpr AxisSet(std::initializer_list<Axis> axes) {
     for (auto a : axes) bits_ |= 1u << static_cast<unsigned>(a);
   }
   constexpr bool has(Axis a) const { return (bits_ >> static_cast<unsigned>(a)) & 1u; }
+  constexpr bool meets(AxisSet other) const { return (bits_ & other.bits_) != 0; }
   constexpr bool empty() const { return bits_ == 0; }
   /// Set difference.
   constexpr AxisSet minus(AxisSet other) const { return AxisSet(bits_ & ~other.bits_); }
@@ -97,6 +111,10 @@ inline constexpr AxisSet dense_axes = axes_where([](AxisRow const& row) { return
 inline constexpr AxisSet token_axes = axes_where([](AxisRow const& row) { return row.splits_tokens; });
 /// The axes of the ranks that share a pipeline stage.
 inline constexpr AxisSet stage_axes = dense_axes.minus({Axis::pp});
+/// The axes of the experts' weights, of the same ranks.
+inline constexpr AxisSet expert_axes = axes_where([](AxisRow const& row) { return row.kind == AxisKind::expert; });
+/// The axes that the input gives a size.
+inline constexpr AxisSet key_axes = axes_where([](AxisRow const& row) { return row.has_key; });
 
 /// One number per axis: either the sizes of the mesh or the coordinates of a rank.
 struct PerAxis {

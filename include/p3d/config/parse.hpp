@@ -27,18 +27,23 @@ struct ParseResult {
   std::vector<Fault> faults;
 };
 
+/// What the input is read for. A layout is its mesh alone: rules of the model, the batch and the files are not checked,
+/// and axes count that p3d cannot train with yet.
+enum class Purpose { training, layout };
+
 /// Reads `path` (may be "" for overrides alone), applies `overrides` ("section.key=value", value in TOML syntax; a bare
 /// word counts as a string; of two for the same key the later one counts), and checks every rule within and between
 /// keys. The order of precedence is default, preset, file, override. `num_ranks` is the number of ranks of the run or,
 /// with 0, unknown: then dp defaults to 1 and the product is not checked. Paths come back absolute: those of data.path
 /// are resolved against the input file's folder (from an override: the current directory), run.output_dir against the
 /// current directory. Never throws for a bad input.
-ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks);
+ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks,
+                       Purpose purpose = Purpose::training);
 
 /// The same for a text in memory; `name` stands for the file in messages, and relative paths are resolved against
 /// `folder`.
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
-                       std::vector<std::string> const& overrides, int num_ranks);
+                       std::vector<std::string> const& overrides, int num_ranks, Purpose purpose = Purpose::training);
 
 /// All faults as one text for people: numbered, each with expected / found / where / fix.
 std::string format(std::vector<Fault> const& faults);

@@ -4,6 +4,7 @@
 // are listed in p3d/config/axes.hpp.
 
 #include <p3d/config/axes.hpp>
+#include <p3d/config/refinement.hpp>
 
 #include <cstdint>
 #include <string>
@@ -16,6 +17,7 @@ using config::all_axes;
 using config::Axis;
 using config::AxisSet;
 using config::dense_axes;
+using config::expert_axes;
 using config::name;
 using config::PerAxis;
 using config::stage_axes;
@@ -25,28 +27,43 @@ using config::token_axes;
 /// each at most once.
 std::vector<Axis> parse_order(std::string_view order);
 
-/// The mesh as arithmetic: rank <-> coordinates for sizes and an order.
+/// The mesh as arithmetic: rank <-> coordinates for sizes and an order. The mesh is a product of atoms
+/// (p3d/config/refinement.hpp), and every axis, of the dense weights and of the experts, is a set of them.
 class RankGrid {
 public:
-  /// The order may leave out axes of size 1.
-  RankGrid(PerAxis sizes, std::vector<Axis> const& order_fastest_first);
-  int num_ranks() const { return static_cast<int>(sizes_.product(dense_axes)); }
-  PerAxis sizes() const { return sizes_; }
-  /// Every axis of the mesh.
+  /// The order may leave out axes of size 1. Throws base::Error (bad_input) when the experts' factorisation and the
+  /// dense one have no common refinement.
+  RankGrid(PerAxis const& sizes, std::vector<Axis> const& order_fastest_first);
+  int num_ranks() const { return num_ranks_; }
+  PerAxis const& sizes() const { return sizes_; }
+  /// Every dense axis.
   std::vector<Axis> const& order() const { return order_; }
+  /// The dimensions of the mesh, fastest first.
+  std::vector<config::Atom> const& atoms() const { return atoms_; }
+  /// Along every axis.
   PerAxis coordinates(int rank) const;
-  int rank(PerAxis coordinates) const;
-  /// The ranks that differ from `rank` only along `axis`, in coordinate order.
-  std::vector<int> group(Axis axis, int rank) const;
-  int num_groups(Axis axis) const { return num_ranks() / sizes_[axis]; }
-  /// The first rank of a group of an axis; groups are numbered in the order of their first ranks.
-  int first_of_group(Axis axis, int number) const;
-  /// All groups of an axis, each in coordinate order, ordered by their first rank.
-  std::vector<std::vector<int>> groups(Axis axis) const;
+  /// From the coordinates along the dense axes.
+  int rank(PerAxis const& coordinates) const;
+
+  // The group of a rank along some axes: the ranks that differ from it only along their atoms, in ascending order,
+  // which for one axis is the order of the coordinate.
+  int group_size(AxisSet axes) const;
+  std::vector<int> group(AxisSet axes, int rank) const;
+  /// The place of a rank in its group, and the rank that has a place in it.
+  int place(AxisSet axes, int rank) const;
+  int member(AxisSet axes, int rank, int place) const;
+  int num_groups(AxisSet axes) const { return num_ranks_ / group_size(axes); }
+  /// Groups are numbered in the order of their first ranks.
+  int first_of_group(AxisSet axes, int number) const;
+  int number_of_group(AxisSet axes, int rank) const;
+  /// All groups in that order.
+  std::vector<std::vector<int>> groups(AxisSet axes) const;
 
 private:
   PerAxis sizes_;
   std::vector<Axis> order_;
+  std::vector<config::Atom> atoms_;
+  int num_ranks_;
 };
 
 /// Half-open range of indices.

@@ -46,10 +46,13 @@ struct ParamSpec {
     for (auto const& s : splits) out = out.plus({s.axis});
     return out;
   }
+  /// The factorisation of its stage's ranks that it lives in: the dense axes, or, when one of those divides it or its
+  /// tokens, the axes of experts. The sets below are taken within it, so a difference of sets of names is exact.
+  AxisSet mesh_axes() const { return split_axes().plus(token_axes).meets(expert_axes) ? expert_axes : stage_axes; }
   /// The gradient rule: sum over (axes that split the tokens) minus (axes that split the parameter).
   AxisSet gradient_axes() const { return token_axes.minus(split_axes()); }
   /// Along these the ranks of a stage are replicas: they hold the same elements.
-  AxisSet replica_axes() const { return stage_axes.minus(split_axes()); }
+  AxisSet replica_axes() const { return mesh_axes().minus(split_axes()); }
   /// Those replicas that see the same tokens too: what one of them counts, the others must not.
   AxisSet repeated_axes() const { return replica_axes().minus(token_axes); }
 };

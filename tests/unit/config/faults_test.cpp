@@ -45,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "did you mean lr below [optimizer]?"},
         FaultCase{"[run]\n\n  zzzzzzzzzzzz = 4\n", "run.zzzzzzzzzzzz", "t.toml:3:3", "a key of [run]", "zzzzzzzzzzzz",
                   "--help-input"},
-        FaultCase{"[parallel]\nzz.y = 4\n", "parallel.zz", "t.toml:2:1", "tp, pp, dp, order", "zz", "did you mean"},
+        FaultCase{"[parallel]\nzz.y = 4\n", "parallel.zz", "t.toml:2:1", "tp, cp, pp, dp, etp, ep, order", "zz",
+                  "did you mean"},
         FaultCase{"[model]\n\"\" = 4\n", "model.", "t.toml:2:1", "a key of [model]", "the key \"\"", "remove it"},
         FaultCase{"\" \" = 4\n", " ", "t.toml:1:1", "a section", "the key  ", "remove it"},
         FaultCase{"model = 3\n", "model", "t.toml:1:1", "[model] as a section", "the integer 3", "write [model]"},
@@ -104,9 +105,9 @@ INSTANTIATE_TEST_SUITE_P(
                     FaultCase{"[pipeline]\nlayers_per_stage = \"evn\"\n", "pipeline.layers_per_stage", "t.toml:2:20",
                               "\"even\" | \"cost\"", "\"evn\"", "did you mean \"even\"?"},
                     FaultCase{"[parallel]\norder = \"tp-xp\"\n", "parallel.order", "t.toml:2:9",
-                              "axes joined by '-', each once", "'xp' is no axis", "\"tp-pp-dp\""},
+                              "axes joined by '-', each once", "'xp' is no axis", "\"tp-cp-pp-dp\""},
                     FaultCase{"[parallel]\norder = \"tp-pp-tp\"\n", "parallel.order", "t.toml:2:9",
-                              "axes joined by '-', each once", "tp twice", "\"tp-pp-dp\""}));
+                              "axes joined by '-', each once", "tp twice", "\"tp-cp-pp-dp\""}));
 
 INSTANTIATE_TEST_SUITE_P(
     Range, OneKey,

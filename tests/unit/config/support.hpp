@@ -12,10 +12,11 @@
 namespace p3d::config::test {
 
 /// Parses a text as "t.toml"; synthetic data unless the text says otherwise, so that no file is needed.
-inline ParseResult parse(std::string const& text, std::vector<std::string> const& overrides = {}, int num_ranks = 0) {
+inline ParseResult parse(std::string const& text, std::vector<std::string> const& overrides = {}, int num_ranks = 0,
+                         Purpose purpose = Purpose::training) {
   bool const has_data = text.find("[data]") != std::string::npos;
   return parse_text(text + (has_data ? "" : "\n[data]\nformat = \"synthetic\"\n"), "t.toml", P3D_SOURCE_DIR, overrides,
-                    num_ranks);
+                    num_ranks, purpose);
 }
 
 /// The configuration of an input that must be right.

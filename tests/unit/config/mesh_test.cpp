@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Axes that p3d cannot train with yet, and the experts' factorisation of a stage's ranks.
+#include "support.hpp"
+
+#include <p3d/config/refinement.hpp>
+
+namespace p3d::config::test {
+namespace {
+
+ParseResult layout(std::vector<std::string> const& overrides, int ranks) {
+  return parse("", overrides, ranks, Purpose::layout);
+}
+
+TEST(Mesh, RefusesToTrainWithAxesThatAreNotThereYet) {
+  auto const fault = only_fault(parse("[parallel]\ncp = 2\n", {"parallel.ep=2"}, 4));
+  EXPECT_EQ(fault.key, "parallel.cp");
+  EXPECT_EQ(fault.where, "t.toml:2:6 (parallel.cp = 2); command line: parallel.ep=2");
+  expect_contains(fault.expected, "parallel.cp = 1 and parallel.ep = 1: p3d cannot train with cp or ep > 1 yet");
+  EXPECT_EQ(fault.found, "cp 2, ep 2");
+  expect_contains(fault.fix, "p3d mesh");
+  expect_contains(only_fault(parse("", {"parallel.etp=2"}, 4)).expected, "cannot train with etp > 1");
+  good("[parallel]\ncp = 1\netp = 1\nep = 1\n");
+}
+
+TEST(Mesh, ALayoutTakesThemAndWhatIsLeftIsEdp) {
+  auto const c = layout({"parallel.tp=4", "parallel.cp=2", "parallel.ep=8", "batch.global=3", "model.heads=3"}, 32);
+  ASSERT_TRUE(c.config) << format(c.faults);
+  EXPECT_EQ(c.config->parallel.dp, 4);
+  EXPECT_EQ(c.config->parallel.edp, 4);
+  EXPECT_EQ(c.config->num_ranks(), 32);
+  EXPECT_EQ(good("", {"parallel.tp=2", "parallel.pp=2"}, 8).parallel.edp, 4);
+}
+
+TEST(Mesh, ALayoutWithoutRefinementNamesTheNearestOnesThatWork) {
+  auto fault = only_fault(layout({"parallel.tp=6", "parallel.dp=4", "parallel.ep=4"}, 24));
+  EXPECT_EQ(fault.where, "command line: parallel.tp=6; command line: parallel.dp=4; command line: parallel.ep=4");
+  EXPECT_EQ(fault.found, "tp 6 x cp 1 x dp 4 and etp 1 x ep 4 x edp 6");
+  EXPECT_EQ(fault.fix, "set parallel.etp to 3, or parallel.ep to 3 or 6");
+  for (auto const* works : {"parallel.etp=3", "parallel.ep=3", "parallel.ep=6"})
+    EXPECT_TRUE(layout({"parallel.tp=6", "parallel.dp=4", "parallel.ep=4", works}, 24).config) << works;
+
+  fault = only_fault(layout({"parallel.dp=4", "parallel.ep=3"}, 4));
+  EXPECT_EQ(fault.found, "tp 1 x cp 1 x dp 4 = 4 ranks of a stage, for etp 1 x ep 3");
+  EXPECT_EQ(fault.fix, "set parallel.ep to 2 or 4");
+  // No value of one alone helps.
+  fault = only_fault(layout({"parallel.dp=8", "parallel.ep=3", "parallel.etp=3"}, 8));
+  EXPECT_EQ(fault.fix,
+            "set parallel.ep to 1 and parallel.etp to 2 or 4, or parallel.etp to 1 and parallel.ep to 2 or 4");
+}
+
+TEST(Mesh, AnOrderNamesTheAxisWhosePlaceExpertsTake) {
+  auto const fault = only_fault(layout({"parallel.tp=4", "parallel.ep=2", "parallel.order=tp-pp"}, 4));
+  EXPECT_EQ(fault.found, "\"tp-pp\" without dp, whose place ep = 2 takes");
+  EXPECT_EQ(fault.fix, "set parallel.order to \"tp-pp-dp\"");
+}
+
+TEST(Refinement, TheExampleOfTheDesign) {
+  PerAxis const sizes{.tp = 4, .dp = 4, .ep = 8};
+  auto const atoms = refine(sizes, read_order("tp-cp-dp-pp").axes);
+  ASSERT_TRUE(atoms);
+  std::string text;
+  for (auto const& atom : *atoms) {
+    if (atom.size > 1) text += atom.name + "=" + std::to_string(atom.size) + " (" + names(atom.axes, " ") + ") ";
+  }
+  EXPECT_EQ(text, "tp=4 (tp ep) dp0=2 (dp ep) dp1=2 (dp edp) ");
+}
+
+}  // namespace
+}  // namespace p3d::config::test
