@@ -29,6 +29,7 @@ constexpr char const* footer =
     "  mpiexec -n 8 p3d inputs/quickstart.toml\n"
     "  srun p3d input.toml parallel.tp=4 run.steps=10\n"
     "  p3d --check inputs/llama3-8b.toml --ranks 64   no ranks needed: mesh, layers, parameters, memory\n"
+    "  p3d mesh input.toml --ranks 64 --rank 5      a rank's coordinates, groups and neighbours; without --rank, all\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"

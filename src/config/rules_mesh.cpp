@@ -159,9 +159,9 @@ void check_experts(Check const& c) {
 }  // namespace
 
 void check_mesh(Check const& c, Purpose purpose) {
-  bool const sizes = check_sizes(c), order = check_order(c);
+  bool const sizes = check_sizes(c);
   if (purpose == Purpose::training && !check_trained(c)) return;
-  if (sizes && order) check_experts(c);
+  if (check_order(c) && sizes) check_experts(c);
 }
 
 }  // namespace p3d::config

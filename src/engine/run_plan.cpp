@@ -119,6 +119,23 @@ int num_slots(RunPlan const& plan, int stage) {
   return std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
 }
 
+layout::AxisSet gather_axes(layout::ParamSpec const& spec) {
+  return spec.repeated_axes().plus(spec.split_axes()).plus(layout::Axis::pp);
+}
+
+std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes) {
+  std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
+  for (auto const& spec : table.specs()) {
+    for (auto set : {spec.gradient_axes(), spec.replica_axes(), gather_axes(spec)}) {
+      for (auto a : set.list()) {
+        if (sizes[a] == 1) set = set.minus(a);
+      }
+      if (std::find(out.begin(), out.end(), set) == out.end()) out.push_back(set);
+    }
+  }
+  return out;
+}
+
 std::int64_t first_sample(config::Config const& c, std::int64_t step, int dp, int microbatch) {
   return step * c.batch.global + dp * (c.batch.global / c.parallel.dp) + microbatch * c.batch.micro;
 }

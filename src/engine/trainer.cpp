@@ -42,26 +42,9 @@ comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
   return shape;
 }
 
-/// The ranks that together hold all of a parameter, counted once.
-layout::AxisSet gather_axes(layout::ParamSpec const& spec) {
-  return spec.repeated_axes().plus(spec.split_axes()).plus({layout::Axis::pp});
-}
-
-/// The groups that the layers, the schedule and the parameters need.
 std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan) {
-  std::vector<std::vector<std::string>> sets{axis_names({layout::Axis::tp}), axis_names({layout::Axis::pp})};
-  std::vector<layout::AxisSet> seen;
-  for (auto const& spec : plan.table.specs()) {
-    for (auto set : {spec.gradient_axes(), spec.replica_axes(), gather_axes(spec)}) {
-      if (std::find(seen.begin(), seen.end(), set) != seen.end()) continue;
-      seen.push_back(set);
-      layout::AxisSet extent;  // a group is called by the axes that count
-      for (auto a : set.list()) {
-        if (plan.grid.sizes()[a] > 1) extent = extent.plus({a});
-      }
-      sets.push_back(axis_names(extent));
-    }
-  }
+  std::vector<std::vector<std::string>> sets;
+  for (auto set : communicator_sets(plan.table, plan.grid.sizes())) sets.push_back(axis_names(set));
   return sets;
 }
 

@@ -27,22 +27,6 @@ std::string shortened(std::vector<std::string> const& parts, std::size_t most, s
   return base::join(kept, separator);
 }
 
-/// "[0 1] [2 3] [4 5] [6 7]"; of many groups the first two and the last.
-std::string groups_text(layout::RankGrid const& grid, layout::Axis axis) {
-  int const count = grid.num_groups(axis);
-  std::vector<std::string> parts;
-  for (int k = 0; k < count; ++k) {
-    if (count > 4 && k == 2) {
-      parts.emplace_back("...");
-      k = count - 1;
-    }
-    auto const g = grid.group(axis, grid.first_of_group(axis, k));
-    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " "))
-                                  : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
-  }
-  return base::join(parts, " ");
-}
-
 /// "9 + 9 + 8 + 6"; of many stages, those in a row with equal numbers share a term: "2 x 36 + 1 x 64".
 std::string sum_text(std::vector<int> const& numbers) {
   std::vector<std::string> parts;
@@ -67,8 +51,7 @@ std::string mesh_text(layout::RankGrid const& grid) {
   text += " (neighbouring ranks first)\n";
   for (auto a : layout::all_axes) {
     if (!shown(a)) continue;
-    text += fmt::format("  {} groups ({} of {}): {}\n", layout::name(a), grid.num_groups(a), grid.sizes()[a],
-                        groups_text(grid, a));
+    text += groups_line(grid, a);
   }
   return text;
 }
@@ -124,6 +107,22 @@ std::string memory_text(engine::RunPlan const& plan) {
 }
 
 }  // namespace
+
+std::string groups_line(layout::RankGrid const& grid, layout::Axis axis) {
+  int const count = grid.num_groups(axis);
+  std::vector<std::string> parts;
+  for (int k = 0; k < count; ++k) {
+    if (count > 4 && k == 2) {
+      parts.emplace_back("...");
+      k = count - 1;
+    }
+    auto const g = grid.group(axis, grid.first_of_group(axis, k));
+    parts.push_back(g.size() <= 8 ? fmt::format("[{}]", fmt::join(g, " "))
+                                  : fmt::format("[{} {} ... {}]", g[0], g[1], g.back()));
+  }
+  return fmt::format("  {} groups ({} of {}): {}\n", layout::name(axis), count, grid.sizes()[axis],
+                     base::join(parts, " "));
+}
 
 std::string describe(config::Config const& c, engine::RunPlan const& plan) {
   auto const flops = plan::flops_per_token(c);

@@ -26,6 +26,7 @@ RUN = {
     "mpiexec -n 8 p3d inputs/quickstart.toml": (QUICK, ("runs/quickstart/metrics.csv",)),
     "mpiexec -n 4 p3d inputs/quickstart.toml parallel.dp=1 run.steps=10": (
         QUICK + " run.output_dir=again", ("again/metrics.csv",)),
+    "p3d mesh inputs/quickstart.toml --ranks 8 --rank 5": ("", ()),
     "p3d --help-input": ("", ()),
     "p3d checkpoint ls FOLDER": ("", ()),
     "p3d checkpoint show FILE": ("", ()),

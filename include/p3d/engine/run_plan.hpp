@@ -53,6 +53,13 @@ std::vector<double> rank_bytes(config::Config const& config, layout::StageMap co
 /// Activation slots of a stage: as many as the neediest of the programs wants.
 int num_slots(RunPlan const& plan, int stage);
 
+/// The ranks that together hold a parameter once: over these its pieces are put together.
+layout::AxisSet gather_axes(layout::ParamSpec const& spec);
+
+/// The groups that training makes communicators of, by their axes: what the layers and the schedule need, then what the
+/// parameters need, without axes of one rank (so that equal groups are one).
+std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes);
+
 /// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global
 /// batch are dealt to dp coordinates in contiguous blocks, each cut into microbatches.
 std::int64_t first_sample(config::Config const& config, std::int64_t step, int dp, int microbatch);

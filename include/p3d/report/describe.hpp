@@ -13,4 +13,8 @@ namespace p3d::report {
 /// token, memory by pipeline rank.
 std::string describe(config::Config const& config, engine::RunPlan const& plan);
 
+/// "  tp groups (4 of 2): [0 1] [2 3] [4 5] [6 7]" with its line's end; of many groups and ranks the first and the
+/// last.
+std::string groups_line(layout::RankGrid const& grid, layout::Axis axis);
+
 }  // namespace p3d::report

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mesh_command.hpp"
+
+#include "command_line.hpp"
+#include "words.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/run_plan.hpp>
+#include <p3d/report/describe.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iostream>
+
+namespace p3d::app {
+namespace {
+
+using layout::Axis;
+using layout::AxisSet;
+
+constexpr std::uint64_t most_mesh_ranks = 1U << 30;
+
+constexpr char const* mesh_footer =
+    "Examples:\n"
+    "  p3d mesh inputs/quickstart.toml --ranks 8\n"
+    "  p3d mesh inputs/llama3-8b.toml --ranks 64 --rank 37\n"
+    "  p3d mesh input.toml parallel.tp=4 parallel.ep=8 --ranks 1024 --csv > mesh.csv\n"
+    "\n"
+    "A group of an axis: the ranks that differ only along it. A rank's place in it is its coordinate along the axis.\n"
+    "The axes of experts divide the ranks of a pipeline stage once more. Axes that p3d cannot train with yet are "
+    "shown\n"
+    "too.";
+
+/// The rank one pipeline stage before or behind, or -1 at the ends.
+int neighbour(layout::RankGrid const& grid, int rank, int step) {
+  int const place = grid.place(Axis::pp, rank) + step;
+  return place < 0 || place >= grid.sizes().pp ? -1 : grid.member(Axis::pp, rank, place);
+}
+
+/// "dp+tp", as messages about a communicator call it: in alphabetical order.
+std::string name_of(AxisSet axes) {
+  std::vector<std::string> names;
+  for (auto a : axes.list()) names.emplace_back(layout::name(a));
+  std::sort(names.begin(), names.end());
+  return base::join(names, "+");
+}
+
+std::string none_or(int rank, char const* none) { return rank < 0 ? none : fmt::format("{}", rank); }
+
+std::string heading(layout::RankGrid const& grid) {
+  auto const sizes = [&](std::vector<Axis> const& axes) {
+    std::string text;
+    for (auto a : axes) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
+    return text;
+  };
+  return fmt::format("Mesh: {}, order{} (neighbouring ranks first)\nExperts, on the ranks of each stage:{}\n",
+                     base::counted(grid.num_ranks(), "rank"), sizes(grid.order()),
+                     sizes(config::stage_order(config::AxisKind::expert, grid.order())));
+}
+
+/// "4 5", of many ranks the first, the next and the last.
+std::string members(layout::RankGrid const& grid, AxisSet axes, int rank) {
+  int const size = grid.group_size(axes);
+  if (size > 16)
+    return fmt::format("{} {} ... {}", grid.member(axes, rank, 0), grid.member(axes, rank, 1),
+                       grid.member(axes, rank, size - 1));
+  return fmt::format("{}", fmt::join(grid.group(axes, rank), " "));
+}
+
+std::string group_row(std::string const& name, layout::RankGrid const& grid, AxisSet axes, int rank) {
+  int const size = grid.group_size(axes);
+  return fmt::format("  {:<10} {:>8} {:>8} {:>8} {:>8} {:>8}  {}\n", name, size, grid.number_of_group(axes, rank),
+                     grid.place(axes, rank), grid.member(axes, rank, 0), grid.member(axes, rank, size - 1),
+                     members(grid, axes, rank));
+}
+
+void print_rank(config::Config const& config, layout::RankGrid const& grid, int rank) {
+  auto text = heading(grid) + fmt::format("\nRank {}\n", rank);
+  auto const head =
+      fmt::format("  {:<10} {:>8} {:>8} {:>8} {:>8} {:>8}  ranks\n", "axis", "size", "group", "place", "first", "last");
+  text += head;
+  for (auto a : layout::all_axes) text += group_row(layout::name(a), grid, a, rank);
+  text += "Groups that training uses:\n";
+  for (auto set : engine::communicator_sets(layout::make_param_table(config), grid.sizes()))
+    if (!set.empty()) text += group_row(name_of(set), grid, set, rank);
+  text += fmt::format("Pipeline rank {} of {}. Rank of the previous stage: {}, of the next stage: {}\n",
+                      grid.place(Axis::pp, rank), grid.sizes().pp, none_or(neighbour(grid, rank, -1), "none"),
+                      none_or(neighbour(grid, rank, 1), "none"));
+  std::cout << text << std::flush;
+}
+
+void print_all(layout::RankGrid const& grid) {
+  auto text = heading(grid) + "\nGroups:\n";
+  for (auto a : layout::all_axes) text += report::groups_line(grid, a);
+  text += fmt::format("\nCoordinates, and the ranks that hold the previous and the next stage:\n{:>8}", "rank");
+  for (auto a : layout::all_axes) text += fmt::format(" {:>6}", layout::name(a));
+  text += fmt::format(" {:>9} {:>8}\n", "previous", "next");
+  for (int r = 0; r < grid.num_ranks(); ++r) {
+    auto const here = grid.coordinates(r);
+    text += fmt::format("{:>8}", r);
+    for (auto a : layout::all_axes) text += fmt::format(" {:>6}", here[a]);
+    text += fmt::format(" {:>9} {:>8}\n", none_or(neighbour(grid, r, -1), "-"), none_or(neighbour(grid, r, 1), "-"));
+  }
+  std::cout << text << std::flush;
+}
+
+/// One row for each rank from `first` to before `end`. A coordinate is the place in the group of the axis.
+void print_csv(layout::RankGrid const& grid, int first, int end) {
+  std::string text = "rank";
+  for (auto a : layout::all_axes) text += fmt::format(",{}", layout::name(a));
+  for (auto a : layout::all_axes) text += fmt::format(",{0}_group,{0}_first,{0}_last", layout::name(a));
+  text += ",previous_stage,next_stage\n";
+  for (int r = first; r < end; ++r) {
+    auto const here = grid.coordinates(r);
+    text += fmt::format("{}", r);
+    for (auto a : layout::all_axes) text += fmt::format(",{}", here[a]);
+    for (auto a : layout::all_axes)
+      text += fmt::format(",{},{},{}", grid.number_of_group(a, r), grid.member(a, r, 0),
+                          grid.member(a, r, grid.group_size(a) - 1));
+    text += fmt::format(",{},{}\n", none_or(neighbour(grid, r, -1), ""), none_or(neighbour(grid, r, 1), ""));
+  }
+  std::cout << text << std::flush;
+}
+
+}  // namespace
+
+int mesh_command(int argc, char** argv) {
+  CLI::App app{"The ranks of a layout: coordinates along every axis, groups, and neighbours in the pipeline."};
+  app.name("p3d mesh");
+  app.footer(mesh_footer);
+  std::vector<std::string> words;
+  int ranks = 0, rank = -1;
+  bool csv = false;
+  app.add_option("input", words, "input.toml, then overrides of its keys: section.key=value")
+      ->type_name("FILE [KEY=VALUE ...]");
+  app.add_option("--ranks", ranks, "number of ranks to assume; without it, what the input says")
+      ->check(count_from(1, most_mesh_ranks));
+  app.add_option("--rank", rank, "only this rank, with its groups in full")->check(count_from(0, most_mesh_ranks));
+  app.add_flag("--csv", csv, "one row for each rank, as CSV");
+  if (auto const code = parse_words(app, argc, argv)) return *code;
+  if (launcher_rank() != 0) return 0;
+
+  std::string input;
+  std::vector<std::string> overrides;
+  for (auto const& word : words)
+    (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
+  auto const result = config::parse_file(input, overrides, ranks, config::Purpose::layout);
+  if (!result.config) {
+    std::cerr << config::format(result.faults) << std::flush;
+    return static_cast<int>(base::ExitCode::bad_input);
+  }
+  auto const& config = *result.config;
+  layout::RankGrid const grid(config.parallel, layout::parse_order(config.parallel.order));
+  if (rank >= grid.num_ranks())
+    throw wrong_words(fmt::format("a rank from 0 to {}", grid.num_ranks() - 1), fmt::format("--rank {}", rank),
+                      "choose one of these, or another number of --ranks");
+  if (csv) {
+    print_csv(grid, rank < 0 ? 0 : rank, rank < 0 ? grid.num_ranks() : rank + 1);
+  } else if (rank < 0) {
+    print_all(grid);
+  } else {
+    print_rank(config, grid, rank);
+  }
+  return 0;
+}
+
+}  // namespace p3d::app
