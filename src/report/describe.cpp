@@ -124,6 +124,21 @@ std::string groups_line(layout::RankGrid const& grid, layout::Axis axis) {
                      base::join(parts, " "));
 }
 
+namespace {
+
+/// Options that let the losses depend on the layout, and by how much they change them.
+std::string wires_text(config::Config const& c) {
+  std::string text;
+  if (plan::reduces_narrow(c))
+    text += fmt::format("Gradients travel in {}: losses depend on parallel.dp\n", to_string(c.precision.reduction));
+  if (c.parallel.pp > 1 && c.precision.pipeline != c.run.precision)
+    text += fmt::format("Activations travel between stages in {}: losses depend on parallel.pp\n",
+                        to_string(c.precision.pipeline));
+  return text;
+}
+
+}  // namespace
+
 std::string describe(config::Config const& c, engine::RunPlan const& plan) {
   auto const flops = plan::flops_per_token(c);
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
@@ -131,7 +146,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + memory_text(plan);
+  return text + wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

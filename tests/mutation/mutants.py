@@ -54,7 +54,8 @@ PARALLEL = [
     ("linear.cpp", "x, w, has_bias ? 1 : 0, y);", "x, w, 0, y);", "parallel_layers_np1"),
     ("linear.cpp", "gemm<S, G>(exec, Op::transpose, Op::none, dy, x, 1, dw);",
      "gemm<S, G>(exec, Op::transpose, Op::none, dy, x, 0, dw);", "parallel_layers_np1"),
-    ("vocab.cpp", "kernels::refer_sums<device::accumulate_t<S>>(tp.exec, b.lse, b.row_max, b.sums);", "", "parallel_layers_np2"),
+    ("vocab.cpp", "kernels::refer_sums<device::accumulate_t<S>>(tp.exec, b.lse, b.row_max, b.sums);", "",
+     "parallel_layers_np2"),
     ("vocab.cpp", "kernels::embedding_forward<S>(tp.exec, tokens, weight, shard.begin, out);",
      "kernels::embedding_forward<S>(tp.exec, tokens, weight, 0, out);", "parallel_layers_np2"),
 ]

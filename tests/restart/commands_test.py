@@ -143,11 +143,10 @@ class Commands(unittest.TestCase):
         return err
 
     def test_resume_lists_every_difference(self):
-        err = self.refused_run("model.layers=6", "run.seed=5", "data.split=0.3", "optimizer.type=sgd",
-                               "run.precision=fp32")
+        err = self.refused_run("model.layers=6", "run.seed=5", "data.split=0.3", "optimizer.type=sgd")
         for line in ("data.split: 0.1 in the checkpoint, 0.3 in the input",
                      "model.layers: 8 in the checkpoint, 6 in the input",
-                     "run.seed: 1 in the checkpoint, 5 in the input", "optimizer.type:", "run.precision:"):
+                     "run.seed: 1 in the checkpoint, 5 in the input", "optimizer.type:"):
             self.assertEqual(err.count(line), 1, err)
 
     def test_allowed_changes_are_noted(self):
@@ -156,6 +155,21 @@ class Commands(unittest.TestCase):
                               "run.steps=16")
         self.assertEqual(code, 0, out + err)
         self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
+
+    def test_goes_on_in_any_precision(self):
+        expected = restarts.losses(self.folder, "run")
+        for precision, tolerance in (("fp32", 1e-4), ("bf16", 5e-3), ("fp16", 5e-3)):
+            code, out, err = tool(self.folder, "input.toml", f"run.output_dir=in-{precision}", "parallel.tp=2",
+                                  f"run.name=in-{precision}", f"run.precision={precision}",
+                                  f"checkpoint.resume={self.half}", ranks=2)
+            self.assertEqual(code, 0, out + err)
+            self.assertIn(f'run.precision: "fp64" in the checkpoint, "{precision}" in the input', out)
+            found = restarts.losses(self.folder, f"in-{precision}")
+            self.assertEqual(len(found), restarts.STEPS - restarts.HALF)
+            deviation = restarts.largest_deviation(found, expected[restarts.HALF:])
+            self.assertLess(deviation, tolerance, precision)
+            # And what it wrote, master weights in fp32, goes on in fp64.
+            self.good("checkpoint", "verify", self.folder / f"in-{precision}/checkpoints/in-{precision}-00000030.h5")
 
     def test_weights_alone_go_to_another_run(self):
         (self.folder / "other.txt").write_text("other words, " * 100)

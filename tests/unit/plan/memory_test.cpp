@@ -24,6 +24,26 @@ TEST(Memory, SixteenBytesPerParameterInFp32WithAdamw) {
   EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{8 * numbers, 8 * numbers, 0, 0, 0}));
 }
 
+// 16 bits: weights 2, gradients 4, master weights 4 and moments 4 + 4 (Megatron's 18).
+TEST(Memory, EighteenBytesPerParameterIn16Bits) {
+  auto c = test::paper_rows()[0].config();
+  auto const numbers = layout::make_param_table(c).num_parameters();
+  for (auto precision : {config::Precision::bf16, config::Precision::fp16}) {
+    c.run.precision = precision;
+    EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{2 * numbers, 4 * numbers, 12 * numbers, 0, 0}));
+  }
+  c.precision.moments = config::Precision::bf16;
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{2 * numbers, 4 * numbers, 8 * numbers, 0, 0}));
+  c.run.precision = config::Precision::fp32;
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{4 * numbers, 4 * numbers, 4 * numbers, 0, 0}));
+  c.precision.reduction = config::Precision::bf16;
+  c.parallel.dp = 2;
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{4 * numbers, 6 * numbers, 4 * numbers, 0, 0}));
+  c.checkpoint.every = 10;  // holds fp32, whatever the moments are
+  c.parallel.dp = 1;
+  EXPECT_EQ(predict(c, 0).checkpoint_copy, 12 * numbers);
+}
+
 TEST(Memory, DataParallelismDividesNothingAndPipelineRanksDiffer) {
   auto c = test::paper_rows()[5].config();
   auto const first = predict(c, 0), second = predict(c, 1), third = predict(c, 2), last = predict(c, 3);

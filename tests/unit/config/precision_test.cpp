@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.precision and [precision]: what follows from what, and what does not go together.
+
+#include "support.hpp"
+
+#include <p3d/base/precisions.hpp>
+
+#include <string>
+
+namespace p3d::config::test {
+namespace {
+
+struct Refusal {
+  char const* keys;  ///< lines of [precision]
+  char const* precision;
+  char const* key;    ///< that the fault names
+  char const* found;  ///< part of it
+  char const* fix;
+};
+
+/// Line 2 has run.precision, lines from 4 on the keys.
+std::string input(char const* precision, std::string const& keys) {
+  return std::string("[run]\nprecision = \"") + precision + "\"\n[precision]\n" + keys +
+         "[data]\nformat = \"synthetic\"\n";
+}
+
+class PrecisionRule : public testing::TestWithParam<Refusal> {};
+
+TEST_P(PrecisionRule, RefusesWithPlaceAndFix) {
+  auto const& r = GetParam();
+  auto const fault = only_fault(parse(input(r.precision, r.keys), {}, 0));
+  EXPECT_EQ(fault.key, r.key) << r.keys;
+  expect_contains(fault.found, r.found);
+  expect_contains(fault.where, "t.toml:4:");
+  expect_contains(fault.fix, r.fix);
+}
+
+#if P3D_16BIT
+INSTANTIATE_TEST_SUITE_P(
+    Combinations, PrecisionRule,
+    testing::Values(
+        Refusal{"loss_scale = \"dynamic\"\n", "bf16", "precision.loss_scale", "which has the exponents of fp32",
+                "leave precision.loss_scale out"},
+        Refusal{"loss_scale = 128.0\n", "fp32", "precision.loss_scale", "\"fp32\"", "leave precision.loss_scale out"},
+        Refusal{"loss_scale = 2\n", "fp64", "precision.loss_scale", "\"fp64\"", "leave precision.loss_scale out"},
+        Refusal{"loss_scale_interval = 5\n", "bf16", "precision.loss_scale_interval", "\"none\"", "leave it out"},
+        Refusal{"loss_scale_growth = 4.0\nloss_scale = 8\n", "fp16", "precision.loss_scale_growth", "loss_scale 8",
+                "precision.loss_scale = \"dynamic\""},
+        Refusal{"loss_scale_floor = 100.0\nloss_scale_initial = 4.0\n", "fp16", "precision.loss_scale_initial",
+                "initial 4, floor 100", "raise the first one"},
+        Refusal{"stochastic_rounding = true\n", "fp32", "precision.stochastic_rounding",
+                "its weights are not rounded after an update", "run.precision = \"bf16\""},
+        Refusal{"stochastic_rounding = true\n", "fp16", "precision.stochastic_rounding", "8 times finer steps",
+                "run.precision = \"bf16\""},
+        Refusal{"moments = \"bf16\"\n", "fp64", "precision.moments", "\"bf16\"", "leave precision.moments out"},
+        Refusal{"moments = \"fp64\"\n", "bf16", "precision.moments", "\"fp64\"", "leave precision.moments out"},
+        Refusal{"reduction = \"fp64\"\n", "fp32", "precision.reduction", "\"fp64\"", "leave precision.reduction out"},
+        Refusal{"pipeline = \"fp32\"\n", "bf16", "precision.pipeline", "\"fp32\"", "leave precision.pipeline out"},
+        Refusal{"pipeline = \"fp16\"\n", "fp32", "precision.pipeline", "\"fp16\"", "leave precision.pipeline out"},
+        Refusal{"moments = \"bf16\"\n[optimizer]\nbeta2 = 0.999\n", "bf16", "precision.moments", "beta2 = 0.999",
+                "lower optimizer.beta2"}));
+
+TEST(Precision, DefaultsFollowTheRun) {
+  struct Expected {
+    char const* run;
+    Precision moments, pipeline;
+    LossScaling scaling;
+  };
+  for (auto const& e : {Expected{"fp64", Precision::fp64, Precision::fp64, LossScaling::none},
+                        Expected{"fp32", Precision::fp32, Precision::fp32, LossScaling::none},
+                        Expected{"bf16", Precision::fp32, Precision::bf16, LossScaling::none},
+                        Expected{"fp16", Precision::fp32, Precision::fp16, LossScaling::dynamic}}) {
+    auto const result = parse(input(e.run, ""), {}, 0);
+    ASSERT_TRUE(result.config) << format(result.faults);
+    EXPECT_EQ(result.config->precision.moments, e.moments) << e.run;
+    EXPECT_EQ(result.config->precision.reduction, e.moments) << e.run;
+    EXPECT_EQ(result.config->precision.pipeline, e.pipeline) << e.run;
+    EXPECT_EQ(result.config->precision.loss_scaling, e.scaling) << e.run;
+    // The resolved input names every key, and is an input.
+    auto const again = parse(canonical_toml(*result.config), {}, 0);
+    ASSERT_TRUE(again.config) << format(again.faults);
+    EXPECT_EQ(again.config->precision, result.config->precision);
+  }
+}
+
+TEST(Precision, SumsOf16BitsAreOurOwn) {
+  std::string const mpi = "[comm]\nallreduce = \"mpi\"\n[run]\ndeterministic = false\n";
+  auto const fault =
+      only_fault(parse(mpi + "precision = \"bf16\"\n[parallel]\ntp = 2\n[data]\nformat = \"synthetic\"\n", {}, 2));
+  EXPECT_EQ(fault.key, "comm.allreduce");
+  expect_contains(fault.found, "MPI has no sum of bf16");
+  auto const alone = parse(mpi + "precision = \"bf16\"\n[data]\nformat = \"synthetic\"\n", {}, 2);
+  EXPECT_TRUE(alone.config) << format(alone.faults);
+}
+#else
+TEST(Precision, ThisBuildLacks16Bits) {
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PrecisionRule);
+  for (char const* name : {"bf16", "fp16"}) {
+    auto const fault =
+        only_fault(parse(std::string("[run]\nprecision = \"") + name + "\"\n[data]\nformat = \"synthetic\"\n", {}, 0));
+    EXPECT_EQ(fault.key, "run.precision");
+    expect_contains(fault.where, "t.toml:2:13");
+    expect_contains(fault.fix, "-DP3D_16BIT=ON");
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace p3d::config::test
