@@ -178,11 +178,15 @@ void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) 
 
 std::string Mesh::describe_all_reduce() const {
   std::vector<std::string> parts;
+  std::vector<Communicator const*> told;  // two axes may be the same ranks
   for (auto const& axis : shape_.axes) {
     auto const mask = mask_of({axis.name});
     auto const* group = find(mask);
     if (extent_of(mask) == 0 || (!group && mask != all_dimensions())) continue;
-    parts.push_back(axis.name + " " + (group ? group->communicator : cart_).describe_all_reduce());
+    auto const* const communicator = group ? &group->communicator : &cart_;
+    if (std::find(told.begin(), told.end(), communicator) != told.end()) continue;
+    told.push_back(communicator);
+    parts.push_back(axis.name + " " + communicator->describe_all_reduce());
   }
   return base::join(parts, "; ");
 }
