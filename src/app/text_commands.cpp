@@ -134,8 +134,7 @@ int run(int argc, char** argv, Line const& line, Changes const& changes, Work co
       auto const stored = parse_stored(input, only_reads, 0);
       return make_config(stored, input, line, world.size(), changes(file.header, stored));
     });
-    return engine::with_policy(c.run.precision,
-                               [&](auto policy) { return with_model<decltype(policy)>(c, file, world, work); });
+    return engine::with_policy(c, [&](auto policy) { return with_model<decltype(policy)>(c, file, world, work); });
   });
 }
 

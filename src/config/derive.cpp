@@ -64,9 +64,11 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   follow(sources, "precision.moments", {"run.precision"}, [&] {
     return types.moments = config.run.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32, true;
   });
-  follow(sources, "precision.reduction", {"run.precision"}, [&] {
-    return types.reduction = config.run.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32, true;
+  follow(sources, "precision.gradients", {"run.precision"}, [&] {
+    return types.gradients = config.run.precision == Precision::fp64 ? Precision::fp64 : Precision::fp32, true;
   });
+  follow(sources, "precision.reduction", {"precision.gradients"},
+         [&] { return types.reduction = types.gradients, true; });
   follow(sources, "precision.pipeline", {"run.precision"}, [&] { return types.pipeline = config.run.precision, true; });
   follow(sources, "precision.loss_scale", {"run.precision"}, [&] {
     return types.loss_scaling = config.run.precision == Precision::fp16 ? LossScaling::dynamic : LossScaling::none,

@@ -288,11 +288,14 @@ void add_precision(std::vector<Key>& table) {
   using Options = PrecisionOptions;
   Section<Options> s(table, "precision", &Config::precision);
   NumberRange const scale{.max = 0x1p120, .min_open = true};
+  s.choice("gradients", &Options::gradients, {Precision::fp64, Precision::fp32, Precision::bf16},
+           "type in which gradients of weights are added up; bf16 with bf16: half the memory, and small ones get lost",
+           "fp64 with fp64, else fp32");
   s.choice("moments", &Options::moments, {Precision::fp64, Precision::fp32, Precision::bf16},
            "type of the optimizer's moments; bf16: half the memory", "fp64 with fp64, else fp32");
   s.choice("reduction", &Options::reduction, {Precision::fp64, Precision::fp32, Precision::bf16},
            "type in which gradients travel when replicas sum them; bf16: half the bytes, and losses depend on dp",
-           "fp64 with fp64, else fp32");
+           "precision.gradients");
   s.choice("pipeline", &Options::pipeline, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
            "type in which activations and their gradients travel between stages; bf16 with fp32: half the bytes, and "
            "losses depend on pp",

@@ -18,18 +18,20 @@ void check_build(Check const& c) {
 }
 
 /// A type of its own for one purpose: the policy's, or bf16 in its place where that is fp32.
-void check_type(Check const& c, std::string const& key, Precision type, Precision policy, char const* what) {
+void check_type(Check const& c, std::string const& key, Precision type, Precision policy, char const* what,
+                bool may_be_narrow = true) {
   if (!c.known({key}) || type == policy) return;
-  if (type == Precision::bf16 && policy == Precision::fp32) {
+  if (type == Precision::bf16 && policy == Precision::fp32 && may_be_narrow) {
     if (!has_precision(type))
       c.fault({key}, "\"fp32\": this build of p3d has no types of 16 bits", "\"bf16\"",
               fmt::format("leave {} out, or configure p3d with -DP3D_16BIT=ON and build it again", key));
     return;
   }
   c.fault({key, "run.precision"},
-          policy == Precision::fp32 ? fmt::format("{} in fp32 or bf16", what)
-                                    : fmt::format("{} in {}, as run.precision = \"{}\" has them", what,
-                                                  to_string(policy), to_string(c.config.run.precision)),
+          policy == Precision::fp32 && may_be_narrow
+              ? fmt::format("{} in fp32 or bf16", what)
+              : fmt::format("{} in {}, as run.precision = \"{}\" has them", what, to_string(policy),
+                            to_string(c.config.run.precision)),
           fmt::format("\"{}\"", to_string(type)), fmt::format("leave {} out", key));
 }
 
@@ -38,7 +40,11 @@ void check_types(Check const& c) {
   auto const run = c.config.run.precision;
   auto const wide = run == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   check_type(c, "precision.moments", p.moments, wide, "moments");
-  check_type(c, "precision.reduction", p.reduction, wide, "gradients between replicas");
+  // Only the policy of bf16 has a twin with such gradients.
+  check_type(c, "precision.gradients", p.gradients == Precision::bf16 && run == Precision::bf16 ? wide : p.gradients,
+             wide, "gradients", p.gradients != Precision::bf16);
+  check_type(c, "precision.reduction", p.reduction, p.gradients == Precision::bf16 ? Precision::bf16 : wide,
+             "gradients between replicas");
   check_type(c, "precision.pipeline", p.pipeline, run, "activations between stages");
 }
 

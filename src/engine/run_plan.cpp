@@ -3,8 +3,10 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/precision.hpp>
+#include <p3d/kernels/attention.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
@@ -44,8 +46,16 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
 /// Refuses what no memory holds.
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
-  with_policy(c.run.precision, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
-  if (config::is_16bit(c.run.precision)) m.gemm_panels = static_cast<std::int64_t>(linalg::gemm_workspace_bytes());
+  with_policy(c, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
+  if (config::is_16bit(c.run.precision)) {
+    // `p3d --check` plans before Kokkos knows its threads: then for one.
+    int const threads = Kokkos::is_initialized() ? device::host_threads() : 1;
+    kernels::AttentionShape shape;
+    shape.rows.seq_len = c.model.seq_len;
+    shape.head_dim = c.model.head_dim();
+    m.panels =
+        threads * (static_cast<std::int64_t>(linalg::gemm_workspace_bytes()) + kernels::attention_panel_bytes(shape));
+  }
   return m;
 }
 

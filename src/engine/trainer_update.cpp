@@ -95,7 +95,8 @@ void Trainer<P>::State::spoil(int stage, std::size_t first, std::size_t last) {
     if (!here.zero(layout::stage_axes)) return;
     auto const element = Kokkos::subview(
         unit.params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(items[i].offset, items[i].offset + 1));
-    kernels::fill<typename P::Gradient>(exec, element, std::numeric_limits<typename P::Gradient>::infinity());
+    kernels::fill<typename P::Gradient>(exec, element,
+                                        static_cast<typename P::Gradient>(std::numeric_limits<float>::infinity()));
   }
 }
 

@@ -269,6 +269,10 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
 
 std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
 
+std::int64_t attention_panel_bytes(AttentionShape const& shape) {
+  return on_host ? 2 * shape.rows.seq_len * shape.head_dim * static_cast<std::int64_t>(sizeof(float)) : 0;
+}
+
 template <class S>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
                        View2<S> out, View1<Acc<S>> lse, View1<Acc<S>>) {

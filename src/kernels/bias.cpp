@@ -35,11 +35,14 @@ void bias_backward(ExecSpace const& exec, View2<S const> dy, Given<View1<G>> dbi
 
 #define P3D_INSTANTIATE(S)                                                     \
   template void fill_with_bias<S>(ExecSpace const&, View2<S>, View1<S const>); \
-  template void bias_backward<S, Acc<S>>(ExecSpace const&, View2<S const>, View1<Acc<S>>);
+  P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
+#define P3D_INSTANTIATE_GRADIENT(S, G) template void bias_backward<S, G>(ExecSpace const&, View2<S const>, View1<G>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)
 P3D_INSTANTIATE(float16)
+P3D_INSTANTIATE_GRADIENT(bfloat16, bfloat16)
+#undef P3D_INSTANTIATE_GRADIENT
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -74,14 +74,17 @@ void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dou
 
 #define P3D_INSTANTIATE(S)                                                                                        \
   template void embedding_forward<S>(ExecSpace const&, View1<int const>, View2<S const>, std::int64_t, View2<S>); \
-  template void embedding_backward<S, Acc<S>>(ExecSpace const&, View1<int const>, View2<S const>, std::int64_t,   \
-                                              View2<Acc<S>>);                                                     \
   template void position_forward<S>(ExecSpace const&, TokenRows, View2<S const>, std::int64_t, View2<S>);         \
-  template void position_backward<S, Acc<S>>(ExecSpace const&, TokenRows, View2<S const>, std::int64_t, View2<Acc<S>>);
+  P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
+#define P3D_INSTANTIATE_GRADIENT(S, G)                                                                                \
+  template void embedding_backward<S, G>(ExecSpace const&, View1<int const>, View2<S const>, std::int64_t, View2<G>); \
+  template void position_backward<S, G>(ExecSpace const&, TokenRows, View2<S const>, std::int64_t, View2<G>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)
 P3D_INSTANTIATE(float16)
+P3D_INSTANTIATE_GRADIENT(bfloat16, bfloat16)
+#undef P3D_INSTANTIATE_GRADIENT
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

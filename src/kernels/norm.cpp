@@ -138,16 +138,20 @@ void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x
 #define P3D_INSTANTIATE(S)                                                                                             \
   template void layernorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, View1<S const>, double,         \
                                      View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                          \
-  template void layernorm_backward<S, Acc<S>>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,        \
-                                              View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>,               \
-                                              View1<Acc<S>>, View1<Acc<S>>);                                           \
   template void rmsnorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, double, View2<S>, View1<Acc<S>>); \
-  template void rmsnorm_backward<S, Acc<S>>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,          \
-                                            View1<Acc<S> const>, Store, View2<S>, View1<Acc<S>>);
+  P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
+#define P3D_INSTANTIATE_GRADIENT(S, G)                                                                        \
+  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,    \
+                                         View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>, \
+                                         View1<G>);                                                           \
+  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,      \
+                                       View1<Acc<S> const>, Store, View2<S>, View1<G>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)
 P3D_INSTANTIATE(float16)
+P3D_INSTANTIATE_GRADIENT(bfloat16, bfloat16)
+#undef P3D_INSTANTIATE_GRADIENT
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

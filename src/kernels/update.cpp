@@ -103,25 +103,28 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
       });
 }
 
-#define P3D_INSTANTIATE(Master, Moment, Storage)                                                                     \
-  template void adamw<Master, Master, Moment, Storage>(ExecSpace const&, AdamW const&, View1<Master>, View1<Master>, \
-                                                       View1<Moment>, View1<Moment>, View1<Storage>);
+#define P3D_INSTANTIATE(Master, Gradient, Moment, Storage) \
+  template void adamw<Master, Gradient, Moment, Storage>(  \
+      ExecSpace const&, AdamW const&, View1<Master>, View1<Gradient>, View1<Moment>, View1<Moment>, View1<Storage>);
+P3D_INSTANTIATE(float, float, float, float)
+P3D_INSTANTIATE(double, double, double, double)
+P3D_INSTANTIATE(float, float, float, bfloat16)
+P3D_INSTANTIATE(float, float, float, float16)
+P3D_INSTANTIATE(float, float, bfloat16, float)
+P3D_INSTANTIATE(float, float, bfloat16, bfloat16)
+P3D_INSTANTIATE(float, float, bfloat16, float16)
+P3D_INSTANTIATE(float, bfloat16, float, bfloat16)
+P3D_INSTANTIATE(float, bfloat16, bfloat16, bfloat16)
+#undef P3D_INSTANTIATE
+
+#define P3D_INSTANTIATE(Master, Gradient, Storage)                                                           \
+  template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Gradient>, \
+                                               View1<Storage>);
 P3D_INSTANTIATE(float, float, float)
 P3D_INSTANTIATE(double, double, double)
 P3D_INSTANTIATE(float, float, bfloat16)
 P3D_INSTANTIATE(float, float, float16)
-P3D_INSTANTIATE(float, bfloat16, float)
 P3D_INSTANTIATE(float, bfloat16, bfloat16)
-P3D_INSTANTIATE(float, bfloat16, float16)
-#undef P3D_INSTANTIATE
-
-#define P3D_INSTANTIATE(Master, Storage)                                                                 \
-  template void sgd<Master, Master, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Master>, \
-                                             View1<Storage>);
-P3D_INSTANTIATE(float, float)
-P3D_INSTANTIATE(double, double)
-P3D_INSTANTIATE(float, bfloat16)
-P3D_INSTANTIATE(float, float16)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::kernels

@@ -182,7 +182,7 @@ std::string gemm_method() {
 }
 
 std::size_t gemm_workspace_bytes() {
-  return detail::on_host ? Workspaces::bytes_each * static_cast<std::size_t>(ExecSpace().concurrency()) : 0;
+  return detail::on_host ? Workspaces::bytes_each : 0;
 }
 
 #define P3D_INSTANTIATE(S)                                                                                            \

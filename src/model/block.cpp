@@ -48,10 +48,11 @@ template <class P>
 void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
                             NormActivations<P> const& saved, Store store, View2<S> dx) const {
   if (layernorm_) {
-    kernels::layernorm_backward<S>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store, dx, w.weight.grad,
-                                   w.bias.grad);
+    kernels::layernorm_backward<S, typename P::Gradient>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store,
+                                                         dx, w.weight.grad, w.bias.grad);
   } else {
-    kernels::rmsnorm_backward<S>(exec, dy, x, w.weight.value, saved.scale, store, dx, w.weight.grad);
+    kernels::rmsnorm_backward<S, typename P::Gradient>(exec, dy, x, w.weight.value, saved.scale, store, dx,
+                                                       w.weight.grad);
   }
 }
 
@@ -131,10 +132,11 @@ void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows con
 template <class P>
 void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& a) {
   auto& exec = tp_->exec;
-  parallel::linear_backward_weight<S>(exec, y, a.act, w.down.grad, w.down_bias.grad);
-  parallel::linear_backward_weight<S>(exec, a.up, a.norm2.y, w.up.grad, w.up_bias.grad);
-  parallel::linear_backward_weight<S>(exec, a.mid, a.heads, w.attn_out.grad, w.attn_out_bias.grad);
-  parallel::linear_backward_weight<S>(exec, a.qkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
+  parallel::linear_backward_weight<S, typename P::Gradient>(exec, y, a.act, w.down.grad, w.down_bias.grad);
+  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.up, a.norm2.y, w.up.grad, w.up_bias.grad);
+  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.mid, a.heads, w.attn_out.grad,
+                                                            w.attn_out_bias.grad);
+  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.qkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
 }
 
 template <class P>
@@ -155,14 +157,16 @@ void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, t.dact);
-  if (weights) parallel::linear_backward_weight<S>(exec, dbranch, a.act, w.down.grad, w.down_bias.grad);
+  if (weights)
+    parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.act, w.down.grad, w.down_bias.grad);
   if (sizes_.gated) {
     kernels::swiglu_backward<S>(exec, a.up, t.dact, t.dup);
   } else {
     kernels::gelu_backward<S>(exec, a.up, t.dact, t.dup);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dup, w.up.value, t.dnorm);
-  if (weights) parallel::linear_backward_weight<S>(exec, t.dup, a.norm2.y, w.up.grad, w.up_bias.grad);
+  if (weights)
+    parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dup, a.norm2.y, w.up.grad, w.up_bias.grad);
   sum.wait();
   norm_.backward(exec, w.norm2, t.dnorm, a.mid, a.norm2, Store::add, d);
 }
@@ -175,7 +179,9 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
-  if (weights) parallel::linear_backward_weight<S>(exec, dbranch, a.heads, w.attn_out.grad, w.attn_out_bias.grad);
+  if (weights)
+    parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.heads, w.attn_out.grad,
+                                                              w.attn_out_bias.grad);
   kernels::attention_backward<S>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, t.dheads,
                                  t.dqkv, t.attention);
   if (rope_) {
@@ -183,7 +189,8 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
                      t.dqkv);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
-  if (weights) parallel::linear_backward_weight<S>(exec, t.dqkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
+  if (weights)
+    parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dqkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
   sum.wait();
   norm_.backward(exec, w.norm1, t.dnorm, x, a.norm1, Store::add, d);
 }

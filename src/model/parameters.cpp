@@ -64,7 +64,7 @@ void Parameters<P>::round_values(ExecSpace const& exec, bool stochastic, std::in
 
 template <class P>
 void Parameters<P>::zero_grads(ExecSpace const& exec) {
-  kernels::fill<Gradient>(exec, grads_, Gradient(0));
+  kernels::fill<Gradient>(exec, grads_, Gradient{});
 }
 
 template <class P>

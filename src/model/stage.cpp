@@ -228,15 +228,17 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
 
 template <class P>
 void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s) {
-  parallel::linear_backward_weight<S>(tp_->exec, s.logits, s.final_norm.y, w.head.grad, View1<typename P::Gradient>());
+  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, s.final_norm.y, w.head.grad,
+                                                            View1<typename P::Gradient>());
 }
 
 template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
   auto& exec = tp_->exec;
   if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, s.rows, embed_dropout_, d);
-  if (w.positions.grad.extent(0) > 0) kernels::position_backward<S>(exec, s.rows, d, 0, w.positions.grad);
-  kernels::embedding_backward<S>(exec, s.tokens, d, vocab_.begin, w.embedding.grad);
+  if (w.positions.grad.extent(0) > 0)
+    kernels::position_backward<S, typename P::Gradient>(exec, s.rows, d, 0, w.positions.grad);
+  kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, d, vocab_.begin, w.embedding.grad);
 }
 
 template <class P>

@@ -117,6 +117,9 @@ double local_sum_squares(ExecSpace const& exec, layout::StageParams const& param
                                        layout::PerAxis const&, layout::PerAxis const&, bool);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
+#if P3D_16BIT
+P3D_INSTANTIATE(device::bfloat16)
+#endif
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

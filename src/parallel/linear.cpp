@@ -72,13 +72,16 @@ void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S co
   kernels::bias_backward<S, G>(exec, dy, dbias);
 }
 
-#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
-#define P3D_INSTANTIATE_FOR(S, G)                                                                                    \
+#define P3D_INSTANTIATE(S)                                                                                           \
   template void column_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View1<S const>, View2<S>); \
   template comm::Request column_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>); \
   template void row_linear_forward<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);                    \
-  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);             \
-  template void linear_backward_weight<S, G>(ExecSpace const&, View2<S const>, View2<S const>,                       \
+  template void row_linear_backward_input<S>(TensorParallel&, View2<S const>, View2<S const>, View2<S>);
+P3D_STORAGE_TYPES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
+#define P3D_INSTANTIATE_FOR(S, G)                                                              \
+  template void linear_backward_weight<S, G>(ExecSpace const&, View2<S const>, View2<S const>, \
                                              kernels::Given<View2<G>>, kernels::Given<View1<G>>);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE_FOR

@@ -33,16 +33,14 @@ void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int 
   kernels::cross_entropy_backward<S>(tp.exec, targets, lse, shard.valid_rows, shard.begin, scale, logits);
 }
 
-#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Accumulate)
-#define P3D_INSTANTIATE_FOR(S, A)                                                                                \
+#define P3D_INSTANTIATE(S)                                                                                       \
   template void vocab_embedding_forward<S>(TensorParallel&, VocabShard const&, View1<int const>, View2<S const>, \
                                            View2<S>);                                                            \
   template double vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,    \
-                                        LossBuffers<A> const&);                                                  \
-  template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>, View1<A const>, A,  \
-                                       View2<S>);
-P3D_POLICIES(P3D_INSTANTIATE)
-#undef P3D_INSTANTIATE_FOR
+                                        LossBuffers<device::accumulate_t<S>> const&);                            \
+  template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>,                     \
+                                       View1<device::accumulate_t<S> const>, device::accumulate_t<S>, View2<S>);
+P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

@@ -15,16 +15,18 @@ TypeBytes type_bytes(config::Config const& config) {
   auto const precision = config.run.precision;
   auto const wide =
       config::is_16bit(precision) ? config::bytes_of(config::Precision::fp32) : config::bytes_of(precision);
+  bool const narrow_gradients = config.precision.gradients == config::Precision::bf16;
   bool const narrow_moments = config.precision.moments == config::Precision::bf16;
   return {.storage = config::bytes_of(precision),
-          .gradient = wide,
+          .gradient = narrow_gradients ? config::bytes_of(config::Precision::bf16) : wide,
           .master = wide,
           .moment = narrow_moments ? config::bytes_of(config::Precision::bf16) : wide,
           .has_master = config::is_16bit(precision)};
 }
 
 bool reduces_narrow(config::Config const& config) {
-  return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16;
+  return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16 &&
+         config.precision.gradients != config::Precision::bf16;
 }
 
 namespace {
@@ -81,7 +83,7 @@ std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
     while (last + 1 < by_pipeline_rank.size() && by_pipeline_rank[last + 1] == m) ++last;
     auto const who = first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
     out += fmt::format(row, who, bytes(m.params), bytes(m.grads), bytes(m.optimizer), bytes(m.activations),
-                       bytes(m.workspace + m.gemm_panels), bytes(m.total()));
+                       bytes(m.workspace + m.panels), bytes(m.total()));
     first = last + 1;
   }
   return out;

@@ -218,7 +218,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
       !line.empty())
     base::log_root(line);
-  return engine::with_policy(c.run.precision, [&](auto policy) { return train<decltype(policy)>(c, world, start); });
+  return engine::with_policy(c, [&](auto policy) { return train<decltype(policy)>(c, world, start); });
 }
 
 }  // namespace p3d::run

@@ -69,7 +69,7 @@ std::vector<double> train(P, p3d::config::Config const& config, p3d::comm::Commu
 }
 
 std::vector<double> train(p3d::config::Config const& c, p3d::comm::Communicator const& comm) {
-  return p3d::engine::with_policy(c.run.precision, [&](auto policy) { return train(policy, c, comm); });
+  return p3d::engine::with_policy(c, [&](auto policy) { return train(policy, c, comm); });
 }
 
 int run(Options const& o) {

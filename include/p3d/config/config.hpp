@@ -168,6 +168,7 @@ struct Checkpoint {
 
 /// [precision]: single types of the policy that run.precision names, and what 16 bits need.
 struct PrecisionOptions {
+  Precision gradients = Precision::fp32;         ///< of weights, added up over microbatches; default as for moments
   Precision moments = Precision::fp32;           ///< of the optimizer; default: fp64 for fp64, else fp32
   Precision reduction = Precision::fp32;         ///< of gradients on their way between replicas; default: as they are
   Precision pipeline = Precision::fp32;          ///< of activations between stages; default: as they are

@@ -23,6 +23,7 @@ struct bfloat16 {
   bfloat16() = default;
   KOKKOS_INLINE_FUNCTION explicit bfloat16(float x) : bits(base::bfloat16_bits(x)) {}
   KOKKOS_INLINE_FUNCTION explicit bfloat16(double x) : bfloat16(static_cast<float>(x)) {}
+  KOKKOS_INLINE_FUNCTION explicit bfloat16(int x) : bfloat16(static_cast<float>(x)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return base::bfloat16_value(bits); }
 };
 
@@ -32,6 +33,7 @@ struct float16 {
   float16() = default;
   KOKKOS_INLINE_FUNCTION explicit float16(float x) : bits(base::float16_bits(x)) {}
   KOKKOS_INLINE_FUNCTION explicit float16(double x) : float16(static_cast<float>(x)) {}
+  KOKKOS_INLINE_FUNCTION explicit float16(int x) : float16(static_cast<float>(x)) {}
   KOKKOS_INLINE_FUNCTION operator float() const { return base::float16_value(bits); }
 };
 

@@ -38,12 +38,21 @@ struct Fp64 : PrecisionPolicy<double, double> {};
 struct Fp32 : PrecisionPolicy<float, float> {};
 struct Bf16 : PrecisionPolicy<bfloat16, float> {};
 struct Fp16 : PrecisionPolicy<float16, float> {};
+/// precision.gradients = "bf16": gradients of weights are added up in 16 bits too.
+struct Bf16Gradients : Bf16 {
+  using Gradient = bfloat16;
+};
 
-/// P3D_POLICIES(X): X(P) for every policy of this build, for explicit instantiations.
+/// P3D_POLICIES(X): X(P) for every policy of this build, for explicit instantiations; P3D_STORAGE_TYPES(X): X(S) for
+/// every storage type.
 #if P3D_16BIT
-#define P3D_POLICIES(X) X(::p3d::device::Fp32) X(::p3d::device::Fp64) X(::p3d::device::Bf16) X(::p3d::device::Fp16)
+#define P3D_POLICIES(X)  \
+  X(::p3d::device::Fp32) \
+  X(::p3d::device::Fp64) X(::p3d::device::Bf16) X(::p3d::device::Fp16) X(::p3d::device::Bf16Gradients)
+#define P3D_STORAGE_TYPES(X) X(float) X(double) X(::p3d::device::bfloat16) X(::p3d::device::float16)
 #else
 #define P3D_POLICIES(X) X(::p3d::device::Fp32) X(::p3d::device::Fp64)
+#define P3D_STORAGE_TYPES(X) X(float) X(double)
 #endif
 
 }  // namespace p3d::device

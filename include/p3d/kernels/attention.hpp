@@ -23,6 +23,8 @@ struct AttentionShape {
 /// leaves it alone). Score tiles live in the team's scratch memory. Work grows with the causal half of the scores. No
 /// atomics: results have the same bits for every number of threads and every split of heads and samples.
 std::int64_t attention_workspace(AttentionShape const& shape);
+/// Bytes in which each thread of a host widens elements of 16 bits, backward at the most; part of the team's scratch.
+std::int64_t attention_panel_bytes(AttentionShape const& shape);
 
 /// out [rows, heads head_dim] = dropout(softmax(scale q k^T, causal)) v; lse [samples * heads * seq_len] is the
 /// log-sum-exp of each row of scaled scores, at (sample * heads + head) * seq_len + query.

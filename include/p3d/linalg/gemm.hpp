@@ -42,8 +42,8 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a
 template <Float16 S>
 std::string gemm_method();
 
-/// Bytes of host memory that GEMMs of 16-bit matrices work in, beside their operands: for all of this rank's threads,
-/// taken at the first such GEMM and kept. 0 on GPUs, whose libraries have their own.
+/// Bytes of host memory that each thread works in for GEMMs of 16-bit matrices, beside their operands; taken at the
+/// first such GEMM and kept. 0 on GPUs, whose libraries have their own.
 std::size_t gemm_workspace_bytes();
 
 }  // namespace p3d::linalg

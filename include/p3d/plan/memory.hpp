@@ -31,12 +31,12 @@ struct MemoryPrediction {
   std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none; and master weights
   std::int64_t activations = 0;  ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
-  std::int64_t gemm_panels = 0;  ///< in which GEMMs of 16-bit matrices work on the host
+  std::int64_t panels = 0;       ///< in which the host's threads widen numbers of 16 bits
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;
   /// Without the copy, which is not where the model is on a GPU.
-  std::int64_t total() const { return params + grads + optimizer + activations + workspace + gemm_panels; }
+  std::int64_t total() const { return params + grads + optimizer + activations + workspace + panels; }
   bool operator==(MemoryPrediction const&) const = default;
 };
 

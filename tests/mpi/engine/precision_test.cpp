@@ -4,6 +4,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/device/view.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <support/errors.hpp>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -101,12 +103,15 @@ TEST(Precision, EveryLayoutFollowsOneRank) {
   auto const rounded =
       train<device::Bf16>(make_config("bf16", {}, {"precision.stochastic_rounding=true"}), self, false);
   auto const moments = train<device::Bf16>(make_config("bf16", {}, {"precision.moments=bf16"}), self, false);
+  auto const gradients =
+      train<device::Bf16Gradients>(make_config("bf16", {}, {"precision.gradients=bf16"}), self, false);
   auto const fp16 = train<device::Fp16>(make_config("fp16", {}, scaling), self, true);
   auto const clean = train<device::Fp16>(make_config("fp16", {}, scaling), self, false);
   ASSERT_GT(fp32.losses.front(), fp32.losses.back() + 1.0) << "it learns, so that losses can differ";
   expect_near({bf16.losses, fp32.scales, fp32.skipped}, fp32, 5e-3, "bf16 beside fp32");
   expect_near({rounded.losses, fp32.scales, fp32.skipped}, fp32, 5e-3, "bf16, rounded stochastically, beside fp32");
   expect_near({moments.losses, fp32.scales, fp32.skipped}, fp32, 1e-2, "bf16 with moments in bf16 beside fp32");
+  expect_near({gradients.losses, fp32.scales, fp32.skipped}, fp32, 1e-2, "bf16 with gradients in bf16 beside fp32");
   expect_near({clean.losses, fp32.scales, fp32.skipped}, {fp32.losses, fp32.scales, fp32.skipped}, 5e-3,
               "fp16 beside fp32");
   // Hysteresis of 2: the first overflow changes nothing, the second and the third halve; steps 7 to 10 double.
@@ -118,6 +123,8 @@ TEST(Precision, EveryLayoutFollowsOneRank) {
     expect_near(train<device::Bf16>(make_config("bf16", m), world, false), bf16, 2e-2, name + " bf16");
     expect_near(train<device::Bf16>(make_config("bf16", m, {"precision.stochastic_rounding=true"}), world, false),
                 rounded, 2e-2, name + " bf16, rounded stochastically");
+    expect_near(train<device::Bf16Gradients>(make_config("bf16", m, {"precision.gradients=bf16"}), world, false),
+                gradients, 2e-2, name + " bf16 with gradients in bf16");
     expect_near(train<device::Fp16>(make_config("fp16", m, scaling), world, true), fp16, 2e-2, name + " fp16");
   }
 }
@@ -175,6 +182,50 @@ TEST(Precision, LossyWiresKeepNearAndHalveTheirBytes) {
     EXPECT_GT(gradients({}), 0);
     EXPECT_EQ(2 * gradients(narrow), gradients({}));
   }
+}
+
+/// Bytes that Kokkos has handed out and not taken back.
+struct Counted {
+  static inline std::int64_t bytes = 0;
+  Kokkos::Tools::Experimental::EventSet before = Kokkos::Tools::Experimental::get_callbacks();
+  Counted() {
+    bytes = 0;
+    Kokkos::Tools::Experimental::set_allocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle, char const*, void const*, std::uint64_t n) {
+          bytes += static_cast<std::int64_t>(n);
+        });
+    Kokkos::Tools::Experimental::set_deallocate_data_callback(
+        [](Kokkos::Tools::SpaceHandle, char const*, void const*, std::uint64_t n) {
+          bytes -= static_cast<std::int64_t>(n);
+        });
+  }
+  ~Counted() { Kokkos::Tools::Experimental::set_callbacks(before); }
+};
+
+TEST(Precision, MemoryIsWhatWasPredicted) {
+  if (device::memory_is_guarded) GTEST_SKIP() << "the guard has these hooks";
+  auto self = comm::Communicator::self();
+  auto const measure = [&]<class P>(P, std::string const& precision, std::vector<std::string> more) {
+    more.insert(more.end(), {"model.hidden=128", "model.ffn=256", "comm.allreduce=tree"});
+    auto const config = make_config(precision, {}, more);
+    engine::Trainer<P>(config, self).step();  // the scratch of Kokkos' teams, half a MiB, is kept from now on
+    Counted counted;
+    engine::Trainer<P> trainer(config, self);
+    trainer.step();
+    auto const memory = trainer.plan().memory_of(0);
+    double const predicted = static_cast<double>(memory.total() - memory.panels);  // those are not Kokkos'
+    double const found = static_cast<double>(Counted::bytes);
+    EXPECT_NEAR(found, predicted, 0.01 * predicted) << precision;
+    fmt::print("{}: {:.0f} bytes, predicted {:.0f}\n", precision, found, predicted);
+    return found;
+  };
+  double const fp64 = measure(device::Fp64{}, "fp64", {}), fp32 = measure(device::Fp32{}, "fp32", {});
+  double const bf16 = measure(device::Bf16{}, "bf16", {}), fp16 = measure(device::Fp16{}, "fp16", {});
+  double const moments = measure(device::Bf16{}, "bf16", {"precision.moments=bf16"});
+  EXPECT_LT(measure(device::Bf16Gradients{}, "bf16", {"precision.gradients=bf16"}), bf16);
+  EXPECT_GT(fp64, 1.9 * fp32);
+  EXPECT_EQ(bf16, fp16);
+  EXPECT_LT(moments, bf16);
 }
 
 TEST(Precision, AnOverflowAtTheFloorEndsTheRun) {
@@ -236,6 +287,7 @@ TEST(Precision, GoesOnFromItsState) {
   expect_goes_on<device::Bf16>(make_config("bf16", m), world, false);
   expect_goes_on<device::Bf16>(make_config("bf16", m, {"precision.stochastic_rounding=true", "precision.moments=bf16"}),
                                world, false);
+  expect_goes_on<device::Bf16Gradients>(make_config("bf16", m, {"precision.gradients=bf16"}), world, false);
   expect_goes_on<device::Fp16>(
       make_config("fp16", m, {"precision.loss_scale_initial=64", "precision.loss_scale_interval=3"}), world, true);
   expect_goes_on<device::Fp32>(make_config("fp32", m, {"precision.moments=bf16"}), world, false);

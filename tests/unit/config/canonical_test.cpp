@@ -80,6 +80,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.bucket_mb", {"0.001"}},
       {"comm.gpu_aware", {"off"}},
       {"comm.allreduce", {"tree"}},
+      {"precision.gradients", {"bf16", "run.precision=bf16"}},
       {"precision.moments", {"bf16"}},
       {"precision.reduction", {"bf16"}},
       {"precision.pipeline", {"bf16"}},

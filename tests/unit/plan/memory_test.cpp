@@ -32,6 +32,10 @@ TEST(Memory, EighteenBytesPerParameterIn16Bits) {
     c.run.precision = precision;
     EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{2 * numbers, 4 * numbers, 12 * numbers, 0, 0}));
   }
+  c.run.precision = config::Precision::bf16;
+  c.precision.gradients = config::Precision::bf16;
+  EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{2 * numbers, 2 * numbers, 12 * numbers, 0, 0}));
+  c.precision.gradients = config::Precision::fp32;
   c.precision.moments = config::Precision::bf16;
   EXPECT_EQ(predict(c, 0), (plan::MemoryPrediction{2 * numbers, 4 * numbers, 8 * numbers, 0, 0}));
   c.run.precision = config::Precision::fp32;
