@@ -185,6 +185,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
       eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
       base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
+  if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
+    base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
+                               base::counted(scale.skipped, "step"), scale.scale));
   if (ceiling > 0.0 && !step_seconds.empty())
     base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling));
   base::log_root(phases);
