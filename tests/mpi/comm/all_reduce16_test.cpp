@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // All-reduces of 16-bit numbers by every algorithm: exact where the sum is, within a bound of the sum in double where
 // it is not, the same bits on all ranks and always; half the bytes of float; and no way to have MPI do the sum.
+#include "all_reduce_ways.hpp"
+
 #include <support/mpi_main.hpp>
 
 #include <p3d/base/float16.hpp>
@@ -14,6 +16,7 @@
 #include <vector>
 
 using namespace p3d::comm;
+using namespace p3d::test;
 
 namespace {
 
@@ -36,46 +39,11 @@ constexpr Format formats[] = {
     {Float16Type::float16, p3d::base::float16_bits, p3d::base::float16_value, 0x1p-11},
 };
 
-struct Way {
-  AllReduce algorithm;
-  int ranks_per_node;  ///< 0: as it is
-  bool fixed_order = true;
-};
-std::string name(Way const& w) {
-  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) +
-         (w.fixed_order ? "" : "_any_order");
-}
-
-constexpr std::size_t room_for_buffers = std::size_t{8} << 20;
-
-class AllReduces16 : public ::testing::TestWithParam<Way> {
+class AllReduces16 : public AllReduceWays {
 protected:
-  AllReduces16() : world(communicator(GetParam())) { set_ranks_per_node(GetParam().ranks_per_node); }
-  ~AllReduces16() override { set_ranks_per_node(0); }
-  static void TearDownTestSuite() { communicators().clear(); }
-
-  /// One for each way, for all tests: making one takes long when ranks outnumber cores.
-  static std::map<std::string, Communicator>& communicators() {
-    static std::map<std::string, Communicator> all;
-    return all;
-  }
-  static Communicator& communicator(Way const& way) {
-    auto& comm = communicators()[name(way)];
-    if (!comm.valid()) {
-      open_node_memory(room_for_buffers);
-      set_ranks_per_node(way.ranks_per_node);
-      comm = Communicator::world();
-      comm.prepare({way.algorithm, way.fixed_order});
-    }
-    return comm;
-  }
   void reduce(Bits& values, Format const& format, Reduction op = Reduction::sum) {
     world.all_reduce(values.data(), static_cast<std::int64_t>(values.size()), format.type, op).wait();
   }
-
-  Communicator& world;
-  int const p = world.size();
-  int const me = world.rank();
 };
 INSTANTIATE_TEST_SUITE_P(Ways, AllReduces16,
                          ::testing::Values(Way{AllReduce::ring, 0}, Way{AllReduce::tree, 0}, Way{AllReduce::shared, 0},

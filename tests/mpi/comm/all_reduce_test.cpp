@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every all-reduce algorithm, on one node and on nodes made up of fewer ranks: exact sums at awkward lengths, the order
 // of summation, several requests at once, regions used again.
+#include "all_reduce_ways.hpp"
+
 #include <support/mpi_main.hpp>
 
 #include <p3d/comm/large_count.hpp>
@@ -17,47 +19,11 @@
 #include <vector>
 
 using namespace p3d::comm;
+using namespace p3d::test;
 
 namespace {
 
-struct Way {
-  AllReduce algorithm;
-  int ranks_per_node;  ///< 0: as it is
-  bool fixed_order = true;
-};
-std::string name(Way const& w) {
-  return std::string(to_string(w.algorithm)) + "_nodes_of_" + std::to_string(w.ranks_per_node) +
-         (w.fixed_order ? "" : "_any_order");
-}
-
-constexpr std::size_t room_for_buffers = std::size_t{8} << 20;
-
-class AllReduces : public ::testing::TestWithParam<Way> {
-protected:
-  AllReduces() : world(communicator(GetParam())) { set_ranks_per_node(GetParam().ranks_per_node); }
-  ~AllReduces() override { set_ranks_per_node(0); }
-  static void TearDownTestSuite() { communicators().clear(); }
-
-  /// One for each way, for all tests: making one takes long when ranks outnumber cores.
-  static std::map<std::string, Communicator>& communicators() {
-    static std::map<std::string, Communicator> all;
-    return all;
-  }
-  static Communicator& communicator(Way const& way) {
-    auto& comm = communicators()[name(way)];
-    if (!comm.valid()) {
-      open_node_memory(room_for_buffers);
-      set_ranks_per_node(way.ranks_per_node);
-      comm = Communicator::world();
-      comm.prepare({way.algorithm, way.fixed_order});
-    }
-    return comm;
-  }
-
-  Communicator& world;
-  int const p = world.size();
-  int const me = world.rank();
-};
+class AllReduces : public AllReduceWays {};
 INSTANTIATE_TEST_SUITE_P(Ways, AllReduces,
                          ::testing::Values(Way{AllReduce::mpi, 0}, Way{AllReduce::ring, 0}, Way{AllReduce::tree, 0},
                                            Way{AllReduce::shared, 0}, Way{AllReduce::shared, 2},
