@@ -181,9 +181,7 @@ std::string gemm_method() {
   }
 }
 
-std::size_t gemm_workspace_bytes() {
-  return detail::on_host ? Workspaces::bytes_each : 0;
-}
+std::size_t gemm_workspace_bytes() { return detail::on_host ? Workspaces::bytes_each : 0; }
 
 #define P3D_INSTANTIATE(S)                                                                                            \
   template void gemm<S, S>(ExecSpace const&, Op, Op, float, View2<S const>, View2<S const>, float, View2<S>);         \
