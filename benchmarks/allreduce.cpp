@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times every all-reduce of room comm against MPI's: a CSV row for each size and algorithm, below a stamp of what was
-// measured.
+// Times every all-reduce of room comm against MPI's, and its two halves over even shares: a CSV row for each size,
+// operation and algorithm, below a stamp of what was measured.
 //
-//   mpiexec -n 4 bench_allreduce [--turns N] [--sizes BYTES,BYTES,...] [ALGORITHM...] > allreduce.csv
+//   mpiexec -n 4 bench_allreduce [--turns N] [--sizes BYTES,BYTES,...] [--halves] [ALGORITHM...] > allreduce.csv
 //
+// With --halves also: reduce_scatter, all_gather, and halves (one after the other, as an all-reduce is used).
 // For each size the algorithms take turns; in a turn one of them runs as often as fills about 10 ms (at least once) and
 // its time is that of the slowest rank. It includes that each rank writes its buffer before, as a backward pass does:
 // an algorithm that leaves the result in the caches of other cores pays for it. Given are the median time over the
 // turns and the median over the turns of the ratio to MPI: speed = (the quicker of MPI_Iallreduce and MPI_Allreduce in
-// the same turn) / time.
+// the same turn) / time; of the other operations (MPI's of the same kind in the same turn) / time.
 
 #include "bench.hpp"
 
@@ -22,15 +23,20 @@ using namespace p3d;
 
 namespace {
 
+enum class Operation { all_reduce, reduce_scatter, all_gather, halves };
+constexpr char const* names_of_operations[] = {"all_reduce", "reduce_scatter", "all_gather", "halves"};
+
 struct Options {
   int turns = 7;
+  bool halves = false;
   std::vector<std::int64_t> sizes;
   std::vector<std::string> algorithms;
 };
 
 [[noreturn]] void usage() {
   std::fputs(
-      "usage: allreduce [--turns N] [--sizes BYTES,...] [mpi-blocking mpi ring tree hierarchical shared auto "
+      "usage: allreduce [--turns N] [--sizes BYTES,...] [--halves] [mpi-blocking mpi ring tree hierarchical shared "
+      "auto "
       "auto-measured]\n",
       stderr);
   comm::abort_all(2);
@@ -50,6 +56,8 @@ Options read(int argc, char** argv) {
         else if (*at != '\0')
           usage();
       }
+    } else if (word == "--halves") {
+      out.halves = true;
     } else if (word.starts_with("-")) {
       usage();
     } else {
@@ -75,8 +83,11 @@ public:
     for (auto const& name : names_) communicators_.push_back(make(name));
   }
 
-  /// Seconds by name and turn.
-  std::vector<std::vector<double>> run(std::int64_t bytes, int turns) {
+  /// Seconds by name and turn. mpi-blocking has no halves: its times are mpi's then.
+  std::vector<std::vector<double>> run(Operation operation, std::int64_t bytes, int turns) {
+    operation_ = operation;
+    bounds_.clear();
+    for (std::int64_t r = 0; r <= world_.size(); ++r) bounds_.push_back(bytes / 4 * r / world_.size());
     // Where a run has its gradients, and the same for all contestants.
     comm::SharedBuffer const shared(static_cast<std::size_t>(bytes));
     std::vector<float> own(shared.data() == nullptr ? static_cast<std::size_t>(bytes / 4) : 0);
@@ -116,19 +127,24 @@ private:
     return made;
   }
 
-  /// Seconds for one all-reduce on the slowest rank.
+  /// Seconds for one operation on the slowest rank.
   double time(std::size_t a, std::span<float> buffer, int repeats) {
     auto& communicator = communicators_[a];
     auto const count = static_cast<std::int64_t>(buffer.size());
-    bool const blocking = names_[a] == "mpi-blocking";
+    bool const blocking = names_[a] == "mpi-blocking" && operation_ == Operation::all_reduce;
     world_.barrier().wait();
     base::Stopwatch watch;
     for (int i = 0; i < repeats; ++i) {
       std::fill(buffer.begin(), buffer.end(), static_cast<float>(i));
       if (blocking) {
         MPI_Allreduce(MPI_IN_PLACE, buffer.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM, communicator.mpi());
-      } else {
+      } else if (operation_ == Operation::all_reduce) {
         communicator.all_reduce(buffer.data(), count, comm::Type::float32, comm::Reduction::sum).wait();
+      } else {
+        if (operation_ != Operation::all_gather)
+          communicator.reduce_scatter(buffer.data(), bounds_, comm::Type::float32, comm::Reduction::sum).wait();
+        if (operation_ != Operation::reduce_scatter)
+          communicator.all_gather(buffer.data(), bounds_, comm::Type::float32).wait();
       }
     }
     double seconds = watch.seconds() / repeats;
@@ -139,6 +155,8 @@ private:
   comm::Communicator& world_;
   std::vector<std::string> names_;
   std::vector<comm::Communicator> communicators_;
+  Operation operation_ = Operation::all_reduce;
+  std::vector<std::int64_t> bounds_;
 };
 
 void print(std::string const& text) {
@@ -161,18 +179,25 @@ int main(int argc, char** argv) {
       if (contest.names()[a].starts_with("auto"))
         print(fmt::format("# {}: {}\n", contest.names()[a], contest.describe(a)));
     }
-    print("ranks,bytes,algorithm,carried_out_by,microseconds,gigabytes_per_s,speed_to_mpi\n");
+    print("ranks,bytes,operation,algorithm,carried_out_by,microseconds,gigabytes_per_s,speed_to_mpi\n");
+  }
+  std::vector<Operation> operations{Operation::all_reduce};
+  if (options.halves) {
+    operations.insert(operations.end(), {Operation::reduce_scatter, Operation::all_gather, Operation::halves});
   }
   for (auto const bytes : options.sizes) {
-    auto const seconds = contest.run(bytes, options.turns);
-    for (std::size_t a = 0; root && a < seconds.size(); ++a) {
-      std::vector<double> ratios;
-      for (std::size_t t = 0; t < seconds[a].size(); ++t)
-        ratios.push_back(std::min(seconds[0][t], seconds[1][t]) / seconds[a][t]);
-      double const s = bench::median(seconds[a]);
-      print(fmt::format("{},{},{},{},{:.2f},{:.3f},{:.2f}\n", world.size(), bytes, contest.names()[a],
-                        contest.algorithm(a, bytes), s * 1e6, static_cast<double>(bytes) / s * 1e-9,
-                        bench::median(ratios)));
+    for (auto const operation : operations) {
+      auto const seconds = contest.run(operation, bytes, options.turns);
+      for (std::size_t a = 0; root && a < seconds.size(); ++a) {
+        std::vector<double> ratios;
+        for (std::size_t t = 0; t < seconds[a].size(); ++t)
+          ratios.push_back(std::min(seconds[0][t], seconds[1][t]) / seconds[a][t]);
+        double const s = bench::median(seconds[a]);
+        print(fmt::format("{},{},{},{},{},{:.2f},{:.3f},{:.2f}\n", world.size(), bytes,
+                          names_of_operations[static_cast<int>(operation)], contest.names()[a],
+                          contest.algorithm(a, bytes), s * 1e6, static_cast<double>(bytes) / s * 1e-9,
+                          bench::median(ratios)));
+      }
     }
   }
   return 0;

@@ -65,8 +65,21 @@ option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for 16-bit matrix product
 set(P3D_ONEDNN FALSE)
 set(state "off (P3D_WITH_ONEDNN)")
 if(P3D_WITH_ONEDNN)
-  find_package(dnnl CONFIG QUIET)
-  if(NOT TARGET DNNL::dnnl)
+  # A oneDNN with OpenCL ends the configure step where OpenCL's own files are missing, and Debian only recommends them.
+  find_package(OpenCL QUIET)
+  find_file(P3D_ONEDNN_CONFIG dnnl-config.cmake NO_CACHE
+    HINTS "${dnnl_DIR}"
+    PATH_SUFFIXES cmake/dnnl lib/cmake/dnnl lib64/cmake/dnnl "lib/${CMAKE_LIBRARY_ARCHITECTURE}/cmake/dnnl")
+  set(wants_opencl "")
+  if(P3D_ONEDNN_CONFIG AND NOT OpenCL_FOUND)
+    file(STRINGS "${P3D_ONEDNN_CONFIG}" wants_opencl REGEX "DNNL_GPU_RUNTIME \"OCL\"")
+  endif()
+  if(NOT wants_opencl)
+    find_package(dnnl CONFIG QUIET)
+  endif()
+  if(wants_opencl)
+    set(state "left out: it wants OpenCL, which was not found (Debian: ocl-icd-opencl-dev)")
+  elseif(NOT TARGET DNNL::dnnl)
     set(state "not found (Debian: libdnnl-dev, Spack: onednn)")
   elseif(NOT DNNL_CPU_RUNTIME MATCHES "^(OMP|SEQ)$" OR dnnl_VERSION VERSION_LESS 2.0)
     set(state "left out: ${dnnl_VERSION} with ${DNNL_CPU_RUNTIME}, wanted is 2.0 or newer with OMP or SEQ")

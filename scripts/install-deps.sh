@@ -13,7 +13,7 @@ packages=(
   mpich libmpich-dev                              # messages between ranks
   libhdf5-mpich-dev                               # checkpoints
   libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
-  libdnnl-dev                                     # optional: matrix products of bfloat16
+  libdnnl-dev ocl-icd-opencl-dev                  # optional: matrix products of bfloat16 (its CMake files want both)
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
   libgtest-dev
 )

@@ -11,6 +11,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/run/input.hpp>
@@ -31,9 +32,11 @@ int check(p3d::app::CommandLine const& line) {
     std::cerr << p3d::config::format(result.faults) << std::flush;
     return static_cast<int>(ExitCode::bad_input);
   }
-  auto const plan = p3d::engine::make_run_plan(*result.config);
-  std::cout << p3d::config::canonical_toml(*result.config) << '\n'
-            << p3d::report::describe(*result.config, plan) << "The input is valid." << std::endl;
+  auto const choice = p3d::engine::choose_memory(*result.config);
+  auto const plan = p3d::engine::make_run_plan(choice.config);
+  std::cout << p3d::config::canonical_toml(choice.config) << '\n'
+            << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
+            << "The input is valid." << std::endl;
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <p3d/base/text_file.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/schedule/timeline.hpp>
@@ -272,7 +273,7 @@ int schedule_command(int argc, char** argv) {
     std::cerr << config::format(result.faults) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);
   }
-  Command command(std::move(*result.config), std::move(o));
+  Command command(engine::choose_memory(*result.config).config, std::move(o));
   return (command.*action)();
 }
 

@@ -87,6 +87,22 @@ Overrides const only_reads = {
     "pipeline.layers_per_stage=even",
 };
 
+/// only_reads, and the defaults of [memory]: nothing is trained, and its keys may not fit another layout.
+Overrides read_only() {
+  auto out = only_reads;
+  out.emplace_back("parallel.sequence=false");
+  auto const defaults = config::canonical_toml(config::Config{});
+  auto const begin = defaults.find("\n[memory]\n");
+  auto section = defaults.substr(begin + 1, defaults.find("\n[", begin + 1) - begin - 1);
+  for (std::size_t at = section.find('\n') + 1; at < section.size();) {
+    auto const end = std::min(section.find('\n', at), section.size());
+    if (auto const equals = section.find(" = ", at); equals < end)
+      out.push_back("memory." + section.substr(at, equals - at) + "=" + section.substr(equals + 3, end - equals - 3));
+    at = end + 1;
+  }
+  return out;
+}
+
 config::Config parse_stored(std::string const& input, Overrides const& changes, int ranks) {
   auto result = config::parse_text(input, "the input in the checkpoint", "/", changes, ranks);
   if (!result.config) throw config::InputError(result.faults);
@@ -97,7 +113,7 @@ config::Config parse_stored(std::string const& input, Overrides const& changes, 
 /// are there, else replicas (or what the command line says). `changes` come last.
 config::Config make_config(config::Config const& stored, std::string const& input, Line const& line, int ranks,
                            Overrides const& changes) {
-  auto all = only_reads;
+  auto all = read_only();
   all.insert(all.end(), {"data.split=0.0", "run.eval_batches=0"});
   auto sizes = stored.parallel;
   bool const same = stored.num_ranks() == ranks && line.layout.empty();
@@ -131,7 +147,7 @@ int run(int argc, char** argv, Line const& line, Changes const& changes, Work co
     auto const file = base::as_bad_input([&] { return io::read_checkpoint(world, line.checkpoint); });
     auto const c = comm::agree(world, "use the input in the checkpoint", [&] {
       auto const& input = file.header.input;
-      auto const stored = parse_stored(input, only_reads, 0);
+      auto const stored = parse_stored(input, read_only(), 0);
       return make_config(stored, input, line, world.size(), changes(file.header, stored));
     });
     return engine::with_policy(c, [&](auto policy) { return with_model<decltype(policy)>(c, file, world, work); });

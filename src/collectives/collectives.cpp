@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/collectives/collectives.hpp>
 
+#include <p3d/base/error.hpp>
+
+#include <algorithm>
 #include <utility>
 
 #include "staging.hpp"
@@ -25,6 +28,7 @@ template <> comm::ElementType type_of<std::int64_t>() { return comm::Type::int64
 template <> comm::ElementType type_of<std::uint64_t>() { return comm::Type::uint64; }
 template <> comm::ElementType type_of<device::bfloat16>() { return comm::Float16Type::bfloat16; }
 template <> comm::ElementType type_of<device::float16>() { return comm::Float16Type::float16; }
+template <> comm::ElementType type_of<std::byte>() { return comm::Type::byte; }
 // clang-format on
 
 template <class T>
@@ -41,6 +45,42 @@ Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> ino
 template <class T>
 void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op) {
   start_all_reduce<T>(exec, comm, inout, op).wait();
+}
+
+namespace {
+/// All shares, and this rank's.
+struct Owned {
+  detail::Run all, own;
+};
+template <class T>
+Owned check_shares(Communicator& comm, View1<T> view, std::span<std::int64_t const> bounds) {
+  detail::require_contiguous(view);
+  P3D_REQUIRE(bounds.size() == static_cast<std::size_t>(comm.size()) + 1, "every rank has one share of a view");
+  P3D_REQUIRE(bounds.front() >= 0 && std::is_sorted(bounds.begin(), bounds.end()) &&
+                  bounds.back() <= static_cast<std::int64_t>(view.extent(0)),
+              "shares follow each other inside a view");
+  auto const r = static_cast<std::size_t>(comm.rank());
+  return {{bounds.front(), bounds.back()}, {bounds[r], bounds[r + 1]}};
+}
+}  // namespace
+
+template <class T>
+Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T> inout,
+                             std::span<std::int64_t const> bounds, Reduction op) {
+  auto const [all, own] = check_shares(comm, inout, bounds);
+  if (comm.size() == 1 || all.begin == all.end) return {};
+  detail::Buffer<T> const buffer(exec, inout.data(), all.end, all, own, "reduce_scatter",
+                                 type_of<T>().float16().has_value());
+  return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.memory()));
+}
+
+template <class T>
+Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout,
+                         std::span<std::int64_t const> bounds) {
+  auto const [all, own] = check_shares(comm, inout, bounds);
+  if (comm.size() == 1 || all.begin == all.end) return {};
+  detail::Buffer<T> const buffer(exec, inout.data(), all.end, own, all, "all_gather");
+  return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.memory()));
 }
 
 double all_reduce(Communicator& comm, double value, Reduction op) {
@@ -81,11 +121,14 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
   return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag));
 }
 
-#define P3D_INSTANTIATE(T)                                                                    \
-  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction); \
-  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);          \
-  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);        \
-  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);  \
+#define P3D_INSTANTIATE(T)                                                                                           \
+  template Request start_all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);                        \
+  template void all_reduce<T>(ExecSpace const&, Communicator&, View1<T>, Reduction);                                 \
+  template Request start_reduce_scatter<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>, \
+                                           Reduction);                                                               \
+  template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>);    \
+  template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);                               \
+  template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);                         \
   template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
@@ -95,5 +138,7 @@ P3D_INSTANTIATE(std::uint64_t)
 P3D_INSTANTIATE(device::bfloat16)
 P3D_INSTANTIATE(device::float16)
 #undef P3D_INSTANTIATE
+template Request start_all_gather<std::byte>(ExecSpace const&, Communicator&, View1<std::byte>,
+                                             std::span<std::int64_t const>);
 
 }  // namespace p3d::collectives

@@ -18,6 +18,11 @@ namespace p3d::collectives::detail {
 
 using device::host_reaches_views;
 
+/// Elements [begin, end) of a buffer.
+struct Run {
+  std::int64_t begin = 0, end = 0;
+};
+
 /// The buffer of one operation on `n` contiguous elements at `data`, after the caller's kernels on `exec` are done.
 template <class T>
 class Buffer {
@@ -26,14 +31,20 @@ public:
 
   /// `host_sums`: the host, not MPI, is to compute on the elements.
   Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label, bool host_sums = false)
-      : exec_(exec), view_(data, n), use_(use) {
+      : Buffer(exec, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n}, label,
+               host_sums) {}
+
+  /// `read`, `written`: what the operation takes from the view, and what it gives back.
+  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Run read, Run written, char const* label,
+         bool host_sums = false)
+      : exec_(exec), view_(data, n), written_(written) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     device::fence(exec, std::string("p3d::collectives::") + label);
     if (!stages() && !(host_sums && !host_reaches_views)) return;
     auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
     host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
-    if (use == Use::write) return;
-    Kokkos::deep_copy(exec, host_->view, view_);
+    if (read.begin == read.end) return;
+    Kokkos::deep_copy(exec, part(host_->view, read), part(view_, read));
     device::fence(exec, std::string("p3d::collectives::stage_") + label);
   }
 
@@ -46,12 +57,12 @@ public:
   /// Gives the copy to the request: kept until completion, then brought back if MPI wrote to it.
   Request attach(Request request) const {
     if (!host_) return request;
-    if (use_ == Use::read) {
+    if (written_.begin == written_.end) {
       request.on_complete({}, host_);
     } else {
       request.on_complete(
-          [exec = exec_, view = view_, host = host_.get()] {
-            Kokkos::deep_copy(exec, view, host->view);
+          [exec = exec_, to = part(view_, written_), from = part(host_->view, written_)] {
+            Kokkos::deep_copy(exec, to, from);
             device::fence(exec, "p3d::collectives::unstage");
           },
           host_);
@@ -65,9 +76,14 @@ private:
     std::shared_ptr<std::byte> memory;
     HostView view;
   };
+  template <class V>
+  static V part(V const& view, Run run) {
+    return V(view.data() + run.begin, run.end - run.begin);
+  }
+
   ExecSpace exec_;
   View1<T> view_;
-  Use use_;
+  Run written_;
   std::shared_ptr<Host> host_;
 };
 

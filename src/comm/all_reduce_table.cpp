@@ -23,7 +23,7 @@ constexpr double worth_it = 0.97;  ///< of MPI's time
 
 void AllReducer::measure(Communicator& comm) {
   std::vector<AllReduce> candidates{AllReduce::mpi, AllReduce::tree, AllReduce::ring};
-  if (shared_) candidates.push_back(num_nodes_ > 1 ? AllReduce::hierarchical : AllReduce::shared);
+  if (shared_) candidates.push_back(nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared);
   // Where a run has what it sums, and written before as a run does, so that it lies in the caches of its owner.
   constexpr std::int64_t most = trials[std::size(trials) - 1].bytes;
   SharedBuffer const shared(static_cast<std::size_t>(most));

@@ -15,6 +15,8 @@
 #include "bell.hpp"
 #include "message_engine.hpp"
 #include "node_memory.hpp"
+#include "nodes_engine.hpp"
+#include "pair_engine.hpp"
 #include "shared_engine.hpp"
 
 namespace p3d::comm {
@@ -24,12 +26,21 @@ namespace detail {
 namespace {
 // Segments of messages: long enough for the network's speed, short enough that adding overlaps with sending.
 constexpr std::size_t tree_segment = std::size_t{64} << 10;
-constexpr std::size_t ring_chunk = std::size_t{64} << 10;
+constexpr std::size_t longest_piece = std::size_t{64} << 10;
+constexpr std::size_t shortest_piece = std::size_t{4} << 10;
+constexpr std::size_t most_arrivals = std::size_t{8} << 20;  ///< bytes of one segment that wait to be added
 // Between nodes a segment should be long: its parts travel.
 constexpr SharedSizes sizes_of_many_nodes{.slot = std::size_t{512} << 10, .direct = 0};
 static_assert(sizes_of_many_nodes.slot <= SharedSizes{}.slot, "open_node_memory counts with the larger");
 /// Up to here the tree's few steps beat the ring's few bytes.
 constexpr std::int64_t tree_until = std::int64_t{32} << 10;
+/// So many nodes at most exchange pairwise.
+constexpr std::size_t few_nodes = 4;
+// Families of messages: the ring's, the tree's, those of pairs in the tree's order; and over nodes.
+enum Family { ring_family, tree_family, pairs_family };
+enum NodeFamily { between_family, scatter_family, gather_family };
+
+std::size_t piece_bytes(std::size_t ranks) { return std::clamp(most_arrivals / ranks, shortest_piece, longest_piece); }
 }  // namespace
 
 /// This rank's region, and everybody's. Given back when the last peer has left it.
@@ -73,7 +84,7 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
   if (algorithm == AllReduce::automatic) {
     choose_by_rule();  // or measure()
   } else {
-    table_ = {{0, algorithm == AllReduce::shared && num_nodes_ > 1 ? AllReduce::hierarchical : algorithm}};
+    table_ = {{0, algorithm == AllReduce::shared && nodes_.size() > 1 ? AllReduce::hierarchical : algorithm}};
   }
 }
 
@@ -87,17 +98,20 @@ void AllReducer::find_places(Communicator& comm) {
   Record const own{here.node, here.rank};
   comm.all_gather(own.data(), records.data(), 2, Type::int64).wait();
 
-  std::map<std::int64_t, std::vector<int>> nodes;
-  for (int r = 0; r < size_; ++r) nodes[records[static_cast<std::size_t>(r)][0]].push_back(r);
-  num_nodes_ = static_cast<int>(nodes.size());
+  std::map<std::int64_t, std::size_t> nodes;
+  for (int r = 0; r < size_; ++r) {
+    auto const [node, is_new] = nodes.try_emplace(records[static_cast<std::size_t>(r)][0], nodes_.size());
+    if (is_new) nodes_.emplace_back();
+    nodes_[node->second].push_back(r);
+  }
   lanes_ = size_;
-  for (auto const& [node, ranks] : nodes) {
+  for (auto const& ranks : nodes_) {
     lanes_ = std::min(lanes_, static_cast<int>(ranks.size()));
     most_on_a_node_ = std::max(most_on_a_node_, static_cast<int>(ranks.size()));
   }
-  team_ = nodes.at(here.node);
+  node_ = nodes.at(here.node);
   numbers_.assign(static_cast<std::size_t>(size_), -1);
-  for (int const r : team_)
+  for (int const r : nodes_[node_])
     numbers_[static_cast<std::size_t>(r)] = static_cast<int>(records[static_cast<std::size_t>(r)][1]);
 }
 
@@ -112,57 +126,100 @@ bool AllReducer::find_regions(Communicator& comm) {
     region_.reset();
     return false;
   }
-  for (int const r : team_) {
+  for (int const r : nodes_[node_]) {
     region_->regions.push_back(node_memory_of(numbers_[static_cast<std::size_t>(r)]) +
                                offsets[static_cast<std::size_t>(r)]);
   }
   return true;
 }
 
-SharedSizes AllReducer::sizes() const { return num_nodes_ > 1 ? sizes_of_many_nodes : SharedSizes{}; }
+SharedSizes AllReducer::sizes() const { return nodes_.size() > 1 ? sizes_of_many_nodes : SharedSizes{}; }
 
-void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
-  bool const several = num_nodes_ > 1;
+/// This rank's node. `shares`: what each of its ranks adds up.
+SharedEngine::Team AllReducer::make_team(std::vector<std::vector<int>> const& shares) const {
   SharedEngine::Team team;
   team.regions = region_->regions;
   team.lanes = lanes_;
   team.own_bytes = own_node_memory_bytes();
-  for (int const r : team_) team.memories.push_back(node_memory_of(numbers_[static_cast<std::size_t>(r)]));
-  team.several_nodes = several;
-  for (std::size_t i = 0; i < team_.size(); ++i) {
-    if (team_[i] == rank_) {
+  team.several_nodes = nodes_.size() > 1;
+  team.shares = shares;
+  auto const& ranks = nodes_[node_];
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    int const number = numbers_[static_cast<std::size_t>(ranks[i])];
+    team.memories.push_back(node_memory_of(number));
+    if (ranks[i] == rank_) {
       team.me = static_cast<int>(i);
     } else if (have_bells()) {
-      team.bells.push_back(numbers_[static_cast<std::size_t>(team_[i])]);
+      team.bells.push_back(number);
     }
   }
+  return team;
+}
+
+/// What sums the parts of an all-reduce over the nodes; null on a rank without a part. Collective.
+std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number, bool fixed_order) {
+  bool const has_part = number < lanes_;
+  if (!fixed_order) {
+    lane_ = comm.split(has_part ? number : -1, static_cast<int>(node_), comm.name() + " lane");
+  }
+  if (!has_part) return {};
+  int const node = static_cast<int>(node_);
+  int const nodes = static_cast<int>(nodes_.size());
+  auto const rank_on = [&](int other) {
+    return other < 0 ? other : nodes_[static_cast<std::size_t>(other)][static_cast<std::size_t>(number)];
+  };
   std::unique_ptr<Engine> between;
-  if (several) {
-    lane_ = comm.split(team.me < lanes_ ? team.me : -1, rank_, comm.name() + " between nodes");
-    if (lane_.valid()) {
-      // Two steps of half the buffer beat up and down with all of it, but many short ones do not.
-      auto steps = num_nodes_ <= 4 ? ring_steps(lane_.rank(), num_nodes_) : tree_steps(lane_.rank(), num_nodes_);
-      between =
-          std::make_unique<MessageEngine>(lane_.mpi(), lane_.name(), std::move(steps), sizes_of_many_nodes.slot, 0);
-      if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
-    }
+  // Two steps of half the buffer beat up and down with all of it, but many short messages do not.
+  if (nodes_.size() <= few_nodes) {
+    auto pairs = all_pairs(node, nodes);
+    for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
+    for (auto& giver : pairs.givers) giver = rank_on(giver);
+    between = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs), Order::ranks,
+                                           sizes_of_many_nodes.slot, between_family);
+  } else {
+    auto steps = tree_steps(node, nodes);
+    for (auto& step : steps) step = {rank_on(step.send_to), rank_on(step.receive_from), step.adds};
+    between = std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps),
+                                              sizes_of_many_nodes.slot, between_family);
   }
-  shared_ = std::make_unique<SharedEngine>(std::move(team), sizes(), std::move(between));
+  if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
+  return between;
+}
+
+void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
+  auto team = make_team(node_shares(nodes_, node_));
+  if (nodes_.size() == 1) {
+    shared_ = std::make_unique<SharedEngine>(std::move(team), sizes(), nullptr);
+    return;
+  }
+  between_nodes_ = comm.split(0, rank_, comm.name() + " between nodes");
+  auto between = make_between(comm, team.me, fixed_order);
+  auto inside = std::make_unique<SharedEngine>(std::move(team), sizes(), std::move(between));
+  auto const order = nodes_.size() <= few_nodes ? Order::ranks : Order::tree;
+  auto const travel = [&](NodeFamily family) {
+    return std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), node_pairs(nodes_, rank_), order,
+                                        piece_bytes(nodes_.size()), family);
+  };
+  auto scatter = travel(scatter_family);
+  shared_ = std::make_unique<NodesEngine>(std::move(inside), std::move(scatter), travel(gather_family));
 }
 
 void AllReducer::make_messages(Communicator& comm) {
   messages_ = comm.split(0, rank_, comm.name() + " messages");
-  auto const make = [&](Steps steps, std::size_t segment, int family) {
-    return std::make_unique<MessageEngine>(messages_.mpi(), messages_.name(), std::move(steps), segment, family);
+  auto const exchange = [&](Order order, Family family) {
+    return std::make_unique<PairEngine>(messages_.mpi(), messages_.name(), all_pairs(rank_, size_), order,
+                                        piece_bytes(static_cast<std::size_t>(size_)), family);
   };
-  ring_ = make(ring_steps(rank_, size_), ring_chunk * static_cast<std::size_t>(size_), 0);
-  tree_ = make(tree_steps(rank_, size_), tree_segment, 1);
+  ring_ = exchange(Order::ranks, ring_family);
+  tree_ = std::make_unique<MessageEngine>(messages_.mpi(), messages_.name(), tree_steps(rank_, size_), tree_segment,
+                                          tree_family);
+  pairs_ = exchange(Order::tree, pairs_family);
 }
 
 /// The same in every run: goes by places and lengths alone.
 void AllReducer::choose_by_rule() {
   if (shared_) {
-    table_ = {{0, num_nodes_ > 1 ? AllReduce::hierarchical : AllReduce::shared}};
+    table_ = {{0, nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared}};
   } else {
     table_ = {{0, AllReduce::tree}, {tree_until, AllReduce::ring}};
   }
@@ -174,14 +231,14 @@ AllReduce AllReducer::choice(std::int64_t bytes) const {
   return row->algorithm;
 }
 
-Engine* AllReducer::engine(std::int64_t bytes, ElementType type) const {
+Engine* AllReducer::engine(Collective kind, std::int64_t bytes, ElementType type) const {
   auto algorithm = choice(bytes);
   if (algorithm == AllReduce::mpi && type.float16()) {  // measured for sums that MPI has
     algorithm = shared_ ? AllReduce::shared : bytes < tree_until ? AllReduce::tree : AllReduce::ring;
   }
   switch (algorithm) {
     case AllReduce::ring: return ring_.get();
-    case AllReduce::tree: return tree_.get();
+    case AllReduce::tree: return kind == Collective::all_reduce ? tree_.get() : pairs_.get();
     case AllReduce::hierarchical:
     case AllReduce::shared: return shared_.get();
     case AllReduce::mpi:

@@ -14,8 +14,8 @@ std::vector<Engine*> busy;
 
 Engine::~Engine() { std::erase(busy, this); }
 
-void Engine::start(AllReduceWork& work) {
-  P3D_REQUIRE(!stopped_, "nothing follows on a communicator whose all-reduce was given up");
+void Engine::start(Work& work) {
+  P3D_REQUIRE(!stopped_, "nothing follows on a communicator one of whose collectives was given up");
   enqueue(work);
   advance();
   if (!idle() && std::find(busy.begin(), busy.end(), this) == busy.end()) busy.push_back(this);

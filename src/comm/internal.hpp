@@ -53,7 +53,8 @@ struct Pending {
   std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
   MPI_Datatype type = MPI_BYTE;
   Engine* engine = nullptr;  ///< carries out `work`; null: MPI carries out `parts`
-  AllReduceWork work;
+  Work work;
+  std::int64_t Communicator::Sent::*sent = nullptr;  ///< where work.sent is counted
   std::vector<MPI_Request> parts;
   std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
   std::vector<std::function<void()>> hooks;
@@ -68,6 +69,11 @@ bool test(Pending& pending);
 void wait(Pending& pending);
 /// Runs the hooks and drops what was kept alive.
 void finish(Pending& pending);
+
+/// Has an engine carry out `work`, unless MPI is to (false), as prepare() has set. `sent`: where its bytes count.
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Memory memory);
+/// Throws unless the elements can be summed, by MPI or else by an engine.
+void require_summable(CommRecord const& comm, ElementType type, Memory memory, char const* operation);
 
 /// A barrier that the watchdog sees, before a call that is collective and blocking: a rank that does not come to it is
 /// named in one table. (A rank that stops inside the call is blocking()'s affair.)

@@ -11,20 +11,25 @@
 
 namespace p3d::comm::detail {
 
-namespace {
-constexpr int runs_at_once = 4;
-constexpr int tags = 1 << 14;  // of a family; MPI has 2^15 at least
-}  // namespace
-
-MessageEngine::MessageEngine(MPI_Comm comm, std::string name, Steps steps, std::size_t segment_bytes, int family)
+MessageEngine::MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, std::size_t segment_bytes,
+                             int family)
     : comm_(comm),
       name_(std::move(name)),
       steps_(std::move(steps)),
       segment_bytes_(segment_bytes),
-      first_tag_(family * tags),
+      first_tag_(family * tags_of_a_family),
       runs_(runs_at_once) {}
 
-void MessageEngine::enqueue(AllReduceWork& work) { works_.push_back(&work); }
+/// Elements of a segment.
+std::int64_t MessageEngine::most(Work const& work) const {
+  auto const size = static_cast<std::int64_t>(size_of(work.type));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(segment_bytes_) / size, 1, elements_per_call(size));
+}
+
+void MessageEngine::enqueue(Work& work) {
+  work.segments = (work.count + most(work) - 1) / most(work);
+  works_.push_back(&work);
+}
 
 bool MessageEngine::advance() {
   bool moved = false;
@@ -32,7 +37,7 @@ bool MessageEngine::advance() {
     if (run.work == nullptr && !open(run)) continue;
     moved = move(run) || moved;
   }
-  auto const done = [](AllReduceWork const* work) { return work->done; };
+  auto const done = [](Work const* work) { return work->done; };
   std::erase_if(works_, done);
   return moved;
 }
@@ -40,38 +45,31 @@ bool MessageEngine::advance() {
 /// Gives a free run the next segment, if there is one.
 bool MessageEngine::open(SegmentRun& run) {
   auto const next =
-      std::find_if(works_.begin(), works_.end(), [](AllReduceWork const* work) { return work->started < work->count; });
+      std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->segments; });
   if (next == works_.end()) return false;
   auto& work = **next;
-  auto const size = static_cast<std::int64_t>(size_of(work.type));
-  std::int64_t const most =
-      std::min(std::max<std::int64_t>(1, static_cast<std::int64_t>(segment_bytes_) / size), elements_per_call(size));
   run.work = &work;
-  run.begin = work.started;
-  run.count = std::min(work.count - work.started, most);
-  run.tag = first_tag_ + static_cast<int>(segments_++ % tags);
+  run.begin = work.started++ * most(work);
+  run.count = std::min(work.count - run.begin, most(work));
+  run.tag = first_tag_ + static_cast<int>(segments_++ % tags_of_a_family);
   run.step = 0;
   run.exchanging = false;
-  work.started += run.count;
   return true;
 }
 
 void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
-  auto const& work = *run.work;
-  auto const length = [&](int chunk) {
-    return static_cast<int>(chunk_begin(run, chunk + 1) - chunk_begin(run, chunk));
-  };
-  auto const place = [&](int chunk) { return work.at(run.begin + chunk_begin(run, chunk)); };
-  // Chunks of a short buffer may be empty: on both sides, so neither sends.
-  if (int const n = length(step.receive_chunk); step.receive_from >= 0 && n > 0) {
-    if (step.adds) run.arrived.resize(static_cast<std::size_t>(n) * size_of(work.type));
-    auto* const to = step.adds ? run.arrived.data() : place(step.receive_chunk);
-    check(MPI_Irecv(to, n, carrier(work.type), step.receive_from, run.tag, comm_, &run.requests[0]), "MPI_Irecv",
-          name_);
+  auto& work = *run.work;
+  int const n = static_cast<int>(run.count);
+  auto* const own = work.at(run.begin);
+  if (step.receive_from >= 0) {
+    if (step.adds) run.arrived.resize(static_cast<std::size_t>(work.bytes(run.count)));
+    check(MPI_Irecv(step.adds ? run.arrived.data() : own, n, carrier(work.type), step.receive_from, run.tag, comm_,
+                    &run.requests[0]),
+          "MPI_Irecv", name_);
   }
-  if (int const n = length(step.send_chunk); step.send_to >= 0 && n > 0) {
-    check(MPI_Isend(place(step.send_chunk), n, carrier(work.type), step.send_to, run.tag, comm_, &run.requests[1]),
-          "MPI_Isend", name_);
+  if (step.send_to >= 0) {
+    check(MPI_Isend(own, n, carrier(work.type), step.send_to, run.tag, comm_, &run.requests[1]), "MPI_Isend", name_);
+    work.sent += work.bytes(run.count);
   }
   run.exchanging = true;
 }
@@ -79,8 +77,8 @@ void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
 /// Goes on until a message is awaited; true when anything moved.
 bool MessageEngine::move(SegmentRun& run) {
   bool moved = false;
-  for (; run.step < steps_.steps.size(); ++run.step) {
-    auto const& step = steps_.steps[run.step];
+  for (; run.step < steps_.size(); ++run.step) {
+    auto const& step = steps_[run.step];
     if (!run.exchanging) {
       begin_exchange(run, step);
       moved = true;
@@ -90,28 +88,32 @@ bool MessageEngine::move(SegmentRun& run) {
     if (!done) return moved;
     moved = true;
     run.exchanging = false;
-    auto const begin = chunk_begin(run, step.receive_chunk);
-    auto const count = chunk_begin(run, step.receive_chunk + 1) - begin;
-    if (step.adds && count > 0) {
-      auto* const own = run.work->at(run.begin + begin);
+    if (step.adds) {
+      auto* const own = run.work->at(run.begin);
       std::byte* const out[] = {own};
       std::byte const* const in[] = {own, run.arrived.data()};
-      combine(run.work->type, run.work->op, out, in, count);
+      combine(run.work->type, run.work->op, out, in, run.count);
     }
   }
   auto& work = *std::exchange(run.work, nullptr);
-  work.finished += run.count;
-  work.done = work.finished == work.count;
+  work.done = ++work.finished == work.segments;
   return true;
 }
 
-void MpiEngine::enqueue(AllReduceWork& work) {
+MpiEngine::MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16)
+    : comm_(comm), name_(std::move(name)), float16_(std::move(float16)) {
+  check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank", name_);
+  check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size", name_);
+}
+
+void MpiEngine::enqueue(Work& work) {
   auto const type = work.type.mpi();
   if (!type) return float16_->enqueue(work);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallreduce(MPI_IN_PLACE, work.data, static_cast<int>(work.count), mpi_type(*type), mpi_op(work.op), comm_,
                        &request),
         "MPI_Iallreduce", name_);
+  work.sent += work.bytes(even_traffic(work.count, rank_, size_));
   open_.emplace_back(&work, request);
 }
 

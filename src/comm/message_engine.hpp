@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-reduces that are carried out by messages, or by MPI's own all-reduce.
+// All-reduces by messages, step by step, or by MPI's own.
 
 #include <mpi.h>
 
@@ -15,21 +15,25 @@
 
 namespace p3d::comm::detail {
 
-/// Goes through the steps of an algorithm. A buffer is cut into segments of so many bytes, and a few of them, each with
-/// messages of a tag of its own, are under way at once.
+inline constexpr int runs_at_once = 4;
+/// Engines that share a communicator are of different families, from 0 to 3. MPI has 2^15 tags at least.
+inline constexpr int tags_of_a_family = 1 << 13;
+
+/// All-reduces that go through the steps of an algorithm. A buffer is cut into segments of so many bytes, and a few of
+/// them, each with messages of a tag of its own, are under way at once.
 class MessageEngine final : public Engine {
 public:
-  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families, 0 and 1.
-  MessageEngine(MPI_Comm comm, std::string name, Steps steps, std::size_t segment_bytes, int family);
+  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families.
+  MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, std::size_t segment_bytes, int family);
 
   bool advance() override;
-  void enqueue(AllReduceWork& work) override;
+  void enqueue(Work& work) override;
   bool idle() const override { return works_.empty(); }
 
 private:
   /// One segment under way.
   struct SegmentRun {
-    AllReduceWork* work = nullptr;  ///< null: free
+    Work* work = nullptr;  ///< null: free
     std::int64_t begin = 0;
     std::int64_t count = 0;
     int tag = 0;
@@ -42,33 +46,33 @@ private:
   bool open(SegmentRun& run);
   bool move(SegmentRun& run);
   void begin_exchange(SegmentRun& run, Step const& step);
-  /// First element, relative to the segment, of a chunk.
-  std::int64_t chunk_begin(SegmentRun const& run, int chunk) const { return run.count * chunk / steps_.chunks; }
+  std::int64_t most(Work const& work) const;
 
   MPI_Comm comm_;
   std::string name_;
-  Steps steps_;
+  std::vector<Step> steps_;
   std::size_t segment_bytes_;
   int first_tag_;
   std::vector<SegmentRun> runs_;
-  std::vector<AllReduceWork*> works_;  ///< unfinished, oldest first
+  std::vector<Work*> works_;  ///< unfinished, oldest first
   std::int64_t segments_ = 0;
 };
 
 /// MPI_Iallreduce, in place of an algorithm of ours, inside another engine. What MPI cannot sum goes to `float16`.
 class MpiEngine final : public Engine {
 public:
-  MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16)
-      : comm_(comm), name_(std::move(name)), float16_(std::move(float16)) {}
+  MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16);
   bool advance() override;
-  void enqueue(AllReduceWork& work) override;
+  void enqueue(Work& work) override;
   bool idle() const override { return open_.empty() && float16_->idle(); }
 
 private:
   MPI_Comm comm_;
   std::string name_;
   std::unique_ptr<Engine> float16_;
-  std::deque<std::pair<AllReduceWork*, MPI_Request>> open_;
+  int rank_ = 0;
+  int size_ = 1;
+  std::deque<std::pair<Work*, MPI_Request>> open_;
 };
 
 }  // namespace p3d::comm::detail

@@ -1,35 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-reduce algorithms as data: what one rank sends and receives, step by step. Plain integers; no MPI.
+// Who talks to whom, as data: what one rank sends and receives. Plain integers; no MPI.
 
+#include <cstddef>
 #include <vector>
 
 namespace p3d::comm::detail {
 
-/// One exchange: a message out, a message in, or both. It is over when both are. -1: none. Buffers are cut into chunks,
-/// as evenly as they go.
+/// One exchange of a whole buffer: a message out, a message in, or both. It is over when both are. -1: none.
 struct Step {
   int send_to = -1;
-  int send_chunk = 0;
   int receive_from = -1;
-  int receive_chunk = 0;
   bool adds = false;  ///< what arrives is reduced with what is there; otherwise it takes its place
 
   bool operator==(Step const&) const = default;
 };
 
-/// A rank's steps, and the number of chunks that they speak of.
-struct Steps {
-  std::vector<Step> steps;
-  int chunks = 1;
+/// An all-reduce up a binomial tree to rank 0 and down again: at most 2 ceil(log2 p) steps. Rank r is summed with r+1,
+/// the pair with the pair at r+2, and so on.
+std::vector<Step> tree_steps(int rank, int num_ranks);
+
+/// A buffer is cut into shares, and each has one owner. Whom a rank has something for when every owner adds up its
+/// share, and who has something for it. In an all-gather messages go the other way round.
+struct Pairs {
+  struct Owner {
+    int rank;
+    int share;
+  };
+  int shares = 1;
+  int own_share = 0;
+  std::vector<Owner> owners{};  ///< in the order in which this rank sends to them
+  std::vector<int> givers{};    ///< ranks that have something for this one's share, in the order of summation
+  int place = 0;                ///< in that order this rank comes before givers[place]
 };
 
-/// Reduce-scatter, then all-gather, round the ring: 2 (p-1) steps of one of p chunks each. Chunk c is summed in the
-/// order c, c+1, ..., p-1, 0, ..., c-1 of ranks.
-Steps ring_steps(int rank, int num_ranks);
+/// All with all: share s is rank s's. Nobody has two messages to take in before everybody has sent one.
+Pairs all_pairs(int rank, int num_ranks);
 
-/// Up a binomial tree to rank 0 and down again: at most 2 ceil(log2 p) steps of the whole buffer. Rank r is summed with
-/// r+1, the pair with the pair at r+2, and so on.
-Steps tree_steps(int rank, int num_ranks);
+/// The ranks of several nodes, after each node has added up for itself: of what the k-th rank of a node owns, the sum
+/// of another node lies with that one's rank k, modulo their number. `nodes`: the ranks of each.
+Pairs node_pairs(std::vector<std::vector<int>> const& nodes, int rank);
+
+/// The shares that each member of a node adds up for itself and for the other nodes, by its number there.
+std::vector<std::vector<int>> node_shares(std::vector<std::vector<int>> const& nodes, std::size_t node);
 
 }  // namespace p3d::comm::detail

@@ -10,34 +10,22 @@
 #include <utility>
 
 #include "all_reducer.hpp"
-#include "internal.hpp"
+#include "mpi_calls.hpp"
 #include "mpi_types.hpp"
-#include "parts.hpp"
 
 namespace p3d::comm {
 
+using detail::at;
 using detail::carrier;
+using detail::limit;
 using detail::mpi_op;
 using detail::mpi_type;
+using detail::start;
 
 namespace {
 
 constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
 std::int64_t asked_limit = 0;  // by a test
-
-std::byte* at(void* base, std::int64_t element, ElementType type) {
-  return static_cast<std::byte*>(base) + element * static_cast<std::int64_t>(size_of(type));
-}
-std::byte const* at(void const* base, std::int64_t element, ElementType type) {
-  return static_cast<std::byte const*>(base) + element * static_cast<std::int64_t>(size_of(type));
-}
-
-/// Elements of each block that one MPI call may carry.
-std::int64_t limit(ElementType type, int blocks = 1) {
-  return detail::elements_per_call(static_cast<std::int64_t>(size_of(type)) * blocks);
-}
-
-void require_summable(Type type) { P3D_REQUIRE(type != Type::byte, "bytes travel, they are never reduced"); }
 
 }  // namespace
 
@@ -83,74 +71,55 @@ Request Communicator::begin(char const* operation, std::int64_t count, ElementTy
   return request;
 }
 
-namespace {
-/// Starts one MPI call of an operation: `call(MPI_Request*)` returns MPI's code.
-template <class Call>
-void start(detail::Pending& pending, char const* name, Call&& call) {
-  MPI_Request part = MPI_REQUEST_NULL;
-  detail::check(call(&part), name, pending.comm->name);
-  pending.parts.push_back(part);
+namespace detail {
+
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Memory memory) {
+  auto const& reducer = pending.comm->all_reducer;
+  if (!reducer || memory == Memory::device) return false;
+  auto* const engine = reducer->engine(work.kind, work.bytes(work.count), work.type);
+  if (engine == nullptr) return false;
+  pending.engine = engine;
+  pending.work = std::move(work);
+  pending.sent = sent;
+  engine->start(pending.work);
+  return true;
 }
-}  // namespace
+
+void require_summable(CommRecord const& comm, ElementType type, Memory memory, char const* operation) {
+  P3D_REQUIRE(type.mpi() != Type::byte, "bytes travel, they are never reduced");
+  if (type.mpi() || comm.size == 1 || (comm.all_reducer && memory == Memory::host)) return;
+  throw base::Error(
+      {.expected = fmt::format("16-bit numbers summed ({}) by one of p3d's algorithms, in host memory", operation),
+       .found = memory == Memory::device ? "memory that only MPI reads, which has no such sum"
+                                         : "the MPI library's, which has no such sum",
+       .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name),
+       .fix = "set comm.allreduce to \"auto\", \"shared\", \"hierarchical\", \"ring\" or \"tree\""});
+}
+
+}  // namespace detail
 
 Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory) {
-  auto const mpi_sums = type.mpi();
-  if (mpi_sums) require_summable(*mpi_sums);
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  detail::require_summable(*state_, type, memory, "all_reduce");
   if (size() == 1 || count == 0) return {};
-  if (!mpi_sums && (!state_->all_reducer || memory == Memory::device)) {
-    throw base::Error({.expected = "an all-reduce of 16-bit numbers by one of p3d's algorithms, in host memory",
-                       .found = memory == Memory::device ? "memory that only MPI reads, which has no such sum"
-                                                         : "the MPI library's, which has no such sum",
-                       .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), name()),
-                       .fix = "set comm.allreduce to \"auto\", \"shared\", \"hierarchical\", \"ring\" or \"tree\""});
-  }
   auto request = begin("all_reduce", count, type, -1, false);
-  if (state_->all_reducer && memory == Memory::host) {
-    std::int64_t const bytes = count * static_cast<std::int64_t>(size_of(type));
-    if (auto* const engine = state_->all_reducer->engine(bytes, type)) {
-      auto& pending = *request.state_;
-      pending.engine = engine;
-      pending.work = {.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
-      engine->start(pending.work);
-      return request;
-    }
-  }
+  detail::Work work{.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
+  if (detail::start_in_engine(*request.state_, std::move(work), &Sent::all_reduce, memory)) return request;
+  state_->accounting.sent.all_reduce +=
+      detail::even_traffic(count, rank(), size()) * static_cast<std::int64_t>(size_of(type));
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(mpi_sums.value()), mpi_op(op),
+      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type.mpi().value()), mpi_op(op),
                             state_->mpi, part);
     });
   });
   return request;
 }
 
-Request Communicator::reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op) {
-  require_summable(type);
-  if (count_each == 0 || (size() == 1 && in == out)) return {};
-  auto request = begin("reduce_scatter", count_each * size(), type, -1, false);
-  auto& pending = *request.state_;
-  if (count_each <= limit(type, size())) {
-    start(pending, "MPI_Ireduce_scatter_block", [&](MPI_Request* part) {
-      return MPI_Ireduce_scatter_block(in, out, static_cast<int>(count_each), mpi_type(type), mpi_op(op), state_->mpi,
-                                       part);
-    });
-    return request;
-  }
-  // The parts of one block lie apart for a reduce-scatter, so each block is reduced to its owner.
-  for (int owner = 0; owner < size(); ++owner) {
-    detail::for_each_part(count_each, limit(type), [&](std::int64_t first, int length) {
-      start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
-        return MPI_Ireduce(at(in, owner * count_each + first, type), at(out, first, type), length, mpi_type(type),
-                           mpi_op(op), owner, state_->mpi, part);
-      });
-    });
-  }
-  return request;
-}
-
 Request Communicator::all_gather(void const* in, void* out, std::int64_t count_each, ElementType type) {
   if (count_each == 0 || (size() == 1 && in == out)) return {};
   auto request = begin("all_gather", count_each * size(), type, -1, false);
+  state_->accounting.sent.all_gather += count_each * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
   detail::for_each_part(count_each, limit(type, size()), [&](std::int64_t first, int length) {
     // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
@@ -181,6 +150,9 @@ void broadcast_text(Communicator& comm, std::string& text, int root) {
 Request Communicator::broadcast(void* inout, std::int64_t count, ElementType type, int root) {
   if (size() == 1 || count == 0) return {};
   auto request = begin("broadcast", count, type, -1, false);
+  if (rank() == root) {
+    state_->accounting.sent.broadcast += count * (size() - 1) * static_cast<std::int64_t>(size_of(type));
+  }
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Ibcast", [&](MPI_Request* part) {
       return MPI_Ibcast(at(inout, first, type), length, carrier(type), root, state_->mpi, part);
@@ -191,6 +163,7 @@ Request Communicator::broadcast(void* inout, std::int64_t count, ElementType typ
 
 Request Communicator::send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag) {
   auto request = begin("send", count, type, peer, false);
+  state_->accounting.sent.messages += count * static_cast<std::int64_t>(size_of(type));
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
       return MPI_Isend(at(buffer, first, type), length, carrier(type), peer, tag, state_->mpi, part);

@@ -4,12 +4,33 @@
 // fails in MPI_Ibcast_c beyond 2^31 bytes ("Invalid communicator"), and an MPI-3 library has none. Parts of at most 1
 // GiB work with every library and cost nothing that can be measured.
 
+#include <algorithm>
 #include <cstdint>
 
 namespace p3d::comm::detail {
 
 /// Elements that one MPI call may carry, all its blocks together: 1 GiB, unless a test has asked for less. Fits an int.
 std::int64_t elements_per_call(std::int64_t bytes_each);
+
+struct Range {
+  std::int64_t begin = 0, count = 0;
+};
+
+/// Piece k of `pieces` of `count` elements: as even as whole multiples of `unit` allow, but for the last.
+inline Range piece_of(std::int64_t count, std::int64_t k, std::int64_t pieces, std::int64_t unit = 1) {
+  std::int64_t const units = (count + unit - 1) / unit;
+  auto const begin = [&](std::int64_t i) {
+    return std::min(count, (units / pieces * i + std::min(i, units % pieces)) * unit);
+  };
+  return {begin(k), begin(k + 1) - begin(k)};
+}
+
+/// Elements that rank r of p gives to others in an all-reduce with even shares: the others' shares to their owners, and
+/// its own sum to each of them.
+inline std::int64_t even_traffic(std::int64_t count, int rank, int num_ranks) {
+  std::int64_t const own = piece_of(count, rank, num_ranks).count;
+  return count - own + own * (num_ranks - 1);
+}
 
 /// Calls body(begin, length) for consecutive parts of [0, count), each at most `limit` long; once with length 0 when
 /// count is 0.

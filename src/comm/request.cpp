@@ -40,6 +40,7 @@ bool test(Pending& pending) {
 }
 
 void finish(Pending& pending) {
+  if (pending.sent != nullptr) pending.comm->accounting.sent.*pending.sent += pending.work.sent;
   auto const hooks = std::move(pending.hooks);
   for (auto const& hook : hooks) hook();
   pending.keep.clear();

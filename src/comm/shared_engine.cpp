@@ -71,14 +71,16 @@ std::byte* SharedEngine::data(int member, int slot) const {
          static_cast<std::size_t>(slot) * sizes_.slot;
 }
 
-std::byte* SharedEngine::elements(int member, int slot) const {
+std::byte* SharedEngine::element(int member, int slot, Work const& work, std::int64_t in_buffer,
+                                 std::int64_t in_slot) const {
   auto const place = head(member, slot).place;
-  return place == 0 ? data(member, slot) : team_.memories[static_cast<std::size_t>(member)] + place;
+  return place == 0 ? data(member, slot) + work.bytes(in_slot)
+                    : team_.memories[static_cast<std::size_t>(member)] + place + work.bytes(in_buffer);
 }
 
 bool SharedEngine::collects(int member, int slot) const { return team_.several_nodes || head(member, slot).place == 0; }
 
-SharedEngine::Range SharedEngine::part(Segment const& segment, int member) const {
+Range SharedEngine::part(Segment const& segment, int member) const {
   if (member >= team_.lanes) return {0, 0};
   auto const in_line = static_cast<std::int64_t>(line / size_of(segment.work->type));
   std::int64_t const each = (segment.count + team_.lanes - 1) / team_.lanes;
@@ -87,7 +89,56 @@ SharedEngine::Range SharedEngine::part(Segment const& segment, int member) const
   return {begin, std::min(segment.count - begin, rounded)};
 }
 
-void SharedEngine::enqueue(AllReduceWork& work) { works_.push_back(&work); }
+template <class Body>
+void SharedEngine::for_each_run(Segment const& segment, int member, Body&& body) const {
+  auto const& work = *segment.work;
+  auto [range, packed] = segment.pieces[static_cast<std::size_t>(member)];
+  for (int const share : team_.shares[static_cast<std::size_t>(member)]) {
+    if (range.count == 0) return;
+    auto const length = work.share(share);
+    if (range.begin >= length) {
+      range.begin -= length;
+      continue;
+    }
+    auto const n = std::min(length - range.begin, range.count);
+    body(work.bounds[static_cast<std::size_t>(share)] + range.begin, n, packed);
+    packed += n;
+    range = {0, range.count - n};
+  }
+}
+
+/// Elements of a segment; where there are shares, so few that their pieces, each of whole lines, fit into a slot.
+std::int64_t SharedEngine::most(Work const& work) const {
+  auto bytes = sizes_.slot;
+  if (!work.bounds.empty()) bytes -= std::min(bytes / 2, 2 * line * team_.regions.size());
+  auto const size = static_cast<std::int64_t>(size_of(work.type));
+  return std::min(static_cast<std::int64_t>(bytes) / size, elements_per_call(size));
+}
+
+void SharedEngine::enqueue(Work& work) {
+  work.segments = (work.count + most(work) - 1) / most(work);
+  works_.push_back(&work);
+}
+
+/// Decides which elements are in the segment of its work that starts now.
+void SharedEngine::cut(Segment& segment) const {
+  auto const& work = *segment.work;
+  segment.pieces.clear();
+  if (work.bounds.empty()) {
+    segment.begin = work.started * most(work);
+    segment.count = std::min(work.count - segment.begin, most(work));
+    return;
+  }
+  auto const in_line = static_cast<std::int64_t>(line / size_of(work.type));
+  segment.count = 0;
+  for (auto const& shares : team_.shares) {
+    std::int64_t length = 0;
+    for (int const share : shares) length += work.share(share);
+    auto const range = piece_of(length, work.started, work.segments, in_line);
+    segment.pieces.push_back({range, segment.count});
+    segment.count += range.count;
+  }
+}
 
 bool SharedEngine::advance() {
   bool moved = false;
@@ -115,44 +166,49 @@ bool SharedEngine::all_released(std::uint64_t number) {
 }
 
 bool SharedEngine::post() {
-  if (posting_ == works_.size() || posted_ == finished_ + num_slots) return false;
+  if (posting_ == works_.size() || works_[posting_]->held || posted_ == finished_ + num_slots) return false;
   if (posted_ >= num_slots && !all_released(posted_ + 1 - num_slots)) return false;
   int const slot = static_cast<int>(posted_ % num_slots);
   auto& segment = segments_[slot];
   auto& work = *works_[posting_];
-  auto const size = static_cast<std::int64_t>(size_of(work.type));
-  std::int64_t const left = work.count - work.started;
-  std::int64_t const most = std::min(static_cast<std::int64_t>(sizes_.slot) / size, elements_per_call(size));
   segment.work = &work;
-  segment.begin = work.started;
-  segment.count = std::min(left, most);
-  segment.direct = !team_.several_nodes && work.count * size <= static_cast<std::int64_t>(sizes_.direct);
-  work.started += segment.count;
-  if (work.started == work.count) ++posting_;
+  cut(segment);
+  segment.direct = work.kind == Collective::all_reduce && !team_.several_nodes &&
+                   work.bytes(work.count) <= static_cast<std::int64_t>(sizes_.direct);
+  segment.lent = false;
+  segment.travels = {};
+  if (++work.started == work.segments) ++posting_;
 
   auto& own = head(team_.me, slot);
-  auto const bytes = static_cast<std::size_t>(segment.count * size);
-  auto* const begin = work.at(segment.begin);
   auto* const memory = team_.memories[static_cast<std::size_t>(team_.me)];
   segment.in_place =
-      !segment.direct && std::less_equal<>()(memory, begin) && std::less<>()(begin, memory + team_.own_bytes);
-  own.place = segment.in_place ? static_cast<std::uint64_t>(begin - memory) : 0;
-  if (segment.in_place) {
-    // nothing to copy
-  } else if (segment.direct) {
-    std::memcpy(bytes <= sizeof(own.inlined) ? own.inlined : data(team_.me, slot), work.at(segment.begin), bytes);
-  } else {
-    // All but this rank's own part, which nobody else needs.
-    auto const mine = part(segment, team_.me);
-    auto* const to = data(team_.me, slot);
-    std::memcpy(to, work.at(segment.begin), static_cast<std::size_t>(mine.begin * size));
-    std::int64_t const after = mine.begin + mine.count;
-    std::memcpy(to + after * size, work.at(segment.begin + after),
-                static_cast<std::size_t>((segment.count - after) * size));
+      !segment.direct && std::less_equal<>()(memory, work.data) && std::less<>()(work.data, memory + team_.own_bytes);
+  own.place = segment.in_place ? static_cast<std::uint64_t>(work.data - memory) : 0;
+  if (!segment.in_place) {
+    bool const inlined = segment.direct && work.bytes(segment.count) <= static_cast<std::int64_t>(sizeof(own.inlined));
+    fill_slot(segment, inlined ? own.inlined : data(team_.me, slot));
   }
   own.collected = collected_;
   own.posted.store(++posted_, std::memory_order_release);
   return true;
+}
+
+/// Copies what others need of this rank's elements: all that is theirs to sum, or its own piece to gather.
+void SharedEngine::fill_slot(Segment const& segment, std::byte* slot) const {
+  auto const& work = *segment.work;
+  auto const copy = [&](std::int64_t in_buffer, std::int64_t count, std::int64_t in_slot) {
+    std::memcpy(slot + work.bytes(in_slot), work.at(in_buffer), static_cast<std::size_t>(work.bytes(count)));
+  };
+  if (work.kind == Collective::all_reduce) {
+    auto const own = segment.direct ? Range{0, 0} : part(segment, team_.me);
+    auto const after = own.begin + own.count;
+    copy(segment.begin, own.begin, 0);
+    copy(segment.begin + after, segment.count - after, after);
+    return;
+  }
+  for (int m = 0; m < static_cast<int>(team_.regions.size()); ++m) {
+    if ((m == team_.me) == (work.kind == Collective::all_gather)) for_each_run(segment, m, copy);
+  }
 }
 
 bool SharedEngine::reduce() {
@@ -167,36 +223,69 @@ bool SharedEngine::reduce() {
   }
   seen_posts_ = 0;
   auto& segment = segments_[slot];
-  segment.direct ? reduce_direct(segment, slot) : reduce_part(segment, slot);
+  switch (segment.work->kind) {
+    case Collective::all_reduce: segment.direct ? reduce_direct(segment, slot) : reduce_part(segment, slot); break;
+    case Collective::reduce_scatter: reduce_piece(segment, slot); break;
+    case Collective::all_gather: fetch_pieces(segment, slot); break;
+  }
   ++reduced_;
   return true;
 }
 
+void SharedEngine::reduce_piece(Segment& segment, int slot) {
+  auto& work = *segment.work;
+  work.sent += work.bytes(segment.count - segment.pieces[static_cast<std::size_t>(team_.me)].range.count);
+  segment.lent = segment.in_place;
+  for_each_run(segment, team_.me, [&](std::int64_t in_buffer, std::int64_t count, std::int64_t in_slot) {
+    auto* const own = work.at(in_buffer);
+    for (std::size_t m = 0; m < inputs_.size(); ++m) {
+      int const member = static_cast<int>(m);
+      inputs_[m] = member == team_.me ? own : element(member, slot, work, in_buffer, in_slot);
+    }
+    combine(work.type, work.op, std::span(&own, 1), inputs_, count);
+  });
+}
+
+void SharedEngine::fetch_pieces(Segment& segment, int slot) {
+  auto& work = *segment.work;
+  int const members = static_cast<int>(team_.regions.size());
+  work.sent += work.bytes(segment.pieces[static_cast<std::size_t>(team_.me)].range.count) * (members - 1);
+  segment.lent = segment.in_place;
+  for (int i = 1; i < members; ++i) {
+    int const member = (team_.me + i) % members;  // not all from the same one at once
+    for_each_run(segment, member, [&](std::int64_t in_buffer, std::int64_t count, std::int64_t in_slot) {
+      std::memcpy(work.at(in_buffer), element(member, slot, work, in_buffer, in_slot),
+                  static_cast<std::size_t>(work.bytes(count)));
+    });
+  }
+}
+
 void SharedEngine::reduce_direct(Segment& segment, int slot) {
   auto& work = *segment.work;
-  bool const inlined = static_cast<std::size_t>(segment.count) * size_of(work.type) <= sizeof(Head::inlined);
+  bool const inlined = work.bytes(segment.count) <= static_cast<std::int64_t>(sizeof(Head::inlined));
   for (std::size_t m = 0; m < inputs_.size(); ++m) {
     int const member = static_cast<int>(m);
     inputs_[m] = inlined ? head(member, slot).inlined : data(member, slot);
   }
   std::byte* const out[] = {work.at(segment.begin)};
   combine(work.type, work.op, out, inputs_, segment.count);
+  work.sent += work.bytes(even_traffic(segment.count, team_.me, static_cast<int>(inputs_.size())));
 }
 
 void SharedEngine::reduce_part(Segment& segment, int slot) {
   auto& work = *segment.work;
   auto const mine = part(segment, team_.me);
-  segment.travels = {};
-  segment.lent = false;
+  auto const others = static_cast<std::int64_t>(inputs_.size()) - 1;
+  work.sent += work.bytes(segment.count - mine.count + mine.count * others);
   if (mine.count == 0) return;
-  std::int64_t const offset = mine.begin * static_cast<std::int64_t>(size_of(work.type));
-  auto* const own = work.at(segment.begin + mine.begin);
-  auto* const result = elements(team_.me, slot) + offset;
+  std::int64_t const in_buffer = segment.begin + mine.begin;
+  auto* const own = work.at(in_buffer);
+  auto* const result = element(team_.me, slot, work, in_buffer, mine.begin);
   outputs_ = {result};
   if (!team_.several_nodes && !segment.in_place) outputs_.push_back(own);
   for (std::size_t m = 0; m < inputs_.size(); ++m) {
     int const member = static_cast<int>(m);
-    auto* const theirs = elements(member, slot) + offset;
+    auto* const theirs = element(member, slot, work, in_buffer, mine.begin);
     inputs_[m] = member == team_.me ? own : theirs;
     if (member == team_.me) continue;
     if (collects(member, slot)) {
@@ -217,6 +306,7 @@ bool SharedEngine::settle() {
   while (settled_ < reduced_) {
     auto const& travels = segments_[settled_ % num_slots].travels;
     if (travels.data != nullptr && !travels.done) break;
+    segments_[settled_ % num_slots].work->sent += travels.sent;
     ++settled_;
     moved = true;
   }
@@ -228,7 +318,7 @@ bool SharedEngine::collect() {
   if (collected_ == settled_) return false;
   int const slot = static_cast<int>(collected_ % num_slots);
   auto const& segment = segments_[slot];
-  if (!segment.direct) {
+  if (segment.work->kind == Collective::all_reduce && !segment.direct) {
     for (; seen_reductions_ < team_.lanes; ++seen_reductions_) {
       if (counters(seen_reductions_).reduced.load(std::memory_order_acquire) <= collected_) return false;
     }
@@ -241,13 +331,13 @@ bool SharedEngine::collect() {
 
 void SharedEngine::fetch_parts(Segment const& segment, int slot) {
   auto& work = *segment.work;
-  auto const size = static_cast<std::int64_t>(size_of(work.type));
   for (int lane = 0; lane < team_.lanes; ++lane) {
     int const member = (team_.me + lane) % team_.lanes;                   // not all from the same one at once
     if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
     auto const range = part(segment, member);
-    std::memcpy(work.at(segment.begin + range.begin), elements(member, slot) + range.begin * size,
-                static_cast<std::size_t>(range.count * size));
+    auto const in_buffer = segment.begin + range.begin;
+    std::memcpy(work.at(in_buffer), element(member, slot, work, in_buffer, range.begin),
+                static_cast<std::size_t>(work.bytes(range.count)));
   }
 }
 
@@ -257,9 +347,8 @@ bool SharedEngine::finish() {
     auto const& segment = segments_[finished_ % num_slots];
     if (segment.lent && !all_released(finished_ + 1)) break;
     auto& work = *segment.work;
-    work.finished += segment.count;
     moved = true;
-    if (work.finished < work.count) continue;
+    if (++work.finished < work.segments) continue;
     work.done = true;
     works_.erase(works_.begin());
     --posting_;

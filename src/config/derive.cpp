@@ -75,6 +75,13 @@ void derive(Config& config, Sources& sources, int num_ranks) {
            true;
   });
 
+  if (config.memory.limit > 0) {
+    bool const chooses = !sources.given("memory.recompute") || config.memory.recompute == Recompute::automatic;
+    config.memory.free = {.recompute = chooses,
+                          .shard = !sources.given("memory.shard") && p.dp > 1,
+                          .offload_optimizer = !sources.given("memory.offload_optimizer")};
+  }
+
   // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)
   auto const tenth = fmt::format("{:.15g}", config.optimizer.lr / 10);
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},

@@ -119,6 +119,8 @@ void add_parallel(std::vector<Key>& table) {
     s.integer(axis.name, static_cast<int Parallel::*>(PerAxis::member(axis.axis)), {1, limits::axis}, axis.help,
               axis.default_text);
   }
+  s.flag("sequence", &Parallel::sequence,
+         "between the GEMMs of a layer its tokens are divided over tp (sequence parallelism): less memory, same bytes");
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });
@@ -392,6 +394,7 @@ std::vector<Key> const& keys() {
     add_optimizer(t);
     add_comm(t);
     add_precision(t);
+    add_memory(t);
     add_sample(t);
     add_checkpoint(t);
     return t;

@@ -28,6 +28,9 @@ struct Key {
   std::string full() const { return section + "." + name; }
 };
 
+/// Adds the keys of [memory].
+void add_memory(std::vector<Key>& table);
+
 /// In the order of the structs: sections together.
 std::vector<Key> const& keys();
 /// Null when there is none. `full` is "section.name".

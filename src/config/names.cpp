@@ -106,6 +106,33 @@ char const* to_string(GpuAware v) {
   return "?";
 }
 
+char const* to_string(Shard v) {
+  switch (v) {
+    case Shard::none: return "none";
+    case Shard::optimizer: return "optimizer";
+    case Shard::gradients: return "gradients";
+    case Shard::parameters: return "parameters";
+  }
+  return "?";
+}
+
+char const* to_string(MessageEvery v) {
+  switch (v) {
+    case MessageEvery::step: return "step";
+    case MessageEvery::microbatch: return "microbatch";
+  }
+  return "?";
+}
+
+char const* to_string(OffloadTo v) {
+  switch (v) {
+    case OffloadTo::none: return "none";
+    case OffloadTo::host: return "host";
+    case OffloadTo::disk: return "disk";
+  }
+  return "?";
+}
+
 char const* to_string(Load v) {
   switch (v) {
     case Load::all: return "all";

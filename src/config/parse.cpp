@@ -86,6 +86,7 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
       check_pipeline(check);
       check_data(check);
       check_precision(check);
+      check_memory(check);
       check_checkpoint(check);
     }
   }

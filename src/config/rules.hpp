@@ -39,6 +39,7 @@ void check_parallel(Check const& check);    ///< the batch over the mesh, sums o
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
 void check_data(Check const& check);        ///< files, vocabulary, learning rate
 void check_precision(Check const& check);   ///< types that do not go together
+void check_memory(Check const& check);      ///< keys that need another one
 void check_checkpoint(Check const& check);  ///< resume and load
 
 }  // namespace p3d::config

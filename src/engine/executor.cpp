@@ -46,9 +46,11 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
   if (out.size() == actions.size()) return out;
   std::map<std::pair<int, int>, int> slots;  // by (stage, microbatch)
   std::map<int, std::size_t> last;           // by stage
+  std::vector<bool> completes(actions.size(), false);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].op == Op::forward) slots[{actions[i].stage, actions[i].microbatch}] = actions[i].slot;
     if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
+    if (schedule::reduces(actions[i].op)) completes[last.at(actions[i].stage)] = true;
   }
   out.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -59,7 +61,7 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
     bool const reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
     if (reads_previous) d.neighbour_slot = slots.at({a.stage - 1, a.microbatch});
     if (reads_next) d.neighbour_slot = slots.at({a.stage + 1, a.microbatch});
-    d.completes = schedule::makes_weight_gradient(a.op) && last.at(a.stage) == i;
+    d.completes = completes[i];
   }
   return out;
 }
@@ -193,7 +195,7 @@ void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun
   } else {
     take_slot(action, run);
     if (detail.neighbour_slot >= 0) {
-      Kokkos::deep_copy(exec_, s.input(action.slot), stages_.at(action.stage - 1).stage->output(detail.neighbour_slot));
+      s.take_input(action.slot, stages_.at(action.stage - 1).stage->output(detail.neighbour_slot));
     }
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
@@ -208,8 +210,7 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
     if (m.recv_gradient.active()) {
       timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
     } else if (detail.neighbour_slot >= 0) {
-      Kokkos::deep_copy(exec_, s.gradient(action.slot),
-                        stages_.at(action.stage + 1).stage->gradient(detail.neighbour_slot));
+      s.take_gradient(action.slot, stages_.at(action.stage + 1).stage->gradient(detail.neighbour_slot));
     }
   }
   // The input part overwrites the output. Its send is over: the gradient that came back was made from it.

@@ -5,18 +5,19 @@
 #include <p3d/base/text.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
+#include "offloaded_state.hpp"
 #include <p3d/engine/precision.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 namespace p3d::engine {
 
@@ -29,8 +30,12 @@ constexpr std::size_t most_bytes = std::size_t{1} << 60;
 template <class P>
 void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
   std::size_t slots = 0;
-  for (int s : plan.stages.stages_of(pipeline_rank))
-    slots = std::min(most_bytes, slots + model::Stage<P>::bytes(c, plan.stages, s, num_slots(plan, s)));
+  model::RecomputeScratch recompute;
+  for (int s : plan.stages.stages_of(pipeline_rank)) {
+    auto const& sets = plan.activations[static_cast<std::size_t>(s)];
+    slots = std::min(most_bytes, slots + model::Stage<P>::bytes(c, plan.stages, s, sets));
+    recompute.add(sets.recompute);
+  }
   bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
   if (slots >= most_bytes)
     throw base::Error({.expected = "activations that some memory could hold",
@@ -40,13 +45,66 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
                        .fix = "lower one of them"},
                       base::ExitCode::bad_input);
   m.activations = static_cast<std::int64_t>(slots);
-  m.workspace = static_cast<std::int64_t>(model::Workspace<P>::bytes(c, with_loss));
+  m.workspace = static_cast<std::int64_t>(model::Workspace<P>::bytes(c, recompute, with_loss));
+}
+
+std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
+  auto const split =
+      schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
+  std::vector<layout::StageActivations> out;
+  for (int s = 0; s < plan.stages.num_stages(); ++s) {
+    auto const at = static_cast<std::size_t>(s);
+    int const slots =
+        std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
+    auto recompute = layout::stage_recompute(c.memory, plan.stages, s);
+    int const rebuilt = recompute.any() ? split[at] : 0;
+    out.push_back({slots, rebuilt, std::move(recompute)});
+  }
+  return out;
+}
+
+/// Elements of the longest state of a stage of these ranks.
+std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto const here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
+  std::int64_t longest = 0;
+  for (int s : plan.stages.stages_of(pipeline_rank)) {
+    layout::StageParams const params(plan.table, plan.stages, s, plan.grid.sizes(), here);
+    longest = std::max(longest, layout::make_shard(params, plan::bucket_elements(c), plan.grid.sizes(), here,
+                                                   c.memory.shard != config::Shard::none)
+                                    .owned_size);
+  }
+  return longest;
+}
+
+/// A build whose Views are host memory has nowhere else to offload to but a disk.
+void require_somewhere(config::Config const& c) {
+  auto const& m = c.memory;
+  for (auto const& [key, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),
+                                   std::pair("memory.offload_parameters", m.offload_parameters),
+                                   std::pair("memory.offload_activations", m.offload_activations)}) {
+    if (place != config::OffloadTo::host || !std::is_same_v<device::MemSpace, device::HostSpace>) continue;
+    throw base::Error(
+        {.expected = "\"none\" or \"disk\": this build of p3d computes on the host, whose memory would be "
+                     "offloaded to itself",
+         .found = "\"host\"",
+         .where = key,
+         .fix = "choose \"disk\", or use a build for GPUs"},
+        base::ExitCode::bad_input);
+  }
 }
 
 /// Refuses what no memory holds.
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
-  auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank);
+  auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
+                                      plan.pools[static_cast<std::size_t>(pipeline_rank)]);
   with_policy(c, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
+  if (m.offloaded > 0) {
+    auto const longest = longest_owned(c, plan, pipeline_rank);
+    with_policy(c, [&](auto policy) {
+      using State = OffloadedState<decltype(policy)>;
+      m.staging = State::Staging::bytes(c.optimizer.type == config::OptimizerType::adamw, State::longest(longest));
+    });
+  }
   if (config::is_16bit(c.run.precision)) {
     // `p3d --check` plans before Kokkos knows its threads: then for one.
     int const threads = Kokkos::is_initialized() ? device::host_threads() : 1;
@@ -68,14 +126,11 @@ void require_supported(schedule::Program const& program, bool moves_weights) {
         base::ExitCode::bad_input);
   };
   for (auto const& actions : program.ranks) {
-    std::set<int> scattered;
     bool updates = false;
     for (auto const& a : actions) {
       if (!moves_weights && (schedule::moves_weights(a.op) || a.op == schedule::Op::reduce_scatter_gradients))
         refuse(a, "a schedule for weights that stay whole on their ranks",
                "leave out GATHER, RELEASE, OFFLOAD and RELOAD, and write REDUCE for REDUCE_SCATTER");
-      if (a.op == schedule::Op::reduce_scatter_gradients && !scattered.insert(a.stage).second)
-        refuse(a, "one REDUCE_SCATTER for a stage", "keep the one after the stage's last backward action");
       if (updates && (schedule::is_compute(a.op) || schedule::reduces(a.op)))
         refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
                "move the STEPs to the end");
@@ -85,9 +140,10 @@ void require_supported(schedule::Program const& program, bool moves_weights) {
 }
 
 RunPlan make_run_plan(config::Config const& c) {
+  require_somewhere(c);
   auto pipeline = plan::plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
-  require_supported(pipeline.program, false);
+  require_supported(pipeline.program, c.memory.shard != config::Shard::none);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;
@@ -118,25 +174,43 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
                std::move(training),
                std::move(evaluation),
                std::move(probe),
-               "",
-               {}};
-  for (int r = 0; r < c.parallel.pp; ++r) plan.memory.push_back(predict_memory(c, plan, r));
+               ""};
+  plan.activations = stage_activations(c, plan);
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    plan.pools.push_back(plan::make_state_pools(
+        c, plan.table, plan.stages, r, plan.training,
+        {&static_cast<schedule::Program const&>(plan.evaluation), &static_cast<schedule::Program const&>(plan.probe)}));
+    plan.memory.push_back(predict_memory(c, plan, r));
+  }
   return plan;
 }
 
-int num_slots(RunPlan const& plan, int stage) {
-  auto const at = static_cast<std::size_t>(stage);
-  return std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
+double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
+  auto const seen = static_cast<double>(c.model.seq_len);
+  std::vector<double> per_token;
+  for (auto const& sets : plan.activations)
+    per_token.push_back(plan::recompute_flops_per_token(c, sets.recompute, seen));
+  double sum = 0.0;
+  for (auto const& actions : plan.training->ranks)
+    for (auto const& a : actions) {
+      auto const s = static_cast<std::size_t>(a.stage);
+      if (schedule::makes_input_gradient(a.op) && a.slot >= plan.activations[s].recompute.slots_kept)
+        sum += per_token[s];
+    }
+  return sum * static_cast<double>(c.batch.micro * c.model.seq_len * c.parallel.dp);
 }
 
-layout::AxisSet gather_axes(layout::ParamSpec const& spec) {
-  return spec.repeated_axes().plus(spec.split_axes()).plus(layout::Axis::pp);
+layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {
+  auto const axes = spec.repeated_axes().plus(spec.split_axes()).plus(layout::Axis::pp);
+  return divided ? axes.plus(spec.gradient_axes()) : axes;
 }
 
-std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes) {
+std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes,
+                                               bool divided) {
   std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
   for (auto const& spec : table.specs()) {
-    for (auto set : {spec.gradient_axes(), spec.replica_axes(), gather_axes(spec)}) {
+    auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();
+    for (auto set : {spec.gradient_axes(), holders, gather_axes(spec, divided)}) {
       for (auto a : set.list()) {
         if (sizes[a] == 1) set = set.minus(a);
       }

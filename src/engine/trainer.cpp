@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/engine/memory_limits.hpp>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -42,9 +44,9 @@ comm::MeshShape mesh_shape(layout::RankGrid const& grid) {
   return shape;
 }
 
-std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan) {
+std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan, bool divided) {
   std::vector<std::vector<std::string>> sets;
-  for (auto set : communicator_sets(plan.table, plan.grid.sizes())) sets.push_back(axis_names(set));
+  for (auto set : communicator_sets(plan.table, plan.grid.sizes(), divided)) sets.push_back(axis_names(set));
   return sets;
 }
 
@@ -55,14 +57,47 @@ std::size_t arena_bytes(RunPlan const& plan, int pipeline_rank) {
   return static_cast<std::size_t>(m.activations + m.workspace);
 }
 
-/// What ranks of a node shall be able to read of each other; only memory that the host reaches.
+// What ranks of a node shall be able to read of each other; only memory that the host reaches.
+
+std::size_t flat_size(RunPlan const& plan, int stage, layout::PerAxis here) {
+  return static_cast<std::size_t>(
+      layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size());
+}
+
 template <class P>
 std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
   bool const reduced = c.parallel.product(layout::token_axes) > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
-  if (!device::host_reaches_views || !reduced) return 0;
-  return static_cast<std::size_t>(
-             layout::StageParams(plan.table, plan.stages, stage, plan.grid.sizes(), here).flat_size()) *
-         sizeof(typename P::Gradient);
+  bool const pooled = c.memory.shard >= config::Shard::gradients;
+  if (!device::host_reaches_views || !reduced || pooled) return 0;
+  return flat_size(plan, stage, here) * sizeof(typename P::Gradient);
+}
+
+template <class P>
+std::size_t shared_value_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
+  bool const pooled = c.memory.shard == config::Shard::parameters;
+  if (!device::host_reaches_views || c.memory.shard == config::Shard::none || pooled) return 0;
+  return flat_size(plan, stage, here) * sizeof(typename P::Storage);
+}
+
+std::size_t shared_pool_bytes(plan::Pool const& pool) {
+  return device::host_reaches_views && pool.bytes > 0
+             ? static_cast<std::size_t>(pool.bytes) + 2 * device::Arena::alignment
+             : 0;
+}
+
+layout::StateShard make_shard(config::Config const& c, layout::StageParams const& params, layout::PerAxis here) {
+  return layout::make_shard(params, plan::bucket_elements(c), c.parallel, here, c.memory.shard != config::Shard::none);
+}
+
+std::string offload_folder(config::Memory const& m) {
+  if (!m.offload_dir.empty()) return m.offload_dir;
+  auto const* const given = std::getenv("TMPDIR");
+  return given != nullptr && *given != '\0' ? given : "/tmp";
+}
+
+template <class T>
+T* or_shared(T* pooled, comm::SharedBuffer const& memory) {
+  return pooled != nullptr ? pooled : static_cast<T*>(memory.data());
 }
 
 std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
@@ -76,24 +111,42 @@ template <class P>
 StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
                         parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
                         std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
-                        ProviderFactory<P> const& provider)
+                        ProviderFactory<P> const& provider, typename model::Parameters<P>::Memory pooled,
+                        StageUnit const* lender)
     : gradients_memory(shared_gradient_bytes<P>(c, plan, number, coordinates)),
-      params(tp.exec, layout::StageParams(plan.table, plan.stages, number, plan.grid.sizes(), coordinates), c.run.seed,
-             static_cast<typename P::Gradient*>(gradients_memory.data())),
-      weights(provider(number, params, model::stage_weights(c, plan.stages, number, params))),
-      stage(c, plan.stages, number, params.layout(), tp, arena, workspace, num_slots(plan, number)),
+      values_memory(shared_value_bytes<P>(c, plan, number, coordinates)),
+      params([&] {
+        layout::StageParams layout(plan.table, plan.stages, number, plan.grid.sizes(), coordinates);
+        auto shard = make_shard(c, layout, coordinates);
+        return model::Parameters<P>(tp.exec, std::move(layout), std::move(shard), c.memory.shard, c.run.seed,
+                                    {or_shared(pooled.values, values_memory), or_shared(pooled.grads, gradients_memory),
+                                     c.memory.offload_optimizer != config::OffloadTo::none});
+      }()),
+      stage(c, plan.stages, number, plan.activations[static_cast<std::size_t>(number)], params.layout(), tp, arena,
+            workspace),
       gradient_wire("p3d::engine::gradient_wire",
                     static_cast<std::size_t>(plan::reduces_narrow(c) ? params.layout().flat_size() : 0)),
-      reducer(tp.exec, params.layout(), params.grads(), communicator,
-              static_cast<std::size_t>(c.comm.bucket_mb * 1024.0 * 1024.0), gradient_wire),
-      optimizer(c.optimizer, params.layout(), c.precision.moments == config::Precision::bf16) {}
+      reducer(tp.exec, params.shard(), params.grads(), communicator, gradient_wire),
+      optimizer(c.optimizer, params.layout(), params.shard(), c.precision.moments == config::Precision::bf16,
+                c.memory.offload_optimizer == config::OffloadTo::none) {
+  auto whole = model::stage_weights(c, plan.stages, number, params, lender ? &lender->params : nullptr);
+  if (c.memory.shard == config::Shard::none) {
+    weights = provider(number, params, std::move(whole));
+  } else {
+    bool const stays = c.memory.shard < config::Shard::parameters;
+    auto own = std::make_unique<ShardedWeights<P>>(tp.exec, params, std::move(whole), stays, communicator,
+                                                   lender ? lender->sharded : nullptr);
+    sharded = own.get();
+    weights = std::move(own);
+  }
+}
 
 template <class P>
 Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
                          ProviderFactory<P> const& provider)
     : config(c),
       plan(std::move(run_plan)),
-      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan)),
+      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.shard != config::Shard::none)),
       here(plan.grid.coordinates(mesh.world().rank())),
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
@@ -114,15 +167,65 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
 template <class P>
 void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   auto const& c = config;
+  auto const& pools = plan.pools[static_cast<std::size_t>(here.pp)];
+  // Both shall be zeros: what nobody has written yet, and what nobody uses.
+  auto const make_pool = [&](auto& pool, plan::Pool const& wanted, char const* label, void* memory) -> std::byte* {
+    if (wanted.bytes == 0) return nullptr;
+    pool.emplace(static_cast<std::size_t>(wanted.bytes), label, memory);
+    auto const all = pool->template take<float>(wanted.bytes / static_cast<std::int64_t>(sizeof(float)));
+    kernels::fill<float>(exec, all, 0.0F);
+    return reinterpret_cast<std::byte*>(all.data());
+  };
+  auto* const whole_weights = make_pool(weights_pool, pools.weights, "p3d::engine::weights", weights_memory.data());
+  auto* const whole_gradients =
+      make_pool(gradients_pool, pools.gradients, "p3d::engine::gradients", gradients_memory.data());
+  auto const place = [](std::byte* memory, plan::Pool const& pool, int stage) {
+    return memory == nullptr ? nullptr : static_cast<void*>(memory + pool.offsets.at(stage));
+  };
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
-  workspace.emplace(c, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
+  model::RecomputeScratch recompute;
+  for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
+  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
         c, plan, s, here, tp, *arena, *workspace,
-        [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, provider);
+        [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, provider,
+        typename model::Parameters<P>::Memory{
+            static_cast<typename P::Storage*>(place(whole_weights, pools.weights, s)),
+            static_cast<typename P::Gradient*>(place(whole_gradients, pools.gradients, s))},
+        plan.stages.shares_tied() && plan.stages.is_last(s) ? units.at(0).get() : nullptr);
+  }
+  offload_optimizer();
+}
+
+template <class P>
+void Trainer<P>::State::offload_optimizer() {
+  using Offloaded = OffloadedState<P>;
+  auto const& m = config.memory;
+  if (m.offload_optimizer == config::OffloadTo::none) return;
+  bool const moments = config.optimizer.type == config::OptimizerType::adamw;
+  std::int64_t bytes = 0, longest = 0;
+  for (auto const& [number, unit] : units) {
+    auto const owned = unit->params.shard().owned_size;
+    bytes += Offloaded::file_bytes(owned, moments);
+    longest = std::max(longest, owned);
+  }
+  staging.emplace(moments, Offloaded::longest(longest));
+  if (m.offload_optimizer == config::OffloadTo::disk)
+    swap.emplace(device::SwapSettings{
+        .folder = offload_folder(m), .bytes = bytes, .budget_s = config.comm.timeout_s, .meanwhile = comm::progress});
+  std::int64_t offset = 0;
+  for (auto& [number, owner] : units) {
+    auto& params = owner->params;
+    auto const owned = params.shard().owned_size;
+    auto& state = owner->offloaded.emplace(owned, moments, swap ? &*swap : nullptr, offset);
+    offset += Offloaded::file_bytes(owned, moments);
+    if (P::has_master)
+      state.stream(exec, *staging, params.shard(), false, true,
+                   [&](layout::OwnedRun const& run, auto const& views) { params.draw_run(exec, run, views.master); });
   }
 }
 
@@ -138,8 +241,13 @@ comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
   std::size_t bytes = activations + page;
-  for (int s : plan.stages.stages_of(here.pp)) bytes += shared_gradient_bytes<P>(config, plan, s, here) + page;
+  for (int s : plan.stages.stages_of(here.pp))
+    bytes += shared_gradient_bytes<P>(config, plan, s, here) + shared_value_bytes<P>(config, plan, s, here) + 2 * page;
+  auto const& pools = plan.pools[static_cast<std::size_t>(here.pp)];
+  bytes += shared_pool_bytes(pools.weights) + shared_pool_bytes(pools.gradients) + 2 * page;
   mesh.prepare(all_reduce_settings(config), bytes);
+  weights_memory = comm::SharedBuffer(shared_pool_bytes(pools.weights));
+  gradients_memory = comm::SharedBuffer(shared_pool_bytes(pools.gradients));
   return comm::SharedBuffer(activations);
 }
 
@@ -179,9 +287,27 @@ template <class P>
 void Trainer<P>::State::reduce(int stage) {
   auto& unit = *units.at(stage);
   unit.reducer.finish();
+  unit.params.take_gradients(exec, std::exchange(unit.reduced_before, true));
+  unit.reducer.begin();
+  if (config.memory.reduce == config::MessageEvery::step) start_tie(unit);
+}
+
+template <class P>
+device::View1<typename P::Gradient> Trainer<P>::State::tied_gradient(StageUnit<P>& unit) {
+  // It is alone in its bucket.
+  auto const& params = unit.params;
+  auto const& shard = params.shard();
+  auto const offset = params.layout().find("embed.token.weight").offset;
+  for (std::size_t i = 0; i < shard.buckets.size(); ++i)
+    if (shard.buckets[i].begin == offset) return params.reduced(shard.owned[i]);
+  P3D_REQUIRE(false, "a tied embedding has a bucket");
+  return {};
+}
+
+template <class P>
+void Trainer<P>::State::start_tie(StageUnit<P>& unit) {
   if (!tie_group.valid() || !(unit.stage.is_first() || unit.stage.is_last())) return;
-  tie = collectives::start_all_reduce<typename P::Gradient>(
-      exec, tie_group, device::flat(unit.params.matrix("embed.token.weight").grad));
+  tie = collectives::start_all_reduce<typename P::Gradient>(exec, tie_group, tied_gradient(unit));
 }
 
 template <class P>
@@ -220,7 +346,9 @@ Trainer<P>::Trainer(config::Config const& config, comm::Communicator const& pare
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
                     ProviderFactory<P> const& provider) {
-  require_supported(plan.training, static_cast<bool>(provider));
+  bool const divides = config.memory.shard != config::Shard::none;
+  P3D_REQUIRE(!divides || !provider, "weights that replicas divide have their own provider");
+  require_supported(plan.training, divides || static_cast<bool>(provider));
   ProviderFactory<P> const resident = [](int, model::Parameters<P>&, model::StageWeights<P> whole) {
     return std::make_unique<model::ResidentWeights<P>>(std::move(whole));
   };
@@ -243,6 +371,7 @@ StepResult Trainer<P>::step(double vote) {
   for (auto& [number, unit] : s.units) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
+    unit->reduced_before = false;
   }
   s.executor->run(s.plan.training, result.step, result.loss_scale / static_cast<double>(s.tokens_per_step()),
                   s.training_hooks(result));
@@ -302,6 +431,30 @@ std::size_t Trainer<P>::activation_capacity() const {
 }
 
 template <class P>
+plan::MemoryPrediction Trainer<P>::memory_in_use() const {
+  auto const& s = *state_;
+  plan::MemoryPrediction m;
+  auto const bytes = [](auto const& pool) { return pool ? static_cast<std::int64_t>(pool->high_water()) : 0; };
+  m.params = bytes(s.weights_pool);
+  m.grads = bytes(s.gradients_pool);
+  for (auto const& [number, unit] : s.units) {
+    auto const used = unit->params.bytes();
+    m.params += used.values;
+    m.grads += used.grads + static_cast<std::int64_t>(unit->gradient_wire.size() * sizeof(device::bfloat16));
+    m.optimizer += used.master;
+    if (s.config.optimizer.type == config::OptimizerType::adamw)
+      unit->optimizer.with_moments([&](auto first, auto second) {
+        m.optimizer += static_cast<std::int64_t>(first.size() * sizeof(first(0)) + second.size() * sizeof(second(0)));
+      });
+  }
+  m.workspace = s.plan.memory_of(s.here.pp).workspace;
+  m.activations = bytes(s.arena) - m.workspace;
+  m.staging = s.staging ? s.staging->bytes() : 0;
+  m.offloaded = s.swap ? s.swap->bytes() : 0;
+  return m;
+}
+
+template <class P>
 PhaseTimes Trainer<P>::times() const {
   auto t = state_->executor->times();
   // What is left of the time inside step() is loading and the executor itself.
@@ -332,26 +485,29 @@ template <class P>
 std::vector<double> Trainer<P>::State::gather(std::string const& name, bool gradient) {
   auto const& spec = plan.table.find(name);
   std::vector<double> full(static_cast<std::size_t>(spec.size()), 0.0);
-  for (auto& [number, unit] : units) {
+  for (auto& [number, owner] : units) {
+    auto* const unit = owner.get();
     if (!unit->params.has(name) || (spec.tied && !unit->stage.is_first())) continue;
     if (!here.zero(spec.repeated_axes())) continue;
-    auto const& item = unit->params.layout().find(name);
-    auto const add = [&](auto const& host) {
-      for (std::int64_t i = 0; i < item.valid_rows; ++i) {
-        for (std::int64_t j = 0; j < item.cols; ++j) {
-          full[static_cast<std::size_t>((item.row_begin + i) * spec.cols + item.col_begin + j)] =
-              static_cast<double>(host(i * item.cols + j));
-        }
-      }
+    auto const visit = [&](layout::OwnedRun const& run, auto const& numbers) {
+      auto const host = device::host_copy(numbers);
+      layout::for_parameters(unit->params.layout(), run.begin, run.count,
+                             [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
+                               if (item.spec != &spec) return;
+                               for (std::int64_t k = first; k < first + count && k < item.valid_rows * item.cols; ++k) {
+                                 auto const row = item.row_begin + k / item.cols, col = item.col_begin + k % item.cols;
+                                 full[static_cast<std::size_t>(row * spec.cols + col)] =
+                                     static_cast<double>(host(item.offset + k - run.begin));
+                               }
+                             });
     };
-    auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
     if (gradient) {
-      add(device::host_copy(device::View1<typename P::Gradient>(Kokkos::subview(unit->params.grads(), range))));
+      for (auto const& run : unit->params.shard().owned) visit(run, unit->params.reduced(run));
     } else {
-      add(device::host_copy(device::View1<typename P::Master>(Kokkos::subview(unit->params.master(), range))));
+      for_master(*unit, visit);
     }
   }
-  along(gather_axes(spec))
+  along(gather_axes(spec, divides()))
       .all_reduce(full.data(), static_cast<std::int64_t>(full.size()), comm::Type::float64, comm::Reduction::sum)
       .wait();
   return full;

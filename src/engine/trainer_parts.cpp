@@ -46,26 +46,40 @@ void copy_in(device::View1<T> flat, std::int64_t begin, std::int64_t count, void
   }
 }
 
-/// `changed` becomes true when something was copied in.
-template <class T>
-io::CheckpointPart make_part(layout::LocalParam const& item, char const* group, device::View1<T> flat, bool* changed) {
+/// A rectangle of a parameter, without its numbers.
+io::CheckpointPart make_part(layout::LocalParam const& item, layout::Rectangle const& r, char const* group) {
   io::CheckpointPart p;
   p.array = std::string(group) + "/" + item.spec->name;
   p.global_rows = item.spec->rows;
   p.global_cols = item.spec->cols;
-  p.row_begin = item.row_begin;
-  p.col_begin = item.col_begin;
-  p.rows = item.valid_rows;  // padding is not stored; it stays zero
-  p.cols = item.cols;
-  auto const offset = item.offset;
-  p.copy_out = [flat, offset](std::int64_t first, std::int64_t count, void* out) {
-    copy_out<T>(flat, offset + first, count, out);
+  p.row_begin = item.row_begin + r.row;
+  p.col_begin = item.col_begin + r.col;
+  p.rows = r.rows;  // padding is not stored; it stays zero
+  p.cols = r.cols;
+  return p;
+}
+
+/// Its numbers lie in `from` from `offset` on. `changed` becomes true when something was copied in.
+template <class T>
+void connect(io::CheckpointPart& p, device::View1<T> from, std::int64_t offset, bool* changed) {
+  p.copy_out = [from, offset](std::int64_t first, std::int64_t count, void* out) {
+    copy_out<T>(from, offset + first, count, out);
   };
-  p.copy_in = [flat, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
-    copy_in<T>(flat, offset + first, count, in);
+  p.copy_in = [from, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
+    copy_in<T>(from, offset + first, count, in);
     *changed = true;
   };
-  return p;
+}
+template <class T>
+void connect(io::CheckpointPart& p, device::OffloadedArray<T>& from, std::int64_t offset, bool* changed) {
+  auto* const array = &from;
+  p.copy_out = [array, offset](std::int64_t first, std::int64_t count, void* out) {
+    array->read(offset + first, count, static_cast<T*>(out));
+  };
+  p.copy_in = [array, offset, changed](std::int64_t first, std::int64_t count, void const* in) {
+    array->write(offset + first, count, static_cast<T const*>(in));
+    *changed = true;
+  };
 }
 
 }  // namespace
@@ -78,20 +92,37 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
   std::vector<io::CheckpointPart> out;
   for (auto const& [number, owner] : s.units) {
     auto* const unit = owner.get();  // Clang before 16 captures no structured binding
-    for (auto const& item : unit->params.layout().items()) {
-      auto& replicas = s.along(item.spec->replica_axes());
-      auto const add = [&]<class T>(char const* group, device::View1<T> flat) {
-        auto part = make_part<T>(item, group, flat, &s.master_is_newer);
-        part.replicas = &replicas;
-        part.writes = !item.spec->tied || unit->stage.is_first();
-        out.push_back(std::move(part));
+    for (auto const& run : unit->params.shard().owned) {
+      auto const visit = [&](layout::LocalParam const& item, std::int64_t begin, std::int64_t count) {
+        auto& replicas = s.along(s.divides() ? item.spec->repeated_axes() : item.spec->replica_axes());
+        for (auto const& r : layout::rectangles(item, begin, count)) {
+          auto const at = item.offset + r.first - run.begin;
+          auto const add = [&](char const* group, auto&& from, std::int64_t offset) {
+            auto part = make_part(item, r, group);
+            connect(part, from, offset, &s.master_is_newer);
+            part.replicas = &replicas;
+            part.writes = !item.spec->tied || unit->stage.is_first();
+            out.push_back(std::move(part));
+          };
+          auto& away = unit->offloaded;
+          if (P::has_master && away) {
+            add("parameters", away->master, run.packed + at);
+          } else {
+            add("parameters", unit->params.master(run), at);
+          }
+          if (!moments) continue;
+          if (away) {
+            add("first_moment", away->m, run.packed + at);
+            add("second_moment", away->v, run.packed + at);
+            continue;
+          }
+          unit->optimizer.with_moments([&](auto first, auto second) {
+            add("first_moment", first, run.packed + at);
+            add("second_moment", second, run.packed + at);
+          });
+        }
       };
-      add("parameters", unit->params.master());
-      if (!moments) continue;
-      unit->optimizer.with_moments([&](auto first, auto second) {
-        add("first_moment", first);
-        add("second_moment", second);
-      });
+      layout::for_parameters(unit->params.layout(), run.begin, run.count, visit);
     }
   }
   return out;

@@ -10,6 +10,9 @@
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/trainer.hpp>
 
+#include "offloaded_state.hpp"
+#include "sharded_weights.hpp"
+
 #include <optional>
 
 namespace p3d::engine {
@@ -17,18 +20,21 @@ namespace p3d::engine {
 /// Everything one stage needs on this rank.
 template <class P>
 struct StageUnit {
-  comm::SharedBuffer gradients_memory;  ///< none where nobody else reads them
+  comm::SharedBuffer gradients_memory, values_memory;  ///< none where nobody else reads them, or they lie in a pool
   model::Parameters<P> params;
   std::unique_ptr<model::WeightProvider<P>> weights;
+  ShardedWeights<P>* sharded = nullptr;  ///< the same, where replicas divide the state
   model::Stage<P> stage;
   device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
   parallel::GradientReducer<typename P::Gradient> reducer;
   optim::Optimizer<P> optimizer;
+  std::optional<OffloadedState<P>> offloaded;  ///< moments and master weights, where memory.offload_optimizer is set
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
             parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
-            std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
-            ProviderFactory<P> const& provider);
+            std::function<comm::Communicator&(layout::AxisSet)> const& communicator, ProviderFactory<P> const& provider,
+            typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
+  bool reduced_before = false;  ///< in this step
 };
 
 template <class P>
@@ -41,8 +47,12 @@ struct Trainer<P>::State {
   data::Sampler sampler;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
-  comm::SharedBuffer activations_memory;  ///< none without tensor parallelism
-  std::optional<device::Arena> arena;     ///< these two, and `units`, once they are allocated
+  comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
+  comm::SharedBuffer activations_memory;                ///< none without tensor parallelism
+  std::optional<device::Arena> weights_pool, gradients_pool;
+  std::optional<device::SwapFile> swap;
+  std::optional<typename OffloadedState<P>::Staging> staging;
+  std::optional<device::Arena> arena;  ///< these four, and `units`, once they are allocated
   std::optional<model::Workspace<P>> workspace;
   comm::Communicator
       tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
@@ -99,6 +109,23 @@ struct Trainer<P>::State {
   /// See spoil_gradient(). Before the gradients of parameters [first, last) of a stage are reduced.
   void spoil(int stage, std::size_t first, std::size_t last);
   std::vector<double> gather(std::string const& name, bool gradient);
+  bool divides() const { return config.memory.shard != config::Shard::none; }
+  /// Takes the room for what memory.offload_optimizer moves away, and moves it there.
+  void offload_optimizer();
+  /// Calls visit(run, master weights) for all that a stage's unit owns.
+  template <class Visit>
+  void for_master(StageUnit<P>& unit, Visit const& visit) {
+    auto const& shard = unit.params.shard();
+    if (P::has_master && unit.offloaded) {
+      unit.offloaded->stream(exec, *staging, shard, false, false,
+                             [&](layout::OwnedRun const& run, auto const& views) { visit(run, views.master); });
+    } else {
+      for (auto const& run : shard.owned) visit(run, unit.params.master(run));
+    }
+  }
+  /// The gradients of a tied embedding that a stage's ranks own.
+  device::View1<typename P::Gradient> tied_gradient(StageUnit<P>& unit);
+  void start_tie(StageUnit<P>& unit);
 };
 
 }  // namespace p3d::engine

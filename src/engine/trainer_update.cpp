@@ -26,23 +26,31 @@ void Trainer<P>::State::wait_recorded(comm::Request& request) {
 
 template <class P>
 void Trainer<P>::State::finish_tie() {
+  if (config.memory.reduce == config::MessageEvery::microbatch)
+    for (auto& [number, unit] : units) start_tie(*unit);
   if (tie.active()) wait_recorded(tie);
   auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
-  if (!config.model.tied_embeddings || first == last || first == units.end() || last == units.end()) return;
-  auto const a = first->second->params.matrix("embed.token.weight").grad,
-             b = last->second->params.matrix("embed.token.weight").grad;
-  kernels::sum_into_both<typename P::Gradient>(exec, a, b);
+  if (!config.model.tied_embeddings || plan.stages.shares_tied() || first == last || first == units.end() ||
+      last == units.end())
+    return;
+  using Gradient = typename P::Gradient;
+  auto const a = tied_gradient(*first->second), b = tied_gradient(*last->second);
+  auto const n = static_cast<std::int64_t>(a.extent(0));
+  kernels::sum_into_both<Gradient>(exec, device::View2<Gradient>(a.data(), 1, n),
+                                   device::View2<Gradient>(b.data(), 1, n));
 }
 
 template <class P>
 void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
   finish_tie();
-  double squares = 0.0;
+  double squares = 0.0;  // one sum in the order of the model, however the stages are cut
   for (auto& [number, unit] : units) {
-    squares += parallel::local_sum_squares<typename P::Gradient>(exec, unit->params.layout(), unit->params.grads(),
-                                                                 plan.grid.sizes(), here, unit->stage.is_first());
+    auto const& params = unit->params;
+    bool const packed = config.memory.shard >= config::Shard::gradients;
+    squares = parallel::add_sum_squares<typename P::Gradient>(exec, params.layout(), params.shard(),
+                                                              packed ? params.owned_gradients() : params.grads(),
+                                                              packed, here, unit->stage.is_first(), squares);
   }
-  // Every rank of a tp group saw the whole group's loss.
   std::array<double, 4> sums{counts_loss() ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
                              result.votes};
   auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
@@ -66,23 +74,48 @@ void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
     return;
   }
   double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip) / result.loss_scale;
+  bool const stochastic = config.precision.stochastic_rounding;
+  bool const rounds = P::has_master && !stochastic;
   for (auto& [number, unit] : units) {
     if (stage >= 0 && number != stage) continue;
-    bool const stochastic = config.precision.stochastic_rounding;
-    device::View1<typename P::Storage> rounded;
-    if (P::has_master && !stochastic) rounded = unit->params.values();
-    unit->optimizer.apply(exec, updates_done() + 1, result.lr, factor, unit->params.master(), unit->params.grads(),
-                          rounded, keep_gradients);
-    if (stochastic) unit->params.round_values(exec, true, updates_done() + 1);
+    auto& params = unit->params;
+    auto const number_of_update = updates_done() + 1;
+    auto const views_of = [&](layout::OwnedRun const& run, auto const& master) {
+      typename optim::Optimizer<P>::RunViews views{master, params.reduced(run), {}};
+      if (rounds) views.storage = params.stored(run);
+      return views;
+    };
+    if (unit->offloaded) {
+      auto& optimizer = unit->optimizer;
+      unit->offloaded->stream(
+          exec, *staging, params.shard(), true, true, [&](layout::OwnedRun const& run, auto const& there) {
+            auto const master = P::has_master ? there.master : params.master(run);
+            optimizer.template apply_with<typename P::Moment>(exec, number_of_update, result.lr, factor, run,
+                                                              views_of(run, master), keep_gradients, there.m, there.v);
+            if (stochastic) params.round_run(exec, run, master, true, number_of_update);
+          });
+    } else {
+      for (auto const& run : params.shard().owned)
+        unit->optimizer.apply(exec, number_of_update, result.lr, factor, run, views_of(run, params.master(run)),
+                              keep_gradients);
+      if (stochastic) params.round_values(exec, true, number_of_update);
+    }
+    if (unit->sharded) unit->sharded->updated();
   }
   gradients_are_zero = !keep_gradients;
 }
 
 template <class P>
 void Trainer<P>::State::refresh_weights() {
-  if (!std::exchange(master_is_newer, false) || !P::has_master) return;
-  for (auto& [number, unit] : units)
-    unit->params.round_values(exec, config.precision.stochastic_rounding, updates_done());
+  if (!std::exchange(master_is_newer, false)) return;
+  for (auto& [number, unit] : units) {
+    auto& params = unit->params;
+    if constexpr (P::has_master)
+      for_master(*unit, [&](layout::OwnedRun const& run, auto const& master) {
+        params.round_run(exec, run, master, config.precision.stochastic_rounding, updates_done());
+      });
+    if (unit->sharded) unit->sharded->updated();
+  }
 }
 
 template <class P>
@@ -127,21 +160,26 @@ std::string Trainer<P>::State::find_not_finite() {
   std::int64_t first = none;
   std::int64_t elements = 0;
   auto const scan = [&](std::int64_t only) {
-    for (auto& [number, unit] : units) {
-      for (auto const& item : unit->params.layout().items()) {
-        auto const row = item.spec - specs.data();
-        auto const range = Kokkos::pair<std::int64_t, std::int64_t>(item.offset, item.offset + item.size());
-        for (int g = 0; g < 2; ++g) {
-          std::int64_t const key = row + g * static_cast<std::int64_t>(specs.size());
-          if (only >= 0 && key != only) continue;
-          auto const count = [&]<class T>(device::View1<T> all) {
-            return kernels::count_not_finite<T>(exec, device::View1<T const>(Kokkos::subview(all, range)));
-          };
-          auto const bad = g == 0 ? count(unit->params.master()) : count(unit->params.grads());
-          if (bad > 0) first = std::min(first, key);
-          elements += bad;
-        }
-      }
+    for (auto& [number, owner] : units) {
+      auto const& params = owner->params;
+      auto const count_bad = [&]<class T>(layout::OwnedRun const& run, device::View1<T> all, std::int64_t first_key) {
+        layout::for_parameters(params.layout(), run.begin, run.count,
+                               [&](layout::LocalParam const& item, std::int64_t begin, std::int64_t count) {
+                                 auto const key = first_key + static_cast<std::int64_t>(item.spec - specs.data());
+                                 if (only >= 0 && key != only) return;
+                                 auto const at = item.offset + begin - run.begin;
+                                 auto const part =
+                                     Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(at, at + count));
+                                 auto const bad = kernels::count_not_finite<T>(exec, device::View1<T const>(part));
+                                 if (bad > 0) first = std::min(first, key);
+                                 elements += bad;
+                               });
+      };
+      for_master(*owner, [&](layout::OwnedRun const& run, auto const& master) {
+        count_bad(run, device::View1<typename P::Master>(master), 0);
+      });
+      for (auto const& run : params.shard().owned)
+        count_bad(run, params.reduced(run), static_cast<std::int64_t>(specs.size()));
     }
   };
   scan(-1);

@@ -50,7 +50,7 @@ void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> posi
   for_chunks<element_width>(
       "p3d::kernels::position_forward", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const p = &positions(r % rows.seq_len + token_offset, c);
+        S const* const p = &positions((rows.first_row + r) % rows.seq_len + token_offset, c);
         S* const y = &out(r, c);
         P3D_SIMD
         for (int i = 0; i < n; ++i) put(y[i], y[i] + p[i]);
@@ -60,12 +60,15 @@ void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> posi
 template <class S, class G>
 void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dout, std::int64_t token_offset,
                        Given<View2<G>> dpositions) {
+  auto const here = static_cast<std::int64_t>(dout.extent(0));
   for_chunks<element_width>(
       "p3d::kernels::position_backward", exec, rows.seq_len, dout.extent(1),
       KOKKOS_LAMBDA(std::int64_t position, std::int64_t c, int n) {
         G* const dp = &dpositions(position + token_offset, c);
         for (std::int64_t sample = 0; sample < rows.samples; ++sample) {
-          S const* const g = &dout(sample * rows.seq_len + position, c);
+          std::int64_t const row = sample * rows.seq_len + position - rows.first_row;
+          if (row < 0 || row >= here) continue;
+          S const* const g = &dout(row, c);
           P3D_SIMD
           for (int i = 0; i < n; ++i) dp[i] = static_cast<G>(dp[i] + g[i]);
         }

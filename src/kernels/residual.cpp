@@ -14,8 +14,9 @@ struct DropoutIndex {
 };
 KOKKOS_INLINE_FUNCTION DropoutIndex dropout_index(TokenRows const& rows, std::int64_t row, std::int64_t col,
                                                   std::int64_t hidden) {
-  return {static_cast<std::uint64_t>(rows.first_sample + row / rows.seq_len),
-          static_cast<std::uint64_t>((row % rows.seq_len) * hidden + col)};
+  std::int64_t const r = rows.first_row + row;
+  return {static_cast<std::uint64_t>(rows.first_sample + r / rows.seq_len),
+          static_cast<std::uint64_t>((r % rows.seq_len) * hidden + col)};
 }
 
 }  // namespace
@@ -97,12 +98,25 @@ void sum_into_both(ExecSpace const& exec, View2<S> a, View2<S> b) {
       });
 }
 
+template <class S>
+void add(ExecSpace const& exec, View1<S const> x, View1<S> y) {
+  P3D_REQUIRE(x.extent(0) == y.extent(0), "both have one length");
+  for_chunks<flat_width>(
+      "p3d::kernels::add", exec, 1, y.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+        S const* const in = &x(c);
+        S* const out = &y(c);
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) put(out[i], static_cast<Acc<S>>(out[i]) + static_cast<Acc<S>>(in[i]));
+      });
+}
+
 #define P3D_INSTANTIATE(S)                                                                                       \
   template void residual_forward<S>(ExecSpace const&, TokenRows, View2<S const>, View2<S const>, View1<S const>, \
                                     Dropout const&, View2<S>);                                                   \
   template void residual_backward<S>(ExecSpace const&, TokenRows, View2<S const>, Dropout const&, View2<S>);     \
   template void dropout_in_place<S>(ExecSpace const&, TokenRows, Dropout const&, View2<S>);                      \
-  template void sum_into_both<S>(ExecSpace const&, View2<S>, View2<S>);
+  template void sum_into_both<S>(ExecSpace const&, View2<S>, View2<S>);                                          \
+  template void add<S>(ExecSpace const&, View1<S const>, View1<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

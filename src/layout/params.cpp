@@ -207,7 +207,7 @@ std::int64_t ParamTable::num_parameters() const {
 ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config.model).build()); }
 
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
-  if (spec.tied && stages.is_last(stage)) return true;
+  if (spec.tied && stages.is_last(stage) && !stages.shares_tied()) return true;
   if (spec.layer < 0) return stages.is_first(stage);
   if (spec.layer >= stages.num_layers()) return stages.is_last(stage);
   auto const range = stages.layers(stage);
@@ -225,7 +225,7 @@ std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages
   for (auto l = range.begin; l < range.end; ++l) add(table.rows_of_layer(static_cast<int>(l)));
   if (stages.is_last(stage)) {
     for (int l = stages.num_layers(); l < table.end_of_layers(); ++l) add(table.rows_of_layer(l));
-    add(table.tied_rows());
+    if (!stages.shares_tied()) add(table.tied_rows());
   }
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());

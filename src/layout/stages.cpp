@@ -39,6 +39,7 @@ StageMap::StageMap(std::vector<int> layers_per_stage, std::vector<int> stage_ran
   begin_.push_back(0);
   for (int n : layers_) {
     P3D_REQUIRE(n >= 0, "no stage has a negative number of layers");
+    uncut_begin_.push_back(begin_.back());
     begin_.push_back(begin_.back() + n);
   }
   stages_of_.resize(static_cast<std::size_t>(num_ranks_));
@@ -65,6 +66,23 @@ std::vector<int> even_layers(int layers, int stages) {
   P3D_REQUIRE(layers >= 0 && stages >= 1, "there are stages to deal layers to");
   std::vector<int> out(static_cast<std::size_t>(stages), layers / stages);
   for (int s = 0; s < layers % stages; ++s) ++out[static_cast<std::size_t>(s)];
+  return out;
+}
+
+StageMap refine(StageMap const& stages, std::vector<int> const& parts) {
+  P3D_REQUIRE(parts.size() == static_cast<std::size_t>(stages.num_stages()), "every stage has a number of parts");
+  std::vector<int> layers, ranks;
+  std::vector<std::int64_t> uncut;
+  for (int s = 0; s < stages.num_stages(); ++s) {
+    for (int n : even_layers(stages.num_layers(s), parts[static_cast<std::size_t>(s)])) {
+      layers.push_back(n);
+      ranks.push_back(stages.pipeline_rank(s));
+      uncut.push_back(stages.uncut_begin(s));
+    }
+  }
+  StageMap out(std::move(layers), std::move(ranks), stages.num_pipeline_ranks());
+  out.shares_tied_ = stages.num_stages() == 1 && out.num_stages() > 1;
+  out.uncut_begin_ = std::move(uncut);
   return out;
 }
 

@@ -13,6 +13,7 @@
 namespace p3d::model {
 
 using kernels::Rotation;
+using layout::LayerRecompute;
 using kernels::TokenRows;
 using kernels::Store;
 
@@ -28,6 +29,22 @@ BlockSizes block_sizes(config::Config const& c) {
   s.gated = c.model.activation == config::Activation::swiglu;
   s.layernorm = c.model.norm == config::Norm::layernorm;
   return s;
+}
+
+BlockParts discarded_parts(layout::StageRecompute const& stage, int l) {
+  auto const& r = stage.layer(l);
+  if (!r.full) return {.norm_outputs = r.norm, .heads = r.attention, .lse = r.attention, .act = r.activation};
+  auto parts = BlockParts::all();
+  parts.mid = !stage.keeps_sums;
+  return parts;
+}
+
+BlockParts kept_parts(layout::StageRecompute const& stage, int l) {
+  return BlockParts::all().without(discarded_parts(stage, l));
+}
+
+BlockParts rebuilt_parts(layout::StageRecompute const& stage, int l) {
+  return discarded_parts(stage, l).without({.statistics = true, .lse = true});
 }
 
 template <class P>
@@ -86,46 +103,78 @@ kernels::AttentionShape TransformerBlock<P>::attention_shape(TokenRows const& ro
 }
 
 template <class P>
-void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
-                                  BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
-  auto& exec = tp_->exec;
-  auto const active = [&](kernels::Dropout const& d) { return training ? d : kernels::Dropout{}; };
+void TransformerBlock<P>::attend(TokenRows const& rows, bool training, BlockActivations<P> const& a,
+                                 BlockScratch<P> const& t) {
+  auto const dropout = training ? probability_dropout_ : kernels::Dropout{};
+  kernels::attention_forward<S>(tp_->exec, attention_shape(rows), dropout, a.qkv, a.heads, a.lse, t.attention);
+}
 
+template <class P>
+void TransformerBlock<P>::activate(BlockActivations<P> const& a) {
+  if (sizes_.gated) {
+    kernels::swiglu_forward<S>(tp_->exec, a.up, a.act);
+  } else {
+    kernels::gelu_forward<S>(tp_->exec, a.up, a.act);
+  }
+}
+
+template <class P>
+void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows const& rows, bool training,
+                                        View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
+                                        bool mid_is_there) {
+  auto& exec = tp_->exec;
   norm_.forward(exec, w.norm1, x, a.norm1);
   parallel::column_linear_forward<S>(*tp_, a.norm1.y, w.qkv.value, w.qkv_bias.value, a.qkv);
   if (rope_) {
     kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
                      a.qkv);
   }
-  kernels::attention_forward<S>(exec, attention_shape(rows), active(probability_dropout_), a.qkv, a.heads, a.lse,
-                                t.attention);
+  attend(rows, training, a, t);
+  if (mid_is_there) return;
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
-  kernels::residual_forward<S>(exec, rows, x, t.branch, w.attn_out_bias.value, active(attn_dropout_), a.mid);
+  auto const dropout = training ? attn_dropout_ : kernels::Dropout{};
+  kernels::residual_forward<S>(exec, rows, x, t.branch, w.attn_out_bias.value, dropout, a.mid);
+}
 
-  norm_.forward(exec, w.norm2, a.mid, a.norm2);
+template <class P>
+void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a) {
+  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
   parallel::column_linear_forward<S>(*tp_, a.norm2.y, w.up.value, w.up_bias.value, a.up);
-  if (sizes_.gated) {
-    kernels::swiglu_forward<S>(exec, a.up, a.act);
-  } else {
-    kernels::gelu_forward<S>(exec, a.up, a.act);
-  }
+  activate(a);
+}
+
+template <class P>
+void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
+                                  BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
+  forward_first(w, rows, training, x, a, t, false);
+  forward_up(w, a);
   parallel::row_linear_forward<S>(*tp_, a.act, w.down.value, t.branch);
-  kernels::residual_forward<S>(exec, rows, a.mid, t.branch, w.down_bias.value, active(mlp_dropout_), y);
+  auto const dropout = training ? mlp_dropout_ : kernels::Dropout{};
+  kernels::residual_forward<S>(tp_->exec, rows, a.mid, t.branch, w.down_bias.value, dropout, y);
+}
+
+template <class P>
+void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
+                                 BlockActivations<P> const& a, BlockScratch<P> const& t, bool mid_is_there) {
+  forward_first(w, rows, true, x, a, t, mid_is_there);
+  forward_up(w, a);
 }
 
 template <class P>
 void TransformerBlock<P>::backward(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
-                                   BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> d) {
-  backward_mlp(w, rows, saved, scratch, {}, d);
-  backward_attention(w, rows, x, saved, scratch, {}, d);
+                                   LayerRecompute const& discarded, BlockActivations<P> const& saved,
+                                   BlockScratch<P> const& scratch, View2<S> d) {
+  backward_mlp(w, rows, discarded, saved, scratch, {}, d);
+  backward_attention(w, rows, x, discarded, saved, scratch, {}, d);
 }
 
 template <class P>
 void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x, View2<S> y,
-                                         BlockActivations<P>& saved, BlockScratch<P>& scratch, View2<S> d) {
-  backward_mlp(w, rows, saved, scratch, y, d);
+                                         LayerRecompute const& discarded, BlockActivations<P>& saved,
+                                         BlockScratch<P>& scratch, View2<S> d) {
+  backward_mlp(w, rows, discarded, saved, scratch, y, d);
   std::swap(saved.up, scratch.dup);
-  backward_attention(w, rows, x, saved, scratch, saved.mid, d);
+  backward_attention(w, rows, x, discarded, saved, scratch, saved.mid, d);
   std::swap(saved.qkv, scratch.dqkv);
 }
 
@@ -151,12 +200,14 @@ View2<typename P::Storage> TransformerBlock<P>::branch_gradient(TokenRows const&
 }
 
 template <class P>
-void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows, BlockActivations<P> const& a,
-                                       BlockScratch<P> const& t, View2<S> keep, View2<S> d) {
+void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows, LayerRecompute const& discarded,
+                                       BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> keep,
+                                       View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, t.dact);
+  if (discarded.activation) activate(a);
   if (weights)
     parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.act, w.down.grad, w.down_bias.grad);
   if (sizes_.gated) {
@@ -165,6 +216,7 @@ void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const
     kernels::gelu_backward<S>(exec, a.up, t.dact, t.dup);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dup, w.up.value, t.dnorm);
+  if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2);
   if (weights)
     parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dup, a.norm2.y, w.up.grad, w.up_bias.grad);
   sum.wait();
@@ -173,12 +225,13 @@ void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const
 
 template <class P>
 void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
-                                             BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> keep,
-                                             View2<S> d) {
+                                             LayerRecompute const& discarded, BlockActivations<P> const& a,
+                                             BlockScratch<P> const& t, View2<S> keep, View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr;
   auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
+  if (discarded.attention) attend(rows, true, a, t);
   if (weights)
     parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.heads, w.attn_out.grad,
                                                               w.attn_out_bias.grad);
@@ -189,6 +242,7 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
                      t.dqkv);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
+  if (discarded.norm) norm_.forward(exec, w.norm1, x, a.norm1);
   if (weights)
     parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dqkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
   sum.wait();

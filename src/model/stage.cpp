@@ -5,12 +5,16 @@
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/embedding.hpp>
+#include <p3d/parallel/share.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 namespace p3d::model {
+
+using layout::KeptInput;
+using layout::StageRecompute;
 
 namespace {
 
@@ -45,6 +49,16 @@ bool travels_narrow(config::Config const& c) {
          c.run.precision == config::Precision::fp32;
 }
 
+/// Stage `stage` and the next one hand over on one rank, without a message.
+bool hands_over(layout::StageMap const& stages, int stage) {
+  return stage >= 0 && !stages.is_last(stage) && stages.pipeline_rank(stage) == stages.pipeline_rank(stage + 1);
+}
+
+/// Whether a stage has a buffer for the gradient of its own. The others work in that of the stage behind them.
+bool owns_gradient(layout::StageMap const& stages, int stage) {
+  return !hands_over(stages, stage) || !hands_over(stages, stage - 1);
+}
+
 std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
   kernels::AttentionShape shape;
   shape.rows = {0, c.batch.micro, c.model.seq_len};
@@ -57,76 +71,138 @@ std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
 
 }  // namespace
 
+void RecomputeScratch::add(layout::StageRecompute const& stage) {
+  for (int l = 0; l < stage.num_layers(); l = stage.group_end(l)) {
+    if (!stage.layer(l).any()) continue;
+    int const end = stage.group_end(l);
+    parts = parts | discarded_parts(stage, l);
+    layers = std::max(layers, end - l);
+    separate_norms = separate_norms || stage.layer(l).full;
+    inputs = std::max(inputs, end - l - (stage.input(l) == KeptInput::whole ? 1 : 0));
+  }
+}
+
 template <class P>
 template <class Source>
-void Workspace<P>::take(config::Config const& c, bool with_loss, Source& source) {
+void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, Source& source) {
+  using S = typename P::Storage;
   auto const s = block_sizes(c);
   block = take_scratch<P>(source, s, attention_elements(c, s));
+  bool const one_norm = recompute.parts.norm_outputs && !recompute.separate_norms;
+  auto const parts = one_norm ? recompute.parts.without({.norm_outputs = true}) : recompute.parts;
+  for (int i = 0; i < recompute.layers; ++i) {
+    auto& set = remade.emplace_back(take_block<P>(source, s, parts));
+    if (one_norm) set.norm1.y = set.norm2.y = source.template take<S>(s.tokens, s.hidden);
+  }
+  for (int i = 0; i < recompute.inputs; ++i) inputs.push_back(source.template take<S>(s.tokens, s.hidden));
   if (!with_loss) return;
-  dfinal = source.template take<typename P::Storage>(s.tokens, s.hidden);
+  dfinal = source.template take<S>(s.tokens, s.hidden);
   row_max = source.template take<typename P::Accumulate>(s.tokens);
   sums = source.template take<typename P::Accumulate>(2, s.tokens);
 }
 
 template <class P>
-Workspace<P>::Workspace(config::Config const& c, bool with_loss, device::Arena& arena) {
-  take(c, with_loss, arena);
+Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
+                        device::Arena& arena) {
+  take(c, recompute, with_loss, arena);
 }
 
 template <class P>
-std::size_t Workspace<P>::bytes(config::Config const& c, bool with_loss) {
+std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
   SizeCounter counter;
-  Workspace().take(c, with_loss, counter);
+  Workspace().take(c, recompute, with_loss, counter);
   return counter.bytes;
 }
 
 template <class P>
 template <class Source>
-void Stage<P>::take_slots(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots,
-                          Source& source, std::vector<ActivationSlot>& slots) {
+typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, layout::StageMap const& stages,
+                                                      int stage, StageRecompute const& recompute, Source& source) {
   auto const s = block_sizes(c);
   auto const layers = stages.num_layers(stage);
-  bool const narrow = travels_narrow(c);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
-  for (int k = 0; k < num_slots; ++k) {
-    ActivationSlot slot;
-    for (int l = 0; l <= layers; ++l) slot.x.push_back(source.template take<S>(s.tokens, s.hidden));
-    for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s));
-    slot.d = source.template take<S>(s.tokens, s.hidden);
-    if (narrow) {
-      for (auto& buffer : slot.narrow) buffer = source.template take<device::bfloat16>(s.tokens, s.hidden);
-    }
-    if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
-    if (stages.is_last(stage)) {
-      slot.targets = source.template take<int>(s.tokens);
-      slot.final_norm = take_norm<P>(source, s);
-      slot.logits = source.template take<S>(s.tokens, vocab);
-      slot.lse = source.template take<typename P::Accumulate>(s.tokens);
-    }
-    slots.push_back(std::move(slot));
+  ActivationSlot slot;
+  slot.x.resize(static_cast<std::size_t>(layers) + 1);
+  slot.shares.resize(slot.x.size());
+  for (int l = 0; l <= layers; ++l) {
+    auto const at = static_cast<std::size_t>(l);
+    auto const kept = recompute.input(l);
+    bool const handed_over = l == 0 && hands_over(stages, stage - 1);
+    if (kept == KeptInput::whole && !handed_over) slot.x[at] = source.template take<S>(s.tokens, s.hidden);
+    if (kept == KeptInput::shared) slot.shares[at] = source.template take<S>(s.tokens * s.hidden / c.parallel.tp);
   }
+  for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
+  if (owns_gradient(stages, stage)) slot.d = source.template take<S>(s.tokens, s.hidden);
+  if (travels_narrow(c)) {
+    for (auto& buffer : slot.narrow) buffer = source.template take<device::bfloat16>(s.tokens, s.hidden);
+  }
+  if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
+  if (stages.is_last(stage)) {
+    slot.targets = source.template take<int>(s.tokens);
+    slot.final_norm = take_norm<P>(source, s);
+    slot.logits = source.template take<S>(s.tokens, vocab);
+    slot.lse = source.template take<typename P::Accumulate>(s.tokens);
+  }
+  return slot;
 }
 
 template <class P>
-std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, int num_slots) {
-  SizeCounter counter;
-  std::vector<ActivationSlot> slots;
-  take_slots(c, stages, stage, 1, counter, slots);  // all slots are alike, and every piece is padded
-  auto const count = static_cast<std::size_t>(num_slots);
-  return count > 0 && counter.bytes > SizeCounter::most / count ? SizeCounter::most : counter.bytes * count;
+template <class Source>
+typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, StageRecompute const& recompute,
+                                                     Source& source) {
+  auto const s = block_sizes(c);
+  RebuiltSet set;
+  set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
+  for (int l = 0; l < recompute.num_layers(); ++l) {
+    if (recompute.input(l) != KeptInput::whole)
+      set.x[static_cast<std::size_t>(l)] = source.template take<S>(s.tokens, s.hidden);
+    set.blocks.push_back(take_block<P>(source, s, rebuilt_parts(recompute, l)));
+  }
+  return set;
 }
 
 template <class P>
-Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage, layout::StageParams const& params,
-                parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace, int num_slots)
+std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage,
+                            layout::StageActivations const& sets) {
+  // Sets of a kind are alike, and every piece is padded.
+  std::size_t total = 0;
+  auto const add = [&](int count, auto const& take) {
+    if (count <= 0) return;
+    SizeCounter counter;
+    take(counter);
+    auto const n = static_cast<std::size_t>(count);
+    auto const bytes = counter.bytes > SizeCounter::most / n ? SizeCounter::most : counter.bytes * n;
+    total = std::min(SizeCounter::most, total + bytes);
+  };
+  int const kept = std::min(sets.recompute.slots_kept, sets.slots);
+  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), counter); });
+  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, counter); });
+  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, counter); });
+  return total;
+}
+
+template <class P>
+Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage,
+                layout::StageActivations const& sets, layout::StageParams const& params, parallel::TensorParallel& tp,
+                device::Arena& arena, Workspace<P>& workspace)
     : stage_(stage),
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
+      owns_gradient_(owns_gradient(stages, stage)),
       narrow_messages_(travels_narrow(c)),
       tp_(&tp),
+      recompute_(sets.recompute),
+      none_(layout::no_recompute(stages, stage)),
       shared_(&workspace),
       final_norm_(c) {
-  take_slots(c, stages, stage, num_slots, arena, slots_);
+  P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
+  for (int k = 0; k < sets.slots; ++k) slots_.push_back(take_slot(c, stages, stage, recompute(k), arena));
+  for (int k = 0; k < sets.rebuilt; ++k) {
+    rebuilt_.push_back(take_rebuilt(c, recompute_, arena));
+    free_rebuilt_.push_back(k);
+  }
+  x_.resize(static_cast<std::size_t>(recompute_.num_layers()) + 1);
+  saved_.resize(static_cast<std::size_t>(recompute_.num_layers()));
 
   auto const range = stages.layers(stage);
   auto const& items = params.items();
@@ -156,6 +232,16 @@ void Stage<P>::load(int slot, TokenRows rows, std::span<int const> tokens, std::
 }
 
 template <class P>
+void Stage<P>::take_gradient(int slot, View2<S> gradient_of_next) {
+  auto& d = slots_[at(slot)].d;
+  if (owns_gradient_) {
+    Kokkos::deep_copy(tp_->exec, d, gradient_of_next);
+  } else {
+    d = gradient_of_next;
+  }
+}
+
+template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, s.x.front());
   if (w.positions.value.extent(0) > 0)
@@ -164,11 +250,45 @@ void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training)
 }
 
 template <class P>
+void Stage<P>::open(int slot, RebuiltSet const* rebuilt, bool running) {
+  auto const& s = slots_[at(slot)];
+  auto const& r = recompute(slot);
+  x_.back() = s.x.back();
+  for (int l = 0; l < r.num_layers(); ++l) {
+    int const begin = r.group_begin(l);
+    auto& x = x_[at(l)] = s.x[at(l)];
+    if (x.data() == nullptr) {
+      int const place = running ? 0 : l - begin - (r.input(begin) == KeptInput::whole ? 1 : 0);
+      x = rebuilt ? rebuilt->x[at(l)] : shared_->inputs[at(place)];
+    }
+    auto& saved = saved_[at(l)] = s.blocks[at(l)];
+    if (!r.layer(l).any()) continue;
+    if (rebuilt) fill_in(saved, rebuilt->blocks[at(l)]);
+    fill_in(saved, shared_->remade[at(l - begin)]);
+  }
+}
+
+template <class P>
+void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
+  auto& s = slots_[at(slot)];
+  auto const& r = recompute(slot);
+  if (r.input(begin) == KeptInput::shared)
+    parallel::gather_shares<S>(*tp_, s.shares[at(begin)], device::flat(x_[at(begin)]));
+  for (int l = begin; l + 1 < end; ++l)
+    blocks_[at(l)].forward(w.layers[at(l)], s.rows, true, x_[at(l)], saved_[at(l)], shared_->block, x_[at(l + 1)]);
+  auto const last = at(end - 1);
+  blocks_[last].remake(w.layers[last], s.rows, x_[last], saved_[last], shared_->block, r.keeps_sums);
+}
+
+template <class P>
 double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   auto& s = slots_[at(slot)];
+  open(slot, nullptr, true);
   if (first_) embed(w, s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(w.layers[l], s.rows, training, s.x[l], s.blocks[l], shared_->block, s.x[l + 1]);
+    blocks_[l].forward(w.layers[l], s.rows, training, x_[l], saved_[l], shared_->block, x_[l + 1]);
+    if (training && s.shares[l + 1].data() != nullptr)
+      parallel::keep_share<S>(*tp_, device::flat(x_[l + 1]), s.shares[l + 1]);
   }
   if (!last_) return 0.0;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
@@ -179,13 +299,17 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
 template <class P>
 void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready) {
   auto& s = slots_[at(slot)];
+  auto const& r = recompute(slot);
+  open(slot, nullptr, false);
   if (last_) {
     head_backward(w, s, loss_scale, true);
     if (ready) ready(layer_begin_.back(), num_params_);
   }
-  for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward(w.layers[l], s.rows, s.x[l], s.blocks[l], shared_->block, s.d);
-    if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
+  for (int l = r.num_layers(); l-- > 0;) {
+    auto const i = at(l);
+    if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
+    blocks_[i].backward(w.layers[i], s.rows, x_[i], r.layer(l), saved_[i], shared_->block, s.d);
+    if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
   if (first_) embed_backward(w, s, s.d);
   if (ready) ready(0, layer_begin_.front());
@@ -194,25 +318,45 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
 template <class P>
 void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_scale) {
   auto& s = slots_[at(slot)];
+  auto const& r = recompute(slot);
+  RebuiltSet* rebuilt = nullptr;
+  if (r.any()) {
+    P3D_REQUIRE(!free_rebuilt_.empty(), "a stage has a set for every microbatch between I and W");
+    s.rebuilt = free_rebuilt_.back();
+    free_rebuilt_.pop_back();
+    rebuilt = &rebuilt_[at(s.rebuilt)];
+  }
+  open(slot, rebuilt, false);
   if (last_) head_backward(w, s, loss_scale, false);
-  for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_input(w.layers[l], s.rows, s.x[l], s.x[l + 1], s.blocks[l], shared_->block, s.d);
+  for (int l = r.num_layers(); l-- > 0;) {
+    auto const i = at(l);
+    if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
+    auto& saved = saved_[i];
+    blocks_[i].backward_input(w.layers[i], s.rows, x_[i], x_[i + 1], r.layer(l), saved, shared_->block, s.d);
+    // These two have changed places with scratch: their owner takes over what it got.
+    auto& owner = r.layer(l).full ? rebuilt->blocks[i] : s.blocks[i];
+    owner.up = saved.up;
+    owner.qkv = saved.qkv;
   }
 }
 
 template <class P>
 void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& ready) {
   auto& s = slots_[at(slot)];
+  open(slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (last_) {
     head_backward_weight(w, s);
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_weight(w.layers[l], s.x[l + 1], s.blocks[l]);
+    blocks_[l].backward_weight(w.layers[l], x_[l + 1], saved_[l]);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
   if (first_) embed_backward(w, s, s.d);
   if (ready) ready(0, layer_begin_.front());
+  if (s.rebuilt < 0) return;
+  free_rebuilt_.push_back(s.rebuilt);
+  s.rebuilt = -1;
 }
 
 template <class P>

@@ -45,7 +45,7 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
 
 template <class P>
 StageWeights<P> stage_weights(config::Config const& c, layout::StageMap const& stages, int stage,
-                              Parameters<P> const& params) {
+                              Parameters<P> const& params, Parameters<P> const* first) {
   StageWeights<P> w;
   auto const range = stages.layers(stage);
   for (auto l = range.begin; l < range.end; ++l) w.layers.push_back(block_weights(c, params, l));
@@ -55,7 +55,9 @@ StageWeights<P> stage_weights(config::Config const& c, layout::StageMap const& s
   }
   if (stages.is_last(stage)) {
     w.final_norm = norm_weights(params, "final_norm");
-    w.head = params.matrix(c.model.tied_embeddings ? "embed.token.weight" : "head.weight");
+    bool const shares = c.model.tied_embeddings && stages.shares_tied();
+    P3D_REQUIRE(!shares || first != nullptr, "a shared embedding is somewhere");
+    w.head = (shares ? *first : params).matrix(c.model.tied_embeddings ? "embed.token.weight" : "head.weight");
   }
   return w;
 }
@@ -77,9 +79,9 @@ void ResidentWeights<P>::reload(int) {
   refuse_to_move("RELOAD");
 }
 
-#define P3D_INSTANTIATE(P)                                                                       \
-  template StageWeights<P> stage_weights<P>(config::Config const&, layout::StageMap const&, int, \
-                                            Parameters<P> const&);                               \
+#define P3D_INSTANTIATE(P)                                                                                             \
+  template StageWeights<P> stage_weights<P>(config::Config const&, layout::StageMap const&, int, Parameters<P> const&, \
+                                            Parameters<P> const*);                                                     \
   template class ResidentWeights<P>;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

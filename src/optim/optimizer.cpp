@@ -21,10 +21,11 @@ View1<T> part(View1<T> all, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 template <class P>
-Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params, bool narrow_moments)
+Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params,
+                        layout::StateShard const& shard, bool narrow_moments, bool resident)
     : options_(options), params_(&params) {
-  if (options_.type != config::OptimizerType::adamw) return;
-  auto const n = params.flat_size();
+  if (!resident || options_.type != config::OptimizerType::adamw) return;
+  auto const n = shard.owned_size;
   auto const take = [&]<class M>(Moments<M>& moments) {
     moments.m = device::large_array<M>("p3d::optim::first_moment", n);
     moments.v = device::large_array<M>("p3d::optim::second_moment", n);
@@ -38,18 +39,22 @@ Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams co
 }
 
 template <class P>
-void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-                         View1<Gradient> grads, View1<Storage> storage, bool keep_gradients) {
-  if (narrow_.m.extent(0) > 0)
-    return update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, narrow_);
-  update(exec, step, lr, grad_scale, master, grads, storage, keep_gradients, wide_);
+void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
+                         layout::OwnedRun const& run, RunViews const& views, bool keep_gradients) {
+  auto const begin = run.packed, end = run.packed + run.count;
+  auto const with = [&]<class M>(Moments<M> const& all) {
+    apply_with<M>(exec, step, lr, grad_scale, run, views, keep_gradients, part(View1<M>(all.m), begin, end),
+                  part(View1<M>(all.v), begin, end));
+  };
+  if (narrow_.m.extent(0) > 0) return with(narrow_);
+  with(wide_);
 }
 
 template <class P>
 template <class M>
-void Optimizer<P>::update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-                          View1<Gradient> grads, View1<Storage> storage, bool keep_gradients,
-                          Moments<M> const& moments) {
+void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
+                              layout::OwnedRun const& run, RunViews const& views, bool keep_gradients, View1<M> m,
+                              View1<M> v) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -59,33 +64,54 @@ void Optimizer<P>::update(ExecSpace const& exec, std::int64_t step, double lr, d
   a.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(step));
   a.grad_scale = grad_scale;
   a.clear_gradient = !keep_gradients;
-  auto const& items = params_->items();
   // Neighbouring parameters with the same decay form one range: padding between them is zero and stays zero.
-  for (std::size_t i = 0; i < items.size();) {
-    bool const decays = items[i].spec->decay;
-    std::size_t j = i;
-    while (j < items.size() && items[j].spec->decay == decays) ++j;
-    auto const begin = items[i].offset, end = items[j - 1].offset + items[j - 1].size();
+  std::int64_t begin = 0, end = 0;
+  bool decays = false;
+  auto const apply_range = [&] {
+    if (begin == end) return;
     a.decay = decays ? options_.weight_decay : 0.0;
-    auto const p = part(master, begin, end);
-    auto const g = part(grads, begin, end);
-    auto const s = part(storage, begin, end);
+    auto const p = part(views.master, begin, end);
+    auto const g = part(views.grads, begin, end);
+    auto const s = part(views.storage, begin, end);
     if (options_.type == config::OptimizerType::adamw) {
-      kernels::adamw<Master, Gradient, M, Storage>(exec, a, p, g, part(View1<M>(moments.m), begin, end),
-                                                   part(View1<M>(moments.v), begin, end), s);
+      kernels::adamw<Master, Gradient, M, Storage>(exec, a, p, g, part(m, begin, end), part(v, begin, end), s);
     } else {
       kernels::sgd<Master, Gradient, Storage>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g, s);
     }
-    i = j;
-  }
+  };
+  layout::for_parameters(*params_, run.begin, run.count,
+                         [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
+                           auto const at = item.offset + first - run.begin;
+                           if (item.spec->decay != decays) {
+                             apply_range();
+                             begin = at;
+                             decays = item.spec->decay;
+                           }
+                           end = at + count;
+                         });
+  apply_range();
 }
 
 double clip_factor(double global_norm, double clip) {
   return clip > 0.0 && global_norm > clip ? clip / global_norm : 1.0;
 }
 
-#define P3D_INSTANTIATE(P) template class Optimizer<P>;
+#define P3D_INSTANTIATE_WITH(P, M)                                                                                   \
+  template void Optimizer<P>::apply_with<M>(ExecSpace const&, std::int64_t, double, double, layout::OwnedRun const&, \
+                                            RunViews const&, bool, View1<M>, View1<M>);
+#define P3D_INSTANTIATE(P)     \
+  template class Optimizer<P>; \
+  P3D_INSTANTIATE_WITH(P, P::Moment)
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
+#if P3D_16BIT
+#define P3D_INSTANTIATE(P) P3D_INSTANTIATE_WITH(P, device::bfloat16)
+P3D_INSTANTIATE(device::Fp32)
+P3D_INSTANTIATE(device::Bf16)
+P3D_INSTANTIATE(device::Fp16)
+P3D_INSTANTIATE(device::Bf16Gradients)
+#undef P3D_INSTANTIATE
+#endif
+#undef P3D_INSTANTIATE_WITH
 
 }  // namespace p3d::optim

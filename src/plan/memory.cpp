@@ -4,10 +4,12 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/layout/shards.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace p3d::plan {
 
@@ -27,6 +29,11 @@ TypeBytes type_bytes(config::Config const& config) {
 bool reduces_narrow(config::Config const& config) {
   return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16 &&
          config.precision.gradients != config::Precision::bf16;
+}
+
+std::int64_t bucket_elements(config::Config const& config) {
+  auto const bytes = config.comm.bucket_mb * 1024.0 * 1024.0;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / type_bytes(config).gradient);
 }
 
 namespace {
@@ -55,22 +62,54 @@ std::int64_t checkpoint_copy(config::Config const& config, layout::ParamTable co
 }  // namespace
 
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
-                                      layout::StageMap const& stages, int pipeline_rank) {
+                                      layout::StageMap const& stages, int pipeline_rank, StatePools const& pools) {
+  using config::Shard;
   layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
-  std::int64_t numbers = 0;
+  auto const divides = config.memory.shard;
+  std::int64_t numbers = 0, owned = 0;
   for (int stage : stages.stages_of(pipeline_rank)) {
-    numbers += layout::StageParams(table, stages, stage, sizes, here).flat_size();
+    layout::StageParams const params(table, stages, stage, sizes, here);
+    numbers += params.flat_size();
+    owned += divides == Shard::none ? params.flat_size()
+                                    : layout::make_shard(params, bucket_elements(config), sizes, here, true).owned_size;
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;
-  m.params = numbers * bytes.storage;
-  m.grads = numbers * bytes.gradient;
+  m.params = divides == Shard::parameters ? owned * bytes.storage + pools.weights.bytes : numbers * bytes.storage;
+  m.grads = divides >= Shard::gradients ? owned * bytes.gradient + pools.gradients.bytes : numbers * bytes.gradient;
   if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
-  if (bytes.has_master) m.optimizer += numbers * bytes.master;
-  if (config.optimizer.type == config::OptimizerType::adamw) m.optimizer += 2 * numbers * bytes.moment;
+  if (bytes.has_master) m.optimizer += owned * bytes.master;
+  bool const moments = config.optimizer.type == config::OptimizerType::adamw;
+  if (moments) m.optimizer += 2 * owned * bytes.moment;
+  if (config.memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
   if (config.checkpoint.on() && config.checkpoint.async)
-    m.checkpoint_copy = checkpoint_copy(config, table, stages, pipeline_rank);
+    m.checkpoint_copy = divides == Shard::none ? checkpoint_copy(config, table, stages, pipeline_rank)
+                                               : (moments ? 3 : 1) * owned * bytes.master;
   return m;
+}
+
+StatePools make_state_pools(config::Config const& config, layout::ParamTable const& table,
+                            layout::StageMap const& stages, int pipeline_rank, schedule::Program const& training,
+                            std::vector<schedule::Program const*> const& others) {
+  using config::Shard;
+  StatePools pools;
+  auto const divides = config.memory.shard;
+  if (divides < Shard::gradients) return pools;
+  layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
+  auto const& mine = stages.stages_of(pipeline_rank);
+  auto const bytes = type_bytes(config);
+  std::map<int, std::int64_t> weights, gradients;
+  for (int stage : mine) {
+    auto const numbers = layout::StageParams(table, stages, stage, sizes, here).flat_size();
+    weights[stage] = numbers * bytes.storage;
+    gradients[stage] = numbers * bytes.gradient;
+  }
+  pools.gradients = make_pool(mine, gradients, {schedule::whole_gradients(training)});
+  if (divides < Shard::parameters) return pools;
+  std::vector<std::vector<std::vector<schedule::LiveInterval>>> live{schedule::whole_weights(training)};
+  for (auto const* program : others) live.push_back(schedule::whole_weights(*program));
+  pools.weights = make_pool(mine, weights, live);
+  return pools;
 }
 
 std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
@@ -83,7 +122,7 @@ std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
     while (last + 1 < by_pipeline_rank.size() && by_pipeline_rank[last + 1] == m) ++last;
     auto const who = first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
     out += fmt::format(row, who, bytes(m.params), bytes(m.grads), bytes(m.optimizer), bytes(m.activations),
-                       bytes(m.workspace + m.panels), bytes(m.total()));
+                       bytes(m.workspace + m.panels + m.staging), bytes(m.total()));
     first = last + 1;
   }
   return out;

@@ -29,4 +29,20 @@ double model_flops_per_step(config::Config const& config) {
   return flops_per_token(config) * static_cast<double>(config.batch.global) * static_cast<double>(config.model.seq_len);
 }
 
+double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen) {
+  auto const& m = config.model;
+  double const attention = 4.0 * static_cast<double>(m.heads * m.head_dim()) * seen;
+  auto const down = m.hidden * m.ffn, out = m.heads * m.head_dim() * m.hidden;
+  double sum = 0.0;
+  for (int l = 0; l < stage.num_layers(); ++l) {
+    auto const& layer = stage.layer(l);
+    if (layer.attention || layer.full) sum += attention;
+    if (!layer.full) continue;
+    auto weights = weights_per_layer(config) - (stage.keeps_sums ? out : 0);
+    if (stage.group_end(l) == l + 1) weights -= down;
+    sum += 2.0 * static_cast<double>(weights);
+  }
+  return sum;
+}
+
 }  // namespace p3d::plan

@@ -7,7 +7,9 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
+#include <p3d/schedule/weights.hpp>
 
 #include <fmt/format.h>
 
@@ -25,8 +27,42 @@ schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
   return {c.parallel.pp, static_cast<int>(c.batch.microbatches), stages_per_rank, c.pipeline.microbatch_group_size};
 }
 
-schedule::Program complete(config::Config const& c, schedule::Program compute) {
-  return schedule::complete(std::move(compute), 1, c.pipeline.lookahead);
+/// What comes and goes with a stage (weights, or their gradients) comes and goes with few layers.
+bool cuts_stages(config::Memory const& m) {
+  return m.shard == config::Shard::gradients || m.shard == config::Shard::parameters ||
+         m.offload_parameters != config::OffloadTo::none;
+}
+
+schedule::Every every(config::MessageEvery e) {
+  return e == config::MessageEvery::step ? schedule::Every::step : schedule::Every::microbatch;
+}
+
+/// What replicas divide travels by actions. The next weights come while the present ones are used.
+void shard(config::Memory const& m, schedule::Program& program) {
+  if (m.shard == config::Shard::none) return;
+  schedule::shard_weights(program, {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1});
+}
+
+/// A program of compute actions, completed, and the layers of its stages.
+struct Division {
+  layout::StageMap stages;
+  schedule::Program program;
+};
+Division complete(config::Config const& c, schedule::Program compute) {
+  auto stages = layout::make_stage_map(c, compute.stage_rank);
+  if (cuts_stages(c.memory)) {
+    std::vector<int> parts;
+    for (int s = 0; s < stages.num_stages(); ++s) {
+      auto const layers = static_cast<std::int64_t>(stages.num_layers(s)), each = c.memory.shard_layers;
+      parts.push_back(static_cast<int>(std::max<std::int64_t>(1, (layers + each - 1) / each)));
+    }
+    compute = schedule::refine(compute, parts);
+    stages = layout::refine(stages, parts);
+    compute.tied = c.model.tied_embeddings && stages.shares_tied();
+  }
+  auto program = schedule::complete(std::move(compute), 1, c.pipeline.lookahead);
+  shard(c.memory, program);
+  return {std::move(stages), std::move(program)};
 }
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
@@ -117,10 +153,8 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  schedule::ValidProgram program(complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank))),
-                                 execution);
-  auto stages = layout::make_stage_map(c, program->stage_rank);
-  return {best->schedule, std::move(program), std::move(stages), std::move(reason)};
+  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
+  return {best->schedule, {std::move(chosen.program), execution}, std::move(chosen.stages), std::move(reason)};
 }
 
 }  // namespace
@@ -137,8 +171,7 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
       try {
         auto shape = shape_of(c, chunks);
         if (!g->any_group_size) shape.microbatch_group_size = 0;
-        auto const program = complete(c, schedule::generate(g->name, shape));
-        auto const stages = layout::make_stage_map(c, program.stage_rank);
+        auto const [stages, program] = complete(c, schedule::generate(g->name, shape));
         candidate.result = simulate(program, costs(stages), execution, record);
         candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
       } catch (base::Error const& e) {
@@ -156,13 +189,18 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
 
 PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes, schedule::Execution execution) {
   if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
-  schedule::ValidProgram program(
-      c.pipeline.schedule == "file"
-          ? read_program(c)
-          : complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages))),
-      execution);
-  auto stages = layout::make_stage_map(c, program->stage_rank);
-  return {c.pipeline.schedule, std::move(program), std::move(stages), ""};
+  if (c.pipeline.schedule == "file") {
+    auto program = read_program(c);
+    auto const moves = [](schedule::Action const& a) { return schedule::moves_weights(a.op); };
+    bool const moved = std::any_of(program.ranks.begin(), program.ranks.end(), [&](auto const& actions) {
+      return std::any_of(actions.begin(), actions.end(), moves);
+    });
+    if (!moved) shard(c.memory, program);
+    auto stages = layout::make_stage_map(c, program.stage_rank);
+    return {c.pipeline.schedule, {std::move(program), execution}, std::move(stages), ""};
+  }
+  auto division = complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
+  return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }
 
 }  // namespace p3d::plan

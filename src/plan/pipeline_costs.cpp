@@ -36,6 +36,11 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     costs.stages.push_back({.forward = scale * (layers * (products + attention) + last),
                             .input = scale * (layers * (products + 2 * attention) + last),
                             .weight = scale * (layers * products + last)});
+    if (config.memory.recompute == config::Recompute::automatic) continue;
+    auto const recompute = layout::stage_recompute(config.memory, stages, s);
+    costs.stages.back().recompute =
+        scale * recompute_flops_per_token(config, recompute, 0.5 * static_cast<double>(m.seq_len + 1));
+    costs.slots_kept = recompute.slots_kept;
   }
   costs.message_bytes = tokens * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
@@ -50,8 +55,8 @@ std::string to_csv(PipelineCosts const& costs) {
   text += whole ? ",backward\n" : "\n";
   for (std::size_t s = 0; s < costs.stages.size(); ++s) {
     StageCost const& c = costs.stages[s];
-    text += fmt::format("{},{},{},{}", s, c.forward, c.input, c.weight);
-    text += whole ? fmt::format(",{}\n", c.whole()) : "\n";
+    text += fmt::format("{},{},{},{}", s, c.forward, c.input + c.recompute, c.weight);
+    text += whole ? fmt::format(",{}\n", c.whole() + c.recompute) : "\n";
   }
   if (costs.send > 0) text += fmt::format("send,{}\n", costs.send);
   if (costs.receive > 0) text += fmt::format("receive,{}\n", costs.receive);

@@ -220,10 +220,11 @@ private:
     seen_[at(rank)] = 1;
     if (a.op == Op::forward) r.peak_live = std::max(r.peak_live, ++live_[at(rank)]);
     if (makes_weight_gradient(a.op)) --live_[at(rank)];
+    double const again = a.slot < costs_.slots_kept ? 0.0 : cost.recompute;
     spend(rank, a,
           a.op == Op::forward          ? cost.forward
-          : a.op == Op::backward       ? cost.whole()
-          : a.op == Op::backward_input ? cost.input
+          : a.op == Op::backward       ? cost.whole() + again
+          : a.op == Op::backward_input ? cost.input + again
                                        : cost.weight,
           time, r.busy);
     r.end = clock_[at(rank)];

@@ -134,12 +134,15 @@ double quick_ceiling(config::Config const& c, comm::Communicator& world) {
   return meter.speed(best);
 }
 
-std::string describe_mfu(config::Config const& c, int ranks, double step_seconds, double ceiling) {
-  double const speed = plan::model_flops_per_step(c) / step_seconds / ranks;
+std::string describe_mfu(config::Config const& c, int ranks, double step_seconds, double ceiling, double recomputed) {
+  double const model = plan::model_flops_per_step(c), speed = model / step_seconds / ranks;
   double const unit = ceiling < 1e13 ? 1e9 : 1e12;
+  auto const hfu = recomputed > 0 ? fmt::format(" (HFU {:.2f}, recomputation counted)",
+                                                (model + recomputed) / step_seconds / ranks / ceiling)
+                                  : "";
   return fmt::format(
-      "MFU {:.2f}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
-      speed / ceiling, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
+      "MFU {:.2f}{}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
+      speed / ceiling, hfu, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
 }
 
 #define P3D_INSTANTIATE(P)        \

@@ -79,6 +79,42 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
   return text;
 }
 
+/// What backward remakes, and what it costs; nothing without recomputation.
+std::string recompute_text(config::Config const& c, engine::RunPlan const& plan) {
+  auto const& m = c.memory;
+  if (m.recompute == config::Recompute::none) return "";
+  std::string text = "Recomputation: ";
+  if (m.recompute == config::Recompute::list) {
+    std::vector<std::string> ops;
+    if (m.recompute_ops.norm) ops.emplace_back("norm");
+    if (m.recompute_ops.activation) ops.emplace_back("activation");
+    if (m.recompute_ops.attention) ops.emplace_back("attention");
+    text += ops.empty() ? "nothing" : fmt::format("outputs of {}", base::join(ops));
+    if (m.recompute_ops.rotary) text += "; rotary has nothing to discard, it works in place";
+  } else {
+    int full = 0;
+    for (auto const& sets : plan.activations)
+      for (auto const& layer : sets.recompute.layers) full += layer.full ? 1 : 0;
+    text += fmt::format("{} of {} but their inputs", full, base::counted(plan.stages.num_layers(), "layer"));
+    if (m.recompute_group > 1) text += fmt::format(", in groups of {}", m.recompute_group);
+    if (!m.recompute_communication) text += ", and but the sums over tp of attention";
+    if (m.share_saved_inputs) text += "; inputs are divided over tp";
+    if (m.recompute_microbatches_kept > 0)
+      text += fmt::format("; {} in flight on each stage keep everything",
+                          base::counted(m.recompute_microbatches_kept, "microbatch"));
+  }
+  double const share = engine::recompute_flops_per_step(c, plan) / plan::model_flops_per_step(c);
+  text += fmt::format(". {:.1f} % more FLOPs\n", 100.0 * share);
+  std::vector<std::string> sets;
+  bool split = false;
+  for (auto const& a : plan.activations) {
+    sets.push_back(fmt::format("{}", a.rebuilt));
+    split = split || a.rebuilt > 0;
+  }
+  if (split) text += fmt::format("  sets that live from I to W by stage: {}\n", shortened(sets, 16, " "));
+  return text;
+}
+
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
 std::string memory_text(engine::RunPlan const& plan) {
   auto const& memory = plan.memory;
@@ -97,8 +133,14 @@ std::string memory_text(engine::RunPlan const& plan) {
     text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
                         top - memory.begin());
   }
-  std::int64_t copy = 0;
-  for (auto const& m : memory) copy = std::max(copy, m.checkpoint_copy);
+  std::int64_t copy = 0, away = 0;
+  for (auto const& m : memory) {
+    copy = std::max(copy, m.checkpoint_copy);
+    away = std::max(away, m.offloaded);
+  }
+  if (away > 0)
+    text += fmt::format("  beside it {} that wait elsewhere (memory.offload_optimizer)\n",
+                        base::human_bytes(static_cast<double>(away)));
   if (copy > 0) {
     text += fmt::format("  beside it up to {} of host memory for the copy of a checkpoint (checkpoint.async)\n",
                         base::human_bytes(static_cast<double>(copy)));
@@ -146,7 +188,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + wires_text(c) + memory_text(plan);
+  return text + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

@@ -2,11 +2,14 @@
 #include <p3d/run/input.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 
 #include <cstdio>
+#include <utility>
 
 namespace p3d::run {
 
@@ -19,9 +22,13 @@ namespace {
                             base::ExitCode::bad_input);
 }
 
-/// What depends on the schedule is found when it is made; reported here, it is reported once.
-void require_plan(config::Config const& config) {
+/// What depends on the schedule is found when it is made; reported here, it is reported once. Chooses what
+/// memory.limit leaves open.
+void require_plan(config::Config& config) {
   try {
+    auto choice = engine::choose_memory(config);
+    config = std::move(choice.config);
+    if (!choice.note.empty()) base::log_root(choice.note);
     engine::make_run_plan(config);
   } catch (base::Error const& e) {
     if (e.code() != base::ExitCode::bad_input) throw;

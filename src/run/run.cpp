@@ -189,7 +189,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
                                base::counted(scale.skipped, "step"), scale.scale));
   if (ceiling > 0.0 && !step_seconds.empty())
-    base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling));
+    base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling,
+                                        engine::recompute_flops_per_step(c, trainer.plan())));
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {

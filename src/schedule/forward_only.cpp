@@ -48,6 +48,7 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
   P3D_REQUIRE(microbatches >= 1 && microbatches <= t.num_microbatches, "the forwards are training's");
   auto const homes = weight_homes(t);
   Program compute = without_actions(t.stage_rank, t.num_ranks, microbatches);
+  compute.tied = t.tied;
   for (std::size_t r = 0; r < t.ranks.size(); ++r)
     for (Action const& a : t.ranks[r])
       if (a.op == Op::forward && a.microbatch < microbatches)
@@ -65,6 +66,7 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
       return {std::move(p), training.execution(), Pass::forward_only};
   }
   Program p = forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches);
+  p.tied = t.tied;
   bring_weights(p, homes);
   return {std::move(p), training.execution(), Pass::forward_only};
 }

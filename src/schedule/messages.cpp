@@ -27,14 +27,10 @@ Earliest earliest_receives(Program const& program) {
     free_from[s].assign(static_cast<std::size_t>(program.num_slots[s]), 0);
   auto const mark_last = [&](Action const& a, int i) {
     last[cell(program, a.stage, a.microbatch)] = i;
-    if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
-      int& next = last[cell(program, a.stage + 1, a.microbatch)];
-      next = std::max(next, i);
-    }
-    if (a.op == Op::forward && input_is_local(program, a.stage)) {
-      int& previous = last[cell(program, a.stage - 1, a.microbatch)];
-      previous = std::max(previous, i);
-    }
+    for_shared_slots(program, a, [&](int stage) {
+      int& end = last[cell(program, stage, a.microbatch)];
+      end = std::max(end, i);
+    });
   };
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i) mark_last(actions[i], static_cast<int>(i));
@@ -57,10 +53,7 @@ Earliest earliest_receives(Program const& program) {
         }
       }
       release(a.stage, a.microbatch, static_cast<int>(i));
-      if (makes_input_gradient(a.op) && output_is_local(program, a.stage))
-        release(a.stage + 1, a.microbatch, static_cast<int>(i));
-      if (a.op == Op::forward && input_is_local(program, a.stage))
-        release(a.stage - 1, a.microbatch, static_cast<int>(i));
+      for_shared_slots(program, a, [&](int stage) { release(stage, a.microbatch, static_cast<int>(i)); });
     }
   return earliest;
 }

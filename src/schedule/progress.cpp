@@ -170,16 +170,16 @@ private:
   bool take(int rank, Action const& a, SlotState& slot) {
     int const old = slot.owner;
     if (old >= 0 && !training_) {
-      bool const passed_on = output_is_remote(program_, a.stage)  ? slot.activation_out >= 0
-                             : output_is_local(program_, a.stage) ? (done(a.stage + 1, old) & bit(Op::forward)) != 0
-                                                                  : true;
+      bool passed_on = !output_is_remote(program_, a.stage) || slot.activation_out >= 0;
+      for (int s = a.stage; output_is_local(program_, s); ++s)
+        passed_on = passed_on && (done(s + 1, old) & bit(Op::forward)) != 0;
       if (!(done(a.stage, old) & bit(Op::forward)) || !passed_on)
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     } else if (old >= 0) {
-      bool const gradient_passed_on = input_is_remote(program_, a.stage)
-                                          ? (done(a.stage, old) & bit(Op::send_gradient)) != 0
-                                      : a.stage > 0 ? has_input_gradient(a.stage - 1, old)
-                                                    : true;
+      bool gradient_passed_on =
+          !input_is_remote(program_, a.stage) || (done(a.stage, old) & bit(Op::send_gradient)) != 0;
+      for (int s = a.stage; input_is_local(program_, s); --s)
+        gradient_passed_on = gradient_passed_on && has_input_gradient(s - 1, old);
       if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on)
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     }

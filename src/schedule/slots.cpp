@@ -31,16 +31,10 @@ Lifetimes lifetimes(Program const& program, int lookahead) {
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (life.begin[at] < 0) life.begin[at] = static_cast<int>(i);
       life.end[at] = std::max(life.end[at], static_cast<int>(i));
-      // The next stage on this rank reads its input from our slot (which matters where there is no backward),
-      if (a.op == Op::forward && input_is_local(program, a.stage)) {
-        int& end = life.end[cell(program, a.stage - 1, a.microbatch)];
+      for_shared_slots(program, a, [&](int stage) {
+        int& end = life.end[cell(program, stage, a.microbatch)];
         end = std::max(end, static_cast<int>(i));
-      }
-      // and the previous one the gradient of our input.
-      if (makes_input_gradient(a.op) && output_is_local(program, a.stage)) {
-        int& end = life.end[cell(program, a.stage + 1, a.microbatch)];
-        end = std::max(end, static_cast<int>(i));
-      }
+      });
     }
   if (messages) return life;
   // No receives yet: keep the slot from where the receive must be posted at the latest, or `lookahead` actions earlier.
@@ -81,6 +75,20 @@ void assign_slots(Program& program, int lookahead) {
   for (auto& actions : program.ranks)
     for (Action& a : actions)
       if (a.microbatch >= 0) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
+}
+
+std::vector<int> split_backwards_at_a_time(Program const& program, int first_slot) {
+  require_in_range(program);
+  auto const stages = static_cast<std::size_t>(program.num_stages);
+  std::vector<int> now(stages, 0), most(stages, 0);
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions) {
+      auto const s = static_cast<std::size_t>(a.stage);
+      if (a.slot < first_slot) continue;
+      if (a.op == Op::backward_input) most[s] = std::max(most[s], ++now[s]);
+      if (a.op == Op::backward_weight) --now[s];
+    }
+  return most;
 }
 
 }  // namespace p3d::schedule

@@ -45,6 +45,9 @@ private:
     else if (std::int64_t{p.num_stages} * p.num_microbatches > most_forwards)
       fault(-1, -1, "{} stages x {} microbatches: more than {} forwards", p.num_stages, p.num_microbatches,
             most_forwards);
+    else if (p.tied &&
+             (p.num_stages < 2 || size(p.stage_rank) != p.num_stages || p.stage_rank.front() != p.stage_rank.back()))
+      fault(-1, -1, "the last stage is to use the weights of stage 0, which is not another one on its rank");
     else if (size(p.stage_rank) != p.num_stages)
       fault(-1, -1, "stage_rank has {} entries for {} stages", p.stage_rank.size(), p.num_stages);
     else if (size(p.num_slots) != p.num_stages)

@@ -72,10 +72,12 @@ void read_header(Program& program, std::string_view text, int line) {
       program.num_microbatches = number(value, line, key);
     else if (key == "placement")
       program.stage_rank = numbers(value, line, key);
+    else if (key == "tied")
+      program.tied = number(value, line, key) != 0;
     else if (key == "slots")
       program.num_slots = numbers(value, line, key);
     else
-      refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=", word);
+      refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=, tied=", word);
   }
   if (program.num_stages < 1 || program.num_ranks < 1 || program.num_microbatches < 1)
     refuse(line, "stages, ranks and microbatches, each at least 1", whole);
@@ -119,6 +121,7 @@ std::string to_text(Program const& program) {
     round_robin = round_robin && program.stage_rank[s] == static_cast<int>(s) % program.num_ranks;
   if (!round_robin) text += fmt::format(" placement={}", fmt::join(program.stage_rank, ","));
   if (!program.num_slots.empty()) text += fmt::format(" slots={}", fmt::join(program.num_slots, ","));
+  if (program.tied) text += " tied=1";
   text += '\n';
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     fmt::format_to(std::back_inserter(text), "rank {}:", rank);

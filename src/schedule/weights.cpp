@@ -19,11 +19,12 @@ namespace p3d::schedule {
 namespace {
 
 /// By (stage, version): the last action of a rank that names it.
-std::map<std::pair<int, int>, std::size_t> last_mentions(std::vector<Action> const& actions) {
+std::map<std::pair<int, int>, std::size_t> last_mentions(Program const& program, std::vector<Action> const& actions) {
   std::map<std::pair<int, int>, std::size_t> last;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     Action const& a = actions[i];
     if (reads_weights(a.op) || moves_weights(a.op)) last[{a.stage, a.version}] = i;
+    if (int const other = lender(program, a.stage); reads_weights(a.op) && other >= 0) last[{other, a.version}] = i;
   }
   return last;
 }
@@ -123,6 +124,12 @@ private:
                    to_string({Op::forward, a.stage, a.microbatch, -1, version}), version);
     if (reads_weights(a.op) && !has(s.present, a.version)) return absent(index, a, s);
     if (makes_weight_gradient(a.op)) ++s.pending;
+    int const other = lender(program_, a.stage);
+    if (other < 0) return;
+    auto& lent = stages_[static_cast<std::size_t>(other)];
+    if (reads_weights(a.op) && !has(lent.present, a.version))
+      return absent(index, {a.op, other, a.microbatch, a.slot, a.version}, lent);
+    if (makes_weight_gradient(a.op)) ++lent.pending;
   }
 
   /// Why a version cannot be read, and what would bring it.
@@ -247,7 +254,7 @@ std::vector<bool> keeps_older_versions(Program const& program, int rank) {
   std::vector<bool> keeps(actions.size(), false);
   bool const any = std::any_of(actions.begin(), actions.end(), [](Action const& a) { return a.op == Op::stage_step; });
   if (!any) return keeps;
-  auto const last = last_mentions(actions);
+  auto const last = last_mentions(program, actions);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     if (actions[i].op != Op::stage_step) continue;
     auto const mention = last.find({actions[i].stage, actions[i].version - 1});
@@ -288,27 +295,85 @@ std::vector<double> peak_weight_bytes(Program const& program, std::vector<double
   return peaks;
 }
 
-void shard_weights(Program& program, GatherEvery every) {
+void shard_weights(Program& program, Sharding const& sharding) {
   require_in_range(program);
   for (auto& actions : program.ranks) {
-    std::map<int, std::pair<std::size_t, std::size_t>> uses;  // by stage: its first and its last reader
+    std::vector<std::size_t> readers;
+    std::map<int, std::vector<std::size_t>> uses;  // by stage: its readers, as places in `readers`
     for (std::size_t i = 0; i < actions.size(); ++i) {
       P3D_REQUIRE(!moves_weights(actions[i].op), "weight actions are added once");
       if (!reads_weights(actions[i].op)) continue;
-      uses.try_emplace(actions[i].stage, i, i).first->second.second = i;
+      for (int stage : {actions[i].stage, lender(program, actions[i].stage)})
+        if (stage >= 0) uses[stage].push_back(readers.size());
+      readers.push_back(i);
     }
+    std::vector<std::vector<Action>> before(actions.size()), after(actions.size());
+    bool const once = sharding.gather == Every::step;
+    for (auto const& [stage, places] : uses)
+      for (std::size_t n = 0; n < places.size(); ++n) {
+        // Not ahead of a reader of the same stage: there it is whole, or released a moment later.
+        bool const first = n == 0 || (!once && places[n] != places[n - 1] + 1);
+        bool const last = n + 1 == places.size() || (!once && places[n + 1] != places[n] + 1);
+        auto const earliest = n == 0 ? 0 : places[n - 1] + 1;
+        auto const ahead = std::min(static_cast<std::size_t>(sharding.ahead), places[n] - earliest);
+        if (first) before[readers[places[n] - ahead]].push_back({Op::gather_weights, stage});
+        if (last) after[readers[places[n]]].push_back({Op::release_weights, stage});
+      }
+    bool const each = sharding.reduce == Every::microbatch;
     std::vector<Action> merged;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
-      bool const reads = reads_weights(a.op);
-      bool const each = every == GatherEvery::microbatch;
-      if (reads && (each || uses.at(a.stage).first == i)) merged.push_back({Op::gather_weights, a.stage});
-      merged.push_back(a);
-      if (a.op == Op::reduce_gradients) merged.back().op = Op::reduce_scatter_gradients;
-      if (reads && (each || uses.at(a.stage).second == i)) merged.push_back({Op::release_weights, a.stage});
+      merged.insert(merged.end(), before[i].begin(), before[i].end());
+      if (!each || a.op != Op::reduce_gradients) merged.push_back(a);
+      if (a.op == Op::reduce_gradients && !each) merged.back().op = Op::reduce_scatter_gradients;
+      merged.insert(merged.end(), after[i].begin(), after[i].end());
+      if (each && makes_weight_gradient(a.op)) merged.push_back({Op::reduce_scatter_gradients, a.stage});
     }
     actions = std::move(merged);
   }
+}
+
+namespace {
+
+/// By stage, from where `begins` first says so until `ends` does.
+template <class Begins, class Ends>
+std::vector<std::vector<LiveInterval>> live_intervals(Program const& program, Begins const& begins, Ends const& ends) {
+  auto const stages = static_cast<std::size_t>(program.num_stages);
+  std::vector<std::vector<LiveInterval>> out(stages);
+  for (auto const& actions : program.ranks) {
+    std::vector<bool> open(stages, false);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      if (a.op == Op::optimizer_step) continue;
+      auto const s = static_cast<std::size_t>(a.stage);
+      auto const begin = [&](int stage) {
+        auto const at = static_cast<std::size_t>(stage);
+        if (!open[at]) out[at].push_back({i, actions.size()});
+        open[at] = true;
+      };
+      if (begins(a)) begin(a.stage);
+      if (begins(a) && is_compute(a.op) && lender(program, a.stage) >= 0) begin(lender(program, a.stage));
+      if (ends(a) && open[s]) {
+        out[s].back().end = i;
+        open[s] = false;
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::vector<LiveInterval>> whole_weights(Program const& program) {
+  return live_intervals(
+      program, [](Action const& a) { return a.op == Op::gather_weights || a.op == Op::reload_weights; },
+      [](Action const& a) { return a.op == Op::release_weights || a.op == Op::offload_weights; });
+}
+
+std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program) {
+  return live_intervals(
+      program, [](Action const& a) { return makes_input_gradient(a.op) || makes_weight_gradient(a.op); },
+      [](Action const& a) { return reduces(a.op); });
 }
 
 void bring_weights(Program& program, std::vector<WeightHome> const& homes) {
@@ -317,17 +382,25 @@ void bring_weights(Program& program, std::vector<WeightHome> const& homes) {
   for (auto& actions : program.ranks) {
     std::vector<int> left(homes.size(), 0);
     std::vector<bool> begun(homes.size(), false);
-    for (Action const& a : actions)
-      if (a.op == Op::forward) ++left[static_cast<std::size_t>(a.stage)];
+    auto const for_used = [&](Action const& a, auto const& visit) {
+      if (a.op != Op::forward) return;
+      for (int stage : {a.stage, lender(program, a.stage)})
+        if (stage >= 0 && homes[static_cast<std::size_t>(stage)] != WeightHome::resident)
+          visit(stage, static_cast<std::size_t>(stage));
+    };
+    for (Action const& a : actions) for_used(a, [&](int, std::size_t s) { ++left[s]; });
     std::vector<Action> merged;
     for (Action const& a : actions) {
-      auto const s = static_cast<std::size_t>(a.stage);
-      bool const moves = a.op == Op::forward && homes[s] != WeightHome::resident;
-      bool const sharded = homes[s] == WeightHome::sharded;
-      if (moves && !begun[s]) merged.push_back({sharded ? Op::gather_weights : Op::reload_weights, a.stage});
-      begun[s] = begun[s] || moves;
+      for_used(a, [&](int stage, std::size_t s) {
+        bool const sharded = homes[s] == WeightHome::sharded;
+        if (!begun[s]) merged.push_back({sharded ? Op::gather_weights : Op::reload_weights, stage});
+        begun[s] = true;
+      });
       merged.push_back(a);
-      if (moves && --left[s] == 0) merged.push_back({sharded ? Op::release_weights : Op::offload_weights, a.stage});
+      for_used(a, [&](int stage, std::size_t s) {
+        bool const sharded = homes[s] == WeightHome::sharded;
+        if (--left[s] == 0) merged.push_back({sharded ? Op::release_weights : Op::offload_weights, stage});
+      });
     }
     actions = std::move(merged);
   }

@@ -15,8 +15,9 @@ namespace {
 
 /// A fault of the committed files; regenerating them is the only repair.
 [[noreturn]] void reject(std::string expected, std::string found, std::string where) {
-  throw base::Error({std::move(expected), std::move(found), std::move(where),
-                     "restore the file, or make it again: python3 tests/golden/make_reference.py"});
+  throw base::Error(
+      {std::move(expected), std::move(found), std::move(where),
+       "restore the file, or make it again: the second line of the text names its script in tests/golden"});
 }
 
 /// Little-endian on every machine.
@@ -30,12 +31,17 @@ std::vector<double> decode(std::string_view bytes) {
   return values;
 }
 
-/// What the `gradients` record says about the binary.
+/// What the `gradients` or `weights` record says about the binary.
 struct Binary {
+  std::string kind;
   std::string file;
   std::int64_t count = 0;
   std::uint64_t checksum = 0;
 };
+
+std::span<double const> part(std::vector<double> const& values, Parameter const& p) {
+  return std::span(values).subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.size()));
+}
 
 /// Reads one record into `reference` or `binary`; false when it is not what the format says.
 bool read_record(std::istringstream& words, Reference& reference, Binary& binary) {
@@ -43,7 +49,9 @@ bool read_record(std::istringstream& words, Reference& reference, Binary& binary
   words >> kind;
   if (kind == "data") {
     words >> reference.data_bytes >> std::hex >> reference.data_checksum;
-  } else if (kind == "gradients") {
+  } else if (kind == "gradients" || kind == "weights") {
+    if (!binary.kind.empty()) return false;
+    binary.kind = kind;
     words >> binary.file >> binary.count >> std::hex >> binary.checksum;
   } else if (kind == "sample") {
     std::size_t number = 0;
@@ -102,7 +110,8 @@ Reference read_reference(std::filesystem::path const& text_file) {
   }
   if (reference.steps.empty() || reference.samples.empty() || reference.parameters.empty() || binary.file.empty() ||
       reference.data_bytes == 0) {
-    reject("data, gradients, sample, step and parameter records", "at least one kind is missing", text_file.string());
+    reject("data, gradients or weights, sample, step and parameter records", "at least one kind is missing",
+           text_file.string());
   }
 
   auto const binary_file = text_file.parent_path() / binary.file;
@@ -110,7 +119,7 @@ Reference read_reference(std::filesystem::path const& text_file) {
   Parameter const& last = reference.parameters.back();
   if (last.offset + last.size() != binary.count) {
     reject(std::to_string(last.offset + last.size()) + " values (sum of the parameters' sizes)",
-           std::to_string(binary.count) + " in the gradients record", text_file.string());
+           std::to_string(binary.count) + " in the " + binary.kind + " record", text_file.string());
   }
   if (bytes.size() != static_cast<std::size_t>(binary.count) * 8) {
     reject(std::to_string(binary.count * 8) + " bytes", std::to_string(bytes.size()), binary_file.string());
@@ -119,7 +128,7 @@ Reference read_reference(std::filesystem::path const& text_file) {
     reject("the checksum in " + text_file.filename().string(), "another one: the file was altered",
            binary_file.string());
   }
-  reference.gradients = decode(bytes);
+  (binary.kind == "weights" ? reference.weights : reference.gradients) = decode(bytes);
   return reference;
 }
 
@@ -134,8 +143,13 @@ Parameter const& Reference::find(std::string_view name) const {
 }
 
 std::span<double const> Reference::gradient(std::string_view name) const {
-  Parameter const& p = find(name);
-  return std::span(gradients).subspan(static_cast<std::size_t>(p.offset), static_cast<std::size_t>(p.size()));
+  P3D_REQUIRE(!gradients.empty(), "a reference with gradients");
+  return part(gradients, find(name));
+}
+
+std::span<double const> Reference::weight(std::string_view name) const {
+  P3D_REQUIRE(!weights.empty(), "a reference with weights");
+  return part(weights, find(name));
 }
 
 }  // namespace p3d::golden

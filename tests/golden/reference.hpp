@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Golden values made by an independent implementation: reads what make_reference.py writes (the format is described at
-// the top of that script).
+// Golden values made by an independent implementation: reads what make_reference.py and make_sharded_reference.py write
+// (the formats are described at the top of these scripts).
 
 #include <cstdint>
 #include <filesystem>
@@ -30,7 +30,7 @@ struct Parameter {
   std::string name;
   std::int64_t rows = 0;  ///< a vector is [1, cols]
   std::int64_t cols = 0;
-  std::int64_t offset = 0;  ///< values before its gradient
+  std::int64_t offset = 0;  ///< values before its own in the binary
   double initial = 0;       ///< last element before step 0
   double final_norm = 0;    ///< L2 norm after the last step (attn.k.bias: rounding only)
   std::int64_t size() const { return rows * cols; }
@@ -42,16 +42,19 @@ struct Reference {
   std::vector<Sample> samples;      ///< by global sample number
   std::vector<Step> steps;
   std::vector<Parameter> parameters;  ///< table order: embedding, layers from 0, head
-  std::vector<double> gradients;      ///< step 0, before clipping, row-major, in the order of `parameters`
+  std::vector<double> gradients;      ///< step 0, before clipping, row-major, in the order of `parameters`; or empty
+  std::vector<double> weights;        ///< after the last step, likewise; one of the two is there
 
   /// Throws base::Error when the case has no such parameter.
   Parameter const& find(std::string_view name) const;
   /// Gradient of step 0 of one parameter.
   std::span<double const> gradient(std::string_view name) const;
+  /// Values of one parameter after the last step.
+  std::span<double const> weight(std::string_view name) const;
 };
 
-/// Reads <case>.reference.txt and the binary it names, from the same folder. Throws base::Error when a file is missing,
-/// truncated, altered (checksum) or inconsistent (offsets, sizes, numbering).
+/// Reads <case>.reference.txt or <case>.sharded.txt and the binary it names, from the same folder. Throws base::Error
+/// when a file is missing, truncated, altered (checksum) or inconsistent (offsets, sizes, numbering).
 Reference read_reference(std::filesystem::path const& text_file);
 
 /// FNV-1a, 64 bit.

@@ -52,7 +52,8 @@ TEST_P(Golden, HoldsTheWholeRun) {
 
 TEST_P(Golden, WasMadeFromTheLicenseOfThisTree) {
   std::string const text = read_bytes(fs::path(P3D_SOURCE_DIR) / "LICENSE");
-  std::string const advice = "LICENSE changed: make the golden values again, python3 tests/golden/make_reference.py";
+  std::string const advice =
+      "LICENSE changed: make the golden values again, tests/golden/make_reference.py, then make_sharded_reference.py";
   EXPECT_EQ(static_cast<std::int64_t>(text.size()), reference.data_bytes) << advice;
   EXPECT_EQ(fnv1a64(text), reference.data_checksum) << advice;
 }
@@ -61,6 +62,28 @@ TEST_P(Golden, GradientsHaveTheNormOfStepZero) {
   double sum = 0;
   for (double g : reference.gradients) sum += g * g;
   EXPECT_NEAR(std::sqrt(sum), reference.steps[0].grad_norm, 1e-12 * reference.steps[0].grad_norm);
+}
+
+// What FSDP2 has trained, with divided state, is the run of the undivided implementation.
+TEST_P(Golden, ShardedStateTrainsTheSameRun) {
+  Reference const sharded = read_reference(folder / (std::string(GetParam().name) + ".sharded.txt"));
+  EXPECT_EQ(sharded.data_checksum, reference.data_checksum);
+  ASSERT_EQ(sharded.samples.size(), reference.samples.size());
+  for (std::size_t g = 0; g < reference.samples.size(); ++g)
+    EXPECT_EQ(sharded.samples[g].start, reference.samples[g].start) << "sample " << g;
+  ASSERT_EQ(sharded.steps.size(), reference.steps.size());
+  for (std::size_t s = 0; s < reference.steps.size(); ++s) {
+    EXPECT_EQ(sharded.steps[s].lr, reference.steps[s].lr);
+    EXPECT_NEAR(sharded.steps[s].loss / reference.steps[s].loss, 1.0, 1e-13) << "step " << s;
+    EXPECT_NEAR(sharded.steps[s].grad_norm / reference.steps[s].grad_norm, 1.0, 1e-13) << "step " << s;
+  }
+  ASSERT_EQ(sharded.parameters.size(), reference.parameters.size());
+  for (Parameter const& p : reference.parameters) {
+    auto const w = sharded.weight(p.name);
+    double const norm = std::sqrt(std::inner_product(w.begin(), w.end(), w.begin(), 0.0));
+    EXPECT_NEAR(norm, sharded.find(p.name).final_norm, 1e-14 * norm) << p.name;
+    EXPECT_NEAR(norm, p.final_norm, 1e-13) << p.name;
+  }
 }
 
 TEST_P(Golden, StartsNearTheUniformGuess) {
@@ -155,7 +178,8 @@ TEST(GoldenReader, RefusesAnInconsistentText) {
   for (auto const& [from, to] :
        {std::pair{"p3d-reference 1", "p3d-reference 2"}, std::pair{"step 4 ", "step 5 "},
         std::pair{"embed.position.weight 16 24", "embed.position.weight 16 25"}, std::pair{"sample 7 ", "sampled 7 "},
-        std::pair{"final_norm.bias 1 24", "final_norm.bias 1 x"}}) {
+        std::pair{"final_norm.bias 1 24", "final_norm.bias 1 x"},
+        std::pair{"sample 0 ", "weights x.bin 1 0\nsample 0 "}}) {
     Scratch const copy;
     replace(copy.text(), from, to);
     SCOPED_TRACE(std::string(from) + " -> " + to);

@@ -50,11 +50,14 @@ LAYOUTS = {
     "3dp": (3, 1, 1, ()),
     "3pp-looped": (1, 1, 3, ("pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2")),
     "4tp-pp": (1, 2, 2, ("parallel.order=pp-tp-dp", "pipeline.schedule=gpipe")),
+    "4shard": (4, 1, 1, ("memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full",
+                         "memory.offload_optimizer=disk")),
     "5pp": (1, 1, 5, ()),
     "6dp-tp": (3, 2, 1, ()),
     "6tp-pp": (1, 3, 2, ("pipeline.schedule=zb_h1",)),
     "7pp": (1, 1, 7, ()),
     "8": (2, 2, 2, ()),
+    "8shard": (2, 2, 2, ("memory.shard=gradients", "pipeline.schedule=zb_v")),
     "8dp-pp": (4, 1, 2, ("parallel.order=dp-pp-tp", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2")),
 }
 

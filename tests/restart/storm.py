@@ -3,8 +3,9 @@
 valid checkpoint is ever lost, no damaged one loaded, and the losses go on, to the last bit, as in a run that nothing
 disturbed.
 
-usage: storm.py KILLS SEED      the same seed draws the same moments; the machine's own timing is not repeated:
-                                kills_test.py is
+usage: storm.py KILLS SEED [sharded]      the same seed draws the same moments; the machine's own timing is not
+                                          repeated: kills_test.py is
+sharded: replicas that divide their state and offload the optimizer, in place of pipelines.
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import os
 import pathlib
@@ -19,6 +20,7 @@ import restarts
 
 kills = int(sys.argv[1])
 seed = int(sys.argv[2])
+sharded = sys.argv[3:] == ["sharded"]
 draw = random.Random(seed)
 # Never finished; a checkpoint every third step, so that one is nearly always being written, and large enough to take a
 # while.
@@ -28,6 +30,9 @@ KEYS = ["run.name=storm", "run.steps=1000000", "run.log_every=1000000", "run.pre
 
 def start(folder, ranks, output, *more):
     layout = [f"parallel.pp={ranks}", "parallel.dp=1"]
+    if sharded:
+        layout = [f"parallel.dp={ranks}", "memory.offload_optimizer=disk", f"memory.offload_dir={folder}"]
+        layout += ["memory.shard=parameters", "memory.gather=microbatch"] if ranks > 1 else []
     launcher = restarts.program.MPIEXEC + [str(ranks)] if ranks > 1 else []
     with open(folder / "out", "wb") as out:
         return subprocess.Popen([*launcher, restarts.program.PROGRAM, "input.toml", *KEYS, *layout,
@@ -102,6 +107,9 @@ def storm(folder, ranks, kills):
             newest = last
         elif newest > 0:
             stop(f"the checkpoint of step {newest} is gone", folder)
+    left = [p.name for p in folder.iterdir() if "swap" in p.name]
+    if left:
+        stop(f"swap files are left: {left}", folder)
     steps = max(losses, default=0)
     if steps == 0 or resumed == 0:
         stop(f"nothing was tested: {steps} steps, {resumed} starts resumed", folder)
@@ -117,7 +125,7 @@ def storm(folder, ranks, kills):
           flush=True)
 
 
-for ranks, share in ((1, kills - kills // 3), (3, kills // 3)):
+for ranks, share in ((1, kills - kills // 3), (2 if sharded else 3, kills // 3)):
     with tempfile.TemporaryDirectory(prefix="p3d-storm-") as name:
         restarts.write_inputs(pathlib.Path(name))
         storm(pathlib.Path(name), ranks, share)

@@ -3,8 +3,8 @@
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
 // non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or
 // writes. Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t, std::uint64_t,
-// device::bfloat16 and device::float16. Sums of the last two are of float, by p3d's own all-reduces alone
-// (comm/all_reduce.hpp).
+// device::bfloat16 and device::float16; all-gathers for std::byte too. Sums of 16-bit numbers are of float, by p3d's
+// own algorithms alone (comm/all_reduce.hpp).
 //
 // Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
 // alive; after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched
@@ -13,6 +13,10 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/float16.hpp>
 #include <p3d/device/view.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace p3d::collectives {
 
@@ -40,6 +44,8 @@ template <>
 comm::ElementType type_of<device::bfloat16>();
 template <>
 comm::ElementType type_of<device::float16>();
+template <>
+comm::ElementType type_of<std::byte>();
 
 /// Makes host copies even of views within the host's reach, so that tests walk the path of device memory. Default: off.
 void set_always_stage(bool on);
@@ -53,6 +59,17 @@ template <class T>
 Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
 template <class T>
 void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op = Reduction::sum);
+
+/// Rank r owns elements bounds[r] up to bounds[r + 1] of inout, perhaps none (size() + 1 ascending offsets, the same on
+/// all ranks): its own become the reduction over all ranks, with the bits of an all-reduce of all from bounds.front()
+/// to bounds.back(); what the other ones hold is unspecified.
+template <class T>
+Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T> inout,
+                             std::span<std::int64_t const> bounds, Reduction op = Reduction::sum);
+/// The other way: each rank brings its own elements and gets those of all.
+template <class T>
+Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> inout,
+                         std::span<std::int64_t const> bounds);
 
 /// One host number.
 double all_reduce(Communicator& comm, double value, Reduction op = Reduction::sum);

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a communicator reduces: by the MPI library, or by one of p3d's own algorithms over messages or shared memory.
+// How a communicator reduces and gathers: by the MPI library, or by one of p3d's own algorithms over messages or shared
+// memory. What is said here of an all-reduce holds for its two halves too, reduce_scatter and all_gather over shares.
 //
-//   mpi           MPI_Iallreduce; the order of summation is the library's affair.
-//   ring          reduce-scatter, then all-gather, round the ring of ranks (Patarasuk and Yuan, JPDC 69 (2009) 117).
-//   Each rank
-//                 sends 2 (p-1)/p of the buffer: least traffic, 2 (p-1) steps.
-//   tree          up and down a binomial tree: 2 log2(p) steps, for short buffers between nodes.
+//   mpi           MPI_Iallreduce, MPI_Ireduce_scatter, MPI_Iallgatherv; the order of summation is the library's affair.
+//   ring          Pairwise exchange: round the ring, beginning with its neighbour, each rank sends every other one what
+//                 that one is to sum, which it does in the order of ranks; then, in the same way, its own sum (Thakur,
+//                 Rabenseifner, Gropp, IJHPCA 19 (2005) 49). Each rank sends 2 (p-1)/p of the buffer, the least there
+//                 is, in 2 steps of p-1 messages.
+//   tree          up and down a binomial tree: 2 log2(p) steps, for short buffers between nodes. Halves go as by ring,
+//                 but are added in the tree's order.
 //   shared        ranks of one node: each copies its buffer in segments into memory that all can read (unless it is a
 //                 SharedBuffer, which they can), sums its own part of each segment straight out of the others' memory,
 //                 writes the sum into every SharedBuffer and copies the other parts out where its own is none. Over
 //                 ranks of several nodes it is hierarchical.
 //   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by
-//   messages.
+//                 messages.
 //
-// All but mpi add in an order that depends on the ranks, the length and the segments alone, never on time: the same
-// buffers give the same bits on every rank and in every repetition. Buffers must be memory that the host can read.
+// All but mpi add in an order that depends on the ranks and the algorithm alone, never on time, nor on where in a
+// buffer an element lies: the same buffers give the same bits on every rank and in every repetition, cut into whichever
+// shares. ring and shared even give the same. Buffers must be memory that the host can read.
 //
-// 16-bit numbers are added in float and rounded where a result is stored: with shared once for each element, with ring
-// and tree after each step, so p-1 times and log2(p) times at most for each; with hierarchical once inside a node and
-// then as between nodes. mpi has no such sum.
+// 16-bit numbers are added in float and rounded where a result is stored: with shared and ring once for each element,
+// with tree after each step, so log2(p) times at most; with hierarchical once inside a node and then as between nodes:
+// once on up to 4 nodes, by tree on more. mpi has no such sum.
 
 #include <p3d/base/all_reduce.hpp>
 
@@ -46,8 +50,8 @@ struct AllReduceSettings {
 /// too), and a few more than that find room.
 void open_node_memory(std::size_t buffer_bytes = 0, int groups = 24);
 
-/// Zeroed memory of this rank that the others of its node can reach: an all-reduce by shared memory reads buffers
-/// inside it where they are and writes its results there, which spares two copies. Local. Must live as long as
+/// Zeroed memory of this rank that the others of its node can reach: a collective by shared memory reads buffers inside
+/// it where they are, and an all-reduce writes its results there, which spares two copies. Local. Must live as long as
 /// operations on it.
 class SharedBuffer {
 public:

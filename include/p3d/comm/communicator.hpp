@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,9 +56,9 @@ NodeShare node_share();
 /// Element types that MPI may sum (but for bytes, which only travel). There is deliberately no 2-byte type.
 enum class Type { int32, int64, uint64, float32, float64, byte };
 /// 16-bit floating-point numbers (base/float16.hpp). MPI has no such sum, so to MPI they are bits that travel; p3d's
-/// own all-reduces add them up in float.
+/// own algorithms add them up in float.
 enum class Float16Type { bfloat16, float16 };
-/// Either: what may travel. A call that has MPI do sums takes a Type, so no sum of 16 bits gets there by mistake.
+/// Either: what may travel. What names MPI's sums takes a Type, so no sum of 16 bits gets there by mistake.
 class ElementType {
 public:
   constexpr ElementType(Type type) : type_(type) {}
@@ -109,7 +110,7 @@ void wait_all(std::vector<Request>& requests);
 /// The text of rank `root`, on every rank. Collective; waits.
 void broadcast_text(Communicator& comm, std::string& text, int root);
 
-/// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and wait-time accounting.
+/// An owned duplicate of an MPI communicator with a name, a sequence number per operation, and accounting.
 /// Move-only; freed unless MPI is already finalised or an exception unwinds. All operations are non-blocking and return
 /// a Request. Counts are 64-bit: what is longer than 1 GiB is split over several MPI calls (src/comm/parts.hpp says
 /// why).
@@ -137,9 +138,9 @@ public:
   /// Takes ownership of an existing handle (for MPI_Cart_sub).
   static Communicator adopt(MPI_Comm comm, std::string name);
 
-  /// Sets how the all-reduces that follow are carried out (all_reduce.hpp). Collective, with no all-reduce under way.
-  /// shared, hierarchical and auto need open_node_memory(); without it, auto does without, the others throw
-  /// base::Error.
+  /// Sets how the all-reduces that follow are carried out (all_reduce.hpp), and the reduce-scatters and all-gathers by
+  /// shares. Collective, with none of these under way. shared, hierarchical and auto need open_node_memory(); without
+  /// it, auto does without, the others throw base::Error.
   void prepare(AllReduceSettings const& settings);
   /// The algorithm that an all-reduce of so many bytes of host memory takes.
   AllReduce all_reduce_algorithm(std::int64_t bytes) const;
@@ -147,26 +148,52 @@ public:
   std::string describe_all_reduce() const;
 
   /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on
-  /// all ranks. Collectives over one rank cost nothing (and are not counted); a gather or scatter there copies in to
-  /// out. A received message with another number of elements is an error. An all-reduce goes the way that prepare()
-  /// set, by MPI otherwise; of device memory always by MPI. One of 16-bit numbers is never MPI's: it is an error before
-  /// prepare(), after prepare() with AllReduce::mpi, and of device memory.
+  /// all ranks; many may be under way at once. Collectives over one rank cost nothing (and are not counted); a gather
+  /// there copies in to out. A received message with another number of elements is an error. What prepare() sets goes
+  /// the way that it says, by MPI otherwise; device memory always goes by MPI. A sum of 16-bit numbers is never MPI's:
+  /// it is an error before prepare(), after prepare() with AllReduce::mpi, and of device memory.
   Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory = Memory::host);
-  /// in: size() blocks of count_each elements; out: the reduction of block rank().
-  Request reduce_scatter(void const* in, void* out, std::int64_t count_each, Type type, Reduction op);
-  /// out: the blocks of all ranks in order of rank; `in` may be its own place in `out`.
+
+  /// Rank r owns elements bounds[r] up to bounds[r + 1] of the buffer, perhaps none: size() + 1 ascending offsets, the
+  /// same on all ranks. Afterwards the own share holds the reduction over all ranks, bit for bit what an all-reduce of
+  /// the elements from bounds.front() to bounds.back() would give (unless MPI adds), whatever the bounds. What the
+  /// other shares hold is unspecified; nothing outside the bounds is touched.
+  Request reduce_scatter(void* inout, std::span<std::int64_t const> bounds, ElementType type, Reduction op,
+                         Memory memory = Memory::host);
+  /// The same with the own share given, and all of them afterwards.
+  Request all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Memory memory = Memory::host);
+  /// out: count_each elements of each rank in order of rank; `in` may be its own place in `out`. By MPI.
   Request all_gather(void const* in, void* out, std::int64_t count_each, ElementType type);
   Request broadcast(void* inout, std::int64_t count, ElementType type, int root);
   Request send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag);
   Request recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag);
   Request barrier();
 
+  /// Bytes that this rank has given to others, by kind of operation: in messages, read by others out of its memory, or
+  /// written by it into theirs. Counted as they go, once their request is done; what MPI makes of a collective nobody
+  /// knows, so that counts at its start, in even parts (a broadcast at its root).
+  ///
+  /// Over all p ranks together, by every algorithm, n bytes are 2 (p-1) n in an all-reduce, (p-1) n in a
+  /// reduce-scatter, an all-gather or a broadcast, and n in a message. One rank gives 1/p of an all-reduce's, by ring
+  /// but for rounding; in a reduce-scatter all but its own share, always; in an all-gather p-1 times its own share
+  /// (hierarchical: where shares and nodes are even). All-reduces through shared memory of up to 4 KiB really move
+  /// more, to be over in one step; they count like longer ones.
+  struct Sent {
+    std::int64_t all_reduce = 0;
+    std::int64_t reduce_scatter = 0;
+    std::int64_t all_gather = 0;
+    std::int64_t broadcast = 0;
+    std::int64_t messages = 0;
+    std::int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + messages; }
+    bool operator==(Sent const&) const = default;
+  };
   /// Seconds this rank has spent waiting for operations of this communicator, and their number and bytes (the longest
   /// buffer of each on this rank).
   struct Accounting {
     double wait_seconds = 0.0;
     std::int64_t operations = 0;
     std::int64_t bytes = 0;
+    Sent sent;
   };
   Accounting accounting() const;
   void reset_accounting();

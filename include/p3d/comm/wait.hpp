@@ -74,6 +74,10 @@ decltype(auto) blocking(char const* call, std::string const& subject, Body&& bod
   return body();
 }
 
+/// Moves p3d's own collectives on, and answers other ranks' watchdogs. For who waits long for something that is not a
+/// Request, such as a disk: the peers' collectives need this rank's part. Never blocks; by the thread that calls MPI.
+void progress();
+
 /// What this rank is doing, for the report of a stuck run: the step and the schedule action. Cheap: stores pointers.
 /// `action` must stay valid until the next call (the executor keeps the texts of its program).
 void set_activity(std::int64_t step, char const* action);

@@ -22,6 +22,15 @@ enum class DataFormat { text, synthetic };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };
+/// What is divided over the ranks that hold the same weights (ZeRO stages 0 to 3, Rajbhandari et al., arXiv
+/// 1910.02054); each includes those before it.
+enum class Shard { none, optimizer, gradients, parameters };
+/// How often a message of all weights or gradients goes out.
+enum class MessageEvery { step, microbatch };
+/// Where something waits that is not needed now.
+enum class OffloadTo { none, host, disk };
+/// Which activations are discarded by forward and made again for backward.
+enum class Recompute { none, full, list, automatic };
 using base::AllReduce;
 
 /// A wall time that is written as "90s", "30min" or "2h".
@@ -74,6 +83,7 @@ struct Model {
 /// [parallel]: the size of every axis, and
 struct Parallel : PerAxis {
   std::string order = names(dense_axes, "-");  ///< axes, fastest (neighbouring ranks) first
+  bool sequence = false;  ///< tokens are divided over tp where weights are not (Korthikanti et al., arXiv 2205.05198)
   bool operator==(Parallel const&) const = default;
 };
 
@@ -135,6 +145,41 @@ struct Comm {
   bool operator==(Comm const&) const = default;
 };
 
+/// Operations whose outputs may be discarded, of memory.recompute.
+struct RecomputedOps {
+  bool norm = false, activation = false, rotary = false, attention = false;
+  bool any() const { return norm || activation || rotary || attention; }
+  bool operator==(RecomputedOps const&) const = default;
+};
+
+/// [memory]: where bytes live. None of it changes a result.
+struct Memory {
+  double limit = 0.0;  ///< GiB that a rank may use; 0: any
+  /// Not keys: what a limit may choose, as the input does not say it.
+  struct Free {
+    bool recompute = false, shard = false, offload_optimizer = false;
+    bool operator==(Free const&) const { return true; }
+  } free;
+  Recompute recompute = Recompute::none;
+  RecomputedOps recompute_ops;                   ///< only for Recompute::list
+  std::int64_t recompute_every = 1;              ///< of full: every n-th layer of a stage
+  std::int64_t recompute_layers = 0;             ///< of full: the first n layers of each stage; 0: all
+  std::int64_t recompute_group = 1;              ///< of full: so many layers in a row keep one input
+  std::int64_t recompute_microbatches_kept = 0;  ///< of full: so many microbatches in flight keep everything
+  bool recompute_communication = true;           ///< sums over tp are made again; false: their results are kept
+  bool share_saved_inputs = false;               ///< of full: kept inputs are divided over tp
+  Shard shard = Shard::none;
+  std::int64_t shard_over = 0;               ///< neighbouring replicas that divide the state; 0: all
+  std::int64_t shard_layers = 1;             ///< layers whose weights and gradients come and go together
+  MessageEvery gather = MessageEvery::step;  ///< of Shard::parameters
+  MessageEvery reduce = MessageEvery::step;  ///< gradients are summed over the replicas
+  OffloadTo offload_optimizer = OffloadTo::none;
+  OffloadTo offload_parameters = OffloadTo::none;
+  OffloadTo offload_activations = OffloadTo::none;
+  std::string offload_dir;  ///< folder for OffloadTo::disk; "": $TMPDIR, or /tmp
+  bool operator==(Memory const&) const = default;
+};
+
 /// [sample]: text drawn from the model at the end of the run.
 struct Sample {
   std::int64_t tokens = 0;  ///< 0: none
@@ -194,6 +239,7 @@ struct Config {
   Optimizer optimizer;
   Comm comm;
   PrecisionOptions precision;
+  Memory memory;
   Sample sample;
   Checkpoint checkpoint;
 
@@ -219,6 +265,9 @@ char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"
 using base::to_string;            ///< of AllReduce
+char const* to_string(Shard);
+char const* to_string(MessageEvery);
+char const* to_string(OffloadTo);
 char const* to_string(Load);
 char const* to_string(OnError);  ///< "stop", "continue"
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".

@@ -73,7 +73,7 @@ private:
     std::string text;  ///< the action as text, for the watchdog
     int neighbour_slot =
         -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
-    bool completes = false;  ///< the last action that adds to the stage's weight gradients
+    bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction
   };
   struct ProgramRun;
   std::vector<Detail> const& details(schedule::Program const& program);

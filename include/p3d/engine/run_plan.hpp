@@ -6,6 +6,7 @@
 #include <p3d/config/config.hpp>
 #include <p3d/layout/axes.hpp>
 #include <p3d/layout/params.hpp>
+#include <p3d/layout/recompute.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/schedule/valid_program.hpp>
@@ -27,9 +28,12 @@ struct RunPlan {
   schedule::ValidProgram evaluation;  ///< the same microbatches, forward only
   schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
   std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
+  /// By stage: the sets of activations, as many as the neediest of the programs wants, and what is recomputed.
+  std::vector<layout::StageActivations> activations = {};
   /// Bytes of a rank, by pipeline coordinate and purpose. Activations (all slots of its stages) and workspace (the
   /// scratch these share) are exactly what the trainer's arena gives out.
   std::vector<plan::MemoryPrediction> memory = {};
+  std::vector<plan::StatePools> pools = {};  ///< by pipeline coordinate
 
   plan::MemoryPrediction const& memory_of(int pipeline_rank) const {
     return memory.at(static_cast<std::size_t>(pipeline_rank));
@@ -50,15 +54,18 @@ RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, sch
 std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages,
                                schedule::Program const& training);
 
-/// Activation slots of a stage: as many as the neediest of the programs wants.
-int num_slots(RunPlan const& plan, int stage);
+/// Operations per step that recomputation adds to those of the model, counted as these are (plan::flops_per_token).
+double recompute_flops_per_step(config::Config const& config, RunPlan const& plan);
 
-/// The ranks that together hold a parameter once: over these its pieces are put together.
-layout::AxisSet gather_axes(layout::ParamSpec const& spec);
+/// The ranks that together hold a parameter once: over these its pieces are put together. `divided`: replicas own parts
+/// of it.
+layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided);
 
 /// The groups that training makes communicators of, by their axes: what the layers and the schedule need, then what the
-/// parameters need, without axes of one rank (so that equal groups are one).
-std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes);
+/// parameters need, without axes of one rank (so that equal groups are one). `divided`: replicas own parts of the
+/// state.
+std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes,
+                                               bool divided);
 
 /// Microbatches of one rank and step, and the global number of the first sample of one of them. Samples of a global
 /// batch are dealt to dp coordinates in contiguous blocks, each cut into microbatches.

@@ -124,6 +124,8 @@ public:
   PhaseTimes times() const;
   /// From now on the times of the actions of training go there, until it is null. It must live as long.
   void record_into(Recorder* recorder);
+  /// What this rank has allocated, by the same purposes as the prediction; activations and workspace at their highest.
+  plan::MemoryPrediction memory_in_use() const;
   /// Activation and scratch bytes of this rank: taken from the arena, at its highest.
   std::size_t activation_high_water() const;
   std::size_t activation_capacity() const;

@@ -48,11 +48,13 @@ struct Dropout {
 /// rate in [0, 1).
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
 
-/// Which samples the rows of an activation matrix belong to: row = sample * seq_len + position.
+/// Which samples the rows of an activation matrix belong to: first_row + row = sample * seq_len + position. The matrix
+/// has all rows of the samples, or, where a kernel says so, some in a row.
 struct TokenRows {
   std::int64_t first_sample = 0;  ///< global number of the first sample
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
   std::int64_t seq_len = 0;
+  std::int64_t first_row = 0;  ///< rows of the samples that lie before those of the matrix (on other ranks)
   std::int64_t rows() const { return samples * seq_len; }
 };
 

@@ -26,7 +26,8 @@ void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y);
 template <class S>
 void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up);
 
-/// y = x + dropout(branch + bias); bias may be empty; y may be x or branch. [rows, hidden], all columns present.
+/// y = x + dropout(branch + bias); bias may be empty; y may be x or branch. [rows, hidden], all columns present; some
+/// or all rows of the samples, here and in the next two.
 template <class S>
 void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, View2<S const> branch,
                       View1<S const> bias, Dropout const& dropout, View2<S> y);
@@ -41,6 +42,10 @@ void dropout_in_place(ExecSpace const& exec, TokenRows rows, Dropout const& drop
 /// a = b = a + b: two shards of one gradient (tied embeddings). Same shapes. Reads 2 and writes 2 numbers per element.
 template <class S>
 void sum_into_both(ExecSpace const& exec, View2<S> a, View2<S> b);
+
+/// y += x. Same lengths. Reads 2 and writes 1 number per element.
+template <class S>
+void add(ExecSpace const& exec, View1<S const> x, View1<S> y);
 
 /// Every element becomes `value`.
 template <class S>

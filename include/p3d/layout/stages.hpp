@@ -25,6 +25,8 @@ public:
   /// Layers [begin, end) of a stage.
   Range layers(int stage) const;
   int num_layers(int stage) const { return layers_[static_cast<std::size_t>(stage)]; }
+  /// The first layer of the stage that refine() cut this one from; uncut, of itself.
+  std::int64_t uncut_begin(int stage) const { return uncut_begin_[static_cast<std::size_t>(stage)]; }
   /// The pipeline coordinate that holds a stage.
   int pipeline_rank(int stage) const { return stage_rank_[static_cast<std::size_t>(stage)]; }
   int num_pipeline_ranks() const { return num_ranks_; }
@@ -32,14 +34,24 @@ public:
   std::vector<int> const& stages_of(int pipeline_rank) const;
   bool is_first(int stage) const { return stage == 0; }
   bool is_last(int stage) const { return stage + 1 == num_stages(); }
+  /// One stage was cut into these: the last one uses the first one's tied embedding. Else it has a replica of its own.
+  bool shares_tied() const { return shares_tied_; }
 
 private:
+  friend StageMap refine(StageMap const& stages, std::vector<int> const& parts);
   std::vector<int> layers_;
-  std::vector<std::int64_t> begin_;  ///< first layer of each stage, and the end of the last
+  std::vector<std::int64_t> begin_;        ///< first layer of each stage, and the end of the last
+  std::vector<std::int64_t> uncut_begin_;  ///< see uncut_begin()
   std::vector<int> stage_rank_;
   std::vector<std::vector<int>> stages_of_;  ///< by pipeline rank
   int num_ranks_;
+  bool shares_tied_ = false;
+  friend StageMap refine(StageMap const& stages, std::vector<int> const& parts);
 };
+
+/// Each stage s cut into parts[s] stages on its rank (schedule::refine), its layers dealt to them as evenly as
+/// possible.
+StageMap refine(StageMap const& stages, std::vector<int> const& parts);
 
 /// n layers on p stages as evenly as possible, the larger ones first: 30 on 4 -> 8, 8, 7, 7.
 std::vector<int> even_layers(int layers, int stages);

@@ -1,101 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // One transformer layer, pre-norm (GPT-2, Llama): x_mid = x + attention(norm1(x)); y = x_mid + mlp(norm2(x_mid)).
-// Forward and backward are written out; what backward needs is saved in BlockActivations, one set per slot.
+// Forward and backward are written out; what backward needs is left in BlockActivations.
 
 #include <p3d/config/config.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/common.hpp>
+#include <p3d/model/activations.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/linear.hpp>
 
 namespace p3d::model {
-
-/// Sizes of one rank's part of a layer. N = tokens of a microbatch.
-struct BlockSizes {
-  std::int64_t tokens = 0;  ///< N = micro * seq_len
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;     ///< local query heads
-  std::int64_t kv_heads = 0;  ///< local key/value heads
-  std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< local
-  bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
-  bool layernorm = true;
-  std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
-  std::int64_t up() const { return gated ? 2 * ffn : ffn; }
-};
-BlockSizes block_sizes(config::Config const& config);
-
-/// A norm's output and statistics.
-template <class P>
-struct NormActivations {
-  View2<typename P::Storage> y;         ///< [N, hidden]
-  View1<typename P::Accumulate> mean;   ///< [N], layer norm only
-  View1<typename P::Accumulate> scale;  ///< [N], 1 / standard deviation or 1 / root mean square
-};
-
-/// Saved by forward for backward, one set per layer and slot. The layer's input and output are the stage's.
-template <class P>
-struct BlockActivations {
-  NormActivations<P> norm1;
-  View2<typename P::Storage> qkv;     ///< [N, qkv], after the rotary embedding
-  View2<typename P::Storage> heads;   ///< attention output [N, heads head_dim]
-  View1<typename P::Accumulate> lse;  ///< [micro heads seq_len]
-  View2<typename P::Storage> mid;     ///< [N, hidden]
-  NormActivations<P> norm2;
-  View2<typename P::Storage> up;   ///< [N, up]
-  View2<typename P::Storage> act;  ///< [N, ffn]
-};
-
-/// Scratch that all layers of all stages of a rank share.
-template <class P>
-struct BlockScratch {
-  View2<typename P::Storage> branch;        ///< [N, hidden]
-  View2<typename P::Storage> dnorm;         ///< [N, hidden]
-  View2<typename P::Storage> dact;          ///< [N, ffn]
-  View2<typename P::Storage> dup;           ///< [N, up]
-  View2<typename P::Storage> dheads;        ///< [N, heads head_dim]
-  View2<typename P::Storage> dqkv;          ///< [N, qkv]
-  View1<typename P::Accumulate> attention;  ///< attention_workspace
-};
-
-/// Takes the views from an arena, or from a counter with the same take() to learn the size.
-template <class P, class Source>
-NormActivations<P> take_norm(Source& source, BlockSizes const& s) {
-  using Sum = typename P::Accumulate;
-  NormActivations<P> n;
-  n.y = source.template take<typename P::Storage>(s.tokens, s.hidden);
-  if (s.layernorm) n.mean = source.template take<Sum>(s.tokens);
-  n.scale = source.template take<Sum>(s.tokens);
-  return n;
-}
-template <class P, class Source>
-BlockActivations<P> take_block(Source& source, BlockSizes const& s) {
-  using S = typename P::Storage;
-  BlockActivations<P> a;
-  a.norm1 = take_norm<P>(source, s);
-  a.qkv = source.template take<S>(s.tokens, s.qkv());
-  a.heads = source.template take<S>(s.tokens, s.heads * s.head_dim);
-  a.lse = source.template take<typename P::Accumulate>(s.tokens * s.heads);
-  a.mid = source.template take<S>(s.tokens, s.hidden);
-  a.norm2 = take_norm<P>(source, s);
-  a.up = source.template take<S>(s.tokens, s.up());
-  a.act = source.template take<S>(s.tokens, s.ffn);
-  return a;
-}
-template <class P, class Source>
-BlockScratch<P> take_scratch(Source& source, BlockSizes const& s, std::int64_t attention_elements) {
-  using S = typename P::Storage;
-  BlockScratch<P> b;
-  b.branch = source.template take<S>(s.tokens, s.hidden);
-  b.dnorm = source.template take<S>(s.tokens, s.hidden);
-  b.dact = source.template take<S>(s.tokens, s.ffn);
-  b.dup = source.template take<S>(s.tokens, s.up());
-  b.dheads = source.template take<S>(s.tokens, s.heads * s.head_dim);
-  b.dqkv = source.template take<S>(s.tokens, s.qkv());
-  b.attention = source.template take<typename P::Accumulate>(attention_elements);
-  return b;
-}
 
 /// A norm of either kind.
 template <class P>
@@ -120,13 +35,20 @@ public:
   using S = typename P::Storage;
   TransformerBlock(config::Config const& config, parallel::TensorParallel& tp, int layer);
 
-  /// y = layer(x). Two all-reduces of N x hidden over tp.
+  /// y = layer(x); y may be x. Two all-reduces of N x hidden over tp.
   void forward(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
                BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
+  /// The forward of training again, up to the output of the activation function: what backward needs, from x alone.
+  /// The same bits: the same kernels on the same numbers; dropout follows from its counters. One all-reduce of N x
+  /// hidden over tp; none where `mid_is_there`.
+  void remake(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
+              BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there);
   /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two all-reduces of N x
-  /// hidden, each overlapped with a weight-gradient GEMM.
+  /// hidden, each overlapped with a weight-gradient GEMM. `discarded`: outputs of operations that are remade just
+  /// before their use; of a full layer remake() has brought everything back.
   void backward(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
-                BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> d);
+                layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
+                BlockScratch<P> const& scratch, View2<S> d);
 
   /// The same in two parts (arXiv 2401.10241, section 2). The input part turns d; of the weight gradients it adds the
   /// norms', which fall out of its sums. The weight part adds the others, those of the four linears and their biases.
@@ -140,18 +62,28 @@ public:
   /// With norm1.y, heads, norm2.y and act, which the weight part multiplies them with, these are alive until it ends.
   /// y must not be read by a message any more.
   void backward_input(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x, View2<S> y,
-                      BlockActivations<P>& saved, BlockScratch<P>& scratch, View2<S> d);
+                      layout::LayerRecompute const& discarded, BlockActivations<P>& saved, BlockScratch<P>& scratch,
+                      View2<S> d);
   /// Reads no weights, only the places of their gradients.
   void backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& saved);
 
 private:
+  void attend(kernels::TokenRows const& rows, bool training, BlockActivations<P> const& saved,
+              BlockScratch<P> const& scratch);
+  void activate(BlockActivations<P> const& saved);
+  /// x -> x_mid, without the sum over tp and what follows it where `mid_is_there`; and x_mid -> the activation
+  /// function's output.
+  void forward_first(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
+                     BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there);
+  void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
   /// scratch.
-  void backward_mlp(BlockWeights<P> const& w, kernels::TokenRows const& rows, BlockActivations<P> const& saved,
-                    BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
+  void backward_mlp(BlockWeights<P> const& w, kernels::TokenRows const& rows, layout::LayerRecompute const& discarded,
+                    BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
   void backward_attention(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
-                          BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
+                          layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
+                          BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
   /// The gradient of a residual branch behind its dropout: d itself, or in `keep`, or in `scratch`.
   View2<S> branch_gradient(kernels::TokenRows const& rows, View2<S> d, kernels::Dropout const& dropout, View2<S> keep,
                            View2<S> scratch) const;

@@ -9,6 +9,7 @@
 #include <p3d/parallel/vocab.hpp>
 
 #include <p3d/device/arena.hpp>
+#include <p3d/layout/recompute.hpp>
 #include <p3d/layout/stages.hpp>
 
 #include <array>
@@ -22,35 +23,52 @@ namespace p3d::model {
 /// Which samples a microbatch holds.
 using TokenRows = kernels::TokenRows;
 
+/// What discarded activations take of a rank's scratch.
+struct RecomputeScratch {
+  BlockParts parts;             ///< that some layer discards
+  int layers = 0;               ///< sets of them: as many as the largest group of full layers has, or one
+  bool separate_norms = false;  ///< both norms' outputs are there at a time: in full layers
+  int inputs = 0;               ///< of full layers, that no slot keeps whole, of one group
+
+  /// For one more stage of the rank.
+  void add(layout::StageRecompute const& stage);
+  bool operator==(RecomputeScratch const&) const = default;
+};
+
 /// Scratch that all stages of a rank share, as only one of them runs at a time.
 template <class P>
 struct Workspace {
-  /// Takes exactly bytes(config, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  Workspace(config::Config const& config, bool with_loss, device::Arena& arena);
-  static std::size_t bytes(config::Config const& config, bool with_loss);
+  /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
+  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena);
+  static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
 
   BlockScratch<P> block;
   View2<typename P::Storage> dfinal;      ///< [tokens, hidden]
   View1<typename P::Accumulate> row_max;  ///< [tokens]
   View2<typename P::Accumulate> sums;     ///< [2, tokens]
+  /// Where forward leaves what it discards, and B remakes it, by place in the group of layers.
+  std::vector<BlockActivations<P>> remade;
+  std::vector<View2<typename P::Storage>> inputs;  ///< [tokens, hidden] each
 
 private:
   Workspace() = default;
   template <class Source>
-  void take(config::Config const& config, bool with_loss, Source& source);
+  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, Source& source);
 };
 
 template <class P>
 class Stage {
 public:
   using S = typename P::Storage;
-  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, num_slots). `workspace` has the loss's
-  /// buffers where the stage is the last; it must outlive the stage. Of `params` only the order is used.
-  Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageParams const& params,
-        parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace, int num_slots);
+  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, sets). `workspace` has the loss's buffers
+  /// where the stage is the last, and room for what the stage discards; it must outlive the stage. Of `params` only the
+  /// order is used.
+  Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageActivations const& sets,
+        layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace);
 
   /// What the constructor will take from the arena, in bytes.
-  static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots);
+  static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage,
+                           layout::StageActivations const& sets);
 
   int index() const { return stage_; }
   bool is_first() const { return first_; }
@@ -61,6 +79,12 @@ public:
   View2<S> output(int slot) const { return slots_[at(slot)].x.back(); }
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
   View2<S> gradient(int slot) const { return slots_[at(slot)].d; }
+
+  /// The same from the neighbouring stage on this rank, which keeps its slot as long: its output becomes this stage's
+  /// input, and the gradient of its input that of this stage's output. No copy, but of the gradient where this stage's
+  /// own buffer is a message's or the embedding's.
+  void take_input(int slot, View2<S> output_of_previous) { slots_[at(slot)].x.front() = output_of_previous; }
+  void take_gradient(int slot, View2<S> gradient_of_next);
 
   /// Messages of a slot, where they travel in fewer bits than they have (precision.pipeline): one buffer for each kind.
   enum class Message { input, output, output_gradient, input_gradient };
@@ -84,10 +108,11 @@ public:
   void backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready);
 
   /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
-  /// wait. The weight part of a slot follows its input part at any later time. No part needs memory beyond the slot's:
-  /// TransformerBlock::backward_input says where the gradients lie between the two. On the last stage the logits hold
-  /// their own gradient; on the first one the embedding belongs to the weight part, which reads gradient(slot). The
-  /// input part overwrites output(slot): no message may read it any more.
+  /// wait. The weight part of a slot follows its input part at any later time. Without recomputation no part needs
+  /// memory beyond the slot's: TransformerBlock::backward_input says where the gradients lie between the two. What
+  /// forward discarded the input part remakes in a set of its own, which the weight part gives back. On the last stage
+  /// the logits hold their own gradient; on the first one the embedding belongs to the weight part, which reads
+  /// gradient(slot). The input part overwrites output(slot): no message may read it any more.
   void backward_input(StageWeights<P> const& w, int slot, double loss_scale);
   void backward_weight(StageWeights<P> const& w, int slot, Ready const& ready);
 
@@ -98,7 +123,9 @@ public:
 
 private:
   struct ActivationSlot {
-    std::vector<View2<S>> x;  ///< x[0] the stage's input, x[l + 1] the output of its layer l
+    /// x[0] the stage's input, x[l + 1] the output of its layer l; empty: not kept whole.
+    std::vector<View2<S>> x;
+    std::vector<View1<S>> shares;  ///< this rank's part of x[l] where it is divided over tp
     std::vector<BlockActivations<P>> blocks;
     View2<S> d;
     std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
@@ -107,11 +134,26 @@ private:
     View2<S> logits;  ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;
     TokenRows rows;
+    int rebuilt = -1;  ///< its set in rebuilt_, between the parts of a split backward
+  };
+  /// What the input part of a split backward remakes. Views that the slot has are empty.
+  struct RebuiltSet {
+    std::vector<View2<S>> x;
+    std::vector<BlockActivations<P>> blocks;
   };
   template <class Source>
-  static void take_slots(config::Config const& config, layout::StageMap const& stages, int stage, int num_slots,
-                         Source& source, std::vector<ActivationSlot>& slots);
+  static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
+                                  layout::StageRecompute const& recompute, Source& source);
+  template <class Source>
+  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, Source& source);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
+  /// What is recomputed of a slot.
+  layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }
+  /// Sets x_ and saved_ to the slot's views, and where it has none to those of `rebuilt` (if any) or of the scratch.
+  /// `running`: the inputs that the slot has not share one place.
+  void open(int slot, RebuiltSet const* rebuilt, bool running);
+  /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
+  void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
@@ -119,11 +161,17 @@ private:
 
   int stage_;
   bool first_, last_;
+  bool owns_gradient_;  ///< false: `d` is the next stage's
   bool narrow_messages_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
+  layout::StageRecompute recompute_, none_;
   std::vector<ActivationSlot> slots_;
+  std::vector<RebuiltSet> rebuilt_;
+  std::vector<int> free_rebuilt_;
   Workspace<P>* shared_;
+  std::vector<View2<S>> x_;  ///< see open()
+  std::vector<BlockActivations<P>> saved_;
   parallel::VocabShard vocab_;
   NormLayer<P> final_norm_;
   kernels::Dropout embed_dropout_;

@@ -35,10 +35,11 @@ struct StageWeights {
   Matrix<P> head;             ///< [local vocabulary, hidden]
 };
 
-/// The weights of a stage that lie in `params`.
+/// The weights of a stage that lie in `params`. `first`: those of stage 0, where the last stage uses the tied embedding
+/// there (StageMap::shares_tied).
 template <class P>
 StageWeights<P> stage_weights(config::Config const& config, layout::StageMap const& stages, int stage,
-                              Parameters<P> const& params);
+                              Parameters<P> const& params, Parameters<P> const* first = nullptr);
 
 /// Hands a stage its weights. The executor calls it for the weight actions of the schedule (schedule/weights.hpp says
 /// what they mean and when they come; the program is proved); all but weights() are for providers that move weights.

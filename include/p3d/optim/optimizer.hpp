@@ -5,7 +5,7 @@
 #include <p3d/config/config.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
-#include <p3d/layout/params.hpp>
+#include <p3d/layout/shards.hpp>
 
 #include <cstdint>
 #include <type_traits>
@@ -24,15 +24,27 @@ public:
   using Moment = typename P::Moment;
   using Gradient = typename P::Gradient;
 
-  /// `params` must outlive the optimizer. AdamW allocates two moments per element, SGD none. `narrow_moments`: in
-  /// bfloat16, rounded to nearest.
-  Optimizer(config::Optimizer const& options, layout::StageParams const& params, bool narrow_moments);
+  /// `params` and `shard` must outlive the optimizer. AdamW allocates two moments for each element that is owned, SGD
+  /// none. `narrow_moments`: in bfloat16, rounded to nearest. `resident`: false: somebody else keeps the moments and
+  /// gives them to each update.
+  Optimizer(config::Optimizer const& options, layout::StageParams const& params, layout::StateShard const& shard,
+            bool narrow_moments, bool resident = true);
 
-  /// One update of all master weights. `step` counts from 1 (bias correction); gradients are multiplied by `grad_scale`
-  /// (clipping, loss scale) on the way, and are zero afterwards unless `keep_gradients`. Weight decay applies to the
-  /// parameters whose table row says so. `storage`: gets the new weights rounded to nearest; empty: not written.
-  void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-             View1<Gradient> grads, View1<Storage> storage, bool keep_gradients = false);
+  /// What an update reads and writes of an owned run, count elements each.
+  struct RunViews {
+    View1<Master> master;
+    View1<Gradient> grads;
+    View1<Storage> storage;  ///< gets the new weights rounded to nearest; empty: not written
+  };
+  /// One update of the master weights of an owned run, or of a part of one. `step` counts from 1 (bias correction);
+  /// gradients are multiplied by `grad_scale` (clipping, loss scale) on the way, and are zero afterwards unless
+  /// `keep_gradients`. Weight decay applies to the parameters whose table row says so.
+  void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
+             RunViews const& views, bool keep_gradients = false);
+  /// The same with moments that are given, count elements each (empty for SGD). M: Moment, or bfloat16 beside float.
+  template <class M>
+  void apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
+                  RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v);
 
   /// Calls work(first moment, second moment) with views of whatever type they have; not for SGD.
   template <class Work>
@@ -41,17 +53,14 @@ public:
     work(View1<Moment>(wide_.m), View1<Moment>(wide_.v));
   }
 
-private:
   static constexpr bool may_be_narrow = P3D_16BIT != 0 && sizeof(Moment) == 4;
   using Narrow = std::conditional_t<may_be_narrow, device::bfloat16, Moment>;
+
+private:
   template <class M>
   struct Moments {
     device::Owned1<M> m, v;
   };
-  template <class M>
-  void update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, View1<Master> master,
-              View1<Gradient> grads, View1<Storage> storage, bool keep_gradients, Moments<M> const& moments);
-
   config::Optimizer options_;
   layout::StageParams const* params_;
   Moments<Moment> wide_;

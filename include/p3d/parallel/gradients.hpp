@@ -5,7 +5,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
-#include <p3d/layout/params.hpp>
+#include <p3d/layout/shards.hpp>
 
 #include <functional>
 #include <vector>
@@ -15,20 +15,21 @@ namespace p3d::parallel {
 using device::ExecSpace;
 using device::View1;
 
-/// Reduces one stage's flat gradient buffer. A bucket is a run of neighbouring parameters with the same gradient axes
-/// and at least `bucket_bytes` together (the last may be smaller); its all-reduce starts when the last of its
-/// parameters is ready. All ranks of a group make the same buckets and mark parameters ready in the same order, so
-/// messages match. Traffic per step and rank: one all-reduce of the stage's parameters over the gradient axes.
+/// Reduces one stage's flat gradient buffer by the buckets of a shard. The message of a bucket starts when the last of
+/// its parameters is ready. All ranks of a group make the same buckets and mark parameters ready in the same order, so
+/// messages match. Traffic per reduction and rank: one all-reduce of the stage's parameters over the gradient axes;
+/// where the shard is divided one reduce-scatter, half as much: then only this rank's parts (StateShard::parts) hold
+/// the sum, with the bits that an all-reduce gives, and the others are of no more use.
 template <class T>
 class GradientReducer {
 public:
-  /// `communicator(axes)` gives the communicator over a set of axes; it must outlive the reducer. `wire`: as large as
-  /// `gradients`: in it they travel, rounded to bfloat16; empty: they travel as they are.
-  GradientReducer(ExecSpace const& exec, layout::StageParams const& params, View1<T> gradients,
-                  std::function<comm::Communicator&(layout::AxisSet)> const& communicator, std::size_t bucket_bytes,
+  /// `communicator(axes)` gives the communicator over a set of axes; it and `shard` must outlive the reducer. `wire`:
+  /// as large as `gradients`: in it they travel, rounded to bfloat16; empty: they travel as they are.
+  GradientReducer(ExecSpace const& exec, layout::StateShard const& shard, View1<T> gradients,
+                  std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                   View1<device::bfloat16> wire = {});
 
-  /// Forgets what was ready: call before the first backward of a step.
+  /// Forgets what was ready: call before the first backward of a reduction.
   void begin();
   /// The gradients of parameters [first, last) (indices into StageParams::items) are final on this rank.
   void ready(std::size_t first, std::size_t last);
@@ -37,29 +38,31 @@ public:
   std::size_t num_buckets() const { return buckets_.size(); }
 
 private:
-  struct Bucket {
-    std::int64_t begin = 0;  ///< elements of the flat buffer
-    std::int64_t end = 0;
-    std::size_t parameters = 0;
-    std::size_t ready = 0;
+  struct OpenBucket {
+    std::size_t ready = 0;  ///< parameters
     comm::Communicator* communicator = nullptr;
     comm::Request request;
   };
-  comm::Request start(Bucket const& bucket);
+  comm::Request start(std::size_t bucket);
+  template <class S>
+  comm::Request start_message(View1<S> whole, std::size_t bucket);
 
   ExecSpace exec_;
+  layout::StateShard const* shard_;
   View1<T> gradients_;
   View1<device::bfloat16> wire_;
-  std::vector<Bucket> buckets_;
+  std::vector<OpenBucket> buckets_;
   std::vector<std::size_t> bucket_of_;
 };
 
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
-/// the mesh. Reduced gradients are the same on the ranks along a parameter's gradient axes, so each takes its part of
-/// it. Where it is repeated (ParamSpec::repeated_axes), the first rank counts; the last stage's replica of tied
-/// embeddings does not count. `sizes` of the mesh, and this rank's coordinates.
+/// the mesh. Of each bucket a rank counts its part (StateShard::parts), whether the state is divided or not, so that
+/// both give the same bits. Where a parameter is repeated (ParamSpec::repeated_axes), the first rank counts; the last
+/// stage's replica of tied embeddings does not count. `packed`: `gradients` holds the parts one behind the other, not
+/// the flat buffer. `here`: this rank's coordinates. `sum`: what it is added to, one bucket after the other.
 template <class T>
-double local_sum_squares(ExecSpace const& exec, layout::StageParams const& params, View1<T const> gradients,
-                         layout::PerAxis const& sizes, layout::PerAxis const& here, bool is_first_stage);
+double add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
+                       View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
+                       double sum);
 
 }  // namespace p3d::parallel

@@ -4,6 +4,7 @@
 // workspace are counted by the rooms that allocate them and handed in.
 
 #include <p3d/layout/params.hpp>
+#include <p3d/plan/pool.hpp>
 
 #include <cstdint>
 #include <string>
@@ -24,26 +25,42 @@ TypeBytes type_bytes(config::Config const& config);
 /// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
 
+/// Elements of gradients from which on a bucket is closed (comm.bucket_mb).
+std::int64_t bucket_elements(config::Config const& config);
+
+/// Where the whole weights and the whole gradients of a rank's stages lie while they are there: memory.shard divides
+/// them, and only a program knows when.
+struct StatePools {
+  Pool weights, gradients;
+};
+
 /// Bytes of one rank, by purpose.
 struct MemoryPrediction {
-  std::int64_t params = 0;
-  std::int64_t grads = 0;        ///< and the buffer in which they travel, where that is another
+  std::int64_t params = 0;       ///< what layers read, and what is owned of it where replicas divide it
+  std::int64_t grads = 0;        ///< the same; and the buffer in which they travel, where that is another
   std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none; and master weights
   std::int64_t activations = 0;  ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
   std::int64_t panels = 0;       ///< in which the host's threads widen numbers of 16 bits
+  std::int64_t staging = 0;      ///< through which offloaded state comes and goes
+  std::int64_t offloaded = 0;    ///< what waits elsewhere (memory.offload_*); not part of the total
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;
   /// Without the copy, which is not where the model is on a GPU.
-  std::int64_t total() const { return params + grads + optimizer + activations + workspace + panels; }
+  std::int64_t total() const { return params + grads + optimizer + activations + workspace + panels + staging; }
   bool operator==(MemoryPrediction const&) const = default;
 };
 
 /// The part of the prediction that the parameters decide, for the ranks of one pipeline coordinate (all its stages).
-/// Activations and workspace are left at 0.
+/// Activations and workspace are left at 0. Where replicas divide the state (memory.shard) their parts differ by a few
+/// elements: the first one's.
 MemoryPrediction predict_state_memory(config::Config const& config, layout::ParamTable const& table,
-                                      layout::StageMap const& stages, int pipeline_rank);
+                                      layout::StageMap const& stages, int pipeline_rank, StatePools const& pools = {});
+/// The pools of a rank for its programs, by what they hold (bytes by stage).
+StatePools make_state_pools(config::Config const& config, layout::ParamTable const& table,
+                            layout::StageMap const& stages, int pipeline_rank, schedule::Program const& training,
+                            std::vector<schedule::Program const*> const& others);
 
 /// A table with one line per pipeline coordinate; coordinates in a row with equal figures share a line.
 std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank);

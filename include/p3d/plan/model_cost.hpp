@@ -6,6 +6,8 @@
 // one weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not
 // counted.
 
+#include <p3d/layout/recompute.hpp>
+
 #include <cstdint>
 
 namespace p3d::config {
@@ -28,5 +30,10 @@ double flops_per_token(config::Config const& config);
 
 /// flops_per_token(config) of a whole step: times batch.global * model.seq_len.
 double model_flops_per_step(config::Config const& config);
+
+/// Operations per token that recomputation adds to a backward pass of a stage, when attention sees `seen` tokens: of a
+/// full layer its forward without the matrix behind the activation function (which is needed only inside a group), and
+/// without the one behind attention where its sum is kept.
+double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen);
 
 }  // namespace p3d::plan

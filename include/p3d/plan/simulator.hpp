@@ -16,6 +16,7 @@ namespace p3d::plan {
 struct StageCost {
   double forward = 1, input = 1, weight = 1;
   double backward = -1;  ///< of an undivided B; negative: input + weight
+  double recompute = 0;  ///< more of B and I, where activations are remade (PipelineCosts::slots_kept)
   double whole() const { return backward < 0 ? input + weight : backward; }
   bool operator==(StageCost const&) const = default;
 };
@@ -27,6 +28,7 @@ struct PipelineCosts {
   double latency = 0;             ///< seconds until a message that is sent and asked for begins to arrive
   double bandwidth =
       std::numeric_limits<double>::infinity();  ///< bytes per second between two ranks, each direction and kind
+  int slots_kept = 0;                           ///< nothing is remade of microbatches in slots below this number
   std::vector<double> slot_bytes{};             ///< by stage: activations of one slot; empty: not known
   std::vector<double> reduce{};                 ///< by stage: the reduction of its gradients over dp; empty: 0
   double send = 0, receive = 0;                 ///< the rank's own time to start a send, to post a receive

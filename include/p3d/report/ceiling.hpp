@@ -58,6 +58,9 @@ template <class P>
 double quick_ceiling(config::Config const& config, comm::Communicator& world);
 
 /// "MFU 0.85: ...", for the end of a run. `step_seconds`: a usual step's time; `ceiling` as quick_ceiling gives it.
-std::string describe_mfu(config::Config const& config, int ranks, double step_seconds, double ceiling);
+/// `recomputed`: operations of a step that recomputation adds; above 0, the HFU, which counts them, stands beside the
+/// MFU, which does not.
+std::string describe_mfu(config::Config const& config, int ranks, double step_seconds, double ceiling,
+                         double recomputed = 0.0);
 
 }  // namespace p3d::report

@@ -53,6 +53,9 @@ struct Program {
   std::vector<int> stage_rank;
   std::vector<std::vector<Action>> ranks;  ///< actions of each pipeline rank, in order
   std::vector<int> num_slots;              ///< per stage, set by the slot pass
+  /// The last stage reads the weights of stage 0, on its rank, too and adds to their gradients (tied embeddings). Where
+  /// both have a replica of these it is false.
+  bool tied = false;
   bool operator==(Program const&) const = default;
 };
 

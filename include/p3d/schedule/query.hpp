@@ -29,6 +29,11 @@ constexpr bool reads_weights(Op op) { return op <= Op::backward_input; }
 /// REDUCE or REDUCE_SCATTER.
 constexpr bool reduces(Op op) { return op == Op::reduce_gradients || op == Op::reduce_scatter_gradients; }
 
+/// The stage whose weights a stage uses besides its own, -1: none.
+inline int lender(Program const& program, int stage) {
+  return program.tied && stage + 1 == program.num_stages ? 0 : -1;
+}
+
 /// The pipeline rank that holds a stage.
 inline int rank_of(Program const& program, int stage) { return program.stage_rank[static_cast<std::size_t>(stage)]; }
 /// True when the stage's input comes as a message: there is a previous stage and it lives on another rank.
@@ -43,6 +48,14 @@ inline bool output_is_remote(Program const& program, int stage) {
 inline bool input_is_local(Program const& program, int stage) { return stage > 0 && !input_is_remote(program, stage); }
 inline bool output_is_local(Program const& program, int stage) {
   return stage + 1 < program.num_stages && !output_is_remote(program, stage);
+}
+/// The stages, besides its own, whose slots of its microbatch an action uses. Stages in a row on one rank share memory:
+/// an input is the previous one's output (which a stage without layers hands on), and the gradient is worked on where
+/// the last one of the row got it.
+template <class Visit>
+void for_shared_slots(Program const& program, Action const& a, Visit const& visit) {
+  for (int s = a.stage; a.op == Op::forward && input_is_local(program, s); --s) visit(s - 1);
+  for (int s = a.stage; makes_input_gradient(a.op) && output_is_local(program, s); ++s) visit(s + 1);
 }
 /// The stage at the other end of a message.
 constexpr int peer_stage(Action const& action) {

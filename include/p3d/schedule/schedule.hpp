@@ -28,12 +28,20 @@ inline constexpr std::int64_t most_forwards = std::int64_t{1} << 21;
 
 // --- passes ----------------------------------------------------------------------------------------------------------
 
+/// Cuts each stage s of a program of compute actions into parts[s] stages, which follow each other on its rank: what
+/// was one action becomes as many in a row. So the weights of a few layers can come and go alone.
+Program refine(Program const& compute, std::vector<int> const& parts);
+
 /// Gives every (stage, microbatch) an activation slot by liveness: the lowest slot free from its first to its last
-/// action (and, where the previous stage lives on the same rank, until that stage has read the gradient from it). Sets
+/// action (and, where the previous stage lives on the same rank, until that stage has used the gradient in it). Sets
 /// num_slots. On a program without messages the slot is kept from where its receive must be posted at the latest;
 /// `lookahead` > 0 keeps it that many compute actions longer, so that the receive can be posted earlier: more slots,
 /// better overlap.
 void assign_slots(Program& program, int lookahead = 0);
+
+/// By stage: the most microbatches that are between their I and the end of their W at a time, of those in slots from
+/// `first_slot` on. 0 where no backward is split. After assign_slots.
+std::vector<int> split_backwards_at_a_time(Program const& program, int first_slot = 0);
 
 /// Adds messages between stages on different ranks. Each receive of an activation is posted where its data should come
 /// (if all parts of all stages take the same time) or `receives_ahead` compute actions before its use, whichever is
@@ -58,7 +66,8 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
 ///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read
 ///  it.
-///  * Neighbouring stages on one rank read each other's slot: F the output, B and I the gradient of the input.
+///  * Neighbouring stages on one rank use each other's slot: F and what follows the previous one's output, B and I the
+///    gradient of the next one's input.
 ///  * STEP waits for everything outstanding.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
 /// The executor may put off a RECV_F whose slot still sends and go on meanwhile, but posts it before it waits for
@@ -96,9 +105,9 @@ void require_valid(Program const& program, Execution execution = {}, Pass pass =
 // --- text ------------------------------------------------------------------------------------------------------------
 
 /// A header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8", then one line "rank 0: 0F0 0F1 ..." per rank. The
-/// header also has placement=0,1,1,0 where stage s is not on rank s % ranks, and slots=4,3,2,1 after the slot pass.
-/// parse_program() inverts it; it skips empty lines and comments ("#" to the end of the line), and throws base::Error
-/// with the line number.
+/// header also has placement=0,1,1,0 where stage s is not on rank s % ranks, slots=4,3,2,1 after the slot pass, and
+/// tied=1 for Program::tied. parse_program() inverts it; it skips empty lines and comments ("#" to the end of the
+/// line), and throws base::Error with the line number.
 std::string to_text(Program const& program);
 Program parse_program(std::string_view text);
 

@@ -17,6 +17,7 @@
 
 #include <p3d/schedule/action.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -34,12 +35,30 @@ std::vector<bool> keeps_older_versions(Program const& program, int rank);
 /// The most bytes of whole weights that each rank has at a time, of stages with these bytes of weights.
 std::vector<double> peak_weight_bytes(Program const& program, std::vector<double> const& stage_bytes);
 
-/// How often weights that ranks own in parts are made whole: once for a step, or anew for each F, B and I.
-enum class GatherEvery : std::uint8_t { step, microbatch };
+/// A step, or every microbatch anew.
+enum class Every : std::uint8_t { step, microbatch };
 
-/// A pass over a complete program: every stage becomes sharded (ZeRO-3, Rajbhandari et al., arXiv 1910.02054). Adds
-/// GATHER and RELEASE around what reads weights, and turns REDUCE into REDUCE_SCATTER.
-void shard_weights(Program& program, GatherEvery every);
+/// How state that ranks own in parts travels.
+struct Sharding {
+  Every gather = Every::step;  ///< weights are made whole: once, or for each F, B and I
+  Every reduce = Every::step;  ///< gradients are summed: after the last of a stage, or after each B and W
+  /// So many actions that read weights (of any stage of the rank) a GATHER goes ahead of its first reader.
+  int ahead = 0;
+};
+
+/// A pass over a complete program: every stage becomes sharded (Rajbhandari et al., arXiv 1910.02054). Adds GATHER and
+/// RELEASE around what reads weights, and puts REDUCE_SCATTER in place of REDUCE. Weights are not released between two
+/// readers of a stage in a row.
+void shard_weights(Program& program, Sharding const& sharding);
+
+/// When what is whole only for a while is there: from before one action of a rank's list until after another.
+struct LiveInterval {
+  std::size_t begin = 0, end = 0;
+};
+/// By stage: the weights of a stage that is not resident (GATHER to RELEASE, RELOAD to OFFLOAD),
+std::vector<std::vector<LiveInterval>> whole_weights(Program const& program);
+/// and the gradients of its weights (from what adds the first to REDUCE_SCATTER, or REDUCE).
+std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program);
 
 /// A pass over a forward-only program: for a stage that is not resident, what brings its weights before its first F and
 /// takes them away after its last one.

@@ -164,12 +164,114 @@ TEST_P(Views, Of16Bits) {
   }
 }
 
+/// Shares that grow with the rank; the first is empty, and so is what lies before and after all of them.
+std::vector<std::int64_t> growing(int p, std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> bounds;
+  for (int r = 0; r <= p; ++r) bounds.push_back(begin + (end - begin) * r * (r - (r == p ? 0 : 1)) / (p * p));
+  return bounds;
+}
+
+template <class T>
+void check_shares(ExecSpace const& exec, Communicator& world) {
+  int const p = world.size(), me = world.rank();
+  auto const bounds = growing(p, 2, 41);
+  auto const begin = bounds[static_cast<std::size_t>(me)], end = bounds[static_cast<std::size_t>(me) + 1];
+  device::Owned1<T> owned("p3d::test::x", 43);
+  View1<T> x = owned;
+  auto const reset = [&] {
+    Kokkos::parallel_for(
+        "p3d::test::fill", Kokkos::RangePolicy<ExecSpace>(exec, 0, 43),
+        KOKKOS_LAMBDA(std::int64_t i) { x(i) = T(static_cast<float>(me + i)); });
+  };
+  auto const number = [](T value) { return static_cast<double>(static_cast<float>(value)); };
+  for (auto const op : {Reduction::sum, Reduction::max}) {
+    reset();
+    start_reduce_scatter<T>(exec, world, x, bounds, op).wait();
+    auto const reduced = on_host<T>(x);
+    auto const expected = [&](std::int64_t i) {
+      return p == 1                 ? static_cast<double>(i)
+             : op == Reduction::sum ? p * (p - 1) / 2 + p * static_cast<double>(i)
+                                    : static_cast<double>(p - 1 + i);
+    };
+    for (auto i = begin; i < end; ++i) EXPECT_EQ(number(reduced[static_cast<std::size_t>(i)]), expected(i)) << i;
+    start_all_gather<T>(exec, world, x, bounds).wait();
+    auto const gathered = on_host<T>(x);
+    for (std::int64_t i = 0; i < 43; ++i) {
+      bool const inside = i >= 2 && i < 41;
+      EXPECT_EQ(number(gathered[static_cast<std::size_t>(i)]), inside ? expected(i) : static_cast<double>(me + i)) << i;
+    }
+  }
+}
+
+TEST_P(Views, SharesOfEveryType) {
+  comm::open_node_memory();
+  for (auto const algorithm : {comm::AllReduce::mpi, comm::AllReduce::shared, comm::AllReduce::ring}) {
+    world.prepare({algorithm, true});
+    check_shares<float>(exec, world);
+    check_shares<double>(exec, world);
+    check_shares<std::int32_t>(exec, world);
+    check_shares<std::int64_t>(exec, world);
+    check_shares<std::uint64_t>(exec, world);
+    if (algorithm == comm::AllReduce::mpi && p > 1) continue;
+    check_shares<device::bfloat16>(exec, world);
+    check_shares<device::float16>(exec, world);
+  }
+}
+
+TEST_P(Views, SharesOfBytes) {
+  auto const bounds = growing(p, 0, 100);
+  device::Owned1<std::byte> x("p3d::test::x", 100);
+  Kokkos::deep_copy(exec, x, static_cast<std::byte>(me + 1));
+  start_all_gather<std::byte>(exec, world, x, bounds).wait();
+  auto const bytes = on_host<std::byte>(x);
+  for (int r = 0; r < p; ++r) {
+    for (auto i = bounds[static_cast<std::size_t>(r)]; i < bounds[static_cast<std::size_t>(r) + 1]; ++i)
+      EXPECT_EQ(bytes[static_cast<std::size_t>(i)], static_cast<std::byte>(r + 1)) << i;
+  }
+}
+
+// The halves of one buffer under way while those of another are, all on views that kernels write just before.
+TEST_P(Views, HalvesOfSeveralBuffersAtOnce) {
+  constexpr std::int64_t n = 1001;
+  auto const bounds = growing(p, 0, n);
+  std::vector<device::Owned1<double>> owned;
+  std::vector<Request> requests;
+  for (int k = 0; k < 3; ++k) {
+    owned.emplace_back("p3d::test::x", n);
+    fill<double>(exec, owned.back(), me + 10.0 * k, 1.0);
+    requests.push_back(start_reduce_scatter<double>(exec, world, owned.back(), bounds));
+  }
+  std::vector<Request> gathers;
+  for (std::size_t k = 0; k < 3; ++k) {
+    requests[k].wait();
+    gathers.push_back(start_all_gather<double>(exec, world, owned[k], bounds));
+  }
+  wait_all(gathers);
+  for (int k = 0; k < 3; ++k) {
+    auto const values = on_host<double>(owned[static_cast<std::size_t>(k)]);
+    for (int i = 0; i < n; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)], p * (p - 1) / 2 + p * (10.0 * k + i));
+  }
+}
+
+TEST_P(Views, SharesOutsideAViewAreRefused) {
+  device::Owned1<float> x("p3d::test::x", 10);
+  auto const refused = [&](std::vector<std::int64_t> const& bounds, char const* words) {
+    test::expect_error([&] { start_reduce_scatter<float>(exec, world, x, bounds); }, words);
+    test::expect_error([&] { start_all_gather<float>(exec, world, x, bounds); }, words);
+  };
+  refused(growing(p, 0, 11), "shares follow each other inside a view");
+  refused(growing(p + 1, 0, 10), "every rank has one share of a view");
+}
+
 TEST(OneRank, CostsNothing) {
   auto self = Communicator::self();
   ExecSpace exec;
   device::Owned1<float> x("p3d::test::x", 3);
   EXPECT_FALSE(start_all_reduce<float>(exec, self, x).active());
   EXPECT_FALSE(start_broadcast<float>(exec, self, x, 0).active());
+  std::vector<std::int64_t> const bounds{0, 3};
+  EXPECT_FALSE(start_reduce_scatter<float>(exec, self, x, bounds).active());
+  EXPECT_FALSE(start_all_gather<float>(exec, self, x, bounds).active());
   EXPECT_EQ(self.accounting().operations, 0);
 }
 

@@ -17,6 +17,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 using namespace p3d;
 
@@ -130,6 +131,13 @@ void run(std::string const& name, std::string const& algorithm) {
     auto half = tp.split(tp.rank() % 2, 0, tp.rank() % 2 == 0 ? "even" : "odd");
     if (bad) reduce(tp);
     reduce(half);
+  } else if (name == "scatters" || name == "gathers") {  // the last rank does not come
+    if (bad) sleep(60);
+    std::vector<float> buffer(static_cast<std::size_t>(100000 * tp.size()));
+    std::vector<std::int64_t> bounds;
+    for (int r = 0; r <= tp.size(); ++r) bounds.push_back(std::int64_t{100000} * r);
+    name == "scatters" ? tp.reduce_scatter(buffer.data(), bounds, comm::Type::float32, comm::Reduction::sum).wait()
+                       : tp.all_gather(buffer.data(), bounds, comm::Type::float32).wait();
   } else if (bad) {
     if (name == "absent" || name == "yields") sleep(60);
     if (name == "stopped") raise(SIGSTOP);

@@ -55,6 +55,13 @@ case $case_name in
     says 'rank 3: no answer: stopped, dead or computing'
     for rank in 0 1 2; do says "rank $rank: step 12, 2F0: waited [0-9.]+ s for all_reduce #$third of .tp."; done
     one_table ;;
+  scatters | gathers)
+    operation=reduce_scatter
+    [ "$case_name" = scatters ] || operation=all_gather
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says "not in $operation #$third of .tp.: rank 3 \(no answer\)\$"
+    for rank in 0 1 2; do says "rank $rank: step 12, 2F0: waited [0-9.]+ s for $operation #$third of .tp."; done
+    one_table ;;
   message)
     [ "$code" -eq 3 ] || fail "exit code $code, not 3"
     says 'rank 0: step 12, 2F0: waited [0-9.]+ s for recv #1 of .tp. from its rank 3 \(rank 3 of world\)'

@@ -58,18 +58,6 @@ TEST_P(Operations, AllReduceOfEveryType) {
 TEST_P(Operations, BytesAreNeverReduced) {
   char byte = 1;
   EXPECT_THROW(world.all_reduce(&byte, 1, Type::byte, Reduction::sum), p3d::base::Error);
-  EXPECT_THROW(world.reduce_scatter(&byte, &byte, 1, Type::byte, Reduction::sum), p3d::base::Error);
-}
-
-TEST_P(Operations, ReduceScatterGivesTheOwnBlock) {
-  int const n = 8;
-  std::vector<double> in(static_cast<std::size_t>(n * p)), out(n, -1.0), expected(n, 0.0);
-  for (int i = 0; i < n * p; ++i) in[i] = element<double>(me, i);
-  for (int r = 0; r < p; ++r) {
-    for (int i = 0; i < n; ++i) expected[i] += element<double>(r, me * n + i);
-  }
-  world.reduce_scatter(in.data(), out.data(), n, Type::float64, Reduction::sum).wait();
-  EXPECT_EQ(out, expected);
 }
 
 TEST_P(Operations, AllGatherKeepsTheOrderOfRanks) {

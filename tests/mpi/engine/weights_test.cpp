@@ -129,7 +129,7 @@ engine::RunPlan plan_of(config::Config const& config, Program const& program) {
 
 /// RELOAD before a stage's first reader and OFFLOAD after its last one: weights that live elsewhere.
 Program offloaded(Program program) {
-  schedule::shard_weights(program, schedule::GatherEvery::step);
+  schedule::shard_weights(program, {});
   for (auto& actions : program.ranks)
     for (auto& a : actions) {
       if (a.op == Op::gather_weights) a.op = Op::reload_weights;
@@ -172,7 +172,7 @@ TEST(MovedWeights, GiveTheSameBits) {
       for (int kind = 0; kind < 3; ++kind) {
         Program program = kind == 2 ? offloaded(whole) : whole;
         if (kind < 2)
-          schedule::shard_weights(program, kind == 0 ? schedule::GatherEvery::step : schedule::GatherEvery::microbatch);
+          schedule::shard_weights(program, {.gather = kind == 0 ? schedule::Every::step : schedule::Every::microbatch});
         auto plan = plan_of(config, program);
         auto const stages = plan.stages;
         int moves = 0;
@@ -195,7 +195,7 @@ TEST(MovedWeights, NeedSomebodyWhoMovesThem) {
   auto const config = make_config(false, 1, 1, world.size());
   Program const whole = schedule::complete(schedule::one_f_one_b(world.size(), 8));
   Program sharded = whole;
-  schedule::shard_weights(sharded, schedule::GatherEvery::step);
+  schedule::shard_weights(sharded, {});
   test::expect_error([&] { engine::Trainer<Policy>(config, plan_of(config, sharded), world); },
                      "a schedule for weights that stay whole on their ranks");
   Program early = one_by_one(whole);  // a stage is updated before its rank has computed everything

@@ -51,12 +51,13 @@ public:
             layout::StageParams(table_, stages_, c.stage, {.tp = world.size(), .pp = static_cast<int>(c.layers.size())},
                                 {.tp = world.rank(), .pp = c.stage, .dp = 0}),
             config.run.seed),
-        arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, slots) +
-                   model::Workspace<device::Fp64>::bytes(config, stages_.is_last(c.stage)),
+        sets_{slots, slots, layout::stage_recompute(config.memory, stages_, c.stage)},
+        arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, sets_) +
+                   model::Workspace<device::Fp64>::bytes(config, scratch(), stages_.is_last(c.stage)),
                "p3d::test::arena"),
-        workspace_(config, stages_.is_last(c.stage), arena_),
+        workspace_(config, scratch(), stages_.is_last(c.stage), arena_),
         weights_(model::stage_weights(config, stages_, c.stage, params_)),
-        stage(config, stages_, c.stage, params_.layout(), tp_, arena_, workspace_, slots) {
+        stage(config, stages_, c.stage, sets_, params_.layout(), tp_, arena_, workspace_) {
     params_.zero_grads(tp_.exec);
   }
 
@@ -79,6 +80,11 @@ public:
   bool arena_is_full() const { return arena_.high_water() == arena_.capacity(); }
 
 private:
+  model::RecomputeScratch scratch() const {
+    model::RecomputeScratch out;
+    out.add(sets_.recompute);
+    return out;
+  }
   static std::vector<double> on_host(device::View1<double> v) {
     auto const host = device::host_copy(v);
     return {host.data(), host.data() + host.extent(0)};
@@ -97,6 +103,7 @@ private:
   layout::ParamTable table_;
   parallel::TensorParallel tp_;
   model::Parameters<device::Fp64> params_;
+  layout::StageActivations sets_;
   device::Arena arena_;
   model::Workspace<device::Fp64> workspace_;
   model::StageWeights<device::Fp64> weights_;

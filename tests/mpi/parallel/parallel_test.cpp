@@ -227,13 +227,18 @@ config::Config small_config(int ranks) {
   return c;
 }
 
-/// Buckets by the rule as documented: from the back, until one has `bytes`; all parameters have the same axes here.
+/// Buckets by the rule as documented: from the back, until one has `bytes` or a layer ends; a tied parameter is alone;
+/// all have the same axes here.
 std::size_t buckets_of(std::vector<layout::LocalParam> const& items, std::int64_t bytes) {
   std::size_t count = 0;
   for (std::size_t last = items.size(); last > 0; ++count) {
     auto const end = items[last - 1].offset + items[last - 1].size();
+    auto const goes_on = [&] {
+      auto const &spec = *items[last].spec, &next = *items[last - 1].spec;
+      return 8 * (end - items[last].offset) < bytes && spec.layer == next.layer && !spec.tied && !next.tied;
+    };
     do --last;
-    while (last > 0 && 8 * (end - items[last].offset) < bytes);
+    while (last > 0 && goes_on());
   }
   return count;
 }
@@ -272,7 +277,8 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
         for (std::int64_t i = 0; i < item.valid_rows * item.cols; ++i) host(item.offset + i) = number;
       }
       Kokkos::deep_copy(grads, host);
-      double sum = parallel::local_sum_squares<double>(tp.exec, params, grads, sizes, here, here.pp == 0);
+      auto const shard = layout::make_shard(params, 64, sizes, here, false);
+      double sum = parallel::add_sum_squares<double>(tp.exec, params, shard, grads, false, here, here.pp == 0, 0.0);
       world.all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum).wait();
       EXPECT_NEAR(sum, expected, 1e-12 * expected) << "dp " << dp << " tp " << t << " pp " << pp;
       ++layouts;
@@ -292,19 +298,16 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
     auto const host = device::new_host_view(grads);  // a copy of its own on every backend
     for (std::int64_t i = 0; i < params.flat_size(); ++i)
       host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
-    parallel::GradientReducer<double> reducer(
-        tp.exec, params, grads,
-        [&](layout::AxisSet axes) -> comm::Communicator& {
-          EXPECT_TRUE(axes == layout::token_axes);
-          return world;
-        },
-        bucket);
+    layout::PerAxis const sizes{.dp = static_cast<int>(size)};
+    auto const here = layout::PerAxis::only(layout::Axis::dp, static_cast<int>(rank));
+    auto const shard = layout::make_shard(params, static_cast<std::int64_t>((bucket + 7) / 8), sizes, here, false);
+    parallel::GradientReducer<double> reducer(tp.exec, shard, grads, [&](layout::AxisSet axes) -> comm::Communicator& {
+      EXPECT_TRUE(axes == layout::token_axes);
+      return world;
+    });
     EXPECT_EQ(reducer.num_buckets(), buckets_of(params.items(), static_cast<std::int64_t>(bucket)));
-    if (bucket == 4096) {  // neither of the ends
-      EXPECT_EQ(reducer.num_buckets(), 4u);
-    } else {
-      EXPECT_EQ(reducer.num_buckets(), bucket == 1 ? params.items().size() : 1u);
-    }
+    if (bucket == 1) EXPECT_EQ(reducer.num_buckets(), params.items().size());
+    if (bucket > 4096) EXPECT_EQ(reducer.num_buckets(), 3u + static_cast<std::size_t>(config.model.layers));
     for (int step = 0; step < 2; ++step) {
       Kokkos::deep_copy(grads, -1000.0);  // not a gradient yet
       reducer.begin();

@@ -7,6 +7,7 @@
 #include <p3d/device/compat.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/engine/trainer.hpp>
+#include <p3d/layout/shards.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
 
@@ -61,13 +62,13 @@ constexpr Layout layouts[] = {{1, 1, 1, 1, "gpt2-tiny"},  {1, 1, 1, 1, "llama-ti
 constexpr int steps = 3, microbatches = 4, micro = 2, seq_len = 32, layers = 4;
 
 /// The least fences of p3d's own that a rank can do with, each with its reason, by label.
-std::map<std::string, int> needed_fences(Layout const& l, int pp_rank) {
+std::map<std::string, int> needed_fences(Layout const& l, int pp_rank, int norm_parts) {
   std::map<std::string, int> need;
   bool const first = pp_rank == 0, last = pp_rank == l.pp - 1;
   constexpr int each = steps * microbatches;
   need["p3d::engine::step"] = steps;  // the step's time is the step's work
-  // A number that the host needs: the loss of a microbatch, and the norm of one run of parameters.
-  need["p3d::kernels::block_sum"] = steps + (last ? each : 0);
+  // A number that the host needs: the loss of a microbatch, and the norm of each bucket's part.
+  need["p3d::kernels::block_sum"] = steps * norm_parts + (last ? each : 0);
   // Kernels end before MPI reads or writes their result: messages both ways to each neighbour in the pipeline,
   if (l.pp > 1)
     need["p3d::collectives::send"] = need["p3d::collectives::recv"] = each * ((first ? 0 : 1) + (last ? 0 : 1));
@@ -79,10 +80,14 @@ std::map<std::string, int> needed_fences(Layout const& l, int pp_rank) {
 }
 
 /// What the rank waited for, against the least it must. Sums over dp come in buckets, and parameters that all ranks of
-/// a tp group have count on the first of them alone, which cuts the others' norm into runs: any number, in every step.
-void check_fences(Layout const& l, int pp_rank, int tp_rank) {
-  auto const need = needed_fences(l, pp_rank);
-  for (auto const& [label, count] : need) EXPECT_GE(seen.fences[label], count) << label;
+/// a tp group have count on the first of them alone, which cuts the others' norm into other runs: any number, in every
+/// step.
+void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
+  auto const need = needed_fences(l, pp_rank, norm_parts);
+  for (auto const& [label, count] : need) {
+    bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
+    if (!runs) EXPECT_GE(seen.fences[label], count) << label;
+  }
   for (auto const& [label, count] : seen.fences) {
     if (label.starts_with("Kokkos::parallel_reduce") || label.starts_with("Kokkos::deep_copy") ||
         label.starts_with("Kokkos::Impl::ViewCopy"))
@@ -96,12 +101,32 @@ void check_fences(Layout const& l, int pp_rank, int tp_rank) {
     int const least = known == need.end() ? 0 : known->second;
     bool const buckets = label == "p3d::collectives::all_reduce" && l.dp > 1;
     bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
-    if (buckets || runs) {
+    if (runs) {
+      EXPECT_EQ((count - least) % steps, 0) << label << ": " << count << ", least " << least;
+    } else if (buckets) {
       EXPECT_TRUE(count > least && (count - least) % steps == 0) << label << ": " << count << ", least " << least;
     } else {
       EXPECT_EQ(count, least) << label;
     }
   }
+}
+
+/// Parts of buckets that this rank counts in the norm of the gradient.
+int norm_parts(p3d::engine::Trainer<p3d::device::Fp32>& trainer, int rank) {
+  namespace layout = p3d::layout;
+  auto const& plan = trainer.plan();
+  auto const here = plan.grid.coordinates(rank);
+  int count = 0;
+  for (int stage : plan.stages.stages_of(here.pp)) {
+    layout::StageParams const params(plan.table, plan.stages, stage, plan.grid.sizes(), here);
+    auto const shard =
+        layout::make_shard(params, p3d::plan::bucket_elements(trainer.config()), plan.grid.sizes(), here, false);
+    for (std::size_t i = 0; i < shard.parts.size(); ++i) {
+      bool const replica = params.items()[shard.buckets[i].first].spec->tied && stage > 0;
+      if (shard.parts[i].count > 0 && !replica) ++count;
+    }
+  }
+  return count;
 }
 
 void check(Layout const& l, p3d::comm::Communicator& world) {
@@ -135,7 +160,7 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
   if (p3d::device::host_reaches_views || l.ranks == 1) {
     EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
   }
-  check_fences(l, trainer.mesh().coordinate("pp"), trainer.mesh().coordinate("tp"));
+  check_fences(l, trainer.mesh().coordinate("pp"), trainer.mesh().coordinate("tp"), norm_parts(trainer, world.rank()));
 }
 
 TEST(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {

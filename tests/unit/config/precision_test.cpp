@@ -97,8 +97,8 @@ TEST(Precision, SumsOf16BitsAreOurOwn) {
   EXPECT_TRUE(alone.config) << format(alone.faults);
 }
 #else
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PrecisionRule);
 TEST(Precision, ThisBuildLacks16Bits) {
-  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PrecisionRule);
   for (char const* name : {"bf16", "fp16"}) {
     auto const fault =
         only_fault(parse(std::string("[run]\nprecision = \"") + name + "\"\n[data]\nformat = \"synthetic\"\n", {}, 0));

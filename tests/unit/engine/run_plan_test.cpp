@@ -79,6 +79,36 @@ TEST(RunPlan, EveryProgramIsProved) {
   EXPECT_EQ(plan.probe->num_microbatches, 1);
 }
 
+TEST(RunPlan, TellsWhatIsRecomputed) {
+  std::vector<std::string> const pipeline{"parallel.pp=2", "batch.microbatches=4", "model.layers=6",
+                                          "pipeline.schedule=zb_h1"};
+  auto const text = [&](std::vector<std::string> more) {
+    more.insert(more.end(), pipeline.begin(), pipeline.end());
+    auto const c = input(more);
+    return report::describe(c, engine::make_run_plan(c));
+  };
+  EXPECT_EQ(text({}).find("Recomputation"), std::string::npos);
+  contains(text({"memory.recompute=[\"norm\", \"rotary\"]"}),
+           "outputs of norm; rotary has nothing to discard, it works in place. 0.0 % more FLOPs");
+  contains(text({"memory.recompute=[\"rotary\"]"}), "Recomputation: nothing; rotary has");
+  auto const full = text({"memory.recompute=full", "memory.recompute_every=2"});
+  contains(full, "4 of 6 layers but their inputs");
+  contains(full, "sets that live from I to W by stage: 1 2");
+}
+
+// Microbatches whose slots keep everything add no operations.
+TEST(RunPlan, CountsTheOperationsOfRecomputation) {
+  auto const count = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"parallel.pp=2", "batch.microbatches=4", "pipeline.schedule=gpipe", "parallel.dp=3"});
+    auto const c = input(more);
+    return engine::recompute_flops_per_step(c, engine::make_run_plan(c));
+  };
+  double const all = count({"memory.recompute=full"});
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(count({"memory.recompute=full", "memory.recompute_microbatches_kept=1"}), all * 3 / 4);
+  EXPECT_EQ(count({"memory.recompute=full", "memory.recompute_microbatches_kept=4"}), 0);
+}
+
 // A program proved for other sends than the executor's is no proof.
 TEST(RunPlan, RefusesAnotherProof) {
   auto const c = input({"parallel.pp=2", "batch.microbatches=4"});

@@ -95,6 +95,25 @@ TEST(Residual, MatchesTheDocumentedMask) {
   }
 }
 
+// Some rows of the samples give what they give among all of them.
+TEST(Residual, OfSomeRowsIsThatOfAll) {
+  auto const whole = forward<double>(drop, x, branch, bias, {9, samples, seq}),
+             gradient = backward<double>(drop, dy, {9, samples, seq});
+  std::int64_t const cuts[] = {0, 5, 6, 20, 24};
+  for (int i = 0; i < 4; ++i) {
+    auto const begin = cuts[i], end = cuts[i + 1];
+    auto const part = [&](Vec const& all) { return Vec(all.begin() + begin * hidden, all.begin() + end * hidden); };
+    TokenRows const shape{9, samples, seq, begin};
+    auto const n = end - begin;
+    Owned2<double> const y("p3d::test::y", n, hidden), d("p3d::test::d", n, hidden);
+    kernels::residual_forward<double>(ExecSpace(), shape, matrix_of<double>(n, hidden, part(x)),
+                                      matrix_of<double>(n, hidden, part(branch)), vector_of<double>(bias), drop, y);
+    expect_same(host(y), part(whole));
+    kernels::residual_backward<double>(ExecSpace(), shape, matrix_of<double>(n, hidden, part(dy)), drop, d);
+    expect_same(host(d), part(gradient));
+  }
+}
+
 template <class S>
 void check_16_bits(kernels::Dropout const& d, bool has_bias) {
   TokenRows const shape{9, samples, seq};

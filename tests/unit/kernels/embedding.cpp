@@ -95,6 +95,29 @@ void check_positions(double tolerance) {
   expect_close(host(dp), summed, tolerance);
 }
 
+// Rows cut anywhere: forward is that of all rows, and the parts of backward add up to it.
+TEST(Position, OfSomeRowsIsThatOfAll) {
+  kernels::TokenRows const all{0, samples, seq};
+  auto const p = matrix_of<double>(9, hidden, positions);
+  auto const out = matrix_of<double>(rows, hidden, dout), dp = matrix_of<double>(9, hidden, Vec(9 * hidden, 0.0));
+  kernels::position_forward<double>(ExecSpace(), all, p, 2, out);
+  kernels::position_backward<double>(ExecSpace(), all, matrix_of<double>(rows, hidden, dout), 2, dp);
+  auto const whole = host(out), gradient = host(dp);
+  for (std::int64_t const cut : {1, 3, 5, 7, 9}) {
+    auto const sum = matrix_of<double>(9, hidden, Vec(9 * hidden, 0.0));
+    for (bool const first : {true, false}) {
+      std::int64_t const begin = first ? 0 : cut, end = first ? cut : rows;
+      auto const part = [&](Vec const& v) { return Vec(v.begin() + begin * hidden, v.begin() + end * hidden); };
+      kernels::TokenRows const shape{0, samples, seq, begin};
+      auto const g = matrix_of<double>(end - begin, hidden, part(dout));
+      kernels::position_backward<double>(ExecSpace(), shape, g, 2, sum);
+      kernels::position_forward<double>(ExecSpace(), shape, p, 2, g);
+      expect_same(host(g), part(whole));
+    }
+    expect_close(host(sum), gradient, 1e-15);
+  }
+}
+
 template <class S>
 void check_positions_in_16_bits() {
   kernels::TokenRows const shape{0, samples, seq};

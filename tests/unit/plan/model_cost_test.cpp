@@ -46,6 +46,32 @@ TEST(ModelCost, FlopsAreThePapersFormula) {
   }
 }
 
+// Full recomputation is that forward without the last matrix of each layer, whose result nobody needs again.
+TEST(ModelCost, RecomputationIsAForwardWithoutItsLastMatrix) {
+  auto c = test::paper_rows()[3].config();
+  double const l = 40, h = 6144, s = 2048;
+  layout::StageMap const stages({40}, 1);
+  auto const extra = [&] {
+    return plan::recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, 0), s);
+  };
+  EXPECT_EQ(extra(), 0);
+  c.memory.recompute = config::Recompute::full;
+  EXPECT_DOUBLE_EQ(extra(), with_recomputation(c) - plan::flops_per_token(c) - l * 8 * h * h);
+  c.memory.recompute_group = 8;  // inside a group the last matrix makes the next layer's input
+  EXPECT_DOUBLE_EQ(extra(), with_recomputation(c) - plan::flops_per_token(c) - l / 8 * 8 * h * h);
+  c.memory.recompute_group = 1;
+  c.memory.recompute_communication = false;
+  EXPECT_DOUBLE_EQ(extra(), l * (2 * (3 * h * h + 4 * h * h) + 4 * h * s));
+  c.memory.recompute_every = 4;
+  EXPECT_DOUBLE_EQ(extra(), l / 4 * (2 * (3 * h * h + 4 * h * h) + 4 * h * s));
+  c.memory = {};
+  c.memory.recompute = config::Recompute::list;
+  c.memory.recompute_ops = {.norm = true, .activation = true, .rotary = true};
+  EXPECT_EQ(extra(), 0) << "no product among them";
+  c.memory.recompute_ops.attention = true;
+  EXPECT_DOUBLE_EQ(extra(), l * 4 * h * s);
+}
+
 // Walks over the products of a Llama model with grouped-query attention, one by one.
 TEST(ModelCost, GroupedQueriesAndSwigluByTheirProducts) {
   config::Config c;

@@ -186,6 +186,25 @@ TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
   }
 }
 
+// Causal attention sees (s + 1) / 2 tokens; 12 of 16 layers are remade, without the last matrix.
+TEST(PipelineCosts, backward_counts_what_is_remade) {
+  auto c = pipeline("1f1b", 2, 4, 16);
+  c.memory.recompute = config::Recompute::full;
+  c.memory.recompute_layers = 6;
+  auto const stages = plan::plan_pipeline(c).stages;
+  auto const costs = plan::model_costs(c, stages, {.flops = 1, .bandwidth = 1, .latency = 0});
+  auto const h = static_cast<double>(c.model.hidden), s = static_cast<double>(c.model.seq_len);
+  for (auto const& stage : costs.stages)
+    EXPECT_DOUBLE_EQ(stage.recompute, s * 6 * (2 * (4 * h * h + 4 * h * h) + 4 * h * (s + 1) / 2));
+  auto without = c;
+  without.memory = {};
+  auto const other = plan::model_costs(without, stages, {.flops = 1, .bandwidth = 1, .latency = 0});
+  EXPECT_EQ(costs.stages[1].input, other.stages[1].input);
+  EXPECT_EQ(other.stages[1].recompute, 0);
+  auto const table = plan::parse_costs(plan::to_csv(costs), 2);
+  EXPECT_DOUBLE_EQ(table.stages[1].input, costs.stages[1].input + costs.stages[1].recompute);
+}
+
 TEST(PipelineCosts, csv_round_trip_and_faults) {
   plan::PipelineCosts costs;
   costs.stages = {{1e-3, 2e-3, 0.1}, {0.3, 1.0 / 3, 0}};

@@ -49,6 +49,20 @@ TEST(Simulator, rules_cost_nothing_when_messages_do_not) {
       }
 }
 
+// Arithmetic on one rank: 4 microbatches in 4 slots, of which those above the first n remake activations.
+TEST(Simulator, recomputation_is_paid_by_the_slots_that_do_it) {
+  for (int kept : {0, 1, 3, 9}) {
+    auto costs = PipelineCosts::uniform(1, {1, 2, 4});
+    costs.stages[0].recompute = 8;
+    costs.slots_kept = kept;
+    EXPECT_EQ(simulate(program_of("gpipe", 1, 4), costs).makespan, 4 * 7 + 8 * std::max(0, 4 - kept));
+  }
+  // In I, not in W.
+  auto costs = PipelineCosts::uniform(2, {1, 2, 4});
+  for (auto& s : costs.stages) s.recompute = 8;
+  EXPECT_EQ(simulate(program_of("zb_h1", 2, 4), costs).busy(), 2 * 4 * 15);
+}
+
 // arXiv 1811.06965 and 2104.04473 section 2.2, in full: makespan and peak of gpipe, 1f1b and interleaved, exact.
 TEST(Simulator, closed_forms_of_gpipe_1f1b_and_interleaved) {
   for (int p = 1; p <= most_ranks; ++p)

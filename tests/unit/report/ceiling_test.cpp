@@ -47,6 +47,15 @@ TEST(ModelProducts, DoTheWorkOfTheFlopFormula) {
   }
 }
 
+// The MFU counts the model's operations, the HFU those of recomputation too.
+TEST(DescribeMfu, CountsRecomputationApart) {
+  auto const config = config_of({"model.preset=gpt2-tiny", "data.format=synthetic"}, 1);
+  double const model = plan::model_flops_per_step(config);
+  auto const text = report::describe_mfu(config, 1, 2.0, model, model / 2);
+  EXPECT_TRUE(text.starts_with("MFU 0.50 (HFU 0.75, recomputation counted): a rank does")) << text;
+  EXPECT_TRUE(report::describe_mfu(config, 1, 2.0, model).starts_with("MFU 0.50: a rank does"));
+}
+
 TEST(ModelProducts, ShrinkButKeepTheirWork) {
   auto const config = config_of({"model.preset=gpt2-124m", "batch.micro=4", "data.format=synthetic"}, 1);
   auto const full = report::model_products(config), small = report::model_products(config, 1e9);

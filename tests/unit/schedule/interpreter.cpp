@@ -215,10 +215,13 @@ private:
         Buffers* before = holder(a.stage - 1, a.microbatch);
         if (before == nullptr || before->output == none) throw Fault{Outcome::misuse, "no input"};
         value = before->output;
-        before->output_due = false;  // this forward runs as soon as its slot is free
       }
       if (!take(a)) return false;
       slot(a).input = value;
+      // Stages in a row on one rank share memory: an output is kept until the last of them has run.
+      if (!near(a.stage + 1, a.stage))
+        for (int s = a.stage; near(s - 1, s); --s)
+          if (Buffers* below = holder(s - 1, a.microbatch)) below->output_due = false;
     }
     Buffers& b = slot(a);
     if (a.stage > 0 && b.input != activation(a.stage - 1, a.microbatch))
@@ -242,7 +245,10 @@ private:
       Buffers* after = holder(a.stage + 1, a.microbatch);
       if (after == nullptr || after->input_gradient == none) throw Fault{Outcome::misuse, "no gradient"};
       b.output_gradient = after->input_gradient;
-      after->hand_over_due = false;
+      // The gradient is kept until the first of the row has it.
+      if (!near(a.stage - 1, a.stage))
+        for (int s = a.stage; near(s + 1, s); ++s)
+          if (Buffers* above = holder(s + 1, a.microbatch)) above->hand_over_due = false;
     }
     if (exists(a.stage + 1) && b.output_gradient != gradient(a.stage + 1, a.microbatch))
       throw Fault{Outcome::wrong_result, "wrong gradient"};

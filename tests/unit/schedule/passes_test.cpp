@@ -4,9 +4,12 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/registry.hpp>
 #include <p3d/schedule/schedule.hpp>
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 using namespace p3d::schedule;
 using p3d::test::random_program;
@@ -19,6 +22,25 @@ TEST(Passes, one_f_one_b_completed_by_hand) {
       "0REDUCE STEP\n"
       "rank 1: 1RECV_F0@0 1F0@0 1B0@0 1SEND_B0@0 1RECV_F1@0 1F1@0 1B1@0 1SEND_B1@0 1RECV_F2@0 1F2@0 1B2@0 1SEND_B2@0 "
       "1REDUCE STEP\n");
+}
+
+TEST(Passes, a_stage_is_cut_into_parts_that_follow_each_other) {
+  EXPECT_EQ(to_text(complete(refine(one_f_one_b(2, 2), {2, 1}))),
+            "p3d-schedule 1 stages=3 ranks=2 microbatches=2 placement=0,0,1 slots=2,2,1\n"
+            "rank 0: 0F0@0 1F0@0 1SEND_F0@0 1RECV_B0@0 0F1@1 1F1@1 1SEND_F1@1 1RECV_B1@1 1B0@0 0B0@0 1B1@1 1REDUCE "
+            "0B1@1 0REDUCE STEP\n"
+            "rank 1: 2RECV_F0@0 2F0@0 2B0@0 2SEND_B0@0 2RECV_F1@0 2F1@0 2B1@0 2SEND_B1@0 2REDUCE STEP\n");
+}
+
+// Stages in a row on a rank work in one buffer for the gradient, the last one's: its slot may not be taken before the
+// first of them is done.
+TEST(Passes, a_row_of_stages_keeps_the_slot_of_the_gradient) {
+  Program const row = parse_program(
+      "p3d-schedule 1 stages=3 ranks=1 microbatches=2 placement=0,0,0 slots=2,2,1\n"
+      "rank 0: 0F0@0 1F0@0 2F0@0 2B0@0 0F1@1 1F1@1 1B0@0 2F1@0 0B0@0 2B1@0 1B1@1 0B1@1 0REDUCE 1REDUCE 2REDUCE STEP\n");
+  auto const found = validate(row);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].message, "takes slot 0 of stage 2 while microbatch 0 still needs it");
 }
 
 TEST(Passes, a_spare_slot_lets_the_receive_go_ahead) {
@@ -114,4 +136,40 @@ TEST(Passes, refuse_to_run_twice) {
   again = program;
   assign_slots(again);  // but slots may be given anew, from the actions that are there
   EXPECT_EQ(again, program);
+}
+
+// Figure 2 of arXiv 2401.10241: in ZB-H1 rank r puts off r weight parts, and one more is in hand.
+TEST(SplitBackwards, of_schedules) {
+  EXPECT_EQ(split_backwards_at_a_time(complete(one_f_one_b(3, 6))), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(split_backwards_at_a_time(complete(generate("zb_h1", {4, 8, 0, 0}))), (std::vector<int>{1, 2, 3, 4}));
+}
+
+// Against a count by pairs: two microbatches are there together when neither ends before the other begins.
+TEST(SplitBackwards, of_random_programs) {
+  std::mt19937 random(13);
+  int seen = 0;
+  for (int round = 0; round < 60; ++round) {
+    Program const p = complete(random_program(random, {0, 1, 0}, 2, 1 + round % 7, 1 + round % 2));
+    for (int first_slot : {0, 1, 3}) {
+      std::vector<int> expected(3, 0);
+      for (auto const& list : p.ranks)
+        for (std::size_t i = 0; i < list.size(); ++i) {
+          if (list[i].op != Op::backward_input || list[i].slot < first_slot) continue;
+          int together = 0;  // of those that began before this one, or are it
+          for (std::size_t j = 0; j <= i; ++j) {
+            if (list[j].op != Op::backward_input || list[j].stage != list[i].stage || list[j].slot < first_slot)
+              continue;
+            auto const end = std::find_if(list.begin(), list.end(), [&](Action const& a) {
+              return a.op == Op::backward_weight && a.stage == list[j].stage && a.microbatch == list[j].microbatch;
+            });
+            together += end - list.begin() > static_cast<std::ptrdiff_t>(i);
+          }
+          auto& most = expected[static_cast<std::size_t>(list[i].stage)];
+          most = std::max(most, together);
+        }
+      EXPECT_EQ(split_backwards_at_a_time(p, first_slot), expected) << to_text(p);
+      seen = std::max(seen, expected[0]);
+    }
+  }
+  EXPECT_GE(seen, 3);
 }

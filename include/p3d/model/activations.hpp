@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The buffers of a transformer layer: what forward leaves for backward, what of it is kept in an activation slot and
+// what is discarded and remade, and scratch.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/recompute.hpp>
+#include <p3d/model/parameters.hpp>
+
+#include <cstdint>
+
+namespace p3d::model {
+
+/// Sizes of one rank's part of a layer. N = tokens of a microbatch.
+struct BlockSizes {
+  std::int64_t tokens = 0;  ///< N = micro * seq_len
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;     ///< local query heads
+  std::int64_t kv_heads = 0;  ///< local key/value heads
+  std::int64_t head_dim = 0;
+  std::int64_t ffn = 0;  ///< local
+  bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
+  bool layernorm = true;
+  std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
+  std::int64_t up() const { return gated ? 2 * ffn : ffn; }
+};
+BlockSizes block_sizes(config::Config const& config);
+
+/// A norm's output and statistics.
+template <class P>
+struct NormActivations {
+  View2<typename P::Storage> y;         ///< [N, hidden]
+  View1<typename P::Accumulate> mean;   ///< [N], layer norm only
+  View1<typename P::Accumulate> scale;  ///< [N], 1 / standard deviation or 1 / root mean square
+};
+
+/// Written by forward for backward. The layer's input and output are the stage's. An empty view: not in this set.
+template <class P>
+struct BlockActivations {
+  NormActivations<P> norm1;
+  View2<typename P::Storage> qkv;     ///< [N, qkv], after the rotary embedding
+  View2<typename P::Storage> heads;   ///< attention output [N, heads head_dim]
+  View1<typename P::Accumulate> lse;  ///< [micro heads seq_len]
+  View2<typename P::Storage> mid;     ///< [N, hidden]
+  NormActivations<P> norm2;
+  View2<typename P::Storage> up;   ///< [N, up]
+  View2<typename P::Storage> act;  ///< [N, ffn]
+};
+
+/// Some of the buffers of BlockActivations.
+struct BlockParts {
+  bool norm_outputs = false;  ///< y of both norms
+  bool statistics = false;    ///< of both norms
+  bool qkv = false, heads = false, lse = false, mid = false, up = false, act = false;
+
+  static constexpr BlockParts all() { return {true, true, true, true, true, true, true, true}; }
+  constexpr BlockParts operator|(BlockParts const& b) const {
+    return {norm_outputs || b.norm_outputs,
+            statistics || b.statistics,
+            qkv || b.qkv,
+            heads || b.heads,
+            lse || b.lse,
+            mid || b.mid,
+            up || b.up,
+            act || b.act};
+  }
+  constexpr BlockParts without(BlockParts const& b) const {
+    return {norm_outputs && !b.norm_outputs,
+            statistics && !b.statistics,
+            qkv && !b.qkv,
+            heads && !b.heads,
+            lse && !b.lse,
+            mid && !b.mid,
+            up && !b.up,
+            act && !b.act};
+  }
+  bool operator==(BlockParts const&) const = default;
+};
+
+/// What forward discards of a layer: it lies in scratch, and backward remakes it there.
+BlockParts discarded_parts(layout::StageRecompute const& stage, int layer);
+/// What a slot keeps of it: the others.
+BlockParts kept_parts(layout::StageRecompute const& stage, int layer);
+/// Of the discarded ones those that the weight part of a split backward reads, or finds gradients in: all but the
+/// statistics and the log-sum-exp. The input part remakes them into a set that lives until then.
+BlockParts rebuilt_parts(layout::StageRecompute const& stage, int layer);
+
+/// Scratch that all layers of all stages of a rank share.
+template <class P>
+struct BlockScratch {
+  View2<typename P::Storage> branch;        ///< [N, hidden]
+  View2<typename P::Storage> dnorm;         ///< [N, hidden]
+  View2<typename P::Storage> dact;          ///< [N, ffn]
+  View2<typename P::Storage> dup;           ///< [N, up]
+  View2<typename P::Storage> dheads;        ///< [N, heads head_dim]
+  View2<typename P::Storage> dqkv;          ///< [N, qkv]
+  View1<typename P::Accumulate> attention;  ///< attention_workspace
+};
+
+/// Takes the views from an arena, or from a counter with the same take() to learn the size.
+template <class P, class Source>
+NormActivations<P> take_norm(Source& source, BlockSizes const& s, bool output = true, bool statistics = true) {
+  using Sum = typename P::Accumulate;
+  NormActivations<P> n;
+  if (output) n.y = source.template take<typename P::Storage>(s.tokens, s.hidden);
+  if (statistics && s.layernorm) n.mean = source.template take<Sum>(s.tokens);
+  if (statistics) n.scale = source.template take<Sum>(s.tokens);
+  return n;
+}
+template <class P, class Source>
+BlockActivations<P> take_block(Source& source, BlockSizes const& s, BlockParts const& parts = BlockParts::all()) {
+  using S = typename P::Storage;
+  BlockActivations<P> a;
+  a.norm1 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
+  if (parts.qkv) a.qkv = source.template take<S>(s.tokens, s.qkv());
+  if (parts.heads) a.heads = source.template take<S>(s.tokens, s.heads * s.head_dim);
+  if (parts.lse) a.lse = source.template take<typename P::Accumulate>(s.tokens * s.heads);
+  if (parts.mid) a.mid = source.template take<S>(s.tokens, s.hidden);
+  a.norm2 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
+  if (parts.up) a.up = source.template take<S>(s.tokens, s.up());
+  if (parts.act) a.act = source.template take<S>(s.tokens, s.ffn);
+  return a;
+}
+template <class P, class Source>
+BlockScratch<P> take_scratch(Source& source, BlockSizes const& s, std::int64_t attention_elements) {
+  using S = typename P::Storage;
+  BlockScratch<P> b;
+  b.branch = source.template take<S>(s.tokens, s.hidden);
+  b.dnorm = source.template take<S>(s.tokens, s.hidden);
+  b.dact = source.template take<S>(s.tokens, s.ffn);
+  b.dup = source.template take<S>(s.tokens, s.up());
+  b.dheads = source.template take<S>(s.tokens, s.heads * s.head_dim);
+  b.dqkv = source.template take<S>(s.tokens, s.qkv());
+  b.attention = source.template take<typename P::Accumulate>(attention_elements);
+  return b;
+}
+
+/// Puts views of `from` where `a` has none.
+template <class P>
+void fill_in(BlockActivations<P>& a, BlockActivations<P> const& from) {
+  auto const fill = [](auto& view, auto const& other) {
+    if (view.data() == nullptr) view = other;
+  };
+  fill(a.norm1.y, from.norm1.y);
+  fill(a.norm1.mean, from.norm1.mean);
+  fill(a.norm1.scale, from.norm1.scale);
+  fill(a.qkv, from.qkv);
+  fill(a.heads, from.heads);
+  fill(a.lse, from.lse);
+  fill(a.mid, from.mid);
+  fill(a.norm2.y, from.norm2.y);
+  fill(a.norm2.mean, from.norm2.mean);
+  fill(a.norm2.scale, from.norm2.scale);
+  fill(a.up, from.up);
+  fill(a.act, from.act);
+}
+
+}  // namespace p3d::model

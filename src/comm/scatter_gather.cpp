@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reduce-scatters and all-gathers over shares of any length: by an engine, or by MPI.
+#include <p3d/base/error.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "mpi_calls.hpp"
+#include "mpi_types.hpp"
+
+namespace p3d::comm {
+
+using detail::at;
+using detail::limit;
+using detail::start;
+
+namespace {
+
+/// The shares of a buffer that begins with the first of them.
+struct Shares {
+  std::byte* data;
+  std::vector<std::int64_t> bounds;
+
+  Shares(void* inout, std::span<std::int64_t const> offsets, ElementType type, int owners) {
+    P3D_REQUIRE(offsets.size() == static_cast<std::size_t>(owners) + 1, "every rank has one share of a buffer");
+    P3D_REQUIRE(offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()),
+                "shares follow each other in a buffer");
+    data = at(inout, offsets.front(), type);
+    for (auto const offset : offsets) bounds.push_back(offset - offsets.front());
+  }
+  std::int64_t count() const { return bounds.back(); }
+  std::int64_t begin(int r) const { return bounds[static_cast<std::size_t>(r)]; }
+  std::int64_t count(int r) const { return begin(r + 1) - begin(r); }
+};
+
+/// What MPI wants of shares; it must stay until the operation is over.
+struct Counts {
+  std::vector<int> counts, begins;
+};
+std::shared_ptr<Counts> counts_of(Shares const& shares) {
+  auto out = std::make_shared<Counts>();
+  for (std::size_t r = 0; r + 1 < shares.bounds.size(); ++r) {
+    out->begins.push_back(static_cast<int>(shares.bounds[r]));
+    out->counts.push_back(static_cast<int>(shares.bounds[r + 1] - shares.bounds[r]));
+  }
+  return out;
+}
+
+/// Starts body(owner, first, length) for each part of each share.
+template <class Body>
+void for_each_share(Shares const& shares, int owners, std::int64_t most, Body&& body) {
+  for (int owner = 0; owner < owners; ++owner) {
+    if (shares.count(owner) == 0) continue;
+    detail::for_each_part(shares.count(owner), most,
+                          [&](std::int64_t first, int length) { body(owner, shares.begin(owner) + first, length); });
+  }
+}
+
+}  // namespace
+
+Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> bounds, ElementType type, Reduction op,
+                                     Memory memory) {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  detail::require_summable(*state_, type, memory, "reduce_scatter");
+  Shares shares(inout, bounds, type, size());
+  auto const n = shares.count();
+  if (size() == 1 || n == 0) return {};
+  auto request = begin("reduce_scatter", n, type, -1, false);
+  auto& pending = *request.state_;
+  detail::Work work{.data = shares.data,
+                    .count = n,
+                    .type = type,
+                    .op = op,
+                    .kind = detail::Collective::reduce_scatter,
+                    .bounds = shares.bounds};
+  if (detail::start_in_engine(pending, std::move(work), &Sent::reduce_scatter, memory)) return request;
+
+  auto const own = shares.count(rank());
+  auto const bytes = own * static_cast<std::int64_t>(size_of(type));
+  state_->accounting.sent.reduce_scatter += (n - own) * static_cast<std::int64_t>(size_of(type));
+  auto const mpi_type = detail::mpi_type(type.mpi().value());
+  auto* const data = shares.data;
+  if (memory == Memory::host && n <= limit(type)) {
+    // MPI would put the sum at the buffer's beginning; so it goes aside, and then to its place.
+    auto const counts = counts_of(shares);
+    auto const sum = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
+    start(pending, "MPI_Ireduce_scatter", [&](MPI_Request* part) {
+      return MPI_Ireduce_scatter(data, sum->data(), counts->counts.data(), mpi_type, detail::mpi_op(op), state_->mpi,
+                                 part);
+    });
+    request.on_complete({}, counts);
+    request.on_complete(
+        [to = at(data, shares.begin(rank()), type), sum = sum.get()] {
+          if (!sum->empty()) std::memcpy(to, sum->data(), sum->size());
+        },
+        sum);
+    return request;
+  }
+  // In memory that only MPI reads nothing can be put aside, and long shares go in parts: each is reduced to its owner.
+  for_each_share(shares, size(), limit(type), [&](int owner, std::int64_t first, int length) {
+    bool const mine = owner == rank();
+    auto* const here = at(data, first, type);
+    start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
+      return MPI_Ireduce(mine ? MPI_IN_PLACE : here, mine ? here : nullptr, length, mpi_type, detail::mpi_op(op), owner,
+                         state_->mpi, part);
+    });
+  });
+  return request;
+}
+
+Request Communicator::all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Memory memory) {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  Shares shares(inout, bounds, type, size());
+  auto const n = shares.count();
+  if (size() == 1 || n == 0) return {};
+  auto request = begin("all_gather", n, type, -1, false);
+  auto& pending = *request.state_;
+  detail::Work work{
+      .data = shares.data, .count = n, .type = type, .kind = detail::Collective::all_gather, .bounds = shares.bounds};
+  if (detail::start_in_engine(pending, std::move(work), &Sent::all_gather, memory)) return request;
+
+  state_->accounting.sent.all_gather += shares.count(rank()) * (size() - 1) * static_cast<std::int64_t>(size_of(type));
+  auto const carrier = detail::carrier(type);
+  if (n <= limit(type)) {
+    auto const counts = counts_of(shares);
+    start(pending, "MPI_Iallgatherv", [&](MPI_Request* part) {
+      return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, shares.data, counts->counts.data(),
+                             counts->begins.data(), carrier, state_->mpi, part);
+    });
+    request.on_complete({}, counts);
+    return request;
+  }
+  for_each_share(shares, size(), limit(type), [&](int owner, std::int64_t first, int length) {
+    start(pending, "MPI_Ibcast", [&](MPI_Request* part) {
+      return MPI_Ibcast(at(shares.data, first, type), length, carrier, owner, state_->mpi, part);
+    });
+  });
+  return request;
+}
+
+}  // namespace p3d::comm

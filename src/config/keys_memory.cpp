@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of [memory].
+
+#include "config/keys.hpp"
+
+#include "config/limits.hpp"
+#include "config/section.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace p3d::config {
+
+namespace {
+
+using OpMember = std::pair<char const*, bool RecomputedOps::*>;
+constexpr std::array<OpMember, 4> recomputed_ops{{{"norm", &RecomputedOps::norm},
+                                                  {"activation", &RecomputedOps::activation},
+                                                  {"rotary", &RecomputedOps::rotary},
+                                                  {"attention", &RecomputedOps::attention}}};
+
+/// "none", "full", "auto" or a list of operations.
+MaybeMismatch read_recompute(toml::node const& node, std::string const&, Config& config) {
+  auto& m = config.memory;
+  std::vector<std::string> names;
+  for (auto const& op : recomputed_ops) names.emplace_back(op.first);
+  if (auto const* list = node.as_array()) {
+    RecomputedOps ops;
+    for (auto const& element : *list) {
+      std::size_t index = 0;
+      if (auto mismatch = read_choice(element, names, index)) {
+        mismatch->found += " in the list";
+        return mismatch;
+      }
+      ops.*recomputed_ops[index].second = true;
+    }
+    if (!ops.any())
+      return Mismatch{&node, "an empty list", "name operations, such as [\"norm\", \"activation\"], or write \"none\""};
+    m.recompute = Recompute::list;
+    m.recompute_ops = ops;
+    return {};
+  }
+  std::size_t index = 0;
+  if (auto mismatch = read_choice(node, {"none", "full", "auto"}, index)) {
+    if (!node.is_string())
+      mismatch->fix = "use \"none\", \"full\", \"auto\" or a list of operations, such as [\"norm\", \"activation\"]";
+    return mismatch;
+  }
+  m.recompute = std::array{Recompute::none, Recompute::full, Recompute::automatic}[index];
+  m.recompute_ops = {};
+  return {};
+}
+
+std::string write_recompute(Config const& config) {
+  auto const& m = config.memory;
+  switch (m.recompute) {
+    case Recompute::none: return toml_string("none");
+    case Recompute::full: return toml_string("full");
+    case Recompute::automatic: return toml_string("auto");
+    case Recompute::list: break;
+  }
+  std::vector<std::string> names;
+  for (auto const& [name, member] : recomputed_ops) {
+    if (m.recompute_ops.*member) names.emplace_back(name);
+  }
+  return toml_list(names);
+}
+
+void add_recompute(Section<Memory>& s) {
+  s.add("recompute", "\"none\" | \"full\" | \"auto\" | list of norm, activation, rotary, attention",
+        "what forward discards and backward makes again: nothing; all of a layer but its input; what is cheapest "
+        "and fits; or outputs of these operations (rotary costs no memory: it works in place)",
+        nullptr, read_recompute, write_recompute);
+  s.integer("recompute_every", &Memory::recompute_every, {1, limits::layers}, "of full: every n-th layer of a stage");
+  s.integer("recompute_layers", &Memory::recompute_layers, {0, limits::layers},
+            "of full: only the first n layers of each stage; 0: all");
+  s.integer("recompute_group", &Memory::recompute_group, {1, limits::layers},
+            "of full: so many layers in a row keep one input, and are made again together");
+  s.integer("recompute_microbatches_kept", &Memory::recompute_microbatches_kept, {0, limits::axis},
+            "of full: so many microbatches in flight keep all their activations");
+  s.flag("recompute_communication", &Memory::recompute_communication,
+         "of full: sums over tp are made again with the rest; false: their results are kept, which costs memory");
+  s.flag("share_saved_inputs", &Memory::share_saved_inputs,
+         "of full: the inputs that layers keep are divided over tp, and gathered for backward");
+}
+
+void add_shard(Section<Memory>& s) {
+  s.choice("shard", &Memory::shard, {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters},
+           "state that replicas (dp) divide among them: moments and master weights, gradients too, weights too (ZeRO "
+           "1, 2, 3)");
+  s.integer("shard_over", &Memory::shard_over, {0, limits::axis},
+            "neighbouring replicas that divide it, a divisor of parallel.dp (hybrid sharding); 0: all");
+  s.integer("shard_layers", &Memory::shard_layers, {1, limits::layers},
+            "layers whose weights, or gradients, come and go together where they are divided");
+  s.choice("gather", &Memory::gather, {MessageEvery::step, MessageEvery::microbatch},
+           "with shard = \"parameters\": weights are put together once a step, or for every use: less memory, more "
+           "messages");
+  s.choice("reduce", &Memory::reduce, {MessageEvery::step, MessageEvery::microbatch},
+           "gradients are summed over replicas once a step, or after every microbatch: with shard = \"gradients\" less "
+           "memory, more messages, and another order of the sums");
+}
+
+void add_offload(Section<Memory>& s) {
+  std::vector<OffloadTo> const places{OffloadTo::none, OffloadTo::host, OffloadTo::disk};
+  s.choice("offload_optimizer", &Memory::offload_optimizer, places,
+           "where moments and master weights wait between updates: host (GPU builds), or a file of each rank");
+  s.choice("offload_parameters", &Memory::offload_parameters, places, "where weights wait between uses");
+  s.choice("offload_activations", &Memory::offload_activations, places, "where activations wait for backward");
+  s.add(
+      "offload_dir", "string: a folder", "node-local folder for offloading to disk", "$TMPDIR, or /tmp",
+      [](toml::node const& node, std::string const&, Config& config) {
+        std::string path;
+        auto const mismatch = read_string(node, true, path);
+        if (!mismatch) config.memory.offload_dir = path.empty() ? "" : absolute_path(path, "");
+        return mismatch;
+      },
+      [](Config const& config) { return toml_string(config.memory.offload_dir); });
+}
+
+}  // namespace
+
+void add_memory(std::vector<Key>& table) {
+  Section<Memory> s(table, "memory", &Config::memory);
+  s.number(
+      "limit", &Memory::limit, {.max = 1e9},
+      "GiB that a rank may use; of recompute, shard and offload_optimizer, where the input does not give them, the "
+      "quickest that fits is taken; 0: any");
+  add_recompute(s);
+  add_shard(s);
+  add_offload(s);
+}
+
+}  // namespace p3d::config

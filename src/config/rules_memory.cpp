@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/rules.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace p3d::config {
+
+namespace {
+
+/// What has no code yet is refused.
+void check_not_yet(Check const& c) {
+  auto const& m = c.config.memory;
+  auto const refuse = [&](char const* key, bool used) {
+    if (used && c.known({key}))
+      c.fault({key}, "the default: p3d has no other yet", "another value", fmt::format("leave {} out", key));
+  };
+  refuse("memory.shard_over", m.shard_over != 0);
+  refuse("memory.offload_parameters", m.offload_parameters != OffloadTo::none);
+  refuse("memory.offload_activations", m.offload_activations != OffloadTo::none);
+  refuse("parallel.sequence", c.config.parallel.sequence);
+}
+
+void check_auto(Check const& c) {
+  auto const& m = c.config.memory;
+  if (c.known({"memory.recompute", "memory.limit"}) && m.recompute == Recompute::automatic && m.limit == 0)
+    c.fault({"memory.recompute", "memory.limit"}, "memory.limit, within which \"auto\" chooses", "none",
+            "set memory.limit to the GiB that a rank may use, or say what to recompute");
+}
+
+/// Keys that only another key's value reads are refused without it: nothing is ignored.
+void check_recompute_keys(Check const& c) {
+  auto const& m = c.config.memory;
+  if (!c.known({"memory.recompute"}) || m.recompute == Recompute::full) return;
+  Memory const none;
+  auto const refuse = [&](char const* key, bool used) {
+    if (used && c.known({key}))
+      c.fault({key, "memory.recompute"}, fmt::format("{} only with recompute = \"full\"", key), "another recompute",
+              fmt::format("set memory.recompute to \"full\", or remove {}", key));
+  };
+  refuse("memory.recompute_every", m.recompute_every != none.recompute_every);
+  refuse("memory.recompute_layers", m.recompute_layers != none.recompute_layers);
+  refuse("memory.recompute_group", m.recompute_group != none.recompute_group);
+  refuse("memory.recompute_microbatches_kept", m.recompute_microbatches_kept != none.recompute_microbatches_kept);
+  refuse("memory.recompute_communication", m.recompute_communication != none.recompute_communication);
+  refuse("memory.share_saved_inputs", m.share_saved_inputs != none.share_saved_inputs);
+}
+
+/// Values of the keys of "full" that do not go together.
+void check_full_recompute(Check const& c) {
+  auto const& m = c.config.memory;
+  if (!c.known({"memory.recompute"}) || m.recompute != Recompute::full) return;
+  bool const every = c.known({"memory.recompute_every"}) && m.recompute_every > 1;
+  bool const group = c.known({"memory.recompute_group"}) && m.recompute_group > 1;
+  if (every && c.known({"memory.recompute_layers"}) && m.recompute_layers > 0)
+    c.fault({"memory.recompute_every", "memory.recompute_layers"}, "every n-th layer, or the first n",
+            fmt::format("recompute_every {}, recompute_layers {}", m.recompute_every, m.recompute_layers),
+            "remove one of the two");
+  if (every && group)
+    c.fault({"memory.recompute_group", "memory.recompute_every"}, "groups of neighbouring layers",
+            fmt::format("recompute_group {} of every {}th layer", m.recompute_group, m.recompute_every),
+            "remove one of the two");
+  bool const keeps_sums = c.known({"memory.recompute_communication"}) && !m.recompute_communication;
+  if (group && keeps_sums)
+    c.fault({"memory.recompute_group", "memory.recompute_communication"},
+            "groups whose sums over tp are made again: kept ones are all that a group saves",
+            fmt::format("recompute_group {}, recompute_communication false", m.recompute_group),
+            "remove one of the two");
+  if (!c.known({"parallel.tp"}) || c.config.parallel.tp > 1) return;
+  auto const needs_tp = [&](char const* key, char const* what, bool used) {
+    if (used)
+      c.fault({key, "parallel.tp"}, fmt::format("parallel.tp above 1: {}", what), "tp 1",
+              fmt::format("remove {}, or raise parallel.tp", key));
+  };
+  needs_tp("memory.recompute_communication", "one rank makes no sums over tp to keep", keeps_sums);
+  needs_tp("memory.share_saved_inputs", "one rank has nobody to share inputs with",
+           c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs);
+}
+
+void check_shard_keys(Check const& c) {
+  auto const& m = c.config.memory;
+  if (!c.known({"memory.shard"})) return;
+  if (c.known({"memory.gather"}) && m.gather != MessageEvery::step && m.shard != Shard::parameters)
+    c.fault({"memory.gather", "memory.shard"}, "memory.gather only with shard = \"parameters\"",
+            fmt::format("shard \"{}\"", to_string(m.shard)),
+            "set memory.shard to \"parameters\", or remove memory.gather");
+  if (c.known({"memory.reduce"}) && m.reduce != MessageEvery::step && m.shard < Shard::gradients)
+    c.fault({"memory.reduce", "memory.shard"},
+            "memory.reduce = \"microbatch\" only with shard = \"gradients\" or \"parameters\": it saves no memory else",
+            fmt::format("shard \"{}\"", to_string(m.shard)),
+            "set memory.shard to one of these, or remove memory.reduce");
+  if (c.known({"parallel.dp"}) && m.shard != Shard::none && c.config.parallel.dp == 1)
+    c.fault({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp) to divide the state", "dp 1",
+            "raise parallel.dp, or remove memory.shard");
+  if (c.known({"memory.shard_over", "parallel.dp"}) && m.shard_over > 0) {
+    auto const dp = c.config.parallel.dp;
+    if (m.shard == Shard::none)
+      c.fault({"memory.shard_over", "memory.shard"}, "memory.shard_over only with something to divide",
+              "shard \"none\"", "set memory.shard, or remove memory.shard_over");
+    else if (dp % m.shard_over != 0)
+      c.fault({"memory.shard_over", "parallel.dp"}, "a divisor of parallel.dp",
+              fmt::format("shard_over {}, dp {}", m.shard_over, dp), "choose one, or 0 for all replicas");
+  }
+}
+
+void check_offload_keys(Check const& c) {
+  auto const& m = c.config.memory;
+  if (!c.known({"memory.offload_optimizer", "run.precision", "optimizer.type", "precision.moments"}) ||
+      m.offload_optimizer == OffloadTo::none)
+    return;
+  if (c.config.optimizer.type == OptimizerType::sgd && !is_16bit(c.config.run.precision))
+    c.fault({"memory.offload_optimizer", "optimizer.type"}, "an optimizer with state, to offload it",
+            fmt::format("type \"sgd\" in {}, which has none", to_string(c.config.run.precision)),
+            "remove memory.offload_optimizer, or choose \"adamw\"");
+  if (c.config.precision.moments == Precision::bf16)
+    c.fault({"memory.offload_optimizer", "precision.moments"}, "moments in fp32 where they are offloaded", "bf16",
+            "remove precision.moments or memory.offload_optimizer");
+}
+
+}  // namespace
+
+void check_memory(Check const& check) {
+  check_not_yet(check);
+  check_auto(check);
+  check_recompute_keys(check);
+  check_full_recompute(check);
+  check_shard_keys(check);
+  check_offload_keys(check);
+}
+
+}  // namespace p3d::config

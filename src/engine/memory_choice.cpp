@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/engine/memory_choice.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/engine/run_plan.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <tuple>
+#include <vector>
+
+namespace p3d::engine {
+
+namespace {
+
+using config::Memory;
+using config::MessageEvery;
+using config::OffloadTo;
+using config::Recompute;
+using config::Shard;
+
+constexpr double disk_bytes_per_second = 1e9;
+constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+
+/// A set of keys, as people write it.
+struct Candidate {
+  Memory memory;
+  std::string text;
+  double seconds = 0.0;
+  double bytes = 0.0;  ///< of the rank with the most
+};
+
+/// One thing that may be chosen.
+struct Option {
+  std::string text;
+  std::function<void(Memory&)> set;
+};
+
+std::vector<Option> recompute_options(config::Config const& c) {
+  std::vector<Option> out{{"recompute = \"none\"", [](Memory& m) { m.recompute = Recompute::none; }}};
+  auto const list = [&](char const* text, config::RecomputedOps ops) {
+    out.push_back({fmt::format("recompute = {}", text), [ops](Memory& m) {
+                     m.recompute = Recompute::list;
+                     m.recompute_ops = ops;
+                   }});
+  };
+  list("[\"norm\", \"activation\"]", {.norm = true, .activation = true});
+  list("[\"norm\", \"activation\", \"attention\"]", {.norm = true, .activation = true, .attention = true});
+  auto const full = [&](std::int64_t layers) {
+    auto const text = layers == 0 ? std::string() : fmt::format(", recompute_layers = {}", layers);
+    out.push_back({"recompute = \"full\"" + text, [layers](Memory& m) {
+                     m.recompute = Recompute::full;
+                     m.recompute_layers = layers;
+                   }});
+  };
+  auto const stages = std::int64_t{c.parallel.pp} * std::max(1, c.pipeline.virtual_stages);
+  for (std::int64_t n = 1; n < (c.model.layers + stages - 1) / stages; n *= 2) full(n);
+  full(0);
+  return out;
+}
+
+std::vector<Option> shard_options() {
+  std::vector<Option> out;
+  for (auto shard : {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters})
+    out.push_back({fmt::format("shard = \"{}\"", to_string(shard)), [shard](Memory& m) { m.shard = shard; }});
+  out.push_back({"shard = \"parameters\", gather = \"microbatch\"", [](Memory& m) {
+                   m.shard = Shard::parameters;
+                   m.gather = MessageEvery::microbatch;
+                 }});
+  return out;
+}
+
+std::vector<Option> offload_options(config::Config const& c) {
+  std::vector<Option> out{{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }}};
+  bool const has_state = c.optimizer.type == config::OptimizerType::adamw || config::is_16bit(c.run.precision);
+  if (has_state && c.precision.moments != config::Precision::bf16)
+    out.push_back({"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }});
+  return out;
+}
+
+/// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.
+void price(config::Config const& c, Candidate& x) {
+  auto tried = c;
+  tried.memory = x.memory;
+  auto const plan = make_run_plan(tried);
+  plan::MachineRates const rates;
+  auto const d = static_cast<double>(c.parallel.product(layout::token_axes));
+  auto const types = plan::type_bytes(c);
+  double most_numbers = 0.0, most_away = 0.0;
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    double numbers = 0.0;
+    for (int s : plan.stages.stages_of(r))
+      numbers += static_cast<double>(
+          layout::StageParams(plan.table, plan.stages, s, plan.grid.sizes(), layout::PerAxis::only(layout::Axis::pp, r))
+              .flat_size());
+    most_numbers = std::max(most_numbers, numbers);
+    auto const& memory = plan.memory_of(r);
+    most_away = std::max(most_away, static_cast<double>(memory.offloaded));
+    x.bytes = std::max(x.bytes, static_cast<double>(memory.total()));
+  }
+  auto const gradients = most_numbers * static_cast<double>(types.gradient);
+  auto const weights = most_numbers * static_cast<double>(types.storage);
+  double const gathers = x.memory.gather == MessageEvery::step ? 1.0 : 2.0 * static_cast<double>(c.batch.microbatches);
+  double const travels = (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : gradients + gathers * weights);
+  double const flops = plan::model_flops_per_step(tried) + recompute_flops_per_step(tried, plan);
+  x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth + 2 * most_away / disk_bytes_per_second;
+}
+
+std::vector<Candidate> candidates(config::Config const& c) {
+  std::vector<Candidate> all{{c.memory, ""}};
+  auto const multiply = [&](bool free, std::vector<Option> const& options) {
+    if (!free) return;
+    std::vector<Candidate> more;
+    for (auto const& x : all)
+      for (auto const& option : options) {
+        auto& y = more.emplace_back(x);
+        option.set(y.memory);
+        y.text += (y.text.empty() ? "" : ", ") + option.text;
+      }
+    all = std::move(more);
+  };
+  auto const& free = c.memory.free;
+  multiply(free.recompute, recompute_options(c));
+  multiply(free.shard, shard_options());
+  multiply(free.offload_optimizer, offload_options(c));
+  return all;
+}
+
+}  // namespace
+
+MemoryChoice choose_memory(config::Config const& c) {
+  if (c.memory.limit == 0) return {c, ""};
+  auto all = candidates(c);
+  for (auto& x : all) price(c, x);
+  // Of equals the first: what discards and divides less.
+  std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.seconds < b.seconds; });
+  double const limit = c.memory.limit * gib;
+  auto const quickest = all.front().seconds;
+  auto const line = [&](Candidate const& x) {
+    return fmt::format("{} ({} a rank, {:.2f} of the quickest step)", x.text.empty() ? "the input's keys" : x.text,
+                       base::human_bytes(x.bytes), x.seconds / quickest);
+  };
+  auto const best = std::find_if(all.begin(), all.end(), [&](Candidate const& x) { return x.bytes <= limit; });
+  if (best == all.end()) {
+    auto const least =
+        std::min_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.bytes < b.bytes; });
+    throw base::Error(
+        {.expected =
+             fmt::format("a set of keys of [memory] with which a rank needs at most {}", base::human_bytes(limit)),
+         .found = fmt::format("the smallest: {}", line(*least)),
+         .where = "memory.limit",
+         .fix = fmt::format("set memory.limit to {:.3f} or more, raise parallel.tp or parallel.pp, or lower "
+                            "batch.micro",
+                            std::ceil(1000 * least->bytes / gib) / 1000)},
+        base::ExitCode::bad_input);
+  }
+  MemoryChoice choice{c, fmt::format("memory.limit: {}", line(*best))};
+  choice.config.memory = best->memory;
+  choice.config.memory.free = {};
+  int named = 0;
+  for (auto it = best + 1; it != all.end() && named < 3; ++it)
+    if (it->bytes <= limit) choice.note += fmt::format("{} {}", named++ == 0 ? "; next:" : ";", line(*it));
+  return choice;
+}
+
+}  // namespace p3d::engine

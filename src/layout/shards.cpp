@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/layout/shards.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <algorithm>
+
+namespace p3d::layout {
+
+namespace {
+
+/// Where part r of `parts` begins.
+std::int64_t bound(std::int64_t size, std::int64_t parts, std::int64_t r) {
+  if (r == parts) return size;
+  auto const even = size / parts * r + size % parts * r / parts;
+  return std::min(size, (even + StageParams::alignment - 1) / StageParams::alignment * StageParams::alignment);
+}
+
+}  // namespace
+
+std::vector<Bucket> make_buckets(StageParams const& params, std::int64_t elements) {
+  auto const& items = params.items();
+  std::vector<Bucket> out;
+  bool open = false;
+  for (std::size_t i = items.size(); i-- > 0;) {
+    auto const& spec = *items[i].spec;
+    auto const axes = spec.gradient_axes();
+    if (open) {
+      auto const& next = *items[i + 1].spec;
+      open = axes == out.back().axes && spec.layer == next.layer && !spec.tied && !next.tied;
+    }
+    if (!open) out.push_back({0, items[i].offset + items[i].size(), i, i + 1, axes});
+    auto& b = out.back();
+    b.begin = items[i].offset;
+    b.first = i;
+    open = b.size() < elements;
+  }
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, PerAxis const& sizes,
+                      PerAxis const& here, bool divided) {
+  StateShard shard;
+  shard.divided = divided;
+  shard.buckets = make_buckets(params, bucket_elements);
+  for (auto const& b : shard.buckets) {
+    auto const parts = sizes.product(b.axes), place = here.place(b.axes, sizes);
+    auto& bounds = shard.bounds.emplace_back();
+    for (std::int64_t r = 0; r <= parts; ++r) bounds.push_back(bound(b.size(), parts, r));
+    auto const at = static_cast<std::size_t>(place);
+    OwnedRun const part{b.begin + bounds[at], bounds[at + 1] - bounds[at], shard.owned_size};
+    shard.parts.push_back(part);
+    shard.owned.push_back(divided ? part : OwnedRun{b.begin, b.size(), b.begin});
+    if (divided)
+      shard.owned_size += (part.count + StageParams::alignment - 1) / StageParams::alignment * StageParams::alignment;
+  }
+  if (!divided) shard.owned_size = params.flat_size();
+  return shard;
+}
+
+void for_parameters(StageParams const& params, std::int64_t begin, std::int64_t count,
+                    std::function<void(LocalParam const& item, std::int64_t first, std::int64_t count)> const& visit) {
+  auto const& items = params.items();
+  auto it = std::upper_bound(items.begin(), items.end(), begin,
+                             [](std::int64_t at, LocalParam const& item) { return at < item.offset; });
+  if (it != items.begin()) --it;
+  for (; it != items.end() && it->offset < begin + count; ++it) {
+    auto const first = std::max(begin, it->offset), end = std::min(begin + count, it->offset + it->size());
+    if (first < end) visit(*it, first - it->offset, end - first);
+  }
+}
+
+std::vector<Rectangle> rectangles(LocalParam const& item, std::int64_t first, std::int64_t count) {
+  P3D_REQUIRE(first >= 0 && first + count <= item.size(), "the elements are the parameter's");
+  std::vector<Rectangle> out;
+  auto const end = std::min(first + count, item.valid_rows * item.cols);
+  while (first < end) {
+    auto const row = first / item.cols, col = first % item.cols;
+    Rectangle r{row, col, 1, std::min(item.cols - col, end - first), first};
+    if (col == 0 && end - first >= item.cols) {
+      r.rows = (end - first) / item.cols;
+      r.cols = item.cols;
+    }
+    out.push_back(r);
+    first += r.rows * r.cols;
+  }
+  return out;
+}
+
+}  // namespace p3d::layout

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// memory.limit: what is chosen fits, is shown as keys, and leaves what the input says alone.
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/memory_choice.hpp>
+#include <p3d/engine/run_plan.hpp>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+
+constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+
+config::Config input(std::vector<std::string> more) {
+  more.insert(more.end(), {"data.format=synthetic", "model.preset=gpt2-124m", "model.seq_len=256"});
+  auto result = config::parse_text("", "test", "", more, 4);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+double most(config::Config const& c) {
+  double bytes = 0;
+  for (auto const& m : engine::make_run_plan(c).memory) bytes = std::max(bytes, static_cast<double>(m.total()));
+  return bytes / gib;
+}
+
+TEST(MemoryChoice, WithoutALimitNothingIsChosen) {
+  auto const c = input({});
+  auto const choice = engine::choose_memory(c);
+  EXPECT_EQ(choice.config, c);
+  EXPECT_EQ(choice.note, "");
+}
+
+TEST(MemoryChoice, WhatFitsAnywayStaysAsItIs) {
+  auto const choice = engine::choose_memory(input({"memory.limit=100"}));
+  EXPECT_EQ(choice.config.memory.recompute, config::Recompute::none);
+  EXPECT_EQ(choice.config.memory.shard, config::Shard::none);
+  EXPECT_EQ(choice.config.memory.offload_optimizer, config::OffloadTo::none);
+  EXPECT_NE(choice.note.find("next:"), std::string::npos) << choice.note;
+}
+
+TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
+  std::string smallest;
+  for (double limit = most(input({})); smallest.empty(); limit *= 0.8) {
+    auto const c = input({fmt::format("memory.limit={}", limit)});
+    try {
+      auto const choice = engine::choose_memory(c);
+      EXPECT_LE(most(choice.config), limit);
+      // The keys are in the resolved input, which repeats the run.
+      auto const again = config::parse_text(config::canonical_toml(choice.config), "resolved", "", {}, 4);
+      ASSERT_TRUE(again.config);
+      EXPECT_EQ(engine::choose_memory(*again.config).config.memory, choice.config.memory);
+    } catch (base::Error const& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+      EXPECT_EQ(e.text().where, "memory.limit");
+      std::string const words = "set memory.limit to ";
+      auto const at = e.text().fix.find(words);
+      ASSERT_NE(at, std::string::npos) << e.text().fix;
+      smallest = e.text().fix.substr(at + words.size());
+      smallest = smallest.substr(0, smallest.find(' '));
+    }
+  }
+  auto const least = engine::choose_memory(input({"memory.limit=" + smallest})).config;
+  EXPECT_LE(most(least), std::stod(smallest));
+  EXPECT_GT(most(least), 0.99 * std::stod(smallest));
+  EXPECT_EQ(least.memory.offload_optimizer, config::OffloadTo::disk);
+}
+
+TEST(MemoryChoice, LeavesWhatTheInputSays) {
+  double const whole = most(input({}));
+  auto const choice = engine::choose_memory(
+      input({fmt::format("memory.limit={}", 0.8 * whole), "memory.shard=none", "memory.recompute=none"}));
+  EXPECT_EQ(choice.config.memory.shard, config::Shard::none);
+  EXPECT_EQ(choice.config.memory.recompute, config::Recompute::none);
+  EXPECT_EQ(choice.config.memory.offload_optimizer, config::OffloadTo::disk);
+  auto const automatic = engine::choose_memory(input({fmt::format("memory.limit={}", 0.97 * whole), "memory.shard=none",
+                                                      "memory.recompute=auto", "memory.offload_optimizer=none"}));
+  EXPECT_NE(automatic.config.memory.recompute, config::Recompute::automatic);
+  EXPECT_NE(automatic.config.memory.recompute, config::Recompute::none);
+  EXPECT_LE(most(automatic.config), 0.97 * whole);
+}
+
+}  // namespace

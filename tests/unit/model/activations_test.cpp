@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes of the activations of a layer, against the closed forms of arXiv 2205.05198, section 4. These count, for a
+// layer of GPT-2 in 16 bits, with s b tokens, hidden h, a heads, tensor parallelism t:
+//
+//   none  s b h (10 + 24/t + 5 a s / (h t))       full recomputation  2 s b h
+//
+// The 10 are the inputs of the two norms (4), of the QKV and of the first MLP matrix (4), and two dropout masks (2);
+// the 24 are Q, K, V (6), the input of the projection (2), the input (8) and the output (8) of the activation function.
+// p3d differs in three places:
+//   * dropout masks take no byte, they are remade from counters: 8 in place of 10;
+//   * no scores are kept (their softmax, its mask and its output are the 5 a s): attention keeps the log-sum-exp of
+//     each query and head, 4 bytes: s b 4 a / t;
+//   * the norms' mean and scale are kept, 4 bytes each: s b 16.
+
+#include <p3d/config/config.hpp>
+#include <p3d/model/stage.hpp>
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace {
+using namespace p3d;
+
+config::Config gpt2(int tp) {
+  config::Config c;
+  c.model.seq_len = 32;
+  c.model.hidden = 64;
+  c.model.heads = c.model.kv_heads = 8;
+  c.model.ffn = 4 * c.model.hidden;
+  c.batch.micro = 2;
+  c.parallel.tp = tp;
+  return c;
+}
+
+/// Bytes of a slot that the last `more` of 8 + more layers add, those of one layer.
+template <class P>
+double layer_bytes(config::Config const& c, int more = 1) {
+  auto const bytes = [&](int layers) {
+    layout::StageMap const stages({layers}, 1);
+    return model::Stage<P>::bytes(c, stages, 0, {1, 0, layout::stage_recompute(c.memory, stages, 0)});
+  };
+  return static_cast<double>(bytes(8 + more) - bytes(8)) / more;
+}
+
+/// The same of a set that is remade between the parts of a split backward.
+template <class P>
+double rebuilt_bytes(config::Config const& c) {
+  auto const bytes = [&](int layers, int rebuilt) {
+    layout::StageMap const stages({layers}, 1);
+    return model::Stage<P>::bytes(c, stages, 0, {1, rebuilt, layout::stage_recompute(c.memory, stages, 0)});
+  };
+  return static_cast<double>(bytes(9, 1) - bytes(9, 0) - (bytes(8, 1) - bytes(8, 0)));
+}
+
+config::RecomputedOps only(char const* op) {
+  std::string const name = op;
+  return {.norm = name == "norm",
+          .activation = name == "activation",
+          .rotary = name == "rotary",
+          .attention = name == "attention"};
+}
+
+/// For elements of e bytes; all in units of s b bytes.
+template <class P>
+void compare(double e) {
+  for (int tp : {1, 2, 4}) {
+    auto c = gpt2(tp);
+    double const h = 64, a = 8, t = tp, tokens = 64;
+    double const statistics = 16, lse = 4 * a / t, all = e * h * (4 + 12 / t) + lse + statistics;
+    auto const expect = [&](double expected, int more = 1) {
+      EXPECT_DOUBLE_EQ(layer_bytes<P>(c, more) / tokens, expected) << "tp " << tp;
+    };
+    expect(all);
+    if (e == 2) {
+      double const paper = h * (10 + 24 / t), masks = 2 * h;
+      EXPECT_DOUBLE_EQ(layer_bytes<P>(c) / tokens, paper - masks + lse + statistics);
+    }
+    c.memory.recompute = config::Recompute::list;
+    c.memory.recompute_ops = only("norm");
+    expect(all - e * h * 2);
+    EXPECT_DOUBLE_EQ(rebuilt_bytes<P>(c) / tokens, e * h * 2);
+    c.memory.recompute_ops = only("activation");
+    expect(all - e * h * 4 / t);
+    c.memory.recompute_ops = only("attention");
+    expect(all - e * h / t - lse);
+    EXPECT_DOUBLE_EQ(rebuilt_bytes<P>(c) / tokens, e * h / t);
+    c.memory.recompute_ops = only("rotary");
+    expect(all);
+    EXPECT_EQ(rebuilt_bytes<P>(c), 0);
+
+    c.memory.recompute = config::Recompute::full;
+    expect(e * h);
+    EXPECT_DOUBLE_EQ(rebuilt_bytes<P>(c) / tokens, all - e * h - lse - statistics);
+    c.memory.recompute_group = 4;
+    expect(e * h / 4, 4);
+    c.memory.recompute_group = 1;
+    c.memory.recompute_every = 2;
+    expect((e * h + all) / 2, 2);
+    c.memory.recompute_every = 1;
+    c.memory.recompute_layers = 8;
+    expect(all);
+    c.memory.recompute_layers = 0;
+    c.memory.recompute_microbatches_kept = 1;
+    expect(all);
+    c.memory.recompute_microbatches_kept = 0;
+    if (tp == 1) continue;
+    c.memory.share_saved_inputs = true;
+    expect(e * h / t);
+    c.memory.share_saved_inputs = false;
+    c.memory.recompute_communication = false;
+    expect(2 * e * h);
+  }
+}
+
+TEST(LayerBytes, AreThePapersWithoutMasksAndScores) {
+  compare<device::Fp32>(4);
+#if P3D_16BIT
+  compare<device::Bf16>(2);
+#endif
+}
+
+// Grouped queries and SwiGLU change q, k, v and the MLP: (1 + 2 / 4) h and 2 + 1 times ffn.
+TEST(LayerBytes, OfALlamaLayer) {
+  auto c = gpt2(2);
+  c.model.kv_heads = 2;
+  c.model.ffn = 96;
+  c.model.norm = config::Norm::rmsnorm;
+  c.model.activation = config::Activation::swiglu;
+  double const h = 64, tokens = 64;
+  EXPECT_DOUBLE_EQ(layer_bytes<device::Fp32>(c) / tokens, 4 * (4 * h + (1.5 * h + h + 3 * 96) / 2) + 4 * 8 / 2 + 2 * 4);
+}
+
+}  // namespace
