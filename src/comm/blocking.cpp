@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/process.hpp>
+#include <p3d/comm/communicator.hpp>
 #include <p3d/comm/launch.hpp>
 #include <p3d/comm/wait.hpp>
 
@@ -52,6 +53,14 @@ struct BlockingWatch {
   void wake_for(BlockingCall const& call);
 };
 
+void leave_without_mpi(int exit_code) {
+  if (char const* const channel = std::getenv("PMI_FD")) {
+    auto const words = fmt::format("cmd=abort exitcode={}\n", exit_code);
+    if (write(std::atoi(channel), words.data(), words.size()) > 0) sleep(1);
+  }
+  std::_Exit(exit_code);
+}
+
 namespace {
 
 Clock::duration in_clock(double seconds) {
@@ -83,13 +92,7 @@ constexpr int timeout_code = static_cast<int>(base::ExitCode::timeout);
 /// abort hang or fail, the alarm is set.
 [[noreturn]] void end_all(std::string_view call) {
   if (detail::mpi_runs() && call != "MPI_Finalize") MPI_Abort(MPI_COMM_WORLD, timeout_code);
-  // Inside MPI_Init and MPI_Finalize: in the words of MPICH's launcher, which else returns the signal that it sends to
-  // a stopped rank.
-  if (char const* const channel = std::getenv("PMI_FD")) {
-    auto const words = fmt::format("cmd=abort exitcode={}\n", timeout_code);
-    if (write(std::atoi(channel), words.data(), words.size()) > 0) sleep(1);
-  }
-  _exit(timeout_code);
+  leave_without_mpi(timeout_code);  // inside MPI_Init and MPI_Finalize
 }
 
 /// An MPI call, most likely because another rank does not come.

@@ -4,12 +4,12 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/process.hpp>
+#include <p3d/comm/communicator.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 
 namespace p3d::io {
 
@@ -34,7 +34,7 @@ void end(comm::OverdueCall const& overdue) {
                            "start the run again"}) +
       "\nEnding all ranks.");
   base::let_last_message_out();
-  std::_Exit(static_cast<int>(base::ExitCode::timeout));
+  comm::leave_without_mpi(static_cast<int>(base::ExitCode::timeout));
 }
 
 }  // namespace

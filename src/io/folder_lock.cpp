@@ -6,6 +6,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/process.hpp>
+#include <p3d/comm/communicator.hpp>
 #include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
 
@@ -238,7 +239,7 @@ void FolderLock::beat() {
                       "while\n{}",
                       path_, text.substr(0, static_cast<std::size_t>(got))));
       base::let_last_message_out();
-      std::_Exit(static_cast<int>(base::ExitCode::run_failed));
+      comm::leave_without_mpi(static_cast<int>(base::ExitCode::run_failed));
     }
     here.next("futimens");
     (void)::futimens(fd_, nullptr);  // a beat that fails is a beat that is missing

@@ -52,6 +52,9 @@ NodeShare node_share();
 
 /// Ends every rank with `exit_code` (MPI_Abort on world when MPI runs, std::_Exit otherwise).
 [[noreturn]] void abort_all(int exit_code);
+/// The same from a thread that may not call MPI, while others hang: the launcher ends the other ranks. MPICH's is told
+/// the code in its own words; else it may return that of a rank that it kills itself.
+[[noreturn]] void leave_without_mpi(int exit_code);
 
 /// Element types that MPI may sum (but for bytes, which only travel). There is deliberately no 2-byte type.
 enum class Type { int32, int64, uint64, float32, float64, byte };
