@@ -75,11 +75,19 @@ void derive(Config& config, Sources& sources, int num_ranks) {
            true;
   });
 
+  apply_memory_preset(config, sources);
+  // All layers of a rank are in use between the first forward and the last backward of a step.
+  follow(sources, "memory.gather", {"memory.offload_parameters"}, [&] {
+    if (config.memory.offloads_parameters()) config.memory.gather = MessageEvery::microbatch;
+    return true;
+  });
   if (config.memory.limit > 0) {
-    bool const chooses = !sources.given("memory.recompute") || config.memory.recompute == Recompute::automatic;
+    auto const open = [&](char const* key) { return !sources.given(key) && !sources.from_preset(key); };
+    bool const chooses = open("memory.recompute") || config.memory.recompute == Recompute::automatic;
     config.memory.free = {.recompute = chooses,
-                          .shard = !sources.given("memory.shard") && p.dp > 1,
-                          .offload_optimizer = !sources.given("memory.offload_optimizer")};
+                          .shard = open("memory.shard") && p.dp > 1,
+                          .offload_optimizer = open("memory.offload_optimizer"),
+                          .offload_parameters = open("memory.offload_parameters") && open("memory.gather")};
   }
 
   // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)

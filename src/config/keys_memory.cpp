@@ -94,9 +94,10 @@ void add_shard(Section<Memory>& s) {
             "neighbouring replicas that divide it, a divisor of parallel.dp (hybrid sharding); 0: all");
   s.integer("shard_layers", &Memory::shard_layers, {1, limits::layers},
             "layers whose weights, or gradients, come and go together where they are divided");
-  s.choice("gather", &Memory::gather, {MessageEvery::step, MessageEvery::microbatch},
-           "with shard = \"parameters\": weights are put together once a step, or for every use: less memory, more "
-           "messages");
+  s.choice(
+      "gather", &Memory::gather, {MessageEvery::step, MessageEvery::microbatch},
+      "with shard = \"parameters\" or offload_parameters: weights come once a step, or for every use: less memory, "
+      "more messages; default step, with offload_parameters microbatch");
   s.choice("reduce", &Memory::reduce, {MessageEvery::step, MessageEvery::microbatch},
            "gradients are summed over replicas once a step, or after every microbatch: with shard = \"gradients\" less "
            "memory, more messages, and another order of the sums");
@@ -106,7 +107,8 @@ void add_offload(Section<Memory>& s) {
   std::vector<OffloadTo> const places{OffloadTo::none, OffloadTo::host, OffloadTo::disk};
   s.choice("offload_optimizer", &Memory::offload_optimizer, places,
            "where moments and master weights wait between updates: host (GPU builds), or a file of each rank");
-  s.choice("offload_parameters", &Memory::offload_parameters, places, "where weights wait between uses");
+  s.choice("offload_parameters", &Memory::offload_parameters, places,
+           "where weights wait between uses: host (GPU builds), or a file of each rank");
   s.choice("offload_activations", &Memory::offload_activations, places, "where activations wait for backward");
   s.add(
       "offload_dir", "string: a folder", "node-local folder for offloading to disk", "$TMPDIR, or /tmp",
@@ -123,10 +125,13 @@ void add_offload(Section<Memory>& s) {
 
 void add_memory(std::vector<Key>& table) {
   Section<Memory> s(table, "memory", &Config::memory);
+  s.name("preset", &Memory::preset, {"", "none", "low", "medium", "high", "extreme", "basic", "standard", "aggressive"},
+         "keys of memory by one word, the more the less memory and the slower; keys that the input gives win (basic, "
+         "standard, aggressive: none, medium, high)");
   s.number(
       "limit", &Memory::limit, {.max = 1e9},
-      "GiB that a rank may use; of recompute, shard and offload_optimizer, where the input does not give them, the "
-      "quickest that fits is taken; 0: any");
+      "GiB that a rank may use; of recompute, shard, offload_optimizer and offload_parameters, where the input does "
+      "not give them, the quickest that fits is taken; 0: any");
   add_recompute(s);
   add_shard(s);
   add_offload(s);

@@ -21,11 +21,13 @@ namespace fs = std::filesystem;
 
 /// The preset is the one value that others build on, so it is read before them.
 void apply_preset(Input const& input, Config& config, Sources& sources) {
+  constexpr auto preset_key = "model.preset";
   Entry const* last = nullptr;
   for (auto const& entry : input.entries) {
-    if (entry.key->full() == "model.preset") last = &entry;
+    if (entry.key->full() == preset_key) last = &entry;
   }
   if (!last) return;
+  if (last->node) sources.set_given(preset_key, *last);
   Config scratch;
   bool const readable = last->node && !last->key->read(*last->node, input.folder, scratch);
   if (!readable) {  // then every size of the model is anyone's guess
@@ -37,7 +39,7 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
   apply(*preset, config.model);
   for (auto const& name : keys_of("model")) {
     bool const follows = (name == "kv_heads" && preset->kv_heads == 0) || (name == "ffn" && preset->ffn == 0);
-    if (!follows) sources.set_preset("model." + name);
+    if (!follows && name != "preset") sources.set_preset("model." + name, preset_key);
   }
 }
 

@@ -15,6 +15,10 @@ namespace p3d::config {
 /// derived is marked open in `sources`; the rule that forbids it reports it.
 void derive(Config& config, Sources& sources, int num_ranks);
 
+/// Sets the keys that memory.preset stands for, where neither they nor what they are part of were written. Before what
+/// memory.limit may choose is derived.
+void apply_memory_preset(Config& config, Sources& sources);
+
 /// What a rule sees, and how it complains.
 struct Check {
   Config const& config;

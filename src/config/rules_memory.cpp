@@ -17,7 +17,6 @@ void check_not_yet(Check const& c) {
       c.fault({key}, "the default: p3d has no other yet", "another value", fmt::format("leave {} out", key));
   };
   refuse("memory.shard_over", m.shard_over != 0);
-  refuse("memory.offload_parameters", m.offload_parameters != OffloadTo::none);
   refuse("memory.offload_activations", m.offload_activations != OffloadTo::none);
   refuse("parallel.sequence", c.config.parallel.sequence);
 }
@@ -81,10 +80,10 @@ void check_full_recompute(Check const& c) {
 void check_shard_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.shard"})) return;
-  if (c.known({"memory.gather"}) && m.gather != MessageEvery::step && m.shard != Shard::parameters)
-    c.fault({"memory.gather", "memory.shard"}, "memory.gather only with shard = \"parameters\"",
-            fmt::format("shard \"{}\"", to_string(m.shard)),
-            "set memory.shard to \"parameters\", or remove memory.gather");
+  if (c.known({"memory.gather", "memory.offload_parameters"}) && m.gather != MessageEvery::step && !m.moves_weights())
+    c.fault(
+        {"memory.gather", "memory.shard"}, "memory.gather only with shard = \"parameters\" or with offload_parameters",
+        fmt::format("shard \"{}\"", to_string(m.shard)), "set memory.shard to \"parameters\", or remove memory.gather");
   if (c.known({"memory.reduce"}) && m.reduce != MessageEvery::step && m.shard < Shard::gradients)
     c.fault({"memory.reduce", "memory.shard"},
             "memory.reduce = \"microbatch\" only with shard = \"gradients\" or \"parameters\": it saves no memory else",
@@ -106,6 +105,11 @@ void check_shard_keys(Check const& c) {
 
 void check_offload_keys(Check const& c) {
   auto const& m = c.config.memory;
+  if (c.known({"memory.offload_parameters", "memory.shard"}) && m.offloads_parameters() && m.divides() &&
+      m.shard != Shard::parameters)
+    c.fault({"memory.offload_parameters", "memory.shard"},
+            "offloaded weights that ranks own whole (shard \"none\") or in parts (shard \"parameters\")",
+            fmt::format("shard \"{}\"", to_string(m.shard)), "set memory.shard to \"parameters\"");
   if (!c.known({"memory.offload_optimizer", "run.precision", "optimizer.type", "precision.moments"}) ||
       m.offload_optimizer == OffloadTo::none)
     return;

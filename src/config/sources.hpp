@@ -17,7 +17,8 @@ public:
 
   /// The key was set by `entry` (which must outlive this).
   void set_given(std::string const& key, Entry const& entry) { map_[key] = {Kind::given, &entry}; }
-  void set_preset(std::string const& key) { map_[key] = {Kind::preset, nullptr}; }
+  /// It follows from the preset that `preset`, a key, names.
+  void set_preset(std::string const& key, char const* preset) { map_[key] = {Kind::preset, entry(preset)}; }
   /// What was written for the key could not be read.
   void set_lost(std::string const& key) { map_[key] = {Kind::lost, nullptr}; }
   /// The key was left to follow from others, which do not let it.
@@ -29,7 +30,7 @@ public:
   /// Written in the file or on the command line (not: default, preset).
   bool given(std::string_view key) const { return kind(key) == Kind::given; }
   bool from_preset(std::string_view key) const { return kind(key) == Kind::preset; }
-  /// Null unless given.
+  /// What set the key, or named the preset that did; else null.
   Entry const* entry(std::string_view key) const;
 
   /// "input.toml:3:10 (model.hidden = 100)", with where the value came from when it was not written.

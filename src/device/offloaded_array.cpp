@@ -113,5 +113,6 @@ void OffloadedArray<T>::write(std::int64_t first, std::int64_t count, T const* i
 template class OffloadedArray<float>;
 template class OffloadedArray<double>;
 template class OffloadedArray<bfloat16>;
+template class OffloadedArray<float16>;
 
 }  // namespace p3d::device

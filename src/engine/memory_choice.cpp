@@ -85,6 +85,20 @@ std::vector<Option> offload_options(config::Config const& c) {
   return out;
 }
 
+std::vector<Option> parameter_options() {
+  return {{"", [](Memory&) {}}, {"offload_parameters = \"disk\"", [](Memory& m) {
+                                   m.offload_parameters = OffloadTo::disk;
+                                   m.gather = MessageEvery::microbatch;
+                                 }}};
+}
+
+/// Whether the rules between keys let these be, and offloaded parameters are the last resort where they are a choice.
+bool sensible(config::Config const& c, Memory const& m) {
+  if (!m.offloads_parameters()) return true;
+  if (m.divides() && m.shard != Shard::parameters) return false;
+  return !c.memory.free.offload_parameters || m.offload_optimizer != OffloadTo::none;
+}
+
 /// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.
 void price(config::Config const& c, Candidate& x) {
   auto tried = c;
@@ -109,8 +123,10 @@ void price(config::Config const& c, Candidate& x) {
   auto const weights = most_numbers * static_cast<double>(types.storage);
   double const gathers = x.memory.gather == MessageEvery::step ? 1.0 : 2.0 * static_cast<double>(c.batch.microbatches);
   double const travels = (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : gradients + gathers * weights);
+  double const fetched = x.memory.offloads_parameters() ? gathers * weights / (x.memory.divides() ? d : 1.0) : 0.0;
   double const flops = plan::model_flops_per_step(tried) + recompute_flops_per_step(tried, plan);
-  x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth + 2 * most_away / disk_bytes_per_second;
+  x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth +
+              (2 * most_away + fetched) / disk_bytes_per_second;
 }
 
 std::vector<Candidate> candidates(config::Config const& c) {
@@ -120,9 +136,11 @@ std::vector<Candidate> candidates(config::Config const& c) {
     std::vector<Candidate> more;
     for (auto const& x : all)
       for (auto const& option : options) {
-        auto& y = more.emplace_back(x);
+        auto y = x;
         option.set(y.memory);
-        y.text += (y.text.empty() ? "" : ", ") + option.text;
+        if (!sensible(c, y.memory)) continue;
+        y.text += (y.text.empty() || option.text.empty() ? "" : ", ") + option.text;
+        more.push_back(std::move(y));
       }
     all = std::move(more);
   };
@@ -130,6 +148,7 @@ std::vector<Candidate> candidates(config::Config const& c) {
   multiply(free.recompute, recompute_options(c));
   multiply(free.shard, shard_options());
   multiply(free.offload_optimizer, offload_options(c));
+  multiply(free.offload_parameters, parameter_options());
   return all;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Moments and master weights that wait elsewhere between updates (memory.offload_optimizer): an update streams through
-// them in pieces; while one is computed the next is read and the one before is written.
+// What waits elsewhere: moments and master weights between updates (memory.offload_optimizer), and values between uses
+// (memory.offload_parameters). An update streams through them in pieces: while one is computed the next is read and the
+// one before is written. Values are fetched as long before their use as the schedule reloads or gathers them.
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
@@ -10,6 +11,7 @@
 #include <p3d/optim/optimizer.hpp>
 
 #include <array>
+#include <type_traits>
 #include <vector>
 
 namespace p3d::engine {
@@ -53,35 +55,59 @@ private:
   device::Owned1<T> device_;
 };
 
-/// Of one stage, master weights only where the policy has them.
+/// Parts of the state of owned parameters. Where the policy has no master weights, `master` are the values, and there
+/// are no other ones.
+struct StateParts {
+  bool master = false, moments = false, values = false;
+
+  bool any() const { return master || moments || values; }
+  StateParts operator&(StateParts const& other) const {
+    return {master && other.master, moments && other.moments, values && other.values};
+  }
+};
+
+/// What is offloaded.
+template <class P>
+StateParts offloaded_parts(config::Config const& c) {
+  bool const optimizer = c.memory.offload_optimizer != config::OffloadTo::none;
+  bool const values = c.memory.offloads_parameters();
+  return {.master = P::has_master ? optimizer : values,
+          .moments = optimizer && c.optimizer.type == config::OptimizerType::adamw,
+          .values = P::has_master && values};
+}
+
+/// Of one stage.
 template <class P>
 class OffloadedState {
 public:
   using Master = typename P::Master;
   using M = typename P::Moment;
+  using S = typename P::Storage;
 
   /// The buffers that all stages of a rank share: three sets, so that reading, computing and writing overlap.
   struct Staging {
     struct Set {
       StagedPiece<Master> master;
       StagedPiece<M> m, v;
+      StagedPiece<S> values;
     };
     std::array<Set, 3> sets;
-    Staging(bool moments, std::int64_t longest) {
+    Staging(StateParts parts, std::int64_t longest) {
       for (auto& set : sets) {
-        if (P::has_master) set.master = StagedPiece<Master>(longest);
-        if (!moments) continue;
-        set.m = StagedPiece<M>(longest);
-        set.v = StagedPiece<M>(longest);
+        if (parts.master) set.master = StagedPiece<Master>(longest);
+        if (parts.moments) set.m = StagedPiece<M>(longest);
+        if (parts.moments) set.v = StagedPiece<M>(longest);
+        if (parts.values) set.values = StagedPiece<S>(longest);
       }
     }
     std::int64_t bytes() const {
       std::int64_t sum = 0;
-      for (auto const& set : sets) sum += set.master.bytes() + set.m.bytes() + set.v.bytes();
+      for (auto const& set : sets) sum += set.master.bytes() + set.m.bytes() + set.v.bytes() + set.values.bytes();
       return sum;
     }
-    static std::int64_t bytes(bool moments, std::int64_t longest) {
-      auto const each = (P::has_master ? sizeof(Master) : 0) + (moments ? 2 * sizeof(M) : 0);
+    static std::int64_t bytes(StateParts parts, std::int64_t longest) {
+      auto const each =
+          (parts.master ? sizeof(Master) : 0) + (parts.moments ? 2 * sizeof(M) : 0) + (parts.values ? sizeof(S) : 0);
       return 3 * longest * static_cast<std::int64_t>(each);
     }
   };
@@ -89,43 +115,60 @@ public:
   /// Of a rank's longest stage.
   static std::int64_t longest(std::int64_t owned) { return std::min(owned, piece); }
 
-  static std::int64_t file_bytes(std::int64_t n, bool moments) {
-    return (P::has_master ? device::OffloadedArray<Master>::file_bytes(n) : 0) +
-           (moments ? 2 * device::OffloadedArray<M>::file_bytes(n) : 0);
+  static std::int64_t file_bytes(std::int64_t n, StateParts parts) {
+    return (parts.master ? device::OffloadedArray<Master>::file_bytes(n) : 0) +
+           (parts.moments ? 2 * device::OffloadedArray<M>::file_bytes(n) : 0) +
+           (parts.values ? device::OffloadedArray<S>::file_bytes(n) : 0);
   }
 
-  /// n: elements that are owned. `file`: null: host memory. Takes file_bytes() of it from `offset` on.
-  OffloadedState(std::int64_t n, bool moments, device::SwapFile* file, std::int64_t offset) : moments_(moments) {
-    if (P::has_master) {
-      master = device::OffloadedArray<Master>(n, file, offset);
-      offset += device::OffloadedArray<Master>::file_bytes(n);
-    }
-    if (!moments) return;
-    m = device::OffloadedArray<M>(n, file, offset);
-    v = device::OffloadedArray<M>(n, file, offset + device::OffloadedArray<M>::file_bytes(n));
+  /// Where each part goes; null: host memory.
+  struct Files {
+    device::SwapFile* optimizer = nullptr;
+    device::SwapFile* values = nullptr;
+  };
+  /// n: elements that are owned. Takes file_bytes() of the files from `offset` on.
+  OffloadedState(std::int64_t n, StateParts parts, Files files, std::int64_t offset) : size_(n), parts_(parts) {
+    auto const make = [&]<class T>(device::OffloadedArray<T>& array, device::SwapFile* file) {
+      array = device::OffloadedArray<T>(n, file, offset);
+      offset += device::OffloadedArray<T>::file_bytes(n);
+    };
+    if (parts.master) make(master, P::has_master ? files.optimizer : files.values);
+    if (parts.moments) make(m, files.optimizer);
+    if (parts.moments) make(v, files.optimizer);
+    if (parts.values) make(values_, files.values);
   }
 
+  StateParts const& parts() const { return parts_; }
   device::OffloadedArray<Master> master;
   device::OffloadedArray<M> m, v;
+  /// What layers read.
+  device::OffloadedArray<S>& values() {
+    if constexpr (P::has_master) {
+      return values_;
+    } else {
+      return master;
+    }
+  }
 
   /// What a visit sees of a part of an owned run, its elements: empty views where there is nothing.
   struct Views {
     device::View1<Master> master;
     device::View1<M> m, v;
+    device::View1<S> values;
   };
-  /// Calls visit(part of an owned run, Views) for all that is owned; `moments`: m and v too. What it writes is stored
-  /// with `stores`.
+  /// Calls visit(part of an owned run, Views) for all that is owned, with the parts that it `loads` or `stores`, of
+  /// those that are here.
   template <class Visit>
-  void stream(device::ExecSpace const& exec, Staging& staging, layout::StateShard const& shard, bool moments,
-              bool stores, Visit const& visit) {
+  void stream(device::ExecSpace const& exec, Staging& staging, layout::StateShard const& shard, StateParts loads,
+              StateParts stores, Visit const& visit) {
     master.let_go();
     m.let_go();
     v.let_go();
-    bool const with_moments = moments && moments_;
-    auto const n = P::has_master ? master.size() : m.size();
-    auto const pieces = (n + piece - 1) / piece;
+    loads = loads & parts_;
+    stores = stores & parts_;
+    auto const pieces = (size_ + piece - 1) / piece;
     struct Traffic {
-      std::array<device::SwapFile::Request, 3> requests;
+      std::array<device::SwapFile::Request, 4> requests;
       void wait() {
         for (auto& r : requests)
           if (r.active()) r.wait();
@@ -137,10 +180,13 @@ public:
       auto& t = traffic[set_of(p)];
       auto& set = staging.sets[set_of(p)];
       t.wait();  // what was stored from this set
-      if (P::has_master) t.requests[0] = master.start_load(p, set.master.host());
-      if (with_moments) t.requests[1] = m.start_load(p, set.m.host());
-      if (with_moments) t.requests[2] = v.start_load(p, set.v.host());
+      if (loads.master) t.requests[0] = master.start_load(p, set.master.host());
+      if (loads.moments) t.requests[1] = m.start_load(p, set.m.host());
+      if (loads.moments) t.requests[2] = v.start_load(p, set.v.host());
+      if (loads.values) t.requests[3] = values_.start_load(p, set.values.host());
     };
+    StateParts const seen{loads.master || stores.master, loads.moments || stores.moments,
+                          loads.values || stores.values};
     std::size_t run = 0;
     if (pieces > 0) load(0);
     for (std::int64_t p = 0; p < pieces; ++p) {
@@ -148,25 +194,29 @@ public:
       auto& t = traffic[set_of(p)];
       auto const& set = staging.sets[set_of(p)];
       t.wait();
-      auto const size = std::min(piece, n - p * piece);
-      if (P::has_master) set.master.to_kernels(size);
-      if (with_moments) set.m.to_kernels(size);
-      if (with_moments) set.v.to_kernels(size);
+      auto const size = std::min(piece, size_ - p * piece);
+      if (loads.master) set.master.to_kernels(size);
+      if (loads.moments) set.m.to_kernels(size);
+      if (loads.moments) set.v.to_kernels(size);
+      if (loads.values) set.values.to_kernels(size);
       for_runs(shard, p * piece, size, run, [&](layout::OwnedRun const& part, std::int64_t begin) {
         Views views;
-        if (P::has_master) views.master = set.master.view(begin, part.count);
-        if (with_moments) views.m = set.m.view(begin, part.count);
-        if (with_moments) views.v = set.v.view(begin, part.count);
+        if (seen.master) views.master = set.master.view(begin, part.count);
+        if (seen.moments) views.m = set.m.view(begin, part.count);
+        if (seen.moments) views.v = set.v.view(begin, part.count);
+        if (seen.values) views.values = set.values.view(begin, part.count);
         visit(part, views);
       });
       device::fence(exec, "p3d::engine::offloaded_state");
-      if (!stores) continue;
-      if (P::has_master) set.master.to_host(size);
-      if (with_moments) set.m.to_host(size);
-      if (with_moments) set.v.to_host(size);
-      if (P::has_master) t.requests[0] = master.start_store(p, set.master.host());
-      if (with_moments) t.requests[1] = m.start_store(p, set.m.host());
-      if (with_moments) t.requests[2] = v.start_store(p, set.v.host());
+      if (!stores.any()) continue;
+      if (stores.master) set.master.to_host(size);
+      if (stores.moments) set.m.to_host(size);
+      if (stores.moments) set.v.to_host(size);
+      if (stores.values) set.values.to_host(size);
+      if (stores.master) t.requests[0] = master.start_store(p, set.master.host());
+      if (stores.moments) t.requests[1] = m.start_store(p, set.m.host());
+      if (stores.moments) t.requests[2] = v.start_store(p, set.v.host());
+      if (stores.values) t.requests[3] = values_.start_store(p, set.values.host());
     }
     for (auto& t : traffic) t.wait();
   }
@@ -188,7 +238,9 @@ private:
     }
   }
 
-  bool moments_;
+  std::int64_t size_;
+  StateParts parts_;
+  device::OffloadedArray<S> values_;  ///< see values()
 };
 
 }  // namespace p3d::engine

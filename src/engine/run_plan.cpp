@@ -5,7 +5,6 @@
 #include <p3d/base/text.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
-#include "offloaded_state.hpp"
 #include <p3d/engine/precision.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/linalg/gemm.hpp>
@@ -18,6 +17,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "sharded_weights.hpp"
 
 namespace p3d::engine {
 
@@ -101,8 +102,10 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
   if (m.offloaded > 0) {
     auto const longest = longest_owned(c, plan, pipeline_rank);
     with_policy(c, [&](auto policy) {
-      using State = OffloadedState<decltype(policy)>;
-      m.staging = State::Staging::bytes(c.optimizer.type == config::OptimizerType::adamw, State::longest(longest));
+      using P = decltype(policy);
+      using Rooms = typename ShardedWeights<P>::Rooms;
+      m.staging = OffloadedState<P>::Staging::bytes(offloaded_parts<P>(c), OffloadedState<P>::longest(longest));
+      if (c.memory.offloads_parameters() && Rooms::needed(c.memory.divides())) m.staging += Rooms::bytes(longest);
     });
   }
   if (config::is_16bit(c.run.precision)) {
@@ -143,7 +146,7 @@ RunPlan make_run_plan(config::Config const& c) {
   require_somewhere(c);
   auto pipeline = plan::plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
-  require_supported(pipeline.program, c.memory.shard != config::Shard::none);
+  require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights());
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;

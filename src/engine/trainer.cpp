@@ -74,8 +74,7 @@ std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, 
 
 template <class P>
 std::size_t shared_value_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
-  bool const pooled = c.memory.shard == config::Shard::parameters;
-  if (!device::host_reaches_views || c.memory.shard == config::Shard::none || pooled) return 0;
+  if (!device::host_reaches_views || !c.memory.divides() || c.memory.moves_weights()) return 0;
   return flat_size(plan, stage, here) * sizeof(typename P::Storage);
 }
 
@@ -119,8 +118,10 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
         layout::StageParams layout(plan.table, plan.stages, number, plan.grid.sizes(), coordinates);
         auto shard = make_shard(c, layout, coordinates);
         return model::Parameters<P>(tp.exec, std::move(layout), std::move(shard), c.memory.shard, c.run.seed,
-                                    {or_shared(pooled.values, values_memory), or_shared(pooled.grads, gradients_memory),
-                                     c.memory.offload_optimizer != config::OffloadTo::none});
+                                    {.values = or_shared(pooled.values, values_memory),
+                                     .grads = or_shared(pooled.grads, gradients_memory),
+                                     .master_elsewhere = c.memory.offload_optimizer != config::OffloadTo::none,
+                                     .values_elsewhere = c.memory.offloads_parameters()});
       }()),
       stage(c, plan.stages, number, plan.activations[static_cast<std::size_t>(number)], params.layout(), tp, arena,
             workspace),
@@ -130,10 +131,10 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
       optimizer(c.optimizer, params.layout(), params.shard(), c.precision.moments == config::Precision::bf16,
                 c.memory.offload_optimizer == config::OffloadTo::none) {
   auto whole = model::stage_weights(c, plan.stages, number, params, lender ? &lender->params : nullptr);
-  if (c.memory.shard == config::Shard::none) {
+  if (!c.memory.divides() && !c.memory.moves_weights()) {
     weights = provider(number, params, std::move(whole));
   } else {
-    bool const stays = c.memory.shard < config::Shard::parameters;
+    bool const stays = !c.memory.moves_weights();
     auto own = std::make_unique<ShardedWeights<P>>(tp.exec, params, std::move(whole), stays, communicator,
                                                    lender ? lender->sharded : nullptr);
     sharded = own.get();
@@ -198,34 +199,40 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
             static_cast<typename P::Gradient*>(place(whole_gradients, pools.gradients, s))},
         plan.stages.shares_tied() && plan.stages.is_last(s) ? units.at(0).get() : nullptr);
   }
-  offload_optimizer();
+  offload_state();
 }
 
 template <class P>
-void Trainer<P>::State::offload_optimizer() {
+void Trainer<P>::State::offload_state() {
   using Offloaded = OffloadedState<P>;
+  using Rooms = typename ShardedWeights<P>::Rooms;
   auto const& m = config.memory;
-  if (m.offload_optimizer == config::OffloadTo::none) return;
-  bool const moments = config.optimizer.type == config::OptimizerType::adamw;
+  auto const parts = offloaded_parts<P>(config);
+  if (!parts.any()) return;
   std::int64_t bytes = 0, longest = 0;
   for (auto const& [number, unit] : units) {
     auto const owned = unit->params.shard().owned_size;
-    bytes += Offloaded::file_bytes(owned, moments);
+    bytes += Offloaded::file_bytes(owned, parts);
     longest = std::max(longest, owned);
   }
-  staging.emplace(moments, Offloaded::longest(longest));
-  if (m.offload_optimizer == config::OffloadTo::disk)
+  staging.emplace(parts, Offloaded::longest(longest));
+  if (m.offloads_parameters() && Rooms::needed(m.divides())) rooms.emplace(longest);
+  bool const optimizer_on_disk = m.offload_optimizer == config::OffloadTo::disk;
+  bool const values_on_disk = m.offload_parameters == config::OffloadTo::disk;
+  if (optimizer_on_disk || values_on_disk)
     swap.emplace(device::SwapSettings{
         .folder = offload_folder(m), .bytes = bytes, .budget_s = config.comm.timeout_s, .meanwhile = comm::progress});
+  typename Offloaded::Files const files{optimizer_on_disk ? &*swap : nullptr, values_on_disk ? &*swap : nullptr};
   std::int64_t offset = 0;
   for (auto& [number, owner] : units) {
     auto& params = owner->params;
     auto const owned = params.shard().owned_size;
-    auto& state = owner->offloaded.emplace(owned, moments, swap ? &*swap : nullptr, offset);
-    offset += Offloaded::file_bytes(owned, moments);
-    if (P::has_master)
-      state.stream(exec, *staging, params.shard(), false, true,
+    auto& state = owner->offloaded.emplace(owned, parts, files, offset);
+    offset += Offloaded::file_bytes(owned, parts);
+    if (parts.master)
+      state.stream(exec, *staging, params.shard(), {.master = true}, {.master = true},
                    [&](layout::OwnedRun const& run, auto const& views) { params.draw_run(exec, run, views.master); });
+    if (m.offloads_parameters()) owner->sharded->fetch_from(state, rooms ? &*rooms : nullptr);
   }
 }
 
@@ -346,9 +353,9 @@ Trainer<P>::Trainer(config::Config const& config, comm::Communicator const& pare
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
                     ProviderFactory<P> const& provider) {
-  bool const divides = config.memory.shard != config::Shard::none;
-  P3D_REQUIRE(!divides || !provider, "weights that replicas divide have their own provider");
-  require_supported(plan.training, divides || static_cast<bool>(provider));
+  bool const moves = config.memory.divides() || config.memory.moves_weights();
+  P3D_REQUIRE(!moves || !provider, "weights that are divided or wait elsewhere have their own provider");
+  require_supported(plan.training, moves || static_cast<bool>(provider));
   ProviderFactory<P> const resident = [](int, model::Parameters<P>&, model::StageWeights<P> whole) {
     return std::make_unique<model::ResidentWeights<P>>(std::move(whole));
   };
@@ -449,7 +456,7 @@ plan::MemoryPrediction Trainer<P>::memory_in_use() const {
   }
   m.workspace = s.plan.memory_of(s.here.pp).workspace;
   m.activations = bytes(s.arena) - m.workspace;
-  m.staging = s.staging ? s.staging->bytes() : 0;
+  m.staging = (s.staging ? s.staging->bytes() : 0) + (s.rooms ? s.rooms->bytes() : 0);
   m.offloaded = s.swap ? s.swap->bytes() : 0;
   return m;
 }

@@ -105,13 +105,13 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
             out.push_back(std::move(part));
           };
           auto& away = unit->offloaded;
-          if (P::has_master && away) {
+          if (away && away->parts().master) {
             add("parameters", away->master, run.packed + at);
           } else {
             add("parameters", unit->params.master(run), at);
           }
           if (!moments) continue;
-          if (away) {
+          if (away && away->parts().moments) {
             add("first_moment", away->m, run.packed + at);
             add("second_moment", away->v, run.packed + at);
             continue;

@@ -28,7 +28,7 @@ struct StageUnit {
   device::Owned1<device::bfloat16> gradient_wire;  ///< empty unless precision.reduction asks for it
   parallel::GradientReducer<typename P::Gradient> reducer;
   optim::Optimizer<P> optimizer;
-  std::optional<OffloadedState<P>> offloaded;  ///< moments and master weights, where memory.offload_optimizer is set
+  std::optional<OffloadedState<P>> offloaded;  ///< where memory.offload_optimizer or offload_parameters is set
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
             parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
@@ -52,6 +52,7 @@ struct Trainer<P>::State {
   std::optional<device::Arena> weights_pool, gradients_pool;
   std::optional<device::SwapFile> swap;
   std::optional<typename OffloadedState<P>::Staging> staging;
+  std::optional<typename ShardedWeights<P>::Rooms> rooms;
   std::optional<device::Arena> arena;  ///< these four, and `units`, once they are allocated
   std::optional<model::Workspace<P>> workspace;
   comm::Communicator
@@ -109,15 +110,15 @@ struct Trainer<P>::State {
   /// See spoil_gradient(). Before the gradients of parameters [first, last) of a stage are reduced.
   void spoil(int stage, std::size_t first, std::size_t last);
   std::vector<double> gather(std::string const& name, bool gradient);
-  bool divides() const { return config.memory.shard != config::Shard::none; }
-  /// Takes the room for what memory.offload_optimizer moves away, and moves it there.
-  void offload_optimizer();
+  bool divides() const { return config.memory.divides(); }
+  /// Takes the room for what memory.offload_optimizer and offload_parameters move away, and moves it there.
+  void offload_state();
   /// Calls visit(run, master weights) for all that a stage's unit owns.
   template <class Visit>
   void for_master(StageUnit<P>& unit, Visit const& visit) {
     auto const& shard = unit.params.shard();
-    if (P::has_master && unit.offloaded) {
-      unit.offloaded->stream(exec, *staging, shard, false, false,
+    if (unit.offloaded && unit.offloaded->parts().master) {
+      unit.offloaded->stream(exec, *staging, shard, {.master = true}, {},
                              [&](layout::OwnedRun const& run, auto const& views) { visit(run, views.master); });
     } else {
       for (auto const& run : shard.owned) visit(run, unit.params.master(run));

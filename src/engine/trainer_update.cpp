@@ -16,6 +16,10 @@
 
 namespace p3d::engine {
 
+namespace {
+constexpr StateParts all_state{.master = true, .moments = true, .values = true};
+}
+
 template <class P>
 void Trainer<P>::State::wait_recorded(comm::Request& request) {
   auto* const recorder = executor->recorder();
@@ -80,25 +84,36 @@ void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
     if (stage >= 0 && number != stage) continue;
     auto& params = unit->params;
     auto const number_of_update = updates_done() + 1;
-    auto const views_of = [&](layout::OwnedRun const& run, auto const& master) {
+    auto const update_run = [&](layout::OwnedRun const& run, auto const& master, auto const& values,
+                                auto const& apply) {
       typename optim::Optimizer<P>::RunViews views{master, params.reduced(run), {}};
-      if (rounds) views.storage = params.stored(run);
-      return views;
+      if (rounds) views.storage = values;
+      apply(views);
+      if (stochastic) params.round_run(exec, run, master, values, true, number_of_update);
     };
+    auto& optimizer = unit->optimizer;
     if (unit->offloaded) {
-      auto& optimizer = unit->optimizer;
+      auto const away = unit->offloaded->parts();
       unit->offloaded->stream(
-          exec, *staging, params.shard(), true, true, [&](layout::OwnedRun const& run, auto const& there) {
-            auto const master = P::has_master ? there.master : params.master(run);
-            optimizer.template apply_with<typename P::Moment>(exec, number_of_update, result.lr, factor, run,
-                                                              views_of(run, master), keep_gradients, there.m, there.v);
-            if (stochastic) params.round_run(exec, run, master, true, number_of_update);
+          exec, *staging, params.shard(), {.master = true, .moments = true}, all_state,
+          [&](layout::OwnedRun const& run, auto const& there) {
+            auto const master = away.master ? there.master : params.master(run);
+            device::View1<typename P::Storage> values;
+            if constexpr (P::has_master) values = away.values ? there.values : params.stored(run);
+            update_run(run, master, values, [&](auto const& views) {
+              if (away.moments) {
+                optimizer.template apply_with<typename P::Moment>(exec, number_of_update, result.lr, factor, run, views,
+                                                                  keep_gradients, there.m, there.v);
+              } else {
+                optimizer.apply(exec, number_of_update, result.lr, factor, run, views, keep_gradients);
+              }
+            });
           });
     } else {
       for (auto const& run : params.shard().owned)
-        unit->optimizer.apply(exec, number_of_update, result.lr, factor, run, views_of(run, params.master(run)),
-                              keep_gradients);
-      if (stochastic) params.round_values(exec, true, number_of_update);
+        update_run(run, params.master(run), params.stored(run), [&](auto const& views) {
+          optimizer.apply(exec, number_of_update, result.lr, factor, run, views, keep_gradients);
+        });
     }
     if (unit->sharded) unit->sharded->updated();
   }
@@ -110,10 +125,19 @@ void Trainer<P>::State::refresh_weights() {
   if (!std::exchange(master_is_newer, false)) return;
   for (auto& [number, unit] : units) {
     auto& params = unit->params;
-    if constexpr (P::has_master)
+    bool const stochastic = config.precision.stochastic_rounding;
+    if (P::has_master && unit->offloaded && unit->offloaded->parts().values) {
+      unit->offloaded->stream(exec, *staging, params.shard(), {.master = true}, {.values = true},
+                              [&](layout::OwnedRun const& run, auto const& there) {
+                                bool const away = unit->offloaded->parts().master;
+                                params.round_run(exec, run, away ? there.master : params.master(run), there.values,
+                                                 stochastic, updates_done());
+                              });
+    } else if (P::has_master) {
       for_master(*unit, [&](layout::OwnedRun const& run, auto const& master) {
-        params.round_run(exec, run, master, config.precision.stochastic_rounding, updates_done());
+        params.round_run(exec, run, master, params.stored(run), stochastic, updates_done());
       });
+    }
     if (unit->sharded) unit->sharded->updated();
   }
 }

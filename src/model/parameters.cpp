@@ -42,13 +42,14 @@ Parameters<P>::Parameters(ExecSpace const& exec, layout::StageParams params, lay
     : params_(std::move(params)),
       shard_(std::move(shard)),
       divides_(divides),
-      master_elsewhere_(P::has_master && memory.master_elsewhere),
+      master_elsewhere_(P::has_master ? memory.master_elsewhere : memory.values_elsewhere),
+      values_elsewhere_(memory.values_elsewhere),
       seed_(seed),
       values_(given_or_new(memory.values, "p3d::model::values", params_.flat_size())),
       grads_(given_or_new(memory.grads, "p3d::model::grads", params_.flat_size())) {
   P3D_REQUIRE(shard_.divided == (divides_ != config::Shard::none), "a state is divided, or it is not");
   auto const owned = shard_.owned_size;
-  if (divides_ == config::Shard::parameters)
+  if (divides_ == config::Shard::parameters && !values_elsewhere_)
     owned_values_ = device::large_array<Storage>("p3d::model::owned_values", owned);
   if (divides_ >= config::Shard::gradients)
     owned_grads_ = device::large_array<Gradient>("p3d::model::owned_grads", owned);
@@ -94,6 +95,7 @@ View1<typename P::Master> Parameters<P>::master(layout::OwnedRun const& run) con
 
 template <class P>
 View1<typename P::Storage> Parameters<P>::stored(layout::OwnedRun const& run) const {
+  P3D_REQUIRE(!values_elsewhere_, "the values are here");
   if (divides_ == config::Shard::parameters) return part(View1<Storage>(owned_values_), run, true);
   return part(View1<Storage>(values_), run, false);
 }
@@ -134,23 +136,23 @@ void Parameters<P>::take_gradients(ExecSpace const& exec, bool add) {
 
 template <class P>
 void Parameters<P>::place_values(ExecSpace const& exec) {
-  if (divides_ != config::Shard::parameters) return;
-  for (auto const& run : shard_.owned) Kokkos::deep_copy(exec, part(View1<Storage>(values_), run, false), stored(run));
+  if (divides_ == config::Shard::parameters) place_values(exec, owned_values_);
 }
 
 template <class P>
-void Parameters<P>::round_values(ExecSpace const& exec, bool stochastic, std::int64_t update) {
-  P3D_REQUIRE(!stochastic || (std::is_same_v<Storage, device::bfloat16>),
-              "only weights in bfloat16 are rounded stochastically");
-  if constexpr (P::has_master)
-    for (auto const& run : shard_.owned) round_run(exec, run, master(run), stochastic, update);
+void Parameters<P>::place_values(ExecSpace const& exec, View1<Storage const> packed) {
+  for (auto const& run : shard_.owned)
+    Kokkos::deep_copy(
+        exec, part(View1<Storage>(values_), run, false),
+        Kokkos::subview(packed, Kokkos::pair<std::int64_t, std::int64_t>(run.packed, run.packed + run.count)));
 }
 
 template <class P>
 void Parameters<P>::round_run(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master const> from,
-                              bool stochastic, std::int64_t update) {
+                              View1<Storage> to, bool stochastic, std::int64_t update) const {
+  P3D_REQUIRE(!stochastic || (std::is_same_v<Storage, device::bfloat16>),
+              "only weights in bfloat16 are rounded stochastically");
   if constexpr (P::has_master) {
-    auto const to = stored(run);
     if constexpr (std::is_same_v<Storage, device::bfloat16>) {
       if (stochastic) {
         for_rectangles(
@@ -173,7 +175,8 @@ typename Parameters<P>::Bytes Parameters<P>::bytes() const {
   auto const of = [](auto const& view) {
     return static_cast<std::int64_t>(view.size() * sizeof(typename std::decay_t<decltype(view)>::value_type));
   };
-  return {.values = divides_ == config::Shard::parameters ? of(owned_values_) : of(values_),
+  bool const pooled = values_elsewhere_ || divides_ == config::Shard::parameters;
+  return {.values = pooled ? of(owned_values_) : of(values_),
           .grads = divides_ >= config::Shard::gradients ? of(owned_grads_) : of(grads_),
           .master = of(master_)};
 }

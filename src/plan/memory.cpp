@@ -75,13 +75,20 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;
-  m.params = divides == Shard::parameters ? owned * bytes.storage + pools.weights.bytes : numbers * bytes.storage;
+  auto const& memory = config.memory;
+  auto const own_values = owned * bytes.storage;
+  if (memory.offloads_parameters()) {
+    m.params = pools.weights.bytes;
+  } else {
+    m.params = divides == Shard::parameters ? own_values + pools.weights.bytes : numbers * bytes.storage;
+  }
   m.grads = divides >= Shard::gradients ? owned * bytes.gradient + pools.gradients.bytes : numbers * bytes.gradient;
   if (reduces_narrow(config)) m.grads += numbers * config::bytes_of(config.precision.reduction);
   if (bytes.has_master) m.optimizer += owned * bytes.master;
   bool const moments = config.optimizer.type == config::OptimizerType::adamw;
   if (moments) m.optimizer += 2 * owned * bytes.moment;
-  if (config.memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
+  if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
+  if (memory.offloads_parameters()) m.offloaded += own_values;
   if (config.checkpoint.on() && config.checkpoint.async)
     m.checkpoint_copy = divides == Shard::none ? checkpoint_copy(config, table, stages, pipeline_rank)
                                                : (moments ? 3 : 1) * owned * bytes.master;
@@ -93,8 +100,8 @@ StatePools make_state_pools(config::Config const& config, layout::ParamTable con
                             std::vector<schedule::Program const*> const& others) {
   using config::Shard;
   StatePools pools;
-  auto const divides = config.memory.shard;
-  if (divides < Shard::gradients) return pools;
+  auto const& memory = config.memory;
+  bool const gradients_come = memory.shard >= Shard::gradients;
   layout::PerAxis const sizes = config.parallel, here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
   auto const& mine = stages.stages_of(pipeline_rank);
   auto const bytes = type_bytes(config);
@@ -104,8 +111,8 @@ StatePools make_state_pools(config::Config const& config, layout::ParamTable con
     weights[stage] = numbers * bytes.storage;
     gradients[stage] = numbers * bytes.gradient;
   }
-  pools.gradients = make_pool(mine, gradients, {schedule::whole_gradients(training)});
-  if (divides < Shard::parameters) return pools;
+  if (gradients_come) pools.gradients = make_pool(mine, gradients, {schedule::whole_gradients(training)});
+  if (!memory.moves_weights()) return pools;
   std::vector<std::vector<std::vector<schedule::LiveInterval>>> live{schedule::whole_weights(training)};
   for (auto const* program : others) live.push_back(schedule::whole_weights(*program));
   pools.weights = make_pool(mine, weights, live);

@@ -28,19 +28,18 @@ schedule::Shape shape_of(config::Config const& c, int stages_per_rank) {
 }
 
 /// What comes and goes with a stage (weights, or their gradients) comes and goes with few layers.
-bool cuts_stages(config::Memory const& m) {
-  return m.shard == config::Shard::gradients || m.shard == config::Shard::parameters ||
-         m.offload_parameters != config::OffloadTo::none;
-}
+bool cuts_stages(config::Memory const& m) { return m.shard == config::Shard::gradients || m.moves_weights(); }
 
 schedule::Every every(config::MessageEvery e) {
   return e == config::MessageEvery::step ? schedule::Every::step : schedule::Every::microbatch;
 }
 
-/// What replicas divide travels by actions. The next weights come while the present ones are used.
+/// What replicas divide, and weights that wait elsewhere, travel by actions. The next weights come while the present
+/// ones are used.
 void shard(config::Memory const& m, schedule::Program& program) {
-  if (m.shard == config::Shard::none) return;
-  schedule::shard_weights(program, {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1});
+  if (!m.divides() && !m.offloads_parameters()) return;
+  schedule::shard_weights(program,
+                          {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1, .offloads = !m.divides()});
 }
 
 /// A program of compute actions, completed, and the layers of its stages.

@@ -309,6 +309,8 @@ void shard_weights(Program& program, Sharding const& sharding) {
     }
     std::vector<std::vector<Action>> before(actions.size()), after(actions.size());
     bool const once = sharding.gather == Every::step;
+    auto const brings = sharding.offloads ? Op::reload_weights : Op::gather_weights;
+    auto const takes_away = sharding.offloads ? Op::offload_weights : Op::release_weights;
     for (auto const& [stage, places] : uses)
       for (std::size_t n = 0; n < places.size(); ++n) {
         // Not ahead of a reader of the same stage: there it is whole, or released a moment later.
@@ -316,16 +318,16 @@ void shard_weights(Program& program, Sharding const& sharding) {
         bool const last = n + 1 == places.size() || (!once && places[n + 1] != places[n] + 1);
         auto const earliest = n == 0 ? 0 : places[n - 1] + 1;
         auto const ahead = std::min(static_cast<std::size_t>(sharding.ahead), places[n] - earliest);
-        if (first) before[readers[places[n] - ahead]].push_back({Op::gather_weights, stage});
-        if (last) after[readers[places[n]]].push_back({Op::release_weights, stage});
+        if (first) before[readers[places[n] - ahead]].push_back({brings, stage});
+        if (last) after[readers[places[n]]].push_back({takes_away, stage});
       }
-    bool const each = sharding.reduce == Every::microbatch;
+    bool const scatters = !sharding.offloads, each = scatters && sharding.reduce == Every::microbatch;
     std::vector<Action> merged;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       merged.insert(merged.end(), before[i].begin(), before[i].end());
       if (!each || a.op != Op::reduce_gradients) merged.push_back(a);
-      if (a.op == Op::reduce_gradients && !each) merged.back().op = Op::reduce_scatter_gradients;
+      if (a.op == Op::reduce_gradients && scatters && !each) merged.back().op = Op::reduce_scatter_gradients;
       merged.insert(merged.end(), after[i].begin(), after[i].end());
       if (each && makes_weight_gradient(a.op)) merged.push_back({Op::reduce_scatter_gradients, a.stage});
     }

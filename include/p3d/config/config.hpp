@@ -154,10 +154,11 @@ struct RecomputedOps {
 
 /// [memory]: where bytes live. None of it changes a result.
 struct Memory {
+  std::string preset;  ///< stands for other keys, which are set accordingly; "": none
   double limit = 0.0;  ///< GiB that a rank may use; 0: any
   /// Not keys: what a limit may choose, as the input does not say it.
   struct Free {
-    bool recompute = false, shard = false, offload_optimizer = false;
+    bool recompute = false, shard = false, offload_optimizer = false, offload_parameters = false;
     bool operator==(Free const&) const { return true; }
   } free;
   Recompute recompute = Recompute::none;
@@ -177,6 +178,11 @@ struct Memory {
   OffloadTo offload_parameters = OffloadTo::none;
   OffloadTo offload_activations = OffloadTo::none;
   std::string offload_dir;  ///< folder for OffloadTo::disk; "": $TMPDIR, or /tmp
+
+  bool divides() const { return shard != Shard::none; }
+  bool offloads_parameters() const { return offload_parameters != OffloadTo::none; }
+  /// Whole weights are there only while they are used.
+  bool moves_weights() const { return shard == Shard::parameters || offloads_parameters(); }
   bool operator==(Memory const&) const = default;
 };
 

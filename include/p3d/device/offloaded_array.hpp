@@ -12,7 +12,7 @@
 
 namespace p3d::device {
 
-/// T: float, double or bfloat16. Used by one thread.
+/// T: float, double, bfloat16 or float16. Used by one thread.
 template <class T>
 class OffloadedArray {
 public:

@@ -44,6 +44,7 @@ public:
     Storage* values = nullptr;
     Gradient* grads = nullptr;
     bool master_elsewhere = false;  ///< somebody else keeps the master weights, where these are not the values
+    bool values_elsewhere = false;  ///< and the values, which are whole only while they are used
   };
 
   /// Draws the initial values: key "init.<name>" and the global element number, so every layout starts from one model.
@@ -63,9 +64,9 @@ public:
 
   // Of a run that this rank owns (shard().owned), or of a part of it, its elements:
   /// what the optimizer updates and checkpoints hold; where the policy has no master weights, the values themselves
-  /// (not with master_elsewhere),
+  /// (not where somebody else keeps them),
   View1<Master> master(layout::OwnedRun const& run) const;
-  /// the values that are to be whole after the next gather,
+  /// the values that are to be whole after the next gather (not with values_elsewhere),
   View1<Storage> stored(layout::OwnedRun const& run) const;
   /// and the reduced gradients.
   View1<Gradient> reduced(layout::OwnedRun const& run) const;
@@ -78,13 +79,13 @@ public:
   void take_gradients(ExecSpace const& exec, bool add);
   /// Owned values -> whole ones, this rank's parts.
   void place_values(ExecSpace const& exec);
+  /// The same of values that are given, those of all owned runs one behind the other.
+  void place_values(ExecSpace const& exec, View1<Storage const> packed);
 
-  /// Master weights -> values, where these are two: rounded to nearest; `stochastic`: up or down at random, keyed by
-  /// (parameter, global element, update), the same on every layout. Bf16 only.
-  void round_values(ExecSpace const& exec, bool stochastic, std::int64_t update);
-  /// The same of master weights that are given, of a run or a part of one.
-  void round_run(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master const> master, bool stochastic,
-                 std::int64_t update);
+  /// Master weights -> values, where these are two, of a run or a part of one: rounded to nearest; `stochastic`: up or
+  /// down at random, keyed by (parameter, global element, update), the same on every layout. Bf16 only.
+  void round_run(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master const> master, View1<Storage> values,
+                 bool stochastic, std::int64_t update) const;
   /// The initial master weights of a run or a part of one; `out` holds zeros.
   void draw_run(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master> out) const;
   /// Allocated here or given, but for what lies in a pool.
@@ -92,8 +93,6 @@ public:
     std::int64_t values = 0, grads = 0, master = 0;
   };
   Bytes bytes() const;
-  /// Whether master weights are kept elsewhere.
-  bool master_elsewhere() const { return master_elsewhere_; }
 
   /// One parameter as a matrix.
   Matrix<P> matrix(std::string const& name) const;
@@ -112,7 +111,7 @@ private:
   layout::StageParams params_;
   layout::StateShard shard_;
   config::Shard divides_;
-  bool master_elsewhere_;
+  bool master_elsewhere_, values_elsewhere_;
   std::uint64_t seed_;
   device::Owned1<Storage> values_;
   device::Owned1<Gradient> grads_;

@@ -44,6 +44,8 @@ struct Sharding {
   Every reduce = Every::step;  ///< gradients are summed: after the last of a stage, or after each B and W
   /// So many actions that read weights (of any stage of the rank) a GATHER goes ahead of its first reader.
   int ahead = 0;
+  /// Every stage becomes offloaded instead: RELOAD and OFFLOAD, and REDUCE stays. Ranks own all of their weights.
+  bool offloads = false;
 };
 
 /// A pass over a complete program: every stage becomes sharded (Rajbhandari et al., arXiv 1910.02054). Adds GATHER and

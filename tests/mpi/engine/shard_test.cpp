@@ -93,10 +93,14 @@ void same_bits(char const* precision) {
     SCOPED_TRACE(fmt::format("{}, {}", fmt::join(c.layout, " "), precision));
     for (auto const* shard : {"optimizer", "gradients", "parameters"})
       EXPECT_EQ(with({std::string("memory.shard=") + shard}), whole) << shard;
+    EXPECT_EQ(with({"memory.offload_parameters=disk"}), whole);
+    EXPECT_EQ(with({"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"}),
+              whole);
     ++ran;
     if (std::string(precision) != "fp64") continue;  // the ways below differ in places that know no types
     EXPECT_EQ(with({"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"}), whole);
     EXPECT_EQ(with({"memory.offload_optimizer=disk"}), whole);
+    EXPECT_EQ(with({"memory.offload_parameters=disk", "memory.gather=step", "memory.shard_layers=3"}), whole);
     EXPECT_EQ(with({"memory.offload_optimizer=disk", "memory.shard=parameters", "memory.recompute=full"}), whole);
     // Sums after every microbatch have another order, the same for both.
     auto const each = with({"memory.shard=gradients", "memory.reduce=microbatch"});
@@ -119,6 +123,8 @@ TEST(Shard, MemoryIsWhatWasPredicted) {
           {"memory.shard=parameters"},
           {"memory.shard=parameters", "memory.gather=microbatch", "memory.reduce=microbatch"},
           {"memory.offload_optimizer=disk"},
+          {"memory.offload_parameters=disk"},
+          {"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"},
           {"memory.shard=parameters", "memory.recompute=full"},
           {"memory.shard=gradients", "memory.recompute=[\"norm\"]", "memory.offload_optimizer=disk"}}) {
       more.insert(more.begin(), c.layout.begin(), c.layout.end());

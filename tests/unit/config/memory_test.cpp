@@ -49,5 +49,78 @@ TEST(Memory, ValuesOfFullRecomputationGoTogether) {
   good("[memory]\n" + full + "recompute_every = 2\nrecompute_communication = false\n[parallel]\ntp = 2\n");
 }
 
+TEST(Memory, OffloadedParametersAreOwnedWholeOrInParts) {
+  auto const disk = std::string("offload_parameters = \"disk\"\n");
+  EXPECT_EQ(good("[memory]\n" + disk).memory.gather, MessageEvery::microbatch);
+  EXPECT_EQ(good("[memory]\ngather = \"step\"\n" + disk).memory.gather, MessageEvery::step);
+  good("[memory]\n" + disk + "shard = \"parameters\"\n[parallel]\ndp = 2\n");
+  for (auto const* shard : {"optimizer", "gradients"})
+    refused(disk + "shard = \"" + shard + "\"\n[parallel]\ndp = 2\n", "memory.offload_parameters", "in parts", shard);
+}
+
+Memory preset(std::string const& name, std::string const& more = "", std::string const& parallel = "dp = 2") {
+  return good("[memory]\npreset = \"" + name + "\"\n" + more + "[parallel]\n" + parallel + "\n").memory;
+}
+
+TEST(MemoryPreset, StandsForKeys) {
+  for (auto const* name : {"none", "basic", ""}) {
+    auto m = preset(name);
+    EXPECT_EQ(m.preset, name);
+    m.preset = "";
+    EXPECT_EQ(m, Memory{}) << name;
+  }
+  auto const low = preset("low");
+  EXPECT_EQ(low.recompute, Recompute::list);
+  EXPECT_EQ(low.recompute_ops, (RecomputedOps{.norm = true, .activation = true}));
+  EXPECT_EQ(low.shard, Shard::optimizer);
+  for (auto const* name : {"medium", "standard"}) {
+    auto const m = preset(name);
+    EXPECT_EQ(m.recompute, Recompute::full);
+    EXPECT_EQ(m.recompute_every, 2);
+    EXPECT_EQ(m.shard, Shard::optimizer);
+    EXPECT_EQ(m.offload_optimizer, OffloadTo::none);
+  }
+  for (auto const* name : {"high", "aggressive"}) {
+    auto const m = preset(name);
+    EXPECT_EQ(m.recompute, Recompute::full);
+    EXPECT_EQ(m.recompute_every, 1);
+    EXPECT_EQ(m.shard, Shard::gradients);
+  }
+  auto const extreme = preset("extreme");
+  EXPECT_EQ(extreme.shard, Shard::parameters);
+  EXPECT_EQ(extreme.gather, MessageEvery::microbatch);
+  EXPECT_EQ(extreme.offload_optimizer, OffloadTo::disk);
+  auto const pipeline = good("[memory]\npreset = \"high\"\n[parallel]\npp = 2\n");
+  EXPECT_EQ(pipeline.pipeline.lookahead, 0);
+  EXPECT_EQ(pipeline.memory.shard, Shard::none);  // no replicas
+}
+
+TEST(MemoryPreset, KeysOfTheInputWin) {
+  EXPECT_EQ(preset("high", "shard = \"none\"\n").shard, Shard::none);
+  EXPECT_EQ(preset("high", "recompute = \"none\"\n").recompute, Recompute::none);
+  auto const groups = preset("medium", "recompute_group = 2\n");
+  EXPECT_EQ(groups.recompute_group, 2);
+  EXPECT_EQ(groups.recompute_every, 1);
+  EXPECT_EQ(preset("extreme", "gather = \"step\"\n").gather, MessageEvery::step);
+  EXPECT_EQ(preset("extreme", "shard = \"optimizer\"\n").gather, MessageEvery::step);
+  EXPECT_EQ(preset("extreme", "", "dp = 1").shard, Shard::none);
+  auto const limited = preset("low", "limit = 8.0\n");
+  EXPECT_FALSE(limited.free.recompute);  // the preset has chosen
+  EXPECT_FALSE(limited.free.shard);
+  EXPECT_FALSE(limited.free.offload_optimizer);
+  refused("preset = \"low\"\nrecompute_every = 2\n", "memory.recompute_every", "only with recompute = \"full\"",
+          "another recompute");
+  EXPECT_EQ(only_fault(parse("[memory]\npreset = \"hihg\"\n")).key, "memory.preset");
+  EXPECT_EQ(good("[memory]\npreset = \"extreme\"\n[optimizer]\ntype = \"sgd\"\n").memory.offload_optimizer,
+            OffloadTo::none);  // which has no state
+}
+
+TEST(MemoryPreset, IsShownAsItsKeys) {
+  for (auto const* name : {"low", "medium", "high", "extreme"}) {
+    auto const config = good(std::string("[memory]\npreset = \"") + name + "\"\n[parallel]\ndp = 2\npp = 2\n");
+    EXPECT_EQ(good(canonical_toml(config)), config) << name;
+  }
+}
+
 }  // namespace
 }  // namespace p3d::config::test

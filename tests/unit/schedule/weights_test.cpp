@@ -157,6 +157,15 @@ TEST(Weights, the_pass_shards_every_schedule) {
         EXPECT_EQ(parse_program(to_text(sharded)), sharded);
         ValidProgram const forward = forward_only(ValidProgram(sharded, executor), m);
         for (auto home : weight_homes(forward)) EXPECT_EQ(home, WeightHome::sharded);
+        Program offloaded = whole;
+        shard_weights(offloaded, {.gather = every, .ahead = 1, .offloads = true});
+        EXPECT_TRUE(validate(offloaded, executor).empty()) << g->name;
+        for (auto home : weight_homes(offloaded)) EXPECT_EQ(home, WeightHome::offloaded);
+        auto const reloads = [](auto const& actions) {
+          return std::count_if(actions.begin(), actions.end(),
+                               [](auto const& a) { return a.op == Op::reload_weights; });
+        };
+        EXPECT_GE(reloads(offloaded.ranks[0]), every == Every::step ? 1 : m) << g->name;
         if (p != 2) continue;
         for (std::size_t r = 0; r < sharded.ranks.size(); ++r)
           for (std::size_t i = 0; i < sharded.ranks[r].size(); ++i) {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What memory.preset stands for. A preset never changes the answer: it names keys that keep every bit, but
+// parallel.sequence, which adds over tp in another order of rounding.
+//
+//              recompute            shard        gather       sequence   lookahead   offload
+//   low        norm, activation     optimizer    -            tp > 1     -           -
+//   medium     every second layer   optimizer    -            tp > 1     -           -
+//   high       every layer          gradients    -            tp > 1     0           -
+//   extreme    every layer          parameters   microbatch   tp > 1     0           to disk
+//
+// Sharding needs replicas (dp > 1).
+
+#include "config/rules.hpp"
+
+#include <string_view>
+
+namespace p3d::config {
+
+namespace {
+
+enum class Level { none, low, medium, high, extreme };
+
+Level level_of(std::string_view name) {
+  if (name == "low") return Level::low;
+  if (name == "medium" || name == "standard") return Level::medium;
+  if (name == "high" || name == "aggressive") return Level::high;
+  return name == "extreme" ? Level::extreme : Level::none;
+}
+
+class Expansion {
+public:
+  Expansion(Config& config, Sources& sources) : c_(config), sources_(sources), level_(level_of(config.memory.preset)) {}
+
+  void recompute() {
+    auto& m = c_.memory;
+    if (!free("memory.recompute")) return;
+    set("memory.recompute");
+    if (level_ == Level::none) return;
+    m.recompute = level_ == Level::low ? Recompute::list : Recompute::full;
+    if (level_ == Level::low) m.recompute_ops = {.norm = true, .activation = true};
+    bool const alone = free("memory.recompute_layers") && free("memory.recompute_group");
+    if (level_ != Level::medium || !alone || !free("memory.recompute_every")) return;
+    m.recompute_every = 2;
+    set("memory.recompute_every");
+  }
+
+  void shard() {
+    auto& m = c_.memory;
+    if (!sources_.known("parallel.dp") || c_.parallel.dp == 1 || !free("memory.shard")) return;
+    set("memory.shard");
+    if (level_ == Level::none) return;
+    m.shard = level_ == Level::extreme ? Shard::parameters
+              : level_ == Level::high  ? Shard::gradients
+                                       : Shard::optimizer;
+    if (level_ != Level::extreme || !free("memory.gather")) return;
+    m.gather = MessageEvery::microbatch;
+    set("memory.gather");
+  }
+
+  void lookahead() {
+    if (level_ < Level::high || !free("pipeline.lookahead")) return;
+    c_.pipeline.lookahead = 0;
+    set("pipeline.lookahead");
+  }
+
+  /// Parameters stay: once they are divided they are the smallest part, and they would be read for each use.
+  void offload() {
+    auto& m = c_.memory;
+    if (free("memory.offload_parameters")) set("memory.offload_parameters");
+    bool const has_state = c_.optimizer.type == OptimizerType::adamw || is_16bit(c_.run.precision);
+    bool const can = has_state && c_.precision.moments != Precision::bf16;
+    if (!free("memory.offload_optimizer") || !can) return;
+    set("memory.offload_optimizer");
+    if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;
+  }
+
+private:
+  bool free(char const* key) const { return !sources_.given(key) && sources_.known(key); }
+  void set(char const* key) { sources_.set_preset(key, "memory.preset"); }
+
+  Config& c_;
+  Sources& sources_;
+  Level level_;
+};
+
+}  // namespace
+
+void apply_memory_preset(Config& config, Sources& sources) {
+  if (!sources.known("memory.preset") || config.memory.preset.empty()) return;
+  Expansion expansion(config, sources);
+  expansion.recompute();
+  expansion.shard();
+  expansion.lookahead();
+  expansion.offload();
+}
+
+}  // namespace p3d::config
