@@ -16,7 +16,6 @@ void check_not_yet(Check const& c) {
     if (used && c.known({key}))
       c.fault({key}, "the default: p3d has no other yet", "another value", fmt::format("leave {} out", key));
   };
-  refuse("memory.shard_over", m.shard_over != 0);
   refuse("memory.offload_activations", m.offload_activations != OffloadTo::none);
   refuse("parallel.sequence", c.config.parallel.sequence);
 }
@@ -97,8 +96,8 @@ void check_shard_keys(Check const& c) {
     if (m.shard == Shard::none)
       c.fault({"memory.shard_over", "memory.shard"}, "memory.shard_over only with something to divide",
               "shard \"none\"", "set memory.shard, or remove memory.shard_over");
-    else if (dp % m.shard_over != 0)
-      c.fault({"memory.shard_over", "parallel.dp"}, "a divisor of parallel.dp",
+    else if (dp % m.shard_over != 0 || m.shard_over == 1)
+      c.fault({"memory.shard_over", "parallel.dp"}, "a divisor of parallel.dp above 1",
               fmt::format("shard_over {}, dp {}", m.shard_over, dp), "choose one, or 0 for all replicas");
   }
 }

@@ -234,7 +234,8 @@ private:
     for (std::size_t i = run; i < owned.size() && owned[i].packed < begin + size; ++i) {
       auto const first = std::max(begin, owned[i].packed);
       auto const end = std::min(begin + size, owned[i].packed + owned[i].count);
-      if (first < end) visit({owned[i].begin + first - owned[i].packed, end - first, first}, first - begin);
+      if (first < end)
+        visit({owned[i].begin + first - owned[i].packed, end - first, first, owned[i].copy}, first - begin);
     }
   }
 

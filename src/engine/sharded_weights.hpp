@@ -38,13 +38,14 @@ public:
   /// `stays`: whole weights have memory of their own, and are good until the next update. Else they are given up by
   /// RELEASE. `lender`: of the stage whose weights are among `whole`; null: none.
   ShardedWeights(device::ExecSpace const& exec, model::Parameters<P>& params, model::StageWeights<P> whole, bool stays,
-                 std::function<comm::Communicator&(layout::AxisSet)> const& communicator, ShardedWeights* lender)
+                 std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+                 parallel::ReplicaGroups const& groups, ShardedWeights* lender)
       : exec_(exec),
         params_(&params),
         whole_(std::move(whole)),
         stays_(stays),
         lender_(lender),
-        gatherer_(exec, params.shard(), params.values(), communicator) {}
+        gatherer_(exec, params.shard(), params.values(), communicator, groups) {}
 
   /// The values wait in `state`. `rooms`: null where they need none.
   void fetch_from(OffloadedState<P>& state, Rooms* rooms) {

@@ -85,7 +85,7 @@ std::size_t shared_pool_bytes(plan::Pool const& pool) {
 }
 
 layout::StateShard make_shard(config::Config const& c, layout::StageParams const& params, layout::PerAxis here) {
-  return layout::make_shard(params, plan::bucket_elements(c), c.parallel, here, c.memory.shard != config::Shard::none);
+  return layout::make_shard(params, plan::bucket_elements(c), c.parallel, here, plan::state_division(c));
 }
 
 std::string offload_folder(config::Memory const& m) {
@@ -110,8 +110,8 @@ template <class P>
 StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
                         parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
                         std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
-                        ProviderFactory<P> const& provider, typename model::Parameters<P>::Memory pooled,
-                        StageUnit const* lender)
+                        parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
+                        typename model::Parameters<P>::Memory pooled, StageUnit const* lender)
     : gradients_memory(shared_gradient_bytes<P>(c, plan, number, coordinates)),
       values_memory(shared_value_bytes<P>(c, plan, number, coordinates)),
       params([&] {
@@ -135,7 +135,7 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
     weights = provider(number, params, std::move(whole));
   } else {
     bool const stays = !c.memory.moves_weights();
-    auto own = std::make_unique<ShardedWeights<P>>(tp.exec, params, std::move(whole), stays, communicator,
+    auto own = std::make_unique<ShardedWeights<P>>(tp.exec, params, std::move(whole), stays, communicator, groups,
                                                    lender ? lender->sharded : nullptr);
     sharded = own.get();
     weights = std::move(own);
@@ -154,6 +154,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       tp{exec, &mesh.along("tp")},
       activations_memory(prepare_reductions()),
       loss_scaler(c.precision) {
+  make_replica_groups();
   comm::agree(mesh.world(), "take the memory that the run needs", [&] { allocate(provider); });
   std::map<int, StagePort<P>> stages;
   for (auto& [number, unit] : units) stages[number] = {&unit->stage, unit->weights.get()};
@@ -187,13 +188,14 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
   workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
+  auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
         c, plan, s, here, tp, *arena, *workspace,
-        [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, provider,
+        [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, groups, provider,
         typename model::Parameters<P>::Memory{
             static_cast<typename P::Storage*>(place(whole_weights, pools.weights, s)),
             static_cast<typename P::Gradient*>(place(whole_gradients, pools.gradients, s))},
@@ -234,6 +236,17 @@ void Trainer<P>::State::offload_state() {
                    [&](layout::OwnedRun const& run, auto const& views) { params.draw_run(exec, run, views.master); });
     if (m.offloads_parameters()) owner->sharded->fetch_from(state, rooms ? &*rooms : nullptr);
   }
+}
+
+template <class P>
+void Trainer<P>::State::make_replica_groups() {
+  auto const over = static_cast<int>(config.memory.shard_over);
+  if (over == 0 || over == config.parallel.dp) return;
+  auto& replicas = mesh.along("dp");
+  own_group = replicas.split(here.dp / over, here.dp, "shard-group");
+  between_groups = replicas.split(here.dp % over, here.dp, "between-shard-groups");
+  own_group.prepare(all_reduce_settings(config));
+  between_groups.prepare(all_reduce_settings(config));
 }
 
 template <class P>
@@ -305,8 +318,12 @@ device::View1<typename P::Gradient> Trainer<P>::State::tied_gradient(StageUnit<P
   auto const& params = unit.params;
   auto const& shard = params.shard();
   auto const offset = params.layout().find("embed.token.weight").offset;
-  for (std::size_t i = 0; i < shard.buckets.size(); ++i)
-    if (shard.buckets[i].begin == offset) return params.reduced(shard.owned[i]);
+  for (std::size_t i = 0; i < shard.buckets.size(); ++i) {
+    auto const& b = shard.buckets[i];
+    if (b.begin != offset) continue;
+    if (!shard.sums_whole) return params.reduced(shard.parts[i]);  // other groups sum the rest
+    return Kokkos::subview(params.grads(), Kokkos::pair<std::int64_t, std::int64_t>(b.begin, b.end));
+  }
   P3D_REQUIRE(false, "a tied embedding has a bucket");
   return {};
 }
@@ -497,6 +514,7 @@ std::vector<double> Trainer<P>::State::gather(std::string const& name, bool grad
     if (!unit->params.has(name) || (spec.tied && !unit->stage.is_first())) continue;
     if (!here.zero(spec.repeated_axes())) continue;
     auto const visit = [&](layout::OwnedRun const& run, auto const& numbers) {
+      if (run.copy) return;  // the first group's count
       auto const host = device::host_copy(numbers);
       layout::for_parameters(unit->params.layout(), run.begin, run.count,
                              [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {

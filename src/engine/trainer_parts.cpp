@@ -101,7 +101,7 @@ std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool moments) {
             auto part = make_part(item, r, group);
             connect(part, from, offset, &s.master_is_newer);
             part.replicas = &replicas;
-            part.writes = !item.spec->tied || unit->stage.is_first();
+            part.writes = !run.copy && (!item.spec->tied || unit->stage.is_first());
             out.push_back(std::move(part));
           };
           auto& away = unit->offloaded;

@@ -32,7 +32,8 @@ struct StageUnit {
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
             parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
-            std::function<comm::Communicator&(layout::AxisSet)> const& communicator, ProviderFactory<P> const& provider,
+            std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
+            parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
             typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
   bool reduced_before = false;  ///< in this step
 };
@@ -47,6 +48,7 @@ struct Trainer<P>::State {
   data::Sampler sampler;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
+  comm::Communicator own_group, between_groups;         ///< of replicas, with hybrid sharding
   comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
   comm::SharedBuffer activations_memory;                ///< none without tensor parallelism
   std::optional<device::Arena> weights_pool, gradients_pool;
@@ -111,6 +113,11 @@ struct Trainer<P>::State {
   void spoil(int stage, std::size_t first, std::size_t last);
   std::vector<double> gather(std::string const& name, bool gradient);
   bool divides() const { return config.memory.divides(); }
+  /// The communicators of hybrid sharding, where memory.shard_over asks for it. Collective.
+  void make_replica_groups();
+  parallel::ReplicaGroups replica_groups() {
+    return own_group.valid() ? parallel::ReplicaGroups{&own_group, &between_groups} : parallel::ReplicaGroups{};
+  }
   /// Takes the room for what memory.offload_optimizer and offload_parameters move away, and moves it there.
   void offload_state();
   /// Calls visit(run, master weights) for all that a stage's unit owns.

@@ -51,6 +51,9 @@ void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
   for (auto& [number, unit] : units) {
     auto const& params = unit->params;
     bool const packed = config.memory.shard >= config::Shard::gradients;
+    if (packed && params.shard().over > 0)
+      parallel::exchange_gradients<typename P::Gradient>(exec, params.shard(), params.owned_gradients(),
+                                                         replica_groups());
     squares = parallel::add_sum_squares<typename P::Gradient>(exec, params.layout(), params.shard(),
                                                               packed ? params.owned_gradients() : params.grads(),
                                                               packed, here, unit->stage.is_first(), squares);

@@ -40,21 +40,48 @@ std::vector<Bucket> make_buckets(StageParams const& params, std::int64_t element
 }
 
 StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, PerAxis const& sizes,
-                      PerAxis const& here, bool divided) {
+                      PerAxis const& here, Division const& division) {
   StateShard shard;
-  shard.divided = divided;
+  bool const divided = shard.divided = division.divided;
+  auto const replicas = std::int64_t{sizes[Axis::dp]}, place_among = std::int64_t{here[Axis::dp]};
+  bool const groups = divided && division.over > 0 && division.over < replicas;
+  if (groups) {
+    P3D_REQUIRE(replicas % division.over == 0, "groups of replicas have one size");
+    shard.over = division.over;
+  }
+  shard.sums_whole = !divided || (groups && division.whole_gradients);
   shard.buckets = make_buckets(params, bucket_elements);
   for (auto const& b : shard.buckets) {
     auto const parts = sizes.product(b.axes), place = here.place(b.axes, sizes);
     auto& bounds = shard.bounds.emplace_back();
     for (std::int64_t r = 0; r <= parts; ++r) bounds.push_back(bound(b.size(), parts, r));
-    auto const at = static_cast<std::size_t>(place);
-    OwnedRun const part{b.begin + bounds[at], bounds[at + 1] - bounds[at], shard.owned_size};
-    shard.parts.push_back(part);
-    shard.owned.push_back(divided ? part : OwnedRun{b.begin, b.size(), b.begin});
-    if (divided)
-      shard.owned_size += (part.count + StageParams::alignment - 1) / StageParams::alignment * StageParams::alignment;
+    auto const run_of = [&](std::int64_t part) {
+      auto const at = static_cast<std::size_t>(part);
+      return OwnedRun{b.begin + bounds[at], bounds[at + 1] - bounds[at], shard.owned_size};
+    };
+    bool const hybrid = groups && b.axes.has(Axis::dp) && parts == replicas;
+    shard.hybrid.push_back(hybrid);
+    shard.first_owned.push_back(shard.owned.size());
+    auto const own = [&](OwnedRun const& run) {
+      shard.owned.push_back(run);
+      shard.owned_size += (run.count + StageParams::alignment - 1) / StageParams::alignment * StageParams::alignment;
+    };
+    if (!divided) {
+      shard.parts.push_back(run_of(place));
+      shard.owned.push_back({b.begin, b.size(), b.begin});
+    } else if (!hybrid) {
+      shard.parts.push_back(run_of(place));
+      own(run_of(place));
+    } else {
+      for (std::int64_t part = place_among % shard.over; part < parts; part += shard.over) {
+        auto run = run_of(part);
+        run.copy = place_among >= shard.over;
+        if (part == place_among) shard.parts.push_back(run);
+        own(run);
+      }
+    }
   }
+  shard.first_owned.push_back(shard.owned.size());
   if (!divided) shard.owned_size = params.flat_size();
   return shard;
 }

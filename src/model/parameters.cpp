@@ -21,7 +21,7 @@ device::Owned1<T> given_or_new(T* memory, char const* label, std::int64_t n) {
 }
 
 layout::StateShard everything(layout::StageParams const& params) {
-  return layout::make_shard(params, params.flat_size(), {}, layout::PerAxis::all(0), false);
+  return layout::make_shard(params, params.flat_size(), {}, layout::PerAxis::all(0), {});
 }
 
 /// Calls visit(item, rectangle, begin) for what lies in a run; `begin`: where in the run.
@@ -110,7 +110,7 @@ template <class P>
 void Parameters<P>::take_gradients(ExecSpace const& exec, bool add) {
   if (!shard_.divided) return;
   if (divides_ >= config::Shard::gradients) {
-    for (auto const& run : shard_.owned) {
+    for (auto const& run : shard_.parts) {
       auto const whole = part(View1<Gradient>(grads_), run, false), own = reduced(run);
       if (add) {
         kernels::add<Gradient>(exec, View1<Gradient const>(whole), own);

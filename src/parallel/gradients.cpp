@@ -50,7 +50,7 @@ template <class T>
 template <class S>
 comm::Request GradientReducer<T>::start_message(View1<S> whole, std::size_t bucket) {
   auto& communicator = *buckets_[bucket].communicator;
-  if (!shard_->divided) return collectives::start_all_reduce<S>(exec_, communicator, whole);
+  if (shard_->sums_whole) return collectives::start_all_reduce<S>(exec_, communicator, whole);
   return collectives::start_reduce_scatter<S>(exec_, communicator, whole, shard_->bounds[bucket]);
 }
 

@@ -4,7 +4,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
-#include <p3d/layout/shards.hpp>
 
 #include <fmt/format.h>
 
@@ -29,6 +28,11 @@ TypeBytes type_bytes(config::Config const& config) {
 bool reduces_narrow(config::Config const& config) {
   return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16 &&
          config.precision.gradients != config::Precision::bf16;
+}
+
+layout::Division state_division(config::Config const& config) {
+  auto const& m = config.memory;
+  return {.divided = m.divides(), .over = m.shard_over, .whole_gradients = m.shard < config::Shard::gradients};
 }
 
 std::int64_t bucket_elements(config::Config const& config) {
@@ -70,8 +74,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   for (int stage : stages.stages_of(pipeline_rank)) {
     layout::StageParams const params(table, stages, stage, sizes, here);
     numbers += params.flat_size();
-    owned += divides == Shard::none ? params.flat_size()
-                                    : layout::make_shard(params, bucket_elements(config), sizes, here, true).owned_size;
+    owned += layout::make_shard(params, bucket_elements(config), sizes, here, state_division(config)).owned_size;
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;

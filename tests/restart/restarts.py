@@ -52,6 +52,7 @@ LAYOUTS = {
     "4tp-pp": (1, 2, 2, ("parallel.order=pp-tp-dp", "pipeline.schedule=gpipe")),
     "4shard": (4, 1, 1, ("memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full",
                          "memory.offload_optimizer=disk")),
+    "4hybrid": (4, 1, 1, ("memory.shard=parameters", "memory.shard_over=2", "memory.offload_parameters=disk")),
     "5pp": (1, 1, 5, ()),
     "6dp-tp": (3, 2, 1, ()),
     "6tp-pp": (1, 3, 2, ("pipeline.schedule=zb_h1",)),

@@ -4,6 +4,11 @@
 // Rajbhandari et al., arXiv 1910.02054). The unit is the bucket, whose gradients are reduced together: of each bucket
 // every replica owns one run, so of each parameter a run or nothing. No file depends on it: checkpoints hold global
 // arrays.
+//
+// Hybrid sharding (Zhao et al., arXiv 2304.11277, section 3.2.2): of d replicas, `over` neighbours own all of the state
+// together, and so do the next `over` ones; weights travel within such a group only. Gradients are still summed over
+// all d replicas at once, each of which gets one of d parts, so their bits do not depend on `over`: part p is owned by
+// the replicas p mod over of the groups, which exchange these parts between groups after the sum.
 
 #include <p3d/layout/params.hpp>
 
@@ -33,6 +38,7 @@ struct OwnedRun {
   std::int64_t begin = 0;  ///< in the flat buffer
   std::int64_t count = 0;
   std::int64_t packed = 0;  ///< where it begins when the owned runs lie one behind the other
+  bool copy = false;        ///< a replica of another group owns it too, and is the first that does
 };
 
 /// The division of a stage's buckets among the ranks along each bucket's gradient axes.
@@ -41,15 +47,30 @@ struct StateShard {
   /// By bucket: part r is [bounds[r], bounds[r + 1]), elements counted from the bucket's begin; every bound but the
   /// last is a multiple of StageParams::alignment.
   std::vector<std::vector<std::int64_t>> bounds;
-  std::vector<OwnedRun> parts;  ///< by bucket: this rank's part
-  std::vector<OwnedRun> owned;  ///< by bucket: the same, or the whole bucket where nothing is divided
+  std::vector<OwnedRun> parts;  ///< by bucket: the part whose gradients this rank sums
+  /// By bucket: the same, or the whole bucket where nothing is divided; of a hybrid bucket one run for each group.
+  std::vector<OwnedRun> owned;
+  std::vector<std::size_t> first_owned;  ///< bucket b has owned [first_owned[b], first_owned[b + 1])
+  std::vector<bool> hybrid;              ///< by bucket: whether groups of `over` replicas own it
+  std::int64_t over = 0;                 ///< see above; 0 where no bucket is hybrid
   bool divided = false;
   std::int64_t owned_size = 0;  ///< elements of all that is owned, packed; the flat size where nothing is divided
+  /// Whether all ranks get the whole sums of gradients. Else only their parts, which other groups lack.
+  bool sums_whole = true;
 };
 
-/// `here`: the rank's coordinates. `divided`: whether ranks own their parts alone.
+/// How the state is divided among replicas.
+struct Division {
+  bool divided = false;
+  /// Hybrid sharding, where it divides the number of replicas (dp) and is less: of buckets whose gradients are summed
+  /// over dp alone; others are divided over all. 0: all.
+  std::int64_t over = 0;
+  bool whole_gradients = true;  ///< there is room for them all the time
+};
+
+/// `here`: the rank's coordinates.
 StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, PerAxis const& sizes,
-                      PerAxis const& here, bool divided);
+                      PerAxis const& here, Division const& division);
 
 /// Calls visit(item, first, count) for the parts of parameters in elements [begin, begin + count) of the flat buffer:
 /// elements [first, first + count) of the parameter's local block, row by row. Padding is left out.

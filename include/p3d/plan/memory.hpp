@@ -4,6 +4,7 @@
 // workspace are counted by the rooms that allocate them and handed in.
 
 #include <p3d/layout/params.hpp>
+#include <p3d/layout/shards.hpp>
 #include <p3d/plan/pool.hpp>
 
 #include <cstdint>
@@ -24,6 +25,9 @@ struct TypeBytes {
 TypeBytes type_bytes(config::Config const& config);
 /// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
+
+/// How memory.shard and memory.shard_over divide the state.
+layout::Division state_division(config::Config const& config);
 
 /// Elements of gradients from which on a bucket is closed (comm.bucket_mb).
 std::int64_t bucket_elements(config::Config const& config);

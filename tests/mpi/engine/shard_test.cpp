@@ -70,6 +70,8 @@ std::vector<Case> const& cases() {
       {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=interleaved_1f1b"}, 4},
       {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=zb_v"}, 4},
       {{"parallel.dp=4"}, 4},
+      {{"parallel.dp=6", "batch.global=12"}, 6},
+      {{"parallel.dp=4", "parallel.pp=2", "pipeline.schedule=gpipe"}, 8},
       {{"parallel.dp=3", "parallel.pp=2", "batch.global=12", "pipeline.schedule=1f1b"}, 6},
       {{"parallel.dp=2", "parallel.pp=4", "pipeline.schedule=1f1b"}, 8},
       {{"parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=looped_bfs"}, 8},
@@ -98,6 +100,10 @@ void same_bits(char const* precision) {
               whole);
     ++ran;
     if (std::string(precision) != "fp64") continue;  // the ways below differ in places that know no types
+    auto const dp = make_config(c.layout, c.ranks).parallel.dp;
+    for (auto const* shard : {"optimizer", "gradients", "parameters"})
+      if (dp > 3)  // in groups of 2, or of 3
+        EXPECT_EQ(with({std::string("memory.shard=") + shard, fmt::format("memory.shard_over={}", dp / 2)}), whole);
     EXPECT_EQ(with({"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"}), whole);
     EXPECT_EQ(with({"memory.offload_optimizer=disk"}), whole);
     EXPECT_EQ(with({"memory.offload_parameters=disk", "memory.gather=step", "memory.shard_layers=3"}), whole);
@@ -105,6 +111,7 @@ void same_bits(char const* precision) {
     // Sums after every microbatch have another order, the same for both.
     auto const each = with({"memory.shard=gradients", "memory.reduce=microbatch"});
     EXPECT_EQ(with({"memory.shard=parameters", "memory.reduce=microbatch", "memory.gather=microbatch"}), each);
+    if (dp > 3) EXPECT_EQ(with({"memory.shard=gradients", "memory.reduce=microbatch", "memory.shard_over=2"}), each);
     EXPECT_NEAR(each[6], whole[6], 1e-5);
   }
   if (world.size() > 1) EXPECT_GE(ran, 1);
@@ -123,12 +130,18 @@ TEST(Shard, MemoryIsWhatWasPredicted) {
           {"memory.shard=parameters"},
           {"memory.shard=parameters", "memory.gather=microbatch", "memory.reduce=microbatch"},
           {"memory.offload_optimizer=disk"},
+          {"memory.shard=parameters", "memory.shard_over=-"},
           {"memory.offload_parameters=disk"},
           {"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"},
           {"memory.shard=parameters", "memory.recompute=full"},
           {"memory.shard=gradients", "memory.recompute=[\"norm\"]", "memory.offload_optimizer=disk"}}) {
+      if (more.size() > 1 && more[1] == "memory.shard_over=-") {
+        auto const dp = make_config(c.layout, c.ranks).parallel.dp;
+        if (dp < 4) continue;
+        more[1] = fmt::format("memory.shard_over={}", dp / 2);
+      }
       more.insert(more.begin(), c.layout.begin(), c.layout.end());
-      more.insert(more.end(), {"model.hidden=64", "model.ffn=256", "run.precision=fp32"});
+      more.insert(more.end(), {"model.hidden=128", "model.ffn=512", "run.precision=fp32"});
       SCOPED_TRACE(fmt::format("{}", fmt::join(more, " ")));
       engine::Trainer<device::Fp32> trainer(make_config(more, c.ranks), world);
       trainer.step();

@@ -277,7 +277,7 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
         for (std::int64_t i = 0; i < item.valid_rows * item.cols; ++i) host(item.offset + i) = number;
       }
       Kokkos::deep_copy(grads, host);
-      auto const shard = layout::make_shard(params, 64, sizes, here, false);
+      auto const shard = layout::make_shard(params, 64, sizes, here, {});
       double sum = parallel::add_sum_squares<double>(tp.exec, params, shard, grads, false, here, here.pp == 0, 0.0);
       world.all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum).wait();
       EXPECT_NEAR(sum, expected, 1e-12 * expected) << "dp " << dp << " tp " << t << " pp " << pp;
@@ -300,7 +300,7 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
       host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
     layout::PerAxis const sizes{.dp = static_cast<int>(size)};
     auto const here = layout::PerAxis::only(layout::Axis::dp, static_cast<int>(rank));
-    auto const shard = layout::make_shard(params, static_cast<std::int64_t>((bucket + 7) / 8), sizes, here, false);
+    auto const shard = layout::make_shard(params, static_cast<std::int64_t>((bucket + 7) / 8), sizes, here, {});
     parallel::GradientReducer<double> reducer(tp.exec, shard, grads, [&](layout::AxisSet axes) -> comm::Communicator& {
       EXPECT_TRUE(axes == layout::token_axes);
       return world;

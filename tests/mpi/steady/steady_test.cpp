@@ -120,7 +120,7 @@ int norm_parts(p3d::engine::Trainer<p3d::device::Fp32>& trainer, int rank) {
   for (int stage : plan.stages.stages_of(here.pp)) {
     layout::StageParams const params(plan.table, plan.stages, stage, plan.grid.sizes(), here);
     auto const shard =
-        layout::make_shard(params, p3d::plan::bucket_elements(trainer.config()), plan.grid.sizes(), here, false);
+        layout::make_shard(params, p3d::plan::bucket_elements(trainer.config()), plan.grid.sizes(), here, {});
     for (std::size_t i = 0; i < shard.parts.size(); ++i) {
       bool const replica = params.items()[shard.buckets[i].first].spec->tied && stage > 0;
       if (shard.parts[i].count > 0 && !replica) ++count;
