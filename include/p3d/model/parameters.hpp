@@ -75,7 +75,8 @@ public:
   View1<Gradient> owned_gradients() const { return owned_grads_; }
 
   /// Reduced gradients lie in the whole buffer -> they lie where they are owned, or are added there, and the rest of
-  /// the whole buffer is zero. Of hybrid buckets only this rank's parts: parallel::exchange_gradients brings the others.
+  /// the whole buffer is zero. Of hybrid buckets only this rank's parts: parallel::exchange_gradients brings the
+  /// others.
   void take_gradients(ExecSpace const& exec, bool add);
   /// Owned values -> whole ones, this rank's parts.
   void place_values(ExecSpace const& exec);

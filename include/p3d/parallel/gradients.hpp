@@ -18,8 +18,8 @@ using device::View1;
 /// Reduces one stage's flat gradient buffer by the buckets of a shard. The message of a bucket starts when the last of
 /// its parameters is ready. All ranks of a group make the same buckets and mark parameters ready in the same order, so
 /// messages match. Traffic per reduction and rank: one all-reduce of the stage's parameters over the gradient axes;
-/// but for StateShard::sums_whole one reduce-scatter, half as much: then only this rank's parts (StateShard::parts) hold
-/// the sum, with the bits that an all-reduce gives, and the others are of no more use.
+/// but for StateShard::sums_whole one reduce-scatter, half as much: then only this rank's parts (StateShard::parts)
+/// hold the sum, with the bits that an all-reduce gives, and the others are of no more use.
 template <class T>
 class GradientReducer {
 public:
