@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 
 namespace p3d::base {
 
@@ -11,6 +12,16 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "unknown";
   return name.data();
+}
+
+std::int64_t proportional_set_size() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  while (file >> word) {
+    std::int64_t kib = 0;
+    if (word == "Pss:" && file >> kib) return kib * 1024;
+  }
+  return 0;
 }
 
 SignalsBlocked::SignalsBlocked() {

@@ -139,7 +139,7 @@ std::string memory_text(engine::RunPlan const& plan) {
     away = std::max(away, m.offloaded);
   }
   if (away > 0)
-    text += fmt::format("  beside it {} that wait elsewhere (memory.offload_optimizer)\n",
+    text += fmt::format("  beside it {} that wait elsewhere (memory.offload_*)\n",
                         base::human_bytes(static_cast<double>(away)));
   if (copy > 0) {
     text += fmt::format("  beside it up to {} of host memory for the copy of a checkpoint (checkpoint.async)\n",
@@ -149,6 +149,14 @@ std::string memory_text(engine::RunPlan const& plan) {
 }
 
 }  // namespace
+
+std::string grade_memory(double predicted, double before, double now) {
+  double const found = now - before;
+  return fmt::format(
+      "Memory of all ranks: {} predicted, {} found beside the {} that libraries took before (found / predicted "
+      "{:.3f})\n",
+      base::human_bytes(predicted), base::human_bytes(found), base::human_bytes(before), found / predicted);
+}
 
 std::string groups_line(layout::RankGrid const& grid, layout::Axis axis) {
   int const count = grid.num_groups(axis);

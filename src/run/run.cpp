@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/base/version.hpp>
@@ -76,6 +77,15 @@ std::int64_t text_bytes(config::Config const& c, comm::Communicator& world) {
   return bytes;
 }
 
+/// What the processes of all ranks use; 0 where the model's memory is not theirs, or the system does not say.
+/// Collective.
+double memory_of_all(comm::Communicator& world) {
+  auto const mine = device::on_host() ? base::proportional_set_size() : 0;
+  double const least = collectives::all_reduce(world, mine > 0 ? 0.0 : 1.0);
+  double const sum = collectives::all_reduce(world, static_cast<double>(mine));
+  return least > 0.0 ? 0.0 : sum;
+}
+
 /// False, with a message, when rows of metrics.csv could not be written. Collective.
 bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
   std::int64_t complete = 1;
@@ -95,12 +105,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
-  if (device::on_host()) {
-    auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-    engine::require_memory(memory.total() + memory.checkpoint_copy + text_bytes(c, world), world);
-  }
+  auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
+  auto const host_memory = memory.total() + memory.checkpoint_copy + text_bytes(c, world);
+  if (device::on_host()) engine::require_memory(host_memory, world);
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
+  double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer);
   std::int64_t const first_step = origin.step;
@@ -178,6 +188,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     if (stopped) eval_loss.reset();
   }
 
+  double const memory_now = memory_of_all(world);
   auto const traced = tracing.finish();
   auto const phases = summarize(trainer.times(), trainer.mesh().world());
   base::log_root(fmt::format(
@@ -191,6 +202,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (ceiling > 0.0 && !step_seconds.empty())
     base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling,
                                         engine::recompute_flops_per_step(c, trainer.plan())));
+  if (double const predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
+      memory_before > 0.0 && memory_now > 0.0)
+    base::log_root(report::grade_memory(predicted, memory_before, memory_now));
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {

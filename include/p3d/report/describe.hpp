@@ -13,6 +13,9 @@ namespace p3d::report {
 /// token, memory by pipeline rank.
 std::string describe(config::Config const& config, engine::RunPlan const& plan);
 
+/// Bytes of all ranks together: as predicted, and of their processes, before the run took any and now.
+std::string grade_memory(double predicted, double before, double now);
+
 /// "  tp groups (4 of 2): [0 1] [2 3] [4 5] [6 7]" with its line's end; of many groups and ranks the first and the
 /// last.
 std::string groups_line(layout::RankGrid const& grid, layout::Axis axis);
