@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "config/rules.hpp"
 
+#include <p3d/base/text.hpp>
+
 #include <fmt/format.h>
 
 #include <string>
@@ -17,7 +19,6 @@ void check_not_yet(Check const& c) {
       c.fault({key}, "the default: p3d has no other yet", "another value", fmt::format("leave {} out", key));
   };
   refuse("memory.offload_activations", m.offload_activations != OffloadTo::none);
-  refuse("parallel.sequence", c.config.parallel.sequence);
 }
 
 void check_auto(Check const& c) {
@@ -76,6 +77,28 @@ void check_full_recompute(Check const& c) {
            c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs);
 }
 
+/// Sequence parallelism divides the rows of a microbatch over tp, each rank at least one.
+void check_sequence(Check const& c) {
+  auto const& p = c.config.parallel;
+  if (!c.known({"parallel.sequence"}) || !p.sequence) return;
+  auto const& m = c.config.memory;
+  if (c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs)
+    c.fault({"memory.share_saved_inputs", "parallel.sequence"}, "inputs that all ranks of tp hold, to share them",
+            "parallel.sequence, which divides them already", "remove memory.share_saved_inputs");
+  if (!c.known({"parallel.tp"})) return;
+  if (p.tp == 1)
+    c.fault({"parallel.sequence", "parallel.tp"}, "parallel.tp above 1: one rank has nobody to divide tokens with",
+            "tp 1", "remove parallel.sequence, or raise parallel.tp");
+  if (!c.known({"batch.micro", "model.seq_len"})) return;
+  auto const tokens = c.config.batch.micro * c.config.model.seq_len;
+  if (tokens < p.tp)
+    c.fault({"parallel.sequence", "parallel.tp", "batch.micro", "model.seq_len"},
+            "a token of every microbatch (batch.micro x model.seq_len) for each rank of tp",
+            fmt::format("{} x {} = {} for tp {}", c.config.batch.micro, c.config.model.seq_len,
+                        base::counted(tokens, "token"), p.tp),
+            "remove parallel.sequence, lower parallel.tp, or raise batch.micro");
+}
+
 void check_shard_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.shard"})) return;
@@ -128,6 +151,7 @@ void check_memory(Check const& check) {
   check_auto(check);
   check_recompute_keys(check);
   check_full_recompute(check);
+  check_sequence(check);
   check_shard_keys(check);
   check_offload_keys(check);
 }

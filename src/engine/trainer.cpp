@@ -151,7 +151,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       here(plan.grid.coordinates(mesh.world().rank())),
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
-      tp{exec, &mesh.along("tp")},
+      tp{exec, &mesh.along("tp"), c.parallel.sequence},
       activations_memory(prepare_reductions()),
       loss_scaler(c.precision) {
   make_replica_groups();
@@ -187,7 +187,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
-  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena);
+  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp);
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);

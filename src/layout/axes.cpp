@@ -131,4 +131,10 @@ Range padded_shard(std::int64_t size, int parts, int part) {
   return {piece * part, piece * (part + 1)};
 }
 
+Range even_share(std::int64_t size, int parts, int part) {
+  P3D_REQUIRE(parts >= 1 && part >= 0 && part < parts, "the part exists");
+  auto const bound = [&](std::int64_t r) { return size / parts * r + size % parts * r / parts; };
+  return {bound(part), bound(part + 1)};
+}
+
 }  // namespace p3d::layout

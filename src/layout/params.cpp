@@ -29,7 +29,7 @@ std::vector<Split> splits_of(Cut cut) {
 /// Collects the rows of the table for one model.
 class Builder {
 public:
-  explicit Builder(config::Model const& model) : m_(model) {}
+  explicit Builder(config::Config const& config) : m_(config.model), sequence_(config.parallel.sequence) {}
 
   std::vector<ParamSpec> build() {
     embedding();
@@ -44,12 +44,18 @@ public:
   }
 
 private:
+  /// What tp does not divide works between the GEMMs, where sequence parallelism divides the tokens over tp.
+  void divide(ParamSpec& p, Cut cut) const {
+    p.splits = splits_of(cut);
+    if (sequence_ && cut == replicated) p.token_axes = p.token_axes.plus(Axis::tp);
+  }
+
   ParamSpec& matrix(std::string name, int layer, std::int64_t rows, std::int64_t cols, Cut cut, double std) {
     ParamSpec p;
     p.name = std::move(name);
     p.rows = rows;
     p.cols = cols;
-    p.splits = splits_of(cut);
+    divide(p, cut);
     p.init = Init::normal;
     p.std = std;
     p.decay = true;
@@ -61,7 +67,7 @@ private:
     ParamSpec p;
     p.name = std::move(name);
     p.cols = size;
-    p.splits = splits_of(cut);
+    divide(p, cut);
     p.init = init;
     p.layer = layer;
     return specs_.emplace_back(std::move(p));
@@ -119,6 +125,7 @@ private:
   }
 
   config::Model const& m_;
+  bool sequence_;
   std::vector<ParamSpec> specs_;
 };
 
@@ -204,7 +211,7 @@ std::int64_t ParamTable::num_parameters() const {
   return n;
 }
 
-ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config.model).build()); }
+ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config).build()); }
 
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
   if (spec.tied && stages.is_last(stage) && !stages.shares_tied()) return true;
@@ -232,13 +239,29 @@ std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages
   return rows;
 }
 
+/// Puts parameters of one layer whose gradients are summed over the same axes behind each other: a few buckets hold
+/// them. Else their order stays.
+void group_by_axes(ParamTable const& table, std::vector<std::size_t>& rows) {
+  auto const& specs = table.specs();
+  for (auto begin = rows.begin(); begin != rows.end();) {
+    auto const layer = specs[*begin].layer;
+    auto const end = std::find_if(begin, rows.end(), [&](std::size_t row) { return specs[row].layer != layer; });
+    while (begin != end) {
+      auto const axes = specs[*begin].gradient_axes();
+      begin = std::stable_partition(begin, end, [&](std::size_t row) { return specs[row].gradient_axes() == axes; });
+    }
+  }
+}
+
 }  // namespace
 
 StageParams::StageParams(ParamTable const& table, StageMap const& stages, int stage, PerAxis sizes,
                          PerAxis coordinates) {
   P3D_REQUIRE(stages.pipeline_rank(stage) == coordinates.pp, "the rank holds the stage");
   P3D_REQUIRE(stages.num_pipeline_ranks() == sizes.pp, "the stage map and the mesh agree");
-  for (auto const row : rows_on(table, stages, stage)) {
+  auto rows = rows_on(table, stages, stage);
+  group_by_axes(table, rows);
+  for (auto const row : rows) {
     auto const& spec = table.specs()[row];
     auto local = localise(spec, sizes, coordinates);
     if (!spec.follows_previous) flat_size_ = (flat_size_ + alignment - 1) / alignment * alignment;

@@ -17,10 +17,15 @@ using layout::LayerRecompute;
 using kernels::TokenRows;
 using kernels::Store;
 
-BlockSizes block_sizes(config::Config const& c) {
+BlockSizes block_sizes(config::Config const& c, int tp_rank) {
   std::int64_t const tp = c.parallel.tp;
   BlockSizes s;
   s.tokens = c.batch.micro * c.model.seq_len;
+  s.sequence = c.parallel.sequence;
+  auto const share = s.sequence ? layout::even_share(s.tokens, c.parallel.tp, tp_rank) : layout::Range{0, s.tokens};
+  s.rows = share.size();
+  s.first_row = share.begin;
+  s.most_rows = s.sequence ? (s.tokens + tp - 1) / tp : s.tokens;
   s.hidden = c.model.hidden;
   s.heads = c.model.heads / tp;
   s.kv_heads = c.model.kv_heads / tp;
@@ -124,7 +129,8 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
                                         bool mid_is_there) {
   auto& exec = tp_->exec;
   norm_.forward(exec, w.norm1, x, a.norm1);
-  parallel::column_linear_forward<S>(*tp_, a.norm1.y, w.qkv.value, w.qkv_bias.value, a.qkv);
+  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered).wait();
+  parallel::column_linear_forward<S>(*tp_, normed, w.qkv.value, w.qkv_bias.value, a.qkv);
   if (rope_) {
     kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
                      a.qkv);
@@ -133,13 +139,15 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
   if (mid_is_there) return;
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
   auto const dropout = training ? attn_dropout_ : kernels::Dropout{};
-  kernels::residual_forward<S>(exec, rows, x, t.branch, w.attn_out_bias.value, dropout, a.mid);
+  kernels::residual_forward<S>(exec, own_rows(*tp_, rows), x, own_rows(*tp_, t.branch), w.attn_out_bias.value, dropout,
+                               a.mid);
 }
 
 template <class P>
-void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a) {
+void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a, BlockScratch<P> const& t) {
   norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
-  parallel::column_linear_forward<S>(*tp_, a.norm2.y, w.up.value, w.up_bias.value, a.up);
+  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered).wait();
+  parallel::column_linear_forward<S>(*tp_, normed, w.up.value, w.up_bias.value, a.up);
   activate(a);
 }
 
@@ -147,17 +155,18 @@ template <class P>
 void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
                                   BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
   forward_first(w, rows, training, x, a, t, false);
-  forward_up(w, a);
+  forward_up(w, a, t);
   parallel::row_linear_forward<S>(*tp_, a.act, w.down.value, t.branch);
   auto const dropout = training ? mlp_dropout_ : kernels::Dropout{};
-  kernels::residual_forward<S>(tp_->exec, rows, a.mid, t.branch, w.down_bias.value, dropout, y);
+  kernels::residual_forward<S>(tp_->exec, own_rows(*tp_, rows), a.mid, own_rows(*tp_, t.branch), w.down_bias.value,
+                               dropout, y);
 }
 
 template <class P>
 void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                  BlockActivations<P> const& a, BlockScratch<P> const& t, bool mid_is_there) {
   forward_first(w, rows, true, x, a, t, mid_is_there);
-  forward_up(w, a);
+  forward_up(w, a, t);
 }
 
 template <class P>
@@ -178,14 +187,22 @@ void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows con
   std::swap(saved.qkv, scratch.dqkv);
 }
 
+// What is gathered next travels while a GEMM reads what came before.
 template <class P>
-void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& a) {
+void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& a,
+                                          BlockScratch<P> const& t) {
+  using G = typename P::Gradient;
   auto& exec = tp_->exec;
-  parallel::linear_backward_weight<S, typename P::Gradient>(exec, y, a.act, w.down.grad, w.down_bias.grad);
-  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.up, a.norm2.y, w.up.grad, w.up_bias.grad);
-  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.mid, a.heads, w.attn_out.grad,
-                                                            w.attn_out_bias.grad);
-  parallel::linear_backward_weight<S, typename P::Gradient>(exec, a.qkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
+  auto dbranch = parallel::start_gather_rows<S>(*tp_, y, t.branch);
+  auto normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
+  kernels::bias_backward<S, G>(exec, y, w.down_bias.grad);
+  parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.act, w.down.grad, View1<G>());
+  dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
+  parallel::linear_backward_weight<S, G>(exec, a.up, normed.wait(), w.up.grad, w.up_bias.grad);
+  normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
+  kernels::bias_backward<S, G>(exec, a.mid, w.attn_out_bias.grad);
+  parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad, View1<G>());
+  parallel::linear_backward_weight<S, G>(exec, a.qkv, normed.wait(), w.qkv.grad, w.qkv_bias.grad);
 }
 
 template <class P>
@@ -194,47 +211,67 @@ View2<typename P::Storage> TransformerBlock<P>::branch_gradient(TokenRows const&
                                                                 View2<S> scratch) const {
   bool const kept = keep.data() != nullptr;
   if (!kept && !dropout.active()) return d;
-  View2<S> const out = kept ? keep : scratch;
-  kernels::residual_backward<S>(tp_->exec, rows, d, dropout, out);
+  View2<S> const out = kept ? keep : own_rows(*tp_, scratch);
+  kernels::residual_backward<S>(tp_->exec, own_rows(*tp_, rows), d, dropout, out);
   return out;
+}
+
+template <class P>
+parallel::WholeRows<typename P::Storage> TransformerBlock<P>::norm_output(NormWeights<P> const& w, bool discarded,
+                                                                          View2<S const> x,
+                                                                          NormActivations<P> const& norm, bool gather,
+                                                                          BlockScratch<P> const& t) const {
+  if (discarded) norm_.forward(tp_->exec, w, x, norm);
+  if (!gather) return {norm.y, {}};
+  return parallel::start_gather_rows<S>(*tp_, norm.y, t.gathered);
 }
 
 template <class P>
 void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows, LayerRecompute const& discarded,
                                        BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> keep,
                                        View2<S> d) {
+  using G = typename P::Gradient;
   auto& exec = tp_->exec;
-  bool const weights = keep.data() == nullptr;
-  auto const dbranch = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
+  bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
+  auto const norm = [&] { return norm_output(w.norm2, discarded.norm, a.mid, a.norm2, gathers, t); };
+  auto const own = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
+  auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
+  parallel::WholeRows<S> normed;
+  if (gathers) normed = norm();
+  if (weights) kernels::bias_backward<S, G>(exec, own, w.down_bias.grad);
+  auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, t.dact);
   if (discarded.activation) activate(a);
-  if (weights)
-    parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.act, w.down.grad, w.down_bias.grad);
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.act, w.down.grad, View1<G>());
   if (sizes_.gated) {
     kernels::swiglu_backward<S>(exec, a.up, t.dact, t.dup);
   } else {
     kernels::gelu_backward<S>(exec, a.up, t.dact, t.dup);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dup, w.up.value, t.dnorm);
-  if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2);
-  if (weights)
-    parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dup, a.norm2.y, w.up.grad, w.up_bias.grad);
+  if (!gathers) normed = norm();
+  if (weights) parallel::linear_backward_weight<S, G>(exec, t.dup, normed.wait(), w.up.grad, w.up_bias.grad);
   sum.wait();
-  norm_.backward(exec, w.norm2, t.dnorm, a.mid, a.norm2, Store::add, d);
+  norm_.backward(exec, w.norm2, own_rows(*tp_, t.dnorm), a.mid, a.norm2, Store::add, d);
 }
 
 template <class P>
 void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                              LayerRecompute const& discarded, BlockActivations<P> const& a,
                                              BlockScratch<P> const& t, View2<S> keep, View2<S> d) {
+  using G = typename P::Gradient;
   auto& exec = tp_->exec;
-  bool const weights = keep.data() == nullptr;
-  auto const dbranch = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
+  bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
+  auto const norm = [&] { return norm_output(w.norm1, discarded.norm, x, a.norm1, gathers, t); };
+  auto const own = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
+  auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
+  parallel::WholeRows<S> normed;
+  if (gathers) normed = norm();
+  if (weights) kernels::bias_backward<S, G>(exec, own, w.attn_out_bias.grad);
+  auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
   if (discarded.attention) attend(rows, true, a, t);
-  if (weights)
-    parallel::linear_backward_weight<S, typename P::Gradient>(exec, dbranch, a.heads, w.attn_out.grad,
-                                                              w.attn_out_bias.grad);
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.heads, w.attn_out.grad, View1<G>());
   kernels::attention_backward<S>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, t.dheads,
                                  t.dqkv, t.attention);
   if (rope_) {
@@ -242,11 +279,10 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
                      t.dqkv);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
-  if (discarded.norm) norm_.forward(exec, w.norm1, x, a.norm1);
-  if (weights)
-    parallel::linear_backward_weight<S, typename P::Gradient>(exec, t.dqkv, a.norm1.y, w.qkv.grad, w.qkv_bias.grad);
+  if (!gathers) normed = norm();
+  if (weights) parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad, w.qkv_bias.grad);
   sum.wait();
-  norm_.backward(exec, w.norm1, t.dnorm, x, a.norm1, Store::add, d);
+  norm_.backward(exec, w.norm1, own_rows(*tp_, t.dnorm), x, a.norm1, Store::add, d);
 }
 
 #define P3D_INSTANTIATE(P)     \

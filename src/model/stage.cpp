@@ -84,41 +84,46 @@ void RecomputeScratch::add(layout::StageRecompute const& stage) {
 
 template <class P>
 template <class Source>
-void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, Source& source) {
+void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, int tp_rank,
+                        Source& source) {
   using S = typename P::Storage;
-  auto const s = block_sizes(c);
+  auto const s = block_sizes(c, tp_rank);
   block = take_scratch<P>(source, s, attention_elements(c, s));
   bool const one_norm = recompute.parts.norm_outputs && !recompute.separate_norms;
   auto const parts = one_norm ? recompute.parts.without({.norm_outputs = true}) : recompute.parts;
   for (int i = 0; i < recompute.layers; ++i) {
     auto& set = remade.emplace_back(take_block<P>(source, s, parts));
-    if (one_norm) set.norm1.y = set.norm2.y = source.template take<S>(s.tokens, s.hidden);
+    if (!one_norm) continue;
+    // Where its output is gathered it is made at its place.
+    set.norm1.y = set.norm2.y =
+        s.sequence ? device::rows(block.gathered, s.first_row, s.first_row + s.rows) : take_rows<P>(source, s);
   }
-  for (int i = 0; i < recompute.inputs; ++i) inputs.push_back(source.template take<S>(s.tokens, s.hidden));
+  for (int i = 0; i < recompute.inputs; ++i) inputs.push_back(take_rows<P>(source, s));
   if (!with_loss) return;
-  dfinal = source.template take<S>(s.tokens, s.hidden);
+  dfinal = s.sequence ? block.dnorm : source.template take<S>(s.tokens, s.hidden);
   row_max = source.template take<typename P::Accumulate>(s.tokens);
   sums = source.template take<typename P::Accumulate>(2, s.tokens);
 }
 
 template <class P>
 Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
-                        device::Arena& arena) {
-  take(c, recompute, with_loss, arena);
+                        device::Arena& arena, int tp_rank) {
+  take(c, recompute, with_loss, tp_rank, arena);
 }
 
 template <class P>
 std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
   SizeCounter counter;
-  Workspace().take(c, recompute, with_loss, counter);
+  Workspace().take(c, recompute, with_loss, 0, counter);
   return counter.bytes;
 }
 
 template <class P>
 template <class Source>
 typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, layout::StageMap const& stages,
-                                                      int stage, StageRecompute const& recompute, Source& source) {
-  auto const s = block_sizes(c);
+                                                      int stage, StageRecompute const& recompute, int tp_rank,
+                                                      Source& source) {
+  auto const s = block_sizes(c, tp_rank);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   ActivationSlot slot;
@@ -128,13 +133,14 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
     auto const at = static_cast<std::size_t>(l);
     auto const kept = recompute.input(l);
     bool const handed_over = l == 0 && hands_over(stages, stage - 1);
-    if (kept == KeptInput::whole && !handed_over) slot.x[at] = source.template take<S>(s.tokens, s.hidden);
+    if (kept == KeptInput::whole && !handed_over) slot.x[at] = take_rows<P>(source, s);
     if (kept == KeptInput::shared) slot.shares[at] = source.template take<S>(s.tokens * s.hidden / c.parallel.tp);
   }
   for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
-  if (owns_gradient(stages, stage)) slot.d = source.template take<S>(s.tokens, s.hidden);
+  if (owns_gradient(stages, stage)) slot.d = take_rows<P>(source, s);
   if (travels_narrow(c)) {
-    for (auto& buffer : slot.narrow) buffer = source.template take<device::bfloat16>(s.tokens, s.hidden);
+    for (auto& buffer : slot.narrow)
+      buffer = device::rows(source.template take<device::bfloat16>(s.most_rows, s.hidden), 0, s.rows);
   }
   if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
   if (stages.is_last(stage)) {
@@ -149,13 +155,12 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
 template <class P>
 template <class Source>
 typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, StageRecompute const& recompute,
-                                                     Source& source) {
-  auto const s = block_sizes(c);
+                                                     int tp_rank, Source& source) {
+  auto const s = block_sizes(c, tp_rank);
   RebuiltSet set;
   set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
   for (int l = 0; l < recompute.num_layers(); ++l) {
-    if (recompute.input(l) != KeptInput::whole)
-      set.x[static_cast<std::size_t>(l)] = source.template take<S>(s.tokens, s.hidden);
+    if (recompute.input(l) != KeptInput::whole) set.x[static_cast<std::size_t>(l)] = take_rows<P>(source, s);
     set.blocks.push_back(take_block<P>(source, s, rebuilt_parts(recompute, l)));
   }
   return set;
@@ -175,9 +180,9 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
     total = std::min(SizeCounter::most, total + bytes);
   };
   int const kept = std::min(sets.recompute.slots_kept, sets.slots);
-  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), counter); });
-  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, counter); });
-  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, counter); });
+  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), 0, counter); });
+  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, 0, counter); });
+  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, 0, counter); });
   return total;
 }
 
@@ -196,9 +201,10 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       shared_(&workspace),
       final_norm_(c) {
   P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
-  for (int k = 0; k < sets.slots; ++k) slots_.push_back(take_slot(c, stages, stage, recompute(k), arena));
+  P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
+  for (int k = 0; k < sets.slots; ++k) slots_.push_back(take_slot(c, stages, stage, recompute(k), tp.rank(), arena));
   for (int k = 0; k < sets.rebuilt; ++k) {
-    rebuilt_.push_back(take_rebuilt(c, recompute_, arena));
+    rebuilt_.push_back(take_rebuilt(c, recompute_, tp.rank(), arena));
     free_rebuilt_.push_back(k);
   }
   x_.resize(static_cast<std::size_t>(recompute_.num_layers()) + 1);
@@ -243,10 +249,13 @@ void Stage<P>::take_gradient(int slot, View2<S> gradient_of_next) {
 
 template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
-  parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, s.x.front());
-  if (w.positions.value.extent(0) > 0)
-    kernels::position_forward<S>(tp_->exec, s.rows, w.positions.value, 0, s.x.front());
-  if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, s.rows, embed_dropout_, s.x.front());
+  auto const x = s.x.front();
+  auto const rows = own_rows(*tp_, s.rows);
+  auto const sums = tp_->sequence ? shared_->block.branch : x;
+  parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
+  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
+  if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, 0, x);
+  if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, x);
 }
 
 template <class P>
@@ -292,7 +301,7 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   }
   if (!last_) return 0.0;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
-  parallel::column_linear_forward<S>(*tp_, s.final_norm.y, w.head.value, View1<S const>(), s.logits);
+  parallel::column_linear_forward<S>(*tp_, head_input(s).wait(), w.head.value, View1<S const>(), s.logits);
   return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_->row_max, shared_->sums});
 }
 
@@ -345,11 +354,11 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   auto& s = slots_[at(slot)];
   open(slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (last_) {
-    head_backward_weight(w, s);
+    head_backward_weight(w, s, head_input(s));
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_weight(w.layers[l], x_[l + 1], saved_[l]);
+    blocks_[l].backward_weight(w.layers[l], x_[l + 1], saved_[l], shared_->block);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
   if (first_) embed_backward(w, s, s.d);
@@ -360,29 +369,39 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
 }
 
 template <class P>
-void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
-  auto& exec = tp_->exec;
-  parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
-                                   s.logits);
-  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, shared_->dfinal);
-  if (weights) head_backward_weight(w, s);
-  sum.wait();
-  final_norm_.backward(exec, w.final_norm, shared_->dfinal, s.x.back(), s.final_norm, kernels::Store::overwrite, s.d);
+parallel::WholeRows<typename P::Storage> Stage<P>::head_input(ActivationSlot const& s) const {
+  return parallel::start_gather_rows<S>(*tp_, s.final_norm.y, shared_->block.gathered);
 }
 
 template <class P>
-void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s) {
-  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, s.final_norm.y, w.head.grad,
+void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
+  auto& exec = tp_->exec;
+  parallel::WholeRows<S> input;
+  if (weights) input = head_input(s);
+  parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
+                                   s.logits);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, shared_->dfinal);
+  if (weights) head_backward_weight(w, s, std::move(input));
+  sum.wait();
+  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, shared_->dfinal), s.x.back(), s.final_norm,
+                       kernels::Store::overwrite, s.d);
+}
+
+template <class P>
+void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s, parallel::WholeRows<S> input) {
+  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad,
                                                             View1<typename P::Gradient>());
 }
 
 template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
   auto& exec = tp_->exec;
-  if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, s.rows, embed_dropout_, d);
+  auto const rows = own_rows(*tp_, s.rows);
+  if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, rows, embed_dropout_, d);
+  auto whole = parallel::start_gather_rows<S>(*tp_, d, shared_->block.branch);
   if (w.positions.grad.extent(0) > 0)
-    kernels::position_backward<S, typename P::Gradient>(exec, s.rows, d, 0, w.positions.grad);
-  kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, d, vocab_.begin, w.embedding.grad);
+    kernels::position_backward<S, typename P::Gradient>(exec, rows, d, 0, w.positions.grad);
+  kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);
 }
 
 template <class P>

@@ -4,6 +4,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/linalg/gemm.hpp>
+#include <p3d/parallel/rows.hpp>
 
 namespace p3d::parallel {
 
@@ -42,11 +43,16 @@ void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> 
 template <class S>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx) {
   gemm<S, S>(tp.exec, Op::none, Op::none, dy, w, 0, dx);
-  return collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(dx));
+  return start_sum_rows<S>(tp, dx);
 }
 
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y) {
+  if (tp.sequence) {  // halves would each have fewer owners, and take as long as the whole
+    gemm<S, S>(tp.exec, Op::none, Op::transpose, x, w, 0, y);
+    start_sum_rows<S>(tp, y).wait();
+    return;
+  }
   auto const tokens = static_cast<std::int64_t>(y.extent(0));
   bool const cut = tp.size() > 1 && static_cast<std::int64_t>(y.size() * sizeof(S)) >= overlap_bytes;
   auto const half = cut ? tokens / 2 : tokens;

@@ -4,6 +4,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/cross_entropy.hpp>
 #include <p3d/kernels/embedding.hpp>
+#include <p3d/parallel/rows.hpp>
 
 namespace p3d::parallel {
 
@@ -11,7 +12,7 @@ template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
                              View2<S const> weight, View2<S> out) {
   kernels::embedding_forward<S>(tp.exec, tokens, weight, shard.begin, out);
-  collectives::all_reduce<S>(tp.exec, *tp.comm, device::flat(out));
+  start_sum_rows<S>(tp, out).wait();
 }
 
 template <class S>

@@ -42,7 +42,8 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
         scale * recompute_flops_per_token(config, recompute, 0.5 * static_cast<double>(m.seq_len + 1));
     costs.slots_kept = recompute.slots_kept;
   }
-  costs.message_bytes = tokens * static_cast<double>(m.hidden * bytes);
+  double const rows = config.parallel.sequence ? std::ceil(tokens / config.parallel.tp) : tokens;
+  costs.message_bytes = rows * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;
   return costs;

@@ -77,4 +77,7 @@ struct Range {
 /// Part `part` of `size` cut into `parts` equal pieces after padding `size` up to a multiple of `parts`.
 Range padded_shard(std::int64_t size, int parts, int part);
 
+/// Part `part` of `size` cut into `parts` pieces that differ by at most one, nothing padded.
+Range even_share(std::int64_t size, int parts, int part);
+
 }  // namespace p3d::layout

@@ -82,7 +82,9 @@ private:
 ///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
-/// Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2 layers)) (GPT-2).
+/// With parallel.sequence, tp splits the tokens of what it does not split itself: norms, the biases behind row-parallel
+/// matrices, positions. Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2
+/// layers)) (GPT-2).
 ParamTable make_param_table(config::Config const& config);
 
 /// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head
@@ -104,7 +106,8 @@ struct LocalParam {
 
 /// The parameters of one stage on one rank and their places in one flat buffer. q, k, v (and gate, up) weights follow
 /// each other without a gap, and so do their biases, so that one GEMM serves them; every other parameter starts on a
-/// multiple of `alignment` elements.
+/// multiple of `alignment` elements. They lie in the order of the table, but those of one layer with the same gradient
+/// axes together.
 class StageParams {
 public:
   static constexpr std::int64_t alignment = 16;

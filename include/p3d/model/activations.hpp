@@ -11,9 +11,14 @@
 
 namespace p3d::model {
 
-/// Sizes of one rank's part of a layer. N = tokens of a microbatch.
+/// Sizes of one rank's part of a layer. N = tokens of a microbatch; n = those of this rank between the GEMMs: its rows
+/// under sequence parallelism (parallel/rows.hpp), else N.
 struct BlockSizes {
-  std::int64_t tokens = 0;  ///< N = micro * seq_len
+  std::int64_t tokens = 0;     ///< N = micro * seq_len
+  std::int64_t rows = 0;       ///< n
+  std::int64_t first_row = 0;  ///< of those
+  std::int64_t most_rows = 0;  ///< the largest n of any rank: what is taken for them, so that all ranks take the same
+  bool sequence = false;       ///< whether n is less than N
   std::int64_t hidden = 0;
   std::int64_t heads = 0;     ///< local query heads
   std::int64_t kv_heads = 0;  ///< local key/value heads
@@ -24,14 +29,15 @@ struct BlockSizes {
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
 };
-BlockSizes block_sizes(config::Config const& config);
+/// `tp_rank` matters for the rank's rows alone.
+BlockSizes block_sizes(config::Config const& config, int tp_rank = 0);
 
 /// A norm's output and statistics.
 template <class P>
 struct NormActivations {
-  View2<typename P::Storage> y;         ///< [N, hidden]
-  View1<typename P::Accumulate> mean;   ///< [N], layer norm only
-  View1<typename P::Accumulate> scale;  ///< [N], 1 / standard deviation or 1 / root mean square
+  View2<typename P::Storage> y;         ///< [n, hidden]
+  View1<typename P::Accumulate> mean;   ///< [n], layer norm only
+  View1<typename P::Accumulate> scale;  ///< [n], 1 / standard deviation or 1 / root mean square
 };
 
 /// Written by forward for backward. The layer's input and output are the stage's. An empty view: not in this set.
@@ -41,7 +47,7 @@ struct BlockActivations {
   View2<typename P::Storage> qkv;     ///< [N, qkv], after the rotary embedding
   View2<typename P::Storage> heads;   ///< attention output [N, heads head_dim]
   View1<typename P::Accumulate> lse;  ///< [micro heads seq_len]
-  View2<typename P::Storage> mid;     ///< [N, hidden]
+  View2<typename P::Storage> mid;     ///< [n, hidden]
   NormActivations<P> norm2;
   View2<typename P::Storage> up;   ///< [N, up]
   View2<typename P::Storage> act;  ///< [N, ffn]
@@ -89,7 +95,8 @@ BlockParts rebuilt_parts(layout::StageRecompute const& stage, int layer);
 template <class P>
 struct BlockScratch {
   View2<typename P::Storage> branch;        ///< [N, hidden]
-  View2<typename P::Storage> dnorm;         ///< [N, hidden]
+  View2<typename P::Storage> dnorm;         ///< [N, hidden]; under sequence parallelism branch, which is read by then
+  View2<typename P::Storage> gathered;      ///< [N, hidden], input of a column-parallel linear; only there
   View2<typename P::Storage> dact;          ///< [N, ffn]
   View2<typename P::Storage> dup;           ///< [N, up]
   View2<typename P::Storage> dheads;        ///< [N, heads head_dim]
@@ -97,14 +104,21 @@ struct BlockScratch {
   View1<typename P::Accumulate> attention;  ///< attention_workspace
 };
 
+/// [n, hidden].
+template <class P, class Source>
+View2<typename P::Storage> take_rows(Source& source, BlockSizes const& s) {
+  auto const most = source.template take<typename P::Storage>(s.most_rows, s.hidden);
+  return View2<typename P::Storage>(most.data(), s.rows, s.hidden);
+}
 /// Takes the views from an arena, or from a counter with the same take() to learn the size.
 template <class P, class Source>
 NormActivations<P> take_norm(Source& source, BlockSizes const& s, bool output = true, bool statistics = true) {
   using Sum = typename P::Accumulate;
   NormActivations<P> n;
-  if (output) n.y = source.template take<typename P::Storage>(s.tokens, s.hidden);
-  if (statistics && s.layernorm) n.mean = source.template take<Sum>(s.tokens);
-  if (statistics) n.scale = source.template take<Sum>(s.tokens);
+  auto const each = [&] { return View1<Sum>(source.template take<Sum>(s.most_rows).data(), s.rows); };
+  if (output) n.y = take_rows<P>(source, s);
+  if (statistics && s.layernorm) n.mean = each();
+  if (statistics) n.scale = each();
   return n;
 }
 template <class P, class Source>
@@ -115,7 +129,7 @@ BlockActivations<P> take_block(Source& source, BlockSizes const& s, BlockParts c
   if (parts.qkv) a.qkv = source.template take<S>(s.tokens, s.qkv());
   if (parts.heads) a.heads = source.template take<S>(s.tokens, s.heads * s.head_dim);
   if (parts.lse) a.lse = source.template take<typename P::Accumulate>(s.tokens * s.heads);
-  if (parts.mid) a.mid = source.template take<S>(s.tokens, s.hidden);
+  if (parts.mid) a.mid = take_rows<P>(source, s);
   a.norm2 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
   if (parts.up) a.up = source.template take<S>(s.tokens, s.up());
   if (parts.act) a.act = source.template take<S>(s.tokens, s.ffn);
@@ -126,7 +140,8 @@ BlockScratch<P> take_scratch(Source& source, BlockSizes const& s, std::int64_t a
   using S = typename P::Storage;
   BlockScratch<P> b;
   b.branch = source.template take<S>(s.tokens, s.hidden);
-  b.dnorm = source.template take<S>(s.tokens, s.hidden);
+  b.dnorm = s.sequence ? b.branch : source.template take<S>(s.tokens, s.hidden);
+  if (s.sequence) b.gathered = source.template take<S>(s.tokens, s.hidden);
   b.dact = source.template take<S>(s.tokens, s.ffn);
   b.dup = source.template take<S>(s.tokens, s.up());
   b.dheads = source.template take<S>(s.tokens, s.heads * s.head_dim);

@@ -8,7 +8,7 @@
 #include <p3d/kernels/common.hpp>
 #include <p3d/model/activations.hpp>
 #include <p3d/model/weights.hpp>
-#include <p3d/parallel/linear.hpp>
+#include <p3d/parallel/rows.hpp>
 
 namespace p3d::model {
 
@@ -28,24 +28,30 @@ private:
   double eps_;
 };
 
-/// One layer of the model on one rank. It holds no weights: each call is given the layer's.
+/// One layer of the model on one rank. It holds no weights: each call is given the layer's. x, y and their gradients
+/// have n rows (BlockSizes); `rows` are those of the whole microbatch.
+///
+/// Over tp forward makes two sums of N x hidden, and so does backward. Each is an all-reduce; under sequence
+/// parallelism it is a reduce-scatter and an all-gather (before forward's column-parallel linears, and of the gradients
+/// of row-parallel ones), and backward gathers the inputs of column-parallel linears once more: only the rank's rows of
+/// them are kept.
 template <class P>
 class TransformerBlock {
 public:
   using S = typename P::Storage;
   TransformerBlock(config::Config const& config, parallel::TensorParallel& tp, int layer);
 
-  /// y = layer(x); y may be x. Two all-reduces of N x hidden over tp.
+  /// y = layer(x); y may be x. Two sums over tp.
   void forward(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
                BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
   /// The forward of training again, up to the output of the activation function: what backward needs, from x alone.
-  /// The same bits: the same kernels on the same numbers; dropout follows from its counters. One all-reduce of N x
-  /// hidden over tp; none where `mid_is_there`.
+  /// The same bits: the same kernels on the same numbers; dropout follows from its counters. One sum over tp, none
+  /// where `mid_is_there` (and both all-gathers).
   void remake(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
               BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there);
-  /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two all-reduces of N x
-  /// hidden, each overlapped with a weight-gradient GEMM. `discarded`: outputs of operations that are remade just
-  /// before their use; of a full layer remake() has brought everything back.
+  /// d enters as the gradient of y and leaves as the gradient of x; weight gradients add up. Two sums over tp, each
+  /// overlapped with a weight-gradient GEMM, and so are the inputs gathered once more. `discarded`: outputs of
+  /// operations that are remade just before their use; of a full layer remake() has brought everything back.
   void backward(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
                 layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
                 BlockScratch<P> const& scratch, View2<S> d);
@@ -60,12 +66,14 @@ public:
   ///   attn branch   mid                    as for the mlp branch
   ///   qkv           qkv                    as for up
   /// With norm1.y, heads, norm2.y and act, which the weight part multiplies them with, these are alive until it ends.
-  /// y must not be read by a message any more.
+  /// y must not be read by a message any more. Under sequence parallelism all of these but up, act, heads and qkv are
+  /// the rank's rows: the weight part gathers the two gradients once more, and the two inputs.
   void backward_input(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x, View2<S> y,
                       layout::LayerRecompute const& discarded, BlockActivations<P>& saved, BlockScratch<P>& scratch,
                       View2<S> d);
   /// Reads no weights, only the places of their gradients.
-  void backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& saved);
+  void backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& saved,
+                       BlockScratch<P> const& scratch);
 
 private:
   void attend(kernels::TokenRows const& rows, bool training, BlockActivations<P> const& saved,
@@ -75,7 +83,7 @@ private:
   /// function's output.
   void forward_first(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
                      BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there);
-  void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved);
+  void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
   /// scratch.
@@ -84,9 +92,12 @@ private:
   void backward_attention(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
                           layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
                           BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
-  /// The gradient of a residual branch behind its dropout: d itself, or in `keep`, or in `scratch`.
+  /// The gradient of a residual branch behind its dropout, the rank's rows: d itself, or in `keep`, or in `scratch`.
   View2<S> branch_gradient(kernels::TokenRows const& rows, View2<S> d, kernels::Dropout const& dropout, View2<S> keep,
                            View2<S> scratch) const;
+  /// A norm's output, made again where it was discarded; with `gather` on its way into scratch.
+  parallel::WholeRows<S> norm_output(NormWeights<P> const& w, bool discarded, View2<S const> x,
+                                     NormActivations<P> const& norm, bool gather, BlockScratch<P> const& scratch) const;
   kernels::AttentionShape attention_shape(kernels::TokenRows const& rows) const;
 
   parallel::TensorParallel* tp_;

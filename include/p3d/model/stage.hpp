@@ -39,21 +39,24 @@ struct RecomputeScratch {
 template <class P>
 struct Workspace {
   /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena);
+  /// `tp_rank` matters under sequence parallelism.
+  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
+            int tp_rank = 0);
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
 
   BlockScratch<P> block;
-  View2<typename P::Storage> dfinal;      ///< [tokens, hidden]
+  View2<typename P::Storage> dfinal;      ///< [tokens, hidden]; under sequence parallelism block.dnorm
   View1<typename P::Accumulate> row_max;  ///< [tokens]
   View2<typename P::Accumulate> sums;     ///< [2, tokens]
   /// Where forward leaves what it discards, and B remakes it, by place in the group of layers.
   std::vector<BlockActivations<P>> remade;
-  std::vector<View2<typename P::Storage>> inputs;  ///< [tokens, hidden] each
+  std::vector<View2<typename P::Storage>> inputs;  ///< [n, hidden] each
 
 private:
   Workspace() = default;
   template <class Source>
-  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, Source& source);
+  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, int tp_rank,
+            Source& source);
 };
 
 template <class P>
@@ -74,7 +77,7 @@ public:
   bool is_first() const { return first_; }
   bool is_last() const { return last_; }
 
-  /// Buffers that messages fill and carry, [tokens, hidden] each.
+  /// Buffers that messages fill and carry, [n, hidden] each: the rank's rows (BlockSizes).
   View2<S> input(int slot) const { return slots_[at(slot)].x.front(); }
   View2<S> output(int slot) const { return slots_[at(slot)].x.back(); }
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
@@ -143,9 +146,10 @@ private:
   };
   template <class Source>
   static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
-                                  layout::StageRecompute const& recompute, Source& source);
+                                  layout::StageRecompute const& recompute, int tp_rank, Source& source);
   template <class Source>
-  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, Source& source);
+  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, int tp_rank,
+                                 Source& source);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   /// What is recomputed of a slot.
   layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }
@@ -157,7 +161,9 @@ private:
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
-  void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot);
+  /// The input of the head, on its way where tokens are divided.
+  parallel::WholeRows<S> head_input(ActivationSlot const& slot) const;
+  void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot, parallel::WholeRows<S> input);
 
   int stage_;
   bool first_, last_;

@@ -8,15 +8,19 @@
 //   tp. row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no
 //   message.
 //
+// Under sequence parallelism (rows.hpp) only the rank's rows of a sum are of use.
+//
 // S: the storage type of weights and activations; sums inside a GEMM are of accumulate_t<S>, those over tp are rounded
 // to S. Gradients of weights and biases are of type G.
 //
-// Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features.
+// Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features
+// (a reduce-scatter under sequence parallelism).
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/kernels/common.hpp>
+#include <p3d/layout/axes.hpp>
 
 namespace p3d::parallel {
 
@@ -28,6 +32,7 @@ using device::View2;
 struct TensorParallel {
   ExecSpace exec{};
   comm::Communicator* comm = nullptr;
+  bool sequence = false;  ///< between GEMMs each rank has some of the rows (rows.hpp); never with one rank
   int rank() const { return comm->rank(); }
   int size() const { return comm->size(); }
 };
@@ -40,8 +45,9 @@ void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> 
 template <class S>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. From 1
-/// MiB on in two halves of the tokens, so that the sum of the first overlaps the product of the second.
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. An
+/// all-reduce goes from 1 MiB on in two halves of the tokens, so that the sum of the first overlaps the product of the
+/// second.
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 

@@ -17,7 +17,8 @@ struct VocabShard {
   std::int64_t valid_rows = 0;  ///< local rows that exist in the vocabulary
 };
 
-/// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden.
+/// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden; under sequence parallelism one
+/// reduce-scatter, and only own_rows(out) (rows.hpp) are of use.
 template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
                              View2<S const> weight, View2<S> out);

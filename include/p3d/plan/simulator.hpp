@@ -24,7 +24,7 @@ struct StageCost {
 /// What everything costs.
 struct PipelineCosts {
   std::vector<StageCost> stages;  ///< by stage
-  double message_bytes = 0;       ///< of an activation or a gradient: tokens x hidden x bytes of a number
+  double message_bytes = 0;       ///< of an activation or a gradient: a rank's tokens x hidden x bytes of a number
   double latency = 0;             ///< seconds until a message that is sent and asked for begins to arrive
   double bandwidth =
       std::numeric_limits<double>::infinity();  ///< bytes per second between two ranks, each direction and kind

@@ -122,4 +122,22 @@ TEST(PaddedShard, PiecesAreEqualAndCoverTheWhole) {
   }
 }
 
+TEST(EvenShare, TilesWithPiecesThatDifferByAtMostOne) {
+  for (std::int64_t size :
+       {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{64}, std::int64_t{1} << 60}) {
+    for (int parts : {1, 2, 3, 7, 1000}) {
+      std::int64_t next = 0;
+      for (int p = 0; p < parts; ++p) {
+        auto const r = even_share(size, parts, p);
+        EXPECT_EQ(r.begin, next);
+        EXPECT_GE(r.size(), size / parts);
+        EXPECT_LE(r.size(), (size + parts - 1) / parts);
+        next = r.end;
+      }
+      EXPECT_EQ(next, size);
+    }
+  }
+  EXPECT_EQ(even_share(7, 2, 0), (Range{0, 3}));
+}
+
 }  // namespace

@@ -50,7 +50,11 @@ std::vector<std::int64_t> local_values(LocalParam const& p, int first_token, int
 
 TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
   int wrong_sets_seen = 0;
-  for (auto const& c : test::tiny_configs()) {
+  std::vector<config::Config> all;
+  for (bool const sequence : {false, true}) {
+    for (auto const& c : test::tiny_configs()) all.emplace_back(c).parallel.sequence = sequence;
+  }
+  for (auto const& c : all) {
     SCOPED_TRACE(test::describe(c));
     RankGrid const grid(c.parallel, parse_order(c.parallel.order));
     auto const table = make_param_table(c);
@@ -60,8 +64,12 @@ TEST(GradientRule, AgreesWithBruteForceOnSmallMeshes) {
       auto const at = grid.coordinates(rank);
       StageParams const params(table, stages, at.pp, grid.sizes(), at);
       for (auto const& p : params.items()) {
-        // The batch is dealt over dp; the ranks of one tensor group see the same tokens.
-        gradient[p.spec->name][rank] = local_values(p, at.dp, grid.sizes().dp);
+        // The batch is dealt over dp; the ranks of one tensor group see the same tokens. Under sequence parallelism
+        // that is so where they hold parts of the parameter; else they have their own tokens.
+        auto const& sizes = grid.sizes();
+        bool const shares = c.parallel.sequence && p.spec->splits.empty();
+        gradient[p.spec->name][rank] =
+            shares ? local_values(p, at.dp + sizes.dp * at.tp, sizes.dp * sizes.tp) : local_values(p, at.dp, sizes.dp);
         wanted[p.spec->name][rank] = local_values(p, 0, 1);
       }
     }

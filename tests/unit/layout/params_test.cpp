@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/layout/params.hpp>
+#include <p3d/layout/shards.hpp>
 
 #include <gtest/gtest.h>
 
@@ -233,6 +234,29 @@ TEST(StageParams, RefusesHeadsThatDoNotDivide) {
   auto const table = make_param_table(c);
   StageMap const stages({3}, 1);
   EXPECT_THROW(StageParams(table, stages, 0, {.tp = 5}, at(0, 0)), base::Error);
+}
+
+// Sequence parallelism divides the tokens of what tp does not divide. Such parameters of a layer share one bucket.
+TEST(StageParams, SequenceParallelismAddsOneBucketToALayer) {
+  for (auto c : {test::tiny_gpt(), test::tiny_llama()}) {
+    auto const axes = [&](bool sequence) {
+      c.parallel.sequence = sequence;
+      auto const table = make_param_table(c);
+      auto const stages = make_stage_map(c);
+      StageParams const params(table, stages, 0, c.parallel, at(0, 0));
+      for (auto const& item : params.items()) {
+        bool const shares = sequence && item.spec->splits.empty();
+        EXPECT_EQ(item.spec->gradient_axes(), shares ? token_axes.plus(Axis::tp) : token_axes) << item.spec->name;
+        EXPECT_EQ(item.spec->repeated_axes().has(Axis::tp), !sequence && item.spec->splits.empty());
+      }
+      std::vector<AxisSet> of_layer;
+      for (auto const& b : make_buckets(params, 1 << 30))
+        if (params.items()[b.first].spec->layer == 0) of_layer.push_back(b.axes);
+      return of_layer;
+    };
+    EXPECT_EQ(axes(false), (std::vector<AxisSet>{token_axes}));
+    EXPECT_EQ(axes(true), (std::vector<AxisSet>{token_axes.plus(Axis::tp), token_axes}));
+  }
 }
 
 }  // namespace

@@ -120,6 +120,54 @@ TEST(LayerBytes, AreThePapersWithoutMasksAndScores) {
 #endif
 }
 
+// With sequence parallelism everything is divided by t: (s b h / t) 34 in the paper, without its scores; 2 h of it are
+// masks. The log-sum-exp is of local heads, and of all tokens.
+template <class P>
+void compare_sequence(double e) {
+  for (int tp : {2, 4}) {
+    auto c = gpt2(tp);
+    c.parallel.sequence = true;
+    double const h = 64, a = 8, t = tp, tokens = 64;
+    double const statistics = 16 / t, lse = 4 * a / t, all = e * h * 16 / t + lse + statistics;
+    auto const expect = [&](double expected) { EXPECT_DOUBLE_EQ(layer_bytes<P>(c) / tokens, expected) << "tp " << tp; };
+    expect(all);
+    if (e == 2) {
+      EXPECT_DOUBLE_EQ(layer_bytes<P>(c) / tokens, (34 - 2) * h / t + lse + statistics);
+    }
+    c.memory.recompute = config::Recompute::list;
+    c.memory.recompute_ops = only("norm");
+    expect(all - e * h * 2 / t);
+    EXPECT_DOUBLE_EQ(rebuilt_bytes<P>(c) / tokens, e * h * 2 / t);
+    c.memory.recompute = config::Recompute::full;
+    expect(e * h / t);
+    c.memory.recompute_communication = false;
+    expect(2 * e * h / t);
+  }
+}
+
+TEST(LayerBytes, AreDividedByTpUnderSequenceParallelism) {
+  compare_sequence<device::Fp32>(4);
+#if P3D_16BIT
+  compare_sequence<device::Bf16>(2);
+#endif
+  // 3 ranks have 21, 21 and 22 of 64 tokens: each takes the most, in pieces of 64 bytes. Theirs follow each other.
+  auto c = gpt2(3);
+  c.model.heads = c.model.kv_heads = 6;
+  c.model.hidden = 48;
+  c.model.ffn = 240;
+  c.parallel.sequence = true;
+  double const rows = 4 * 4 * 22 * 48, tokens = 4 * 64 * (4 * 16 + 2 * 80), lse = 4 * 64 * 2, statistics = 4 * 128;
+  EXPECT_DOUBLE_EQ(layer_bytes<device::Fp32>(c), rows + tokens + lse + statistics);
+  std::int64_t next = 0;
+  for (int r = 0; r < 3; ++r) {
+    auto const s = model::block_sizes(c, r);
+    EXPECT_EQ(s.first_row, next);
+    EXPECT_EQ(s.most_rows, 22);
+    next += s.rows;
+  }
+  EXPECT_EQ(next, 64);
+}
+
 // Grouped queries and SwiGLU change q, k, v and the MLP: (1 + 2 / 4) h and 2 + 1 times ffn.
 TEST(LayerBytes, OfALlamaLayer) {
   auto c = gpt2(2);

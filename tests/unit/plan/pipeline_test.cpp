@@ -183,6 +183,8 @@ TEST(PipelineCosts, sum_to_the_operations_of_the_model) {
     double const causal = plan::flops_per_token(c) - 12.0 * static_cast<double>(c.model.layers * 64) * (all - seen);
     EXPECT_NEAR(2 * sum / (tokens * causal), 1, 1e-12);
     EXPECT_EQ(costs.message_bytes, tokens * 64 * 4);
+    c.parallel.sequence = true;
+    EXPECT_EQ(plan::model_costs(c, plan.stages).message_bytes, std::ceil(tokens / 2) * 64 * 4);
   }
 }
 

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequence parallelism: losses, gradients and weights are those of one rank, in every layout and schedule; the bytes
+// over tp are those of the table in arXiv 2205.05198, section 4.2.2; memory is what was predicted, and less.
+
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/precision.hpp>
+#include <p3d/engine/trainer.hpp>
+#include <p3d/layout/shards.hpp>
+#include <p3d/plan/memory.hpp>
+
+#include <support/mpi_kokkos_main.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+using Keys = std::vector<std::string>;
+
+constexpr int steps = 2;
+
+/// A microbatch of 7 tokens: no tp above 1 divides it.
+config::Config make_config(bool llama, int ranks, Keys const& more) {
+  Keys all{llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny",
+           "model.heads=12",
+           "model.kv_heads=12",
+           "model.hidden=24",
+           "model.ffn=48",
+           "model.vocab_size=256",
+           "model.seq_len=7",
+           "model.layers=4",
+           "batch.micro=1",
+           "batch.global=6",
+           "model.dropout=0.1",
+           "run.precision=fp64",
+           "optimizer.lr=1e-2",
+           "optimizer.eps=1e-4",  // else rounding decides which way a weight without a gradient goes
+           "optimizer.grad_clip=0.5",
+           "comm.bucket_mb=0.02",
+           std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  all.insert(all.end(), more.begin(), more.end());
+  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, all, ranks);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+/// What is compared, by name: losses and norms, gradients of the last step, weights, a validation loss, a sample.
+struct Outcome {
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> numbers;
+  void add(std::string name, std::vector<double> of) {
+    names.push_back(std::move(name));
+    numbers.push_back(std::move(of));
+  }
+};
+
+template <class P>
+Outcome train(config::Config const& config, comm::Communicator const& world) {
+  engine::Trainer<P> trainer(config, world);
+  Outcome out;
+  std::vector<double> losses, norms;
+  for (int s = 0; s < steps; ++s) {
+    trainer.keep_gradients(s + 1 == steps);
+    auto const result = trainer.step();
+    losses.push_back(result.loss);
+    norms.push_back(result.grad_norm);
+  }
+  out.add("losses", losses);
+  out.add("norms", norms);
+  for (auto const& spec : trainer.plan().table.specs()) {
+    out.add("gradient of " + spec.name, trainer.gather_gradient(spec.name));
+    out.add(spec.name, trainer.gather_value(spec.name));
+  }
+  out.add("validation loss", {trainer.evaluate(1)});
+  std::vector<double> text;
+  for (char c : trainer.sample("The", 3, 0.0)) text.push_back(c);
+  out.add("sample", text);
+  EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
+  return out;
+}
+
+/// Of rank 0 alone, known to all.
+template <class P>
+Outcome train_alone(config::Config const& config, comm::Communicator& world) {
+  Outcome out;
+  if (world.rank() == 0) out = train<P>(config, comm::Communicator::self());
+  auto count = static_cast<std::int64_t>(out.names.size());
+  world.broadcast(&count, 1, comm::Type::int64, 0).wait();
+  out.names.resize(static_cast<std::size_t>(count));
+  out.numbers.resize(out.names.size());
+  for (std::size_t i = 0; i < out.names.size(); ++i) {
+    comm::broadcast_text(world, out.names[i], 0);
+    auto n = static_cast<std::int64_t>(out.numbers[i].size());
+    world.broadcast(&n, 1, comm::Type::int64, 0).wait();
+    out.numbers[i].resize(static_cast<std::size_t>(n));
+    world.broadcast(out.numbers[i].data(), n, comm::Type::float64, 0).wait();
+  }
+  return out;
+}
+
+/// The largest difference of each, relative to its own largest number. Gradients that are zero but for rounding (those
+/// of keys' biases) are compared with the norm of all.
+/// Returns the largest of all.
+double expect_close(Outcome const& found, Outcome const& expected, double tolerance) {
+  EXPECT_EQ(found.names, expected.names);
+  if (found.names != expected.names) return 1.0;
+  double const norm = expected.numbers[1].back();
+  double worst = 0.0;
+  for (std::size_t i = 0; i < found.names.size(); ++i) {
+    auto const &a = found.numbers[i], &b = expected.numbers[i];
+    EXPECT_EQ(a.size(), b.size()) << found.names[i];
+    double difference = 0.0, largest = 0.0;
+    for (std::size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
+      EXPECT_TRUE(std::isfinite(a[k])) << found.names[i];
+      difference = std::max(difference, std::fabs(a[k] - b[k]));
+      largest = std::max(largest, std::fabs(b[k]));
+    }
+    bool const zero = found.names[i].ends_with("attn.k.bias");
+    double const relative = difference / (zero ? norm : largest);
+    EXPECT_LE(relative, tolerance) << found.names[i];
+    worst = std::max(worst, relative);
+  }
+  return worst;
+}
+
+struct Case {
+  int dp, tp, pp;
+  char const* schedule;
+  std::vector<Keys> settings;
+};
+
+Keys layout_keys(Case const& c) {
+  return {fmt::format("parallel.dp={}", c.dp), fmt::format("parallel.tp={}", c.tp), fmt::format("parallel.pp={}", c.pp),
+          fmt::format("pipeline.schedule={}", c.schedule), "parallel.sequence=true"};
+}
+
+std::vector<Case> cases(int ranks) {
+  Keys const none, full{"memory.recompute=full"}, list{"memory.recompute=[\"norm\", \"activation\", \"attention\"]"},
+      norm{"memory.recompute=[\"norm\"]"}, groups{"memory.recompute=full", "memory.recompute_group=2"},
+      sums{"memory.recompute=full", "memory.recompute_communication=false"},
+      some{"memory.recompute=full", "memory.recompute_layers=1", "memory.recompute_microbatches_kept=1"},
+      optimizer{"memory.shard=optimizer"}, gradients{"memory.shard=gradients", "memory.recompute=full"},
+      parameters{"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"},
+      each{"memory.shard=gradients", "memory.reduce=microbatch"}, untied{"model.tied_embeddings=false"};
+  std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, untied}},
+                              {1, 3, 1, "gpipe", {none, full, norm}},
+                              {1, 4, 1, "1f1b", {none, sums}},
+                              {1, 2, 2, "1f1b", {none, full}},
+                              {1, 2, 2, "zb_h1", {none, norm, groups, sums, untied}},
+                              {1, 2, 2, "interleaved_1f1b", {list}},
+                              {1, 2, 2, "zb_v", {none, full, list}},
+                              {2, 2, 1, "1f1b", {none, optimizer, gradients, parameters, each}},
+                              {1, 3, 2, "zb_h1", {none, list}},
+                              {2, 3, 1, "1f1b", {optimizer, parameters}},
+                              {3, 2, 1, "gpipe", {none}},
+                              {2, 2, 2, "zb_v", {parameters, full}},
+                              {2, 2, 2, "looped_bfs", {gradients}},
+                              {1, 4, 2, "zb_h1", {none}},
+                              {2, 4, 1, "1f1b", {optimizer}}};
+  std::vector<Case> out;
+  for (auto const& c : all)
+    if (c.dp * c.tp * c.pp == ranks) out.push_back(c);
+  return out;
+}
+
+Keys joined(Keys a, Keys const& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// The keys that change the model.
+Keys of_model(Keys const& all) {
+  Keys out;
+  for (auto const& k : all)
+    if (k.starts_with("model.")) out.push_back(k);
+  return out;
+}
+
+template <class P>
+void same_numbers(char const* precision, double tolerance, std::size_t every) {
+  auto world = comm::Communicator::world();
+  std::size_t ran = 0, turn = 0;
+  double worst = 0.0;
+  for (bool const llama : {false, true}) {
+    Keys known;
+    Outcome expected;
+    for (auto const& c : cases(world.size())) {
+      for (auto const& setting : c.settings) {
+        if (llama && setting != c.settings.back()) continue;
+        if (turn++ % every != 0) continue;
+        auto model = joined(of_model(setting), {std::string("run.precision=") + precision});
+        if (llama) model.push_back(fmt::format("model.kv_heads={}", c.tp == 4 ? 4 : 6));
+        if (model != known) expected = train_alone<P>(make_config(llama, 1, model), world);
+        known = model;
+        SCOPED_TRACE(fmt::format("dp{} tp{} pp{} {} {} {}", c.dp, c.tp, c.pp, c.schedule, llama ? "llama" : "gpt2",
+                                 fmt::join(setting, ", ")));
+        auto const keys = joined(joined(layout_keys(c), setting), model);
+        auto const found = train<P>(make_config(llama, world.size(), keys), world);
+        worst = std::max(worst, expect_close(found, expected, tolerance));
+        ++ran;
+      }
+    }
+  }
+  if (world.rank() == 0) fmt::print("{} runs, the largest relative difference is {:.1e}\n", ran, worst);
+  EXPECT_GE(ran, 1u);
+}
+
+TEST(Sequence, NumbersAreThoseOfOneRank) { same_numbers<device::Fp64>("fp64", 1e-12, 1); }
+TEST(Sequence, NumbersAreThoseOfOneRankInFp32) { same_numbers<device::Fp32>("fp32", 2e-4, 3); }
+
+using Sent = comm::Communicator::Sent;
+
+/// What all ranks together send along an axis in a step after the first.
+Sent sent_in_a_step(config::Config const& config, comm::Communicator& world, char const* axis) {
+  engine::Trainer<device::Fp64> trainer(config, world);
+  trainer.step();
+  auto& group = trainer.mesh().along({axis});
+  auto const before = group.accounting().sent;
+  trainer.step();
+  auto const after = group.accounting().sent;
+  std::array<std::int64_t, 4> sums{after.all_reduce - before.all_reduce, after.reduce_scatter - before.reduce_scatter,
+                                   after.all_gather - before.all_gather, after.messages - before.messages};
+  world.all_reduce(sums.data(), 4, comm::Type::int64, comm::Reduction::sum).wait();
+  return {.all_reduce = sums[0], .reduce_scatter = sums[1], .all_gather = sums[2], .messages = sums[3]};
+}
+
+/// Bytes of the gradients that tp sums: of buckets that one rank of every stage and replica has.
+std::int64_t gradients_over_tp(config::Config const& c) {
+  auto const plan = engine::make_run_plan(c);
+  std::int64_t bytes = 0;
+  for (int s = 0; s < plan.stages.num_stages(); ++s) {
+    layout::StageParams const params(plan.table, plan.stages, s, plan.grid.sizes(),
+                                     layout::PerAxis::only(layout::Axis::pp, plan.stages.pipeline_rank(s)));
+    for (auto const& b : layout::make_buckets(params, plan::bucket_elements(c)))
+      if (b.axes.has(layout::Axis::tp)) bytes += 8 * b.size();
+  }
+  return bytes;
+}
+
+// arXiv 2205.05198, section 4.2.2, for each layer and microbatch: 2 all-gathers and 2 reduce-scatters forward, as many
+// backward, and 2 all-gathers more, of the inputs that are kept in parts. A gather or a scatter of n bytes over t ranks
+// sends (t - 1) n, an all-reduce twice that. Outside of layers: the embedding's sum and its gradient, the head's input
+// (twice) and its gradient; and 3 numbers a token for the loss.
+TEST(Sequence, BytesAreThoseOfTheTable) {
+  auto world = comm::Communicator::world();
+  int const t = world.size();
+  if (t > 4) return;
+  constexpr std::int64_t layers = 4, microbatches = 6, tokens = 7, n = tokens * 24 * 8, loss = tokens * 3 * 8;
+  auto const tp = fmt::format("parallel.tp={}", t);
+  auto const sent = [&](Keys more) {
+    more.push_back(tp);
+    return sent_in_a_step(make_config(false, t, more), world, "tp");
+  };
+  auto const expected = [&](std::int64_t sums, std::int64_t scatters, std::int64_t gathers, std::int64_t gradients) {
+    return Sent{.all_reduce = 2 * (t - 1) * (microbatches * (sums * n + loss) + gradients),
+                .reduce_scatter = (t - 1) * microbatches * scatters * n,
+                .all_gather = (t - 1) * microbatches * gathers * n};
+  };
+  EXPECT_EQ(sent({}), expected(4 * layers + 2, 0, 0, 0));
+  std::string const on = "parallel.sequence=true";
+  auto const gradients = gradients_over_tp(make_config(false, t, {tp, on}));
+  // Norms, the biases behind row-parallel matrices, positions.
+  EXPECT_GE(gradients, 8 * (layers * 6 * 24 + 2 * 24 + 7 * 24));
+  auto const scatters = 4 * layers + 2, gathers = 6 * layers + 3;
+  EXPECT_EQ(sent({on}), expected(0, scatters, gathers, gradients));
+  EXPECT_EQ(sent({on, "memory.recompute=[\"norm\", \"activation\", \"attention\"]"}),
+            expected(0, scatters, gathers, gradients));
+  EXPECT_EQ(sent({on, "memory.recompute=full"}), expected(0, scatters + layers, gathers + 2 * layers, gradients));
+  EXPECT_EQ(sent({on, "memory.recompute=full", "memory.recompute_communication=false"}),
+            expected(0, scatters, gathers + 2 * layers, gradients));
+}
+
+// The weight part of a split backward gathers the gradients of the two row-parallel outputs once more. Between stages
+// every token travels once, not on every rank of tp.
+TEST(Sequence, BytesOfPipelines) {
+  auto world = comm::Communicator::world();
+  if (world.size() != 4) return;
+  constexpr std::int64_t layers = 4, microbatches = 6, n = 7 * 24 * 8;
+  Keys const keys{"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=zb_h1"};
+  auto const on = make_config(false, 4, joined(keys, {"parallel.sequence=true"})), off = make_config(false, 4, keys);
+  auto const sent = sent_in_a_step(on, world, "tp");
+  EXPECT_EQ(sent.reduce_scatter, microbatches * (4 * layers + 2) * n);
+  EXPECT_EQ(sent.all_gather, microbatches * (8 * layers + 3) * n);
+  EXPECT_EQ(sent_in_a_step(on, world, "pp").messages, microbatches * 2 * n);
+  EXPECT_EQ(sent_in_a_step(off, world, "pp").messages, 2 * microbatches * 2 * n);
+}
+
+// Measured against predicted memory, by purpose; and what sequence parallelism saves.
+TEST(Sequence, MemoryIsWhatWasPredicted) {
+  auto world = comm::Communicator::world();
+  for (auto const& c : cases(world.size())) {
+    for (auto const& setting : c.settings) {
+      auto const keys = joined(joined(layout_keys(c), setting), {"model.hidden=96", "model.ffn=384"});
+      SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+      auto const config = make_config(false, world.size(), keys);
+      engine::Trainer<device::Fp64> trainer(config, world);
+      trainer.step();
+      auto const found = trainer.memory_in_use();
+      auto const rank = trainer.mesh().coordinate("pp");
+      auto const expected = trainer.plan().memory_of(rank);
+      auto const close = [](std::int64_t a, std::int64_t b) {
+        return std::abs(static_cast<double>(a - b)) <= 0.01 * static_cast<double>(std::max(a, b));
+      };
+      EXPECT_PRED2(close, found.params, expected.params);
+      EXPECT_PRED2(close, found.grads, expected.grads);
+      EXPECT_PRED2(close, found.optimizer, expected.optimizer);
+      EXPECT_EQ(found.activations, expected.activations);
+      EXPECT_PRED2(close, found.total(), expected.total());
+      auto without = config;
+      without.parallel.sequence = false;
+      auto const whole = engine::make_run_plan(without).memory_of(rank);
+      EXPECT_LT(found.activations, whole.activations);
+      EXPECT_LE(expected.workspace, whole.workspace);
+    }
+  }
+}
+
+}  // namespace
