@@ -7,6 +7,7 @@
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
+#include <p3d/plan/traffic.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -115,6 +116,19 @@ std::string recompute_text(config::Config const& c, engine::RunPlan const& plan)
   return text;
 }
 
+/// What sequence parallelism divides and sends, on the ranks that send most.
+std::string sequence_text(config::Config const& c, engine::RunPlan const& plan) {
+  if (!c.parallel.sequence) return "";
+  auto const tokens = c.batch.micro * c.model.seq_len,
+             most = layout::even_share(tokens, c.parallel.tp, c.parallel.tp - 1).size();
+  double bytes = 0.0;
+  for (int r = 0; r < c.parallel.pp; ++r)
+    bytes = std::max(bytes, plan::tensor_traffic(c, plan.stages, plan.activations, plan.training, r).total());
+  return fmt::format(
+      "Sequence parallelism: between GEMMs a rank has up to {} of {} tokens; {} a step and rank over tp\n", most,
+      tokens, base::human_bytes(bytes / c.parallel.tp));
+}
+
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
 std::string memory_text(engine::RunPlan const& plan) {
   auto const& memory = plan.memory;
@@ -196,7 +210,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
+  return text + sequence_text(c, plan) + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

@@ -120,22 +120,23 @@ TEST(MemoryPreset, IsShownAsItsKeys) {
     auto const config = good(std::string("[memory]\npreset = \"") + name + "\"\n[parallel]\ndp = 2\npp = 2\n");
     EXPECT_EQ(good(canonical_toml(config)), config) << name;
   }
+}
 
-  TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
-    auto const refused_with = [](std::string const& text, char const* key, char const* expected, char const* found) {
-      auto const fault = only_fault(parse("[parallel]\nsequence = true\n" + text));
-      EXPECT_EQ(fault.key, key) << text;
-      expect_contains(fault.expected, expected);
-      expect_contains(fault.found, found);
-    };
-    refused_with("", "parallel.sequence", "parallel.tp above 1", "tp 1");
-    refused_with("tp = 2\n[memory]\nrecompute = \"full\"\nshare_saved_inputs = true\n", "memory.share_saved_inputs",
-                 "inputs that all ranks of tp hold", "divides them already");
-    std::string const four = "tp = 4\n[model]\nheads = 4\nhidden = 16\nffn = 32\n";
-    refused_with(four + "seq_len = 3\n[batch]\nmicro = 1\n", "parallel.sequence", "for each rank of tp",
-                 "1 x 3 = 3 tokens for tp 4");
-    good("[parallel]\nsequence = true\n" + four + "seq_len = 3\n[batch]\nmicro = 2\n");
-  }
+TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
+  auto const refused_with = [](std::string const& text, char const* key, char const* expected, char const* found) {
+    auto const fault = only_fault(parse("[parallel]\nsequence = true\n" + text));
+    EXPECT_EQ(fault.key, key) << text;
+    expect_contains(fault.expected, expected);
+    expect_contains(fault.found, found);
+  };
+  refused_with("", "parallel.sequence", "parallel.tp above 1", "tp 1");
+  refused_with("tp = 2\n[memory]\nrecompute = \"full\"\nshare_saved_inputs = true\n", "memory.share_saved_inputs",
+               "inputs that all ranks of tp hold", "divides them already");
+  std::string const four = "tp = 4\n[model]\nheads = 4\nhidden = 16\nffn = 32\n";
+  refused_with(four + "seq_len = 3\n[batch]\nmicro = 1\n", "parallel.sequence", "for each rank of tp",
+               "1 x 3 = 3 tokens for tp 4");
+  good("[parallel]\nsequence = true\n" + four + "seq_len = 3\n[batch]\nmicro = 2\n");
+}
 
 }  // namespace
 }  // namespace p3d::config::test

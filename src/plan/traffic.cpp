@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/plan/traffic.hpp>
+
+#include <p3d/config/config.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/schedule/query.hpp>
+
+namespace p3d::plan {
+
+namespace {
+
+/// Collectives of tokens x hidden.
+struct Counts {
+  double sums = 0;     ///< over tp
+  double gathers = 0;  ///< of divided tokens
+  double shares = 0;   ///< of inputs that are kept in parts (memory.share_saved_inputs)
+};
+
+/// What backward remakes of a stage.
+Counts remade(layout::StageRecompute const& r) {
+  Counts out;
+  for (int l = 0; l < r.num_layers(); ++l) {
+    if (!r.layer(l).full) continue;
+    bool const whole = r.group_end(l) != l + 1;  // the layer behind it needs its output
+    out.sums += whole ? 2 : r.keeps_sums ? 0 : 1;
+    out.gathers += 2;
+    out.shares += r.input(l) == layout::KeptInput::shared ? 1 : 0;
+  }
+  return out;
+}
+
+}  // namespace
+
+TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
+                             std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
+                             int pipeline_rank) {
+  using schedule::Op;
+  Counts all;
+  double losses = 0;
+  for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    if (!schedule::is_compute(a.op)) continue;
+    double const layers = stages.num_layers(a.stage);
+    double const first = stages.is_first(a.stage) ? 1 : 0, last = stages.is_last(a.stage) ? 1 : 0;
+    if (a.op == Op::forward) {
+      all.sums += 2 * layers + first;
+      all.gathers += 2 * layers + last;
+      losses += last;
+    }
+    if (schedule::makes_input_gradient(a.op)) {
+      all.sums += 2 * layers + last;
+      all.gathers += 2 * layers;
+      auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
+      if (a.slot >= r.slots_kept) {
+        auto const more = remade(r);
+        all.sums += more.sums;
+        all.gathers += more.gathers;
+        all.shares += more.shares;
+      }
+    }
+    if (schedule::makes_weight_gradient(a.op)) all.gathers += 2 * layers + first + last;
+    if (a.op == Op::backward_weight) all.gathers += 2 * layers;
+  }
+  auto const tokens = static_cast<double>(config.batch.micro * config.model.seq_len);
+  auto const types = type_bytes(config);
+  double const others = config.parallel.tp - 1;
+  double const each = others * tokens * static_cast<double>(config.model.hidden * types.storage);
+  TensorTraffic out;
+  // The loss of a token: its largest logit, and two sums.
+  out.all_reduce = 2 * others * losses * 3 * tokens * static_cast<double>(types.master);
+  out.all_gather = all.shares * each;
+  if (config.parallel.sequence) {
+    out.reduce_scatter = all.sums * each;
+    out.all_gather += all.gathers * each;
+  } else {
+    out.all_reduce += 2 * all.sums * each;
+  }
+  return out;
+}
+
+}  // namespace p3d::plan
