@@ -120,9 +120,8 @@ void add_parallel(std::vector<Key>& table) {
               axis.default_text);
   }
   s.flag("sequence", &Parallel::sequence,
-         "sequence parallelism (arXiv 2205.05198): between the GEMMs of a layer, norms, residuals and dropout work on "
-         "tokens "
-         "divided over tp, and so are their activations and the messages between stages");
+         "sequence parallelism (arXiv 2205.05198): between the GEMMs of a layer tokens are divided over tp, and so are "
+         "the activations of norms, residuals and dropout and the messages between stages");
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });

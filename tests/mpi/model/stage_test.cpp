@@ -26,13 +26,14 @@ struct Case {
   int stage;
 };
 
-config::Config tiny(bool llama, bool tied, double dropout, int tp) {
+config::Config tiny(bool llama, bool tied, double dropout, int tp, bool sequence) {
   auto result = config::parse_text(
       "", "test", "/",
       {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=6", "model.kv_heads=6",
        "model.hidden=24", "model.ffn=48", "model.vocab_size=31", "model.seq_len=5", "model.layers=3", "batch.micro=2",
        "batch.microbatches=1", "run.precision=fp64", fmt::format("model.tied_embeddings={}", tied),
-       fmt::format("model.dropout={}", dropout), fmt::format("parallel.tp={}", tp), "data.format=synthetic"},
+       fmt::format("model.dropout={}", dropout), fmt::format("parallel.tp={}", tp),
+       fmt::format("parallel.sequence={}", sequence), "data.format=synthetic"},
       tp);
   if (!result.config) throw std::runtime_error(config::format(result.faults));
   return *result.config;
@@ -45,7 +46,7 @@ public:
       : config_(config),
         stages_(c.layers, static_cast<int>(c.layers.size())),
         table_(layout::make_param_table(config)),
-        tp_{device::ExecSpace(), &world},
+        tp_{device::ExecSpace(), &world, config.parallel.sequence},
         params_(
             tp_.exec,
             layout::StageParams(table_, stages_, c.stage, {.tp = world.size(), .pp = static_cast<int>(c.layers.size())},
@@ -55,7 +56,7 @@ public:
         arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, sets_) +
                    model::Workspace<device::Fp64>::bytes(config, scratch(), stages_.is_last(c.stage)),
                "p3d::test::arena"),
-        workspace_(config, scratch(), stages_.is_last(c.stage), arena_),
+        workspace_(config, scratch(), stages_.is_last(c.stage), arena_, world.rank()),
         weights_(model::stage_weights(config, stages_, c.stage, params_)),
         stage(config, stages_, c.stage, sets_, params_.layout(), tp_, arena_, workspace_) {
     params_.zero_grads(tp_.exec);
@@ -129,12 +130,13 @@ void expect_equal(std::vector<double> const& a, std::vector<double> const& b, st
   EXPECT_LE(difference, 1e-13 * size) << what;
 }
 
-class SplitBackward : public ::testing::TestWithParam<std::tuple<bool, bool, double>> {};
+class SplitBackward : public ::testing::TestWithParam<std::tuple<bool, bool, double, bool>> {};
 
 TEST_P(SplitBackward, EqualsTheWholeForEveryKindOfStage) {
-  auto const [llama, tied, dropout] = GetParam();
+  auto const [llama, tied, dropout, sequence] = GetParam();
   auto world = comm::Communicator::world();
-  auto const config = tiny(llama, tied, dropout, world.size());
+  if (sequence && world.size() == 1) return;
+  auto const config = tiny(llama, tied, dropout, world.size(), sequence);
   double const scale = 0.25;
   for (Case const& c :
        {Case{"whole model", {3}, 0}, Case{"first", {2, 1}, 0}, Case{"middle", {1, 1, 1}, 1}, Case{"last", {1, 2}, 1},
@@ -170,6 +172,7 @@ TEST_P(SplitBackward, EqualsTheWholeForEveryKindOfStage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SplitBackward,
-                         ::testing::Combine(::testing::Bool(), ::testing::Bool(), ::testing::Values(0.0, 0.2)));
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool(), ::testing::Values(0.0, 0.2),
+                                            ::testing::Bool()));
 
 }  // namespace

@@ -3,11 +3,13 @@
 // rank.
 
 #include <p3d/base/random.hpp>
+#include <p3d/collectives/collectives.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/parallel/linear.hpp>
+#include <p3d/parallel/rows.hpp>
 #include <p3d/parallel/vocab.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
@@ -86,6 +88,48 @@ protected:
   std::int64_t rank = world.rank();
   std::int64_t size = world.size();
 };
+
+// Sequence parallelism, with fewer rows than ranks too; in views and through host copies.
+TEST_F(Parallel, RowsAreGatheredAndSummed) {
+  constexpr std::int64_t columns = 3;
+  tp.sequence = true;
+  for (bool const staged : {false, true}) {
+    collectives::set_always_stage(staged);
+    for (std::int64_t const rows : {5, 16, 17}) {
+      auto const share = layout::even_share(rows, world.size(), world.rank());
+      auto const all = block("x", 0, rows, 0, columns), own = block("x", share.begin, share.size(), 0, columns);
+      auto const room = zeros(rows, columns), place = zeros(rows, columns);
+      View2<double> const inside = own_rows(tp, View2<double>(place));
+      EXPECT_EQ(inside.extent(0), static_cast<std::size_t>(share.size()));
+      Kokkos::deep_copy(inside, own);
+      // Two at a time, from elsewhere and from their own place.
+      auto first = parallel::start_gather_rows<double>(tp, own, room);
+      auto second = parallel::start_gather_rows<double>(tp, inside, place);
+      EXPECT_EQ(first.wait().data(), room.data());
+      EXPECT_EQ(second.wait().data(), place.data());
+      expect_block(room, all, 0, 0, "gathered ");
+      expect_block(place, all, 0, 0, "gathered in place ");
+
+      auto const parts = block("parts", rank * rows, rows, 0, columns), sum = zeros(share.size(), columns);
+      parallel::start_sum_rows<double>(tp, parts).wait();
+      Kokkos::deep_copy(sum, own_rows(tp, View2<double>(parts)));
+      auto const expected = zeros(rows, columns);
+      auto const host = device::host_copy(expected);
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < columns; ++j)
+          for (std::int64_t r = 0; r < size; ++r) host(i, j) += element("parts", r * rows + i, j);
+      Kokkos::deep_copy(expected, host);
+      expect_block(sum, expected, share.begin, 0, "summed ");
+    }
+  }
+  collectives::set_always_stage(false);
+  kernels::TokenRows const rows{.first_sample = 2, .samples = 3, .seq_len = 5};
+  EXPECT_EQ(own_rows(tp, rows).first_row, 15 * rank / size);
+  tp.sequence = false;
+  EXPECT_EQ(own_rows(tp, rows).first_row, 0);
+  auto const x = block("x", 0, tokens, 0, columns);
+  EXPECT_EQ(parallel::start_gather_rows<double>(tp, x, {}).wait().data(), x.data());
+}
 
 TEST_F(Parallel, ColumnLinearForward) {
   std::int64_t const in = 7, out_each = 3, out = out_each * size;
