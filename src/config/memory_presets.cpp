@@ -57,6 +57,16 @@ public:
     set("memory.gather");
   }
 
+  /// Kept inputs that are divided are divided already.
+  void sequence() {
+    auto& p = c_.parallel;
+    auto const tokens = c_.batch.micro * c_.model.seq_len;
+    bool const can = sources_.known("parallel.tp") && p.tp > 1 && tokens >= p.tp && !c_.memory.share_saved_inputs;
+    if (level_ == Level::none || !can || !free("parallel.sequence")) return;
+    p.sequence = true;
+    set("parallel.sequence");
+  }
+
   void lookahead() {
     if (level_ < Level::high || !free("pipeline.lookahead")) return;
     c_.pipeline.lookahead = 0;
@@ -90,6 +100,7 @@ void apply_memory_preset(Config& config, Sources& sources) {
   Expansion expansion(config, sources);
   expansion.recompute();
   expansion.shard();
+  expansion.sequence();
   expansion.lookahead();
   expansion.offload();
 }

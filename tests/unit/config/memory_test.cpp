@@ -93,6 +93,9 @@ TEST(MemoryPreset, StandsForKeys) {
   auto const pipeline = good("[memory]\npreset = \"high\"\n[parallel]\npp = 2\n");
   EXPECT_EQ(pipeline.pipeline.lookahead, 0);
   EXPECT_EQ(pipeline.memory.shard, Shard::none);  // no replicas
+  EXPECT_FALSE(pipeline.parallel.sequence);       // and no tp
+  EXPECT_TRUE(good("[memory]\npreset = \"low\"\n[parallel]\ntp = 2\n").parallel.sequence);
+  EXPECT_FALSE(good("[memory]\npreset = \"none\"\n[parallel]\ntp = 2\n").parallel.sequence);
 }
 
 TEST(MemoryPreset, KeysOfTheInputWin) {
@@ -104,6 +107,7 @@ TEST(MemoryPreset, KeysOfTheInputWin) {
   EXPECT_EQ(preset("extreme", "gather = \"step\"\n").gather, MessageEvery::step);
   EXPECT_EQ(preset("extreme", "shard = \"optimizer\"\n").gather, MessageEvery::step);
   EXPECT_EQ(preset("extreme", "", "dp = 1").shard, Shard::none);
+  good("[memory]\npreset = \"high\"\nshare_saved_inputs = true\n[parallel]\ntp = 2\n");
   auto const limited = preset("low", "limit = 8.0\n");
   EXPECT_FALSE(limited.free.recompute);  // the preset has chosen
   EXPECT_FALSE(limited.free.shard);
