@@ -6,6 +6,7 @@
 #include <p3d/plan/simulator.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/weights.hpp>
 
@@ -36,6 +37,7 @@ struct TimedChannel {
 /// Which messages of its channels belong to the microbatch in a slot.
 struct SlotMessages {
   int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
+  double stored = 0, loaded = 0;  ///< when its OFFLOAD_F and RELOAD_F are done
 };
 
 class SimulatedRun {
@@ -49,6 +51,7 @@ public:
         next_(program.ranks.size(), 0),
         started_(program.ranks.size(), 0),
         live_(program.ranks.size(), 0),
+        swap_free_(program.ranks.size(), 0.0),
         seen_(program.ranks.size(), 0) {
     auto const stages = at(program.num_stages);
     activation_out_.assign(stages, -1);
@@ -68,6 +71,7 @@ public:
         if (c >= 0) outgoing_[at(rank_of(program, s))].push_back(c);
       slots_.emplace_back(at(program.num_slots[at(s)]));
     }
+    for (int r = 0; r < program.num_ranks; ++r) gradients_.push_back(schedule::moves_gradients(program, r));
     transfer_ = costs.latency + (costs.message_bytes > 0 ? costs.message_bytes / costs.bandwidth : 0.0);
   }
 
@@ -145,8 +149,10 @@ private:
     if (takes) {
       if (!send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time)) return false;
       if (!send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time)) return false;
+      time = std::max(time, slot.stored);
       slot = {};
     }
+    if (moves_activations(a.op)) return move(rank, a, slot, time);
     if (is_message(a.op)) {
       if (!message(rank, a, slot, time)) return false;
     } else {
@@ -155,11 +161,28 @@ private:
     return true;
   }
 
+  /// A rank's copies follow each other, while it goes on.
+  bool move(int rank, Action const& a, SlotMessages& slot, double time) {
+    bool const reloads = a.op == Op::reload_activations;
+    if (reloads && gradients_[at(rank)][next_[at(rank)]] &&
+        !(send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time) &&
+          send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time)))
+      return false;
+    clock_[at(rank)] = time;
+    double& free = swap_free_[at(rank)];
+    free = std::max(free, time) + (costs_.swap.empty() ? 0.0 : costs_.swap[at(a.stage)]);
+    (reloads ? slot.loaded : slot.stored) = free;
+    if (reloads) slot.activation_in = slot.gradient_in = -1;
+    return true;
+  }
+
   bool message(int rank, Action const& a, SlotMessages& slot, double time) {
     bool const gradient = a.op == Op::send_gradient || a.op == Op::recv_gradient;
     int const sender = is_send(a.op) ? a.stage : schedule::peer_stage(a);
     int const channel = (gradient ? gradient_out_ : activation_out_)[at(sender)];
     TimedChannel const& c = channels_[at(channel)];
+    if (a.op == Op::recv_gradient && !send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time))
+      return false;
     if (is_recv(a.op)) {
       own_time(rank, a, costs_.receive, time);
       (gradient ? slot.gradient_in : slot.activation_in) = c.received;
@@ -215,6 +238,11 @@ private:
     if (makes_input_gradient(a.op) && output_is_remote(program_, a.stage) &&
         !arrived(rank, gradient_out_[at(a.stage + 1)], slot.gradient_in, time))
       return false;
+    if (makes_input_gradient(a.op) && !send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time))
+      return false;
+    if (a.op == Op::backward_input && !send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time))
+      return false;
+    time = std::max(time, slot.loaded);
     RankResult& r = result_.ranks[at(rank)];
     if (!seen_[at(rank)]) r.begin = time;
     seen_[at(rank)] = 1;
@@ -271,11 +299,13 @@ private:
   schedule::Execution execution_;
   bool record_;
   double transfer_ = 0;
-  std::vector<double> clock_;      ///< by rank
-  std::vector<std::size_t> next_;  ///< by rank: the action it is at
-  std::vector<char> started_;      ///< by rank: its blocking send is under way
-  std::vector<int> live_;          ///< by rank
-  std::vector<char> seen_;         ///< by rank: it has computed
+  std::vector<double> clock_;                 ///< by rank
+  std::vector<std::size_t> next_;             ///< by rank: the action it is at
+  std::vector<char> started_;                 ///< by rank: its blocking send is under way
+  std::vector<int> live_;                     ///< by rank
+  std::vector<double> swap_free_;             ///< by rank: when its copies of activations are done
+  std::vector<char> seen_;                    ///< by rank: it has computed
+  std::vector<std::vector<bool>> gradients_;  ///< by rank: schedule::moves_gradients
   std::vector<TimedChannel> channels_;
   std::vector<int> activation_out_, gradient_out_;  ///< by stage: the channel, -1: none
   std::vector<std::vector<int>> outgoing_;          ///< by rank: channels
@@ -320,9 +350,9 @@ Simulation simulate(Program const& program, PipelineCosts const& costs, schedule
   P3D_REQUIRE(
       costs.microbatches.empty() || costs.microbatches.size() == costs.stages.size() * at(program.num_microbatches),
       "every microbatch of every stage has its costs, or none");
-  for (auto const* by_stage : {&costs.reduce, &costs.gather, &costs.offload, &costs.weight_bytes})
+  for (auto const* by_stage : {&costs.reduce, &costs.gather, &costs.offload, &costs.weight_bytes, &costs.swap})
     P3D_REQUIRE(by_stage->empty() || by_stage->size() == costs.stages.size(),
-                "every stage has its reduction, gather, offload and bytes of weights, or none");
+                "every stage has its reduction, gather, offload, bytes of weights and swap, or none");
   return SimulatedRun(program, costs, execution, record).run();
 }
 

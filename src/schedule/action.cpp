@@ -13,9 +13,9 @@ namespace p3d::schedule {
 namespace {
 
 // In the order of Op.
-constexpr std::array<std::string_view, 16> names{
-    "F",      "B",    "I",      "W",       "SEND_F",  "RECV_F", "SEND_B",         "RECV_B",
-    "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP"};
+constexpr std::array<std::string_view, 18> names{
+    "F",        "B",      "I",    "W",      "SEND_F",  "RECV_F",  "SEND_B", "RECV_B",         "OFFLOAD_F",
+    "RELOAD_F", "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP"};
 
 /// Takes a non-negative number off the front of `text`.
 std::optional<int> take_number(std::string_view& text) {
@@ -81,7 +81,8 @@ Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
   throw base::Error(
       {.expected = "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, SEND_F, RECV_F, "
-                   "SEND_B or RECV_B; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, GATHER, RELEASE, "
+                   "SEND_B, RECV_B, OFFLOAD_F or RELOAD_F; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, "
+                   "GATHER, RELEASE, "
                    "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
        .found = fmt::format("\"{}\"", text),
        .where = "",

@@ -101,13 +101,14 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
     at = std::min(text.find('\n', at), text.size());
   }
   Program program = text.substr(at).starts_with("p3d-schedule") ? parse_program(text) : parse_csv(text);
-  bool messages = false, slots = true, reductions = false, weights = false;
+  bool messages = false, slots = true, reductions = false, weights = false, moves = false;
   for (auto const& actions : program.ranks)
     for (Action const& a : actions) {
       messages = messages || is_message(a.op);
       slots = slots && (a.slot >= 0 || a.microbatch < 0);
       reductions = reductions || reduces(a.op) || a.op == Op::optimizer_step || a.op == Op::stage_step;
       weights = weights || moves_weights(a.op);
+      moves = moves || moves_activations(a.op);
     }
   require_in_range(program);
   bool const neighbours_apart = program.num_ranks > 1;
@@ -119,6 +120,15 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
                        .fix = "write the schedule without them, complete it with `p3d schedule show input.toml "
                               "--text FILE`, and put them into that file"},
                       base::ExitCode::bad_input);
+  if (moves && (!slots || !reductions || (neighbours_apart && !messages)))
+    throw base::Error(
+        {.expected = "a schedule with OFFLOAD_F or RELOAD_F that has its slots, messages and reductions too",
+         .found = !slots       ? "actions without slots"
+                  : reductions ? "no SEND and RECV"
+                               : "no REDUCE and STEP",
+         .where = "schedule file",
+         .fix = "leave OFFLOAD_F and RELOAD_F out and set memory.offload_activations, which adds them"},
+        base::ExitCode::bad_input);
   if (!messages && !slots && !reductions) return complete(std::move(program), 1, slot_lookahead);
   if (!slots) assign_slots(program);
   if (program.num_slots.empty()) {  // slots are given, their numbers are not

@@ -47,6 +47,9 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
   Program const& t = training;
   P3D_REQUIRE(microbatches >= 1 && microbatches <= t.num_microbatches, "the forwards are training's");
   auto const homes = weight_homes(t);
+  bool offloads = false;
+  for (auto const& list : t.ranks)
+    for (Action const& a : list) offloads = offloads || moves_activations(a.op);
   Program compute = without_actions(t.stage_rank, t.num_ranks, microbatches);
   compute.tied = t.tied;
   for (std::size_t r = 0; r < t.ranks.size(); ++r)
@@ -59,7 +62,7 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
   for (int lookahead : {0, t.num_ranks, static_cast<int>(longest)}) {
     Program p = compute;
     assign_slots(p, lookahead);
-    if (lookahead > 0 && !needs_no_more_slots(p, t)) break;
+    if ((lookahead > 0 || offloads) && !needs_no_more_slots(p, t)) break;
     add_messages(p);
     bring_weights(p, homes);
     if (validate(p, training.execution(), Pass::forward_only).empty())

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <tuple>
 
 namespace p3d::schedule {
 namespace {
@@ -58,7 +59,8 @@ public:
         slots_(static_cast<std::size_t>(program.num_stages)),
         unfinished_(static_cast<std::size_t>(program.num_stages), program.num_microbatches),
         unreduced_(program.ranks.size(), 0),
-        done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0) {
+        done_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches), 0),
+        away_(done_.size(), false) {
     for (std::size_t c = 0; c < channels_.all.size(); ++c)
       outgoing_[static_cast<std::size_t>(channels_.all[c].source)].push_back(static_cast<int>(c));
     for (std::size_t s = 0; s < slots_.size(); ++s) {
@@ -151,6 +153,7 @@ private:
     if (!has_microbatch(a.op)) return true;  // check_weights() follows the others, which wait for no other stage
     SlotState& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
+    if (a.op == Op::reload_activations) return reload(rank, a, slot);
     if (takes) {
       if (a.op == Op::forward && a.stage > 0 && !(done(a.stage - 1, a.microbatch) & bit(Op::forward)))
         return fault_here(rank, "runs before {}F{} on the same rank", a.stage - 1, a.microbatch);
@@ -160,14 +163,23 @@ private:
                         slot.owner < 0 ? std::string("is empty") : fmt::format("holds microbatch {}", slot.owner),
                         a.microbatch);
     }
+    if (a.op == Op::offload_activations) return offload(rank, a, slot);
     if (!(is_message(a.op) ? message(rank, a, slot) : compute(rank, a, slot))) return false;
     done(a.stage, a.microbatch) = static_cast<unsigned char>(done(a.stage, a.microbatch) | bit(a.op));
     if (makes_weight_gradient(a.op)) --unfinished_[static_cast<std::size_t>(a.stage)];
     return true;
   }
 
-  /// Takes a slot: its last user must be finished, and the sends that read it complete.
-  bool take(int rank, Action const& a, SlotState& slot) {
+  /// Whether the gradient of a stage's input went on: as a message, or into all that comes before it in the row.
+  bool gradient_passed_on(int stage, int microbatch) {
+    bool passed_on = !input_is_remote(program_, stage) || (done(stage, microbatch) & bit(Op::send_gradient)) != 0;
+    for (int s = stage; input_is_local(program_, s); --s)
+      passed_on = passed_on && has_input_gradient(s - 1, microbatch);
+    return passed_on;
+  }
+
+  /// Whether the last user of a slot is finished.
+  bool is_free(int rank, Action const& a, SlotState const& slot) {
     int const old = slot.owner;
     if (old >= 0 && !training_) {
       bool passed_on = !output_is_remote(program_, a.stage) || slot.activation_out >= 0;
@@ -176,25 +188,62 @@ private:
       if (!(done(a.stage, old) & bit(Op::forward)) || !passed_on)
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     } else if (old >= 0) {
-      bool gradient_passed_on =
-          !input_is_remote(program_, a.stage) || (done(a.stage, old) & bit(Op::send_gradient)) != 0;
-      for (int s = a.stage; input_is_local(program_, s); --s)
-        gradient_passed_on = gradient_passed_on && has_input_gradient(s - 1, old);
-      if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on)
+      if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on(a.stage, old))
         return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     }
-    if (!send_complete(rank, channels_.activation_out[static_cast<std::size_t>(a.stage)], slot.activation_out))
-      return false;
-    if (!send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(a.stage)], slot.gradient_out))
+    return true;
+  }
+  bool activation_sent(int rank, int stage, SlotState const& slot) {
+    return send_complete(rank, channels_.activation_out[static_cast<std::size_t>(stage)], slot.activation_out);
+  }
+  bool gradient_sent(int rank, int stage, SlotState const& slot) {
+    return send_complete(rank, channels_.gradient_out[static_cast<std::size_t>(stage)], slot.gradient_out);
+  }
+
+  /// Takes a slot: its last user must be finished, and the sends that read it complete.
+  bool take(int rank, Action const& a, SlotState& slot) {
+    if (!is_free(rank, a, slot) || !activation_sent(rank, a.stage, slot) || !gradient_sent(rank, a.stage, slot))
       return false;
     slot = SlotState{};
     slot.owner = a.microbatch;
     return true;
   }
 
+  bool is_away(int stage, int microbatch) const { return away_[cell(program_, stage, microbatch)]; }
+
+  /// The slot is another microbatch's from now on, when its sends are complete.
+  bool offload(int rank, Action const& a, SlotState& slot) {
+    auto const ran = [&](Op op) { return (done(a.stage, a.microbatch) & bit(op)) != 0; };
+    if (!ran(Op::forward)) return fault_here(rank, "runs before {}F{}", a.stage, a.microbatch);
+    if (has_weight_gradient(a.stage, a.microbatch) && gradient_passed_on(a.stage, a.microbatch))
+      return fault_here(rank, "nothing needs these activations any more");
+    if (slot.gradient_in >= 0 && !has_input_gradient(a.stage, a.microbatch))
+      return fault_here(rank, "the gradient of its output is on its way into the slot");
+    for (auto [remote, made, sent] :
+         {std::tuple(output_is_remote(program_, a.stage), true, Op::send_activation),
+          std::tuple(input_is_remote(program_, a.stage), has_input_gradient(a.stage, a.microbatch), Op::send_gradient)})
+      if (remote && made && !ran(sent))
+        return fault_here(rank, "runs before {}", to_string({sent, a.stage, a.microbatch}));
+    away_[cell(program_, a.stage, a.microbatch)] = true;
+    slot.owner = -1;
+    return true;
+  }
+  bool reload(int rank, Action const& a, SlotState& slot) {
+    if (!is_away(a.stage, a.microbatch))
+      return fault_here(rank, "the activations of microbatch {} on stage {} are not offloaded", a.microbatch, a.stage);
+    if (!is_free(rank, a, slot)) return false;
+    bool const with_gradients = has_input_gradient(a.stage, a.microbatch);
+    if (with_gradients && !(activation_sent(rank, a.stage, slot) && gradient_sent(rank, a.stage, slot))) return false;
+    away_[cell(program_, a.stage, a.microbatch)] = false;
+    slot.owner = a.microbatch;
+    slot.activation_in = slot.gradient_in = -1;
+    return true;
+  }
+
   bool message(int rank, Action const& a, SlotState& slot) {
     int const channel = channels_.of(a);
     ChannelState& l = line(channel);
+    if (a.op == Op::recv_gradient && !gradient_sent(rank, a.stage, slot)) return false;
     if (is_recv(a.op)) {
       (a.op == Op::recv_activation ? slot.activation_in : slot.gradient_in) = l.received;
       return post(rank, a, channel);
@@ -219,6 +268,13 @@ private:
       if (number < 0) return fault_here(rank, "needs {} before its receive is posted", what);
       return reached(rank, {out_channel, true, number + 1});
     };
+    int away = -1;
+    for_slots_in_use(program_, a, [&](int stage) { away = is_away(stage, a.microbatch) ? stage : away; });
+    if (away >= 0)
+      return fault_here(rank, "uses slots of stage {}, whose activations are offloaded: {} has to come first", away,
+                        to_string({Op::reload_activations, away, a.microbatch}));
+    if (makes_input_gradient(a.op) && !gradient_sent(rank, a.stage, slot)) return false;
+    if (a.op == Op::backward_input && !activation_sent(rank, a.stage, slot)) return false;
     if (a.op == Op::forward)
       return !input_is_remote(program_, a.stage) ||
              arrived(slot.activation_in, channels_.activation_out[static_cast<std::size_t>(a.stage) - 1], "its input");
@@ -285,6 +341,7 @@ private:
   std::vector<int> unfinished_;                ///< by stage: microbatches without their weight gradient
   std::vector<int> unreduced_;                 ///< by rank: stages
   std::vector<unsigned char> done_;            ///< by cell: bits of the actions that ran
+  std::vector<bool> away_;                     ///< by cell: offloaded
   std::vector<int> ready_;
   std::vector<Violation> found_;
 };

@@ -39,6 +39,9 @@ struct PipelineCosts {
   /// By stage, empty: 0. What the rank spends on GATHER and REDUCE_SCATTER; on OFFLOAD and RELOAD; the bytes of the
   /// stage's whole weights.
   std::vector<double> gather{}, offload{}, weight_bytes{};
+  /// By stage, empty: 0. The time of an OFFLOAD_F or RELOAD_F, beside which the rank goes on: one of a rank after the
+  /// other.
+  std::vector<double> swap{};
 
   /// The same cost for every stage, nothing else.
   static PipelineCosts uniform(int num_stages, StageCost cost = {}) {

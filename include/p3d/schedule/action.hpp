@@ -22,6 +22,8 @@ enum class Op : std::uint8_t {
   recv_activation,           ///< RECV_F: post the receive of the stage's input from stage - 1
   send_gradient,             ///< SEND_B: start sending the gradient of the stage's input to stage - 1
   recv_gradient,             ///< RECV_B: post the receive of the gradient of the stage's output from stage + 1
+  offload_activations,       ///< OFFLOAD_F: start moving a microbatch's activations out of their slot (offload.hpp)
+  reload_activations,        ///< RELOAD_F: start moving them back, into a slot
   reduce_gradients,          ///< REDUCE: the stage's gradients are complete: finish their reduction over dp
   optimizer_step,            ///< STEP: update this rank's parameters
   gather_weights,            ///< GATHER: make the stage's weights whole from the parts that ranks own
@@ -34,8 +36,9 @@ enum class Op : std::uint8_t {
 
 /// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a
 /// stage: it is taken by the first action that needs it (recv_activation, or forward on stage 0) and free after the
-/// last one. `version`: of the stage's weights, that a compute action reads, a weight action moves and <stage>STEP
-/// makes; 0 are the weights at the program's begin.
+/// last one; offloaded activations have one before OFFLOAD_F and maybe another after RELOAD_F. `version`: of the
+/// stage's weights, that a compute action reads, a weight action moves and <stage>STEP makes; 0 are the weights at the
+/// program's begin.
 struct Action {
   Op op = Op::forward;
   int stage = 0;

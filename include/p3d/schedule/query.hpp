@@ -20,8 +20,10 @@ constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == 
 /// B or W: adds the microbatch to the gradients of the stage's weights.
 constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
 
-/// F, B, I, W or a message: the others belong to a stage, and STEP to a rank.
-constexpr bool has_microbatch(Op op) { return op <= Op::recv_gradient; }
+/// OFFLOAD_F or RELOAD_F.
+constexpr bool moves_activations(Op op) { return op == Op::offload_activations || op == Op::reload_activations; }
+/// F, B, I, W, a message or a move of activations: the others belong to a stage, and STEP to a rank.
+constexpr bool has_microbatch(Op op) { return op <= Op::reload_activations; }
 /// GATHER, RELEASE, OFFLOAD or RELOAD.
 constexpr bool moves_weights(Op op) { return op >= Op::gather_weights && op <= Op::reload_weights; }
 /// F, B or I: reads the stage's weights. (W multiplies what F and I left.)
@@ -56,6 +58,13 @@ template <class Visit>
 void for_shared_slots(Program const& program, Action const& a, Visit const& visit) {
   for (int s = a.stage; a.op == Op::forward && input_is_local(program, s); --s) visit(s - 1);
   for (int s = a.stage; makes_input_gradient(a.op) && output_is_local(program, s); ++s) visit(s + 1);
+}
+/// The same, and the stages before it in the row, one of whose outputs is the input that B and I read. None of them may
+/// be offloaded.
+template <class Visit>
+void for_slots_in_use(Program const& program, Action const& a, Visit const& visit) {
+  for_shared_slots(program, a, visit);
+  for (int s = a.stage; makes_input_gradient(a.op) && input_is_local(program, s); --s) visit(s - 1);
 }
 /// The stage at the other end of a message.
 constexpr int peer_stage(Action const& action) {

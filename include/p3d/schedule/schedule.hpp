@@ -66,6 +66,8 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///    kind to that rank are outstanding; with 0 it also waits for this one (a blocking send).
 ///  * The action that takes a slot (RECV_F, or F where no message brings the input) waits for the sends that still read
 ///  it.
+///  * OFFLOAD_F and RELOAD_F start a copy and go on (offload.hpp). A slot keeps the buffers of messages of a microbatch
+///    that was offloaded: RECV_B, B and I wait for a gradient's send that still reads it, I for an activation's too.
 ///  * Neighbouring stages on one rank use each other's slot: F and what follows the previous one's output, B and I the
 ///    gradient of the next one's input.
 ///  * STEP waits for everything outstanding.

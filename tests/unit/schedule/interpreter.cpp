@@ -133,9 +133,10 @@ private:
     }
   }
 
-  bool sends_from_slot(Action const& a) const {
+  bool sends_from_slot(Action const& a) const { return sends_from_slot(a, false) || sends_from_slot(a, true); }
+  bool sends_from_slot(Action const& a, bool is_gradient) const {
     for (auto const& [key, lane] : lanes_) {
-      if (std::get<0>(key) != home(a.stage) || !execution_.rendezvous) continue;
+      if (std::get<0>(key) != home(a.stage) || !execution_.rendezvous || std::get<2>(key) != is_gradient) continue;
       for (std::size_t i = lane.delivered; i < lane.sends.size(); ++i)
         if (lane.sends[i].stage == a.stage && lane.sends[i].slot == a.slot) return true;
     }
@@ -159,12 +160,15 @@ private:
   bool act(int rank, Action const& a) {
     Buffers& b = slot(a);
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !far(a.stage - 1, a.stage));
-    if (!takes && b.user != a.microbatch) throw Fault{Outcome::misuse, "another microbatch's slot"};
+    if (!takes && a.op != Op::reload_activations && b.user != a.microbatch)
+      throw Fault{Outcome::misuse, "another microbatch's slot"};
     switch (a.op) {
       case Op::recv_activation: return receive(rank, a, a.stage - 1, false);
       case Op::recv_gradient: return receive(rank, a, a.stage + 1, true);
       case Op::send_activation: return send(rank, a, a.stage + 1, false);
       case Op::send_gradient: return send(rank, a, a.stage - 1, true);
+      case Op::offload_activations: return offload(a);
+      case Op::reload_activations: return reload(a);
       case Op::forward: return forward(a);
       case Op::backward: return backward(a) && weights(a);
       case Op::backward_input: return backward(a);
@@ -172,10 +176,42 @@ private:
     }
   }
 
+  /// What is saved leaves the slot; so do gradients, once they are there. What messages use does not come back.
+  bool offload(Action const& a) {
+    Buffers& b = slot(a);
+    if (b.saved == none) throw Fault{Outcome::misuse, "offloads what is not there"};
+    if (!b.live()) throw Fault{Outcome::misuse, "offloads what nobody needs"};
+    if (b.backward_due && posted_.contains({a.stage, a.microbatch, true}))
+      throw Fault{Outcome::misuse, "a gradient comes into a slot that was offloaded"};
+    if (far(a.stage + 1, a.stage) && !sent_.contains({a.stage, a.microbatch, false}))
+      throw Fault{Outcome::misuse, "offloaded before its output is sent"};
+    if (far(a.stage - 1, a.stage) && !b.backward_due && !sent_.contains({a.stage, a.microbatch, true}))
+      throw Fault{Outcome::misuse, "offloaded before its gradient is sent"};
+    if (far(a.stage + 1, a.stage)) b.output = none;
+    away_[{a.stage, a.microbatch}] = b;
+    b = Buffers{};
+    return true;
+  }
+  bool reload(Action const& a) {
+    auto const from = away_.find({a.stage, a.microbatch});
+    if (from == away_.end()) throw Fault{Outcome::misuse, "reloads what is not away"};
+    if (slot(a).live()) throw Fault{Outcome::misuse, "slot in use"};
+    if (!from->second.backward_due && sends_from_slot(a)) return false;  // the gradients come into buffers of messages
+    slot(a) = from->second;
+    away_.erase(from);
+    return true;
+  }
+  /// Stages in a row on a rank, before this one or behind it, whose slots it reads.
+  void require_here(Action const& a, int step) const {
+    for (int s = a.stage; near(s + step, s); s += step)
+      if (away_.contains({s + step, a.microbatch})) throw Fault{Outcome::misuse, "reads what is offloaded"};
+  }
+
   bool receive(int rank, Action const& a, int from, bool is_gradient) {
     if (!far(from, a.stage)) throw Fault{Outcome::misuse, "a receive from nowhere"};
     if (posted_.contains({a.stage, a.microbatch, is_gradient})) throw Fault{Outcome::misuse, "a second receive"};
     if (!is_gradient && !take(a)) return false;
+    if (is_gradient && sends_from_slot(a, true)) return false;
     posted_.insert({a.stage, a.microbatch, is_gradient});
     if (is_gradient && !slot(a).backward_due) throw Fault{Outcome::misuse, "a receive after its use"};
     Lane& lane = lanes_[{home(from), rank, is_gradient}];
@@ -194,6 +230,7 @@ private:
       if (value == none) throw Fault{Outcome::misuse, "sends what is not there"};
       if (outstanding(lane) >= static_cast<std::size_t>(std::max(execution_.sends_in_flight, 1))) return false;
       (is_gradient ? b.hand_over_due : b.output_due) = false;
+      sent_.insert({a.stage, a.microbatch, is_gradient});
       lane.sends.push_back({a.stage, a.slot, a.microbatch});
       deliver(lane, is_gradient);
     }
@@ -206,6 +243,7 @@ private:
   }
 
   bool forward(Action const& a) {
+    require_here(a, -1);
     if (far(a.stage - 1, a.stage)) {
       if (!posted_.contains({a.stage, a.microbatch, false})) throw Fault{Outcome::misuse, "no receive posted"};
       if (slot(a).input == none) return false;
@@ -236,6 +274,9 @@ private:
 
   bool backward(Action const& a) {
     Buffers& b = slot(a);
+    require_here(a, -1);
+    require_here(a, 1);
+    if (sends_from_slot(a, true) || (a.op == Op::backward_input && sends_from_slot(a, false))) return false;
     if (b.saved != a.microbatch) throw Fault{Outcome::misuse, "no saved activations"};
     if (!b.backward_due) throw Fault{Outcome::wrong_result, "backward twice"};
     if (far(a.stage + 1, a.stage)) {
@@ -296,7 +337,8 @@ private:
   std::vector<std::vector<int>> sums_;
   std::vector<std::vector<Buffers>> slots_;
   std::map<Key, Lane> lanes_;
-  std::set<std::tuple<int, int, bool>> posted_;
+  std::set<std::tuple<int, int, bool>> posted_, sent_;
+  std::map<std::pair<int, int>, Buffers> away_;  ///< by (stage, microbatch)
   std::set<std::pair<int, int>> taken_;
   std::set<std::pair<int, int>> ran_;  ///< (stage, microbatch)
   std::set<int> stepped_, blocking_;

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where activations wait for their backward: in a slot, or offloaded, outside the memory that layers read.
+//
+// The unit is what a slot keeps of one microbatch of one stage.
+//
+//   action     what it does                                                 who waits for it
+//   OFFLOAD_F  starts to copy the slot's activations out; then the slot is  what takes the slot next: RECV_F, or F
+//              free for another microbatch
+//   RELOAD_F   starts to copy them back, into any slot of the stage; after  what reads them: B, I, W of the stage; B
+//   and
+//              a write from the same memory that is still under way         I of those behind it in a row on the rank
+//
+// Between F and B (or I), all that F saved is away, but not the buffers of messages: the output, unless it is the next
+// stage's input on the rank, and the gradient. A RELOAD_F before B or I therefore waits for no send. Later (between I
+// and W, or where stages before it in the row have yet to use the gradient) the whole slot is away, with the gradients
+// in it; a RELOAD_F then waits for the sends that still read its slot.
+
+#include <p3d/schedule/schedule.hpp>
+
+#include <vector>
+
+namespace p3d::schedule {
+
+/// A pass over a complete training program: on stages with more than `resident` slots a microbatch is offloaded when
+/// the next `resident` or more others that its stage works on do not include it. A slot is taken when the microbatch
+/// before the `resident` - 1 before it is done: with 2, one is computed while the other is on its way. Slots are
+/// numbered anew; receives are posted later, where their slot is taken later. So each stage has `resident` slots, more
+/// where the order of messages asks for an early receive. If the ranks would then wait in a circle (`execution`), it
+/// tries one more, and so on: at the end no microbatch is offloaded. (looped_bfs on few ranks: what a rank sends long
+/// before it is asked for stays in its slot.)
+void offload_activations(Program& program, int resident, Execution execution = {});
+
+/// What a stage has offloaded.
+struct OffloadedActivations {
+  int places = 0;               ///< microbatches at a time, at the most
+  bool with_gradients = false;  ///< some of them after their B or I
+  bool operator==(OffloadedActivations const&) const = default;
+};
+/// By stage.
+std::vector<OffloadedActivations> offloaded_activations(Program const& program);
+
+/// Of each action of a rank: whether it is an OFFLOAD_F or RELOAD_F after its microbatch's B or I on the stage.
+std::vector<bool> moves_gradients(Program const& program, int rank);
+
+}  // namespace p3d::schedule

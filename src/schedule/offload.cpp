@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The offload pass. All of it is about one rank at a time: where each stage's microbatches are used, which of the times
+// between are long enough to be away, and when slots are taken for what comes back.
+
+#include <p3d/schedule/offload.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "channels.hpp"
+
+namespace p3d::schedule {
+namespace {
+
+/// Actions in a row, of those that touch the slots of a stage, that are for one microbatch.
+struct Use {
+  int microbatch = 0;
+  int first = 0, last = 0;  ///< actions of the rank
+};
+
+/// A microbatch in one slot, from before action `take` until after action `end`.
+struct Stay {
+  int microbatch = 0;
+  int first = 0, end = 0;
+  int last_use = 0;  ///< in the list of uses
+  int earliest = 0;  ///< where its slot may be taken
+  int take = 0;
+  int slot = 0;
+  bool returns = false;  ///< begins with RELOAD_F
+  bool leaves = false;   ///< ends with OFFLOAD_F
+};
+
+/// Of one stage; empty where nothing is offloaded.
+struct StageStays {
+  std::vector<Stay> all;
+  std::vector<std::vector<std::size_t>> of;  ///< by microbatch, in order
+  /// The one in which an action of a microbatch falls.
+  Stay& at(int microbatch, int action) {
+    auto const& list = of[static_cast<std::size_t>(microbatch)];
+    for (std::size_t k : list)
+      if (action <= all[k].end) return all[k];
+    return all[list.back()];
+  }
+};
+
+class RankPass {
+public:
+  RankPass(Program const& program, int rank, int resident, Channels const& channels)
+      : program_(program),
+        actions_(program.ranks[static_cast<std::size_t>(rank)]),
+        resident_(resident),
+        channels_(channels),
+        stays_(static_cast<std::size_t>(program.num_stages)) {}
+
+  /// The new list; sets num_slots of the rank's stages. False: nothing is offloaded.
+  bool run(std::vector<Action>& out, std::vector<int>& num_slots) {
+    find_stays();
+    place_receives();
+    bool any = false;
+    for (std::size_t s = 0; s < stays_.size(); ++s) {
+      if (stays_[s].all.empty()) continue;
+      keep_what_is_wanted_early(stays_[s]);
+      any = any || std::any_of(stays_[s].all.begin(), stays_[s].all.end(), [](Stay const& x) { return x.leaves; });
+      num_slots[s] = assign(stays_[s]);
+    }
+    if (any) write(out);
+    return any;
+  }
+
+private:
+  int size() const { return static_cast<int>(actions_.size()); }
+  Action const& action(int i) const { return actions_[static_cast<std::size_t>(i)]; }
+  StageStays& stays(int stage) { return stays_[static_cast<std::size_t>(stage)]; }
+
+  void find_stays() {
+    std::vector<std::vector<Use>> uses(stays_.size());
+    for (int i = 0; i < size(); ++i) {
+      Action const& a = action(i);
+      P3D_REQUIRE(!moves_activations(a.op), "activations are offloaded once");
+      if (a.microbatch < 0 || is_recv(a.op)) continue;
+      auto const touch = [&](int stage) {
+        auto& list = uses[static_cast<std::size_t>(stage)];
+        if (list.empty() || list.back().microbatch != a.microbatch) list.push_back({a.microbatch, i, i});
+        list.back().last = i;
+      };
+      touch(a.stage);
+      for_slots_in_use(program_, a, touch);
+    }
+    for (std::size_t s = 0; s < uses.size(); ++s)
+      if (program_.num_slots[s] > resident_) divide(uses[s], stays_[s]);
+  }
+
+  /// Away is who is not among the next `resident` to be used.
+  void divide(std::vector<Use> const& uses, StageStays& stage) const {
+    stage.of.resize(static_cast<std::size_t>(program_.num_microbatches));
+    for (int k = 0; k < static_cast<int>(uses.size()); ++k) {
+      Use const& use = uses[static_cast<std::size_t>(k)];
+      auto& list = stage.of[static_cast<std::size_t>(use.microbatch)];
+      if (!list.empty() && k - stage.all[list.back()].last_use <= resident_) {
+        auto& stay = stage.all[list.back()];
+        std::tie(stay.end, stay.last_use) = std::pair(use.last, k);
+        continue;
+      }
+      Stay stay{use.microbatch, use.first, use.last, k};
+      if (k >= resident_) stay.earliest = uses[static_cast<std::size_t>(k - resident_)].last + 1;
+      stay.returns = !list.empty();
+      if (stay.returns) stage.all[list.back()].leaves = true;
+      list.push_back(stage.all.size());
+      stage.all.push_back(stay);
+    }
+  }
+
+  /// Where each receive is posted: not before its slot is taken, but before its use and in the order of its channel.
+  void place_receives() {
+    std::map<std::pair<int, int>, int> forward, backward;  // by (stage, microbatch): F; B or I
+    for (int i = 0; i < size(); ++i) {
+      Action const& a = action(i);
+      if (a.op == Op::forward) forward[{a.stage, a.microbatch}] = i;
+      if (makes_input_gradient(a.op)) backward[{a.stage, a.microbatch}] = i;
+    }
+    std::vector<int> place(actions_.size(), -1), bound(channels_.all.size(), size()), after(channels_.all.size(), 0);
+    std::vector<int> latest(actions_.size(), 0);
+    for (int i = size(); i-- > 0;) {
+      Action const& a = action(i);
+      if (!is_recv(a.op)) continue;
+      auto& limit = bound[static_cast<std::size_t>(channels_.of(a))];
+      limit = std::min(limit, (a.op == Op::recv_activation ? forward : backward).at({a.stage, a.microbatch}));
+      latest[static_cast<std::size_t>(i)] = limit;
+    }
+    receives_.resize(actions_.size());
+    for (int i = 0; i < size(); ++i) {
+      Action const& a = action(i);
+      if (!is_recv(a.op)) continue;
+      auto& earliest = after[static_cast<std::size_t>(channels_.of(a))];
+      int const limit = latest[static_cast<std::size_t>(i)];
+      earliest = std::max(earliest, i);
+      if (!stays(a.stage).all.empty()) {
+        int const use = (a.op == Op::recv_activation ? forward : backward).at({a.stage, a.microbatch});
+        auto& stay = stays(a.stage).at(a.microbatch, use);
+        earliest = std::min(std::max(earliest, stay.earliest), limit);
+        stay.earliest = std::min(stay.earliest, earliest);
+        if (a.op == Op::recv_activation) stay.first = std::min(stay.first, earliest);
+      }
+      earliest = std::min(earliest, limit);
+      receives_[static_cast<std::size_t>(earliest)].push_back(i);
+    }
+  }
+
+  /// What must come back before it is gone stays.
+  static void keep_what_is_wanted_early(StageStays& stage) {
+    for (auto& list : stage.of)
+      for (std::size_t n = 1; n < list.size();) {
+        auto& before = stage.all[list[n - 1]];
+        auto& stay = stage.all[list[n]];
+        if (stay.earliest > before.end) {
+          ++n;
+          continue;
+        }
+        before.end = stay.end;
+        before.leaves = stay.leaves;
+        stay.microbatch = -1;
+        list.erase(list.begin() + static_cast<std::ptrdiff_t>(n));
+      }
+  }
+
+  /// As few slots as there are stays at a time, in turns: what waited in a slot is written before it is taken again.
+  static int assign(StageStays& stage) {
+    std::vector<Stay*> order;
+    for (auto& stay : stage.all) {
+      if (stay.microbatch < 0) continue;
+      stay.take = stay.returns ? stay.earliest : stay.first;
+      order.push_back(&stay);
+    }
+    std::stable_sort(order.begin(), order.end(), [](auto const* a, auto const* b) { return a->take < b->take; });
+    std::size_t count = 0;
+    std::priority_queue<int, std::vector<int>, std::greater<>> ends;
+    for (auto const* stay : order) {
+      while (!ends.empty() && ends.top() < stay->take) ends.pop();
+      ends.push(stay->end);
+      count = std::max(count, ends.size());
+    }
+    using Last = std::pair<int, int>;  // (last action, slot)
+    std::priority_queue<Last, std::vector<Last>, std::greater<>> slots;
+    for (std::size_t k = 0; k < count; ++k) slots.emplace(-1, static_cast<int>(k));
+    for (auto* stay : order) {
+      stay->slot = slots.top().second;
+      slots.pop();
+      slots.emplace(stay->end, stay->slot);
+    }
+    return static_cast<int>(count);
+  }
+
+  void write(std::vector<Action>& out) {
+    std::vector<std::vector<Action>> before(actions_.size()), after(actions_.size());
+    std::vector<std::pair<int, Action>> reloads;  // with the place of the first use
+    for (int s = program_.num_stages; s-- > 0;)
+      for (auto const& stay : stays(s).all) {
+        if (stay.microbatch < 0) continue;
+        Action const move{Op::offload_activations, s, stay.microbatch, stay.slot};
+        if (stay.leaves) after[static_cast<std::size_t>(stay.end)].push_back(move);
+        if (stay.returns) reloads.emplace_back(stay.first, move);
+      }
+    // What is used first is read first.
+    std::stable_sort(reloads.begin(), reloads.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
+    for (auto& [first, a] : reloads) {
+      a.op = Op::reload_activations;
+      before[static_cast<std::size_t>(stays(a.stage).at(a.microbatch, first).take)].push_back(a);
+    }
+    auto const with_slot = [&](Action a, int i) {
+      if (a.microbatch >= 0 && !stays(a.stage).all.empty()) a.slot = stays(a.stage).at(a.microbatch, i).slot;
+      return a;
+    };
+    out.clear();
+    for (int i = 0; i < size(); ++i) {
+      auto const at = static_cast<std::size_t>(i);
+      out.insert(out.end(), before[at].begin(), before[at].end());
+      for (int r : receives_[at]) out.push_back(with_slot(action(r), i));
+      if (!is_recv(action(i).op)) out.push_back(with_slot(action(i), i));
+      out.insert(out.end(), after[at].begin(), after[at].end());
+    }
+  }
+
+  Program const& program_;
+  std::vector<Action> const& actions_;
+  int resident_;
+  Channels const& channels_;
+  std::vector<StageStays> stays_;           ///< by stage
+  std::vector<std::vector<int>> receives_;  ///< by place: the receives that are posted there
+};
+
+/// False: nothing is offloaded.
+bool offload(Program& program, int resident) {
+  Program const before = program;
+  Channels const channels(before);
+  bool any = false;
+  for (int r = 0; r < program.num_ranks; ++r) {
+    std::vector<Action> list;
+    auto slots = before.num_slots;
+    if (!RankPass(before, r, resident, channels).run(list, slots)) continue;
+    any = true;
+    program.ranks[static_cast<std::size_t>(r)] = std::move(list);
+    for (int s = 0; s < program.num_stages; ++s)
+      if (rank_of(program, s) == r) program.num_slots[static_cast<std::size_t>(s)] = slots[static_cast<std::size_t>(s)];
+  }
+  return any;
+}
+
+}  // namespace
+
+void offload_activations(Program& program, int resident, Execution execution) {
+  P3D_REQUIRE(resident >= 2, "one microbatch is computed and one is on its way");
+  P3D_REQUIRE(program.num_slots.size() == static_cast<std::size_t>(program.num_stages), "the program is complete");
+  require_in_range(program);
+  for (;; ++resident) {
+    Program tried = program;
+    if (!offload(tried, resident)) return;
+    if (!validate(tried, execution).empty()) continue;
+    program = std::move(tried);
+    return;
+  }
+}
+
+std::vector<bool> moves_gradients(Program const& program, int rank) {
+  auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
+  std::vector<bool> out(actions.size(), false);
+  if (std::none_of(actions.begin(), actions.end(), [](Action const& a) { return moves_activations(a.op); })) return out;
+  std::set<std::pair<int, int>> input_part_ran;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    Action const& a = actions[i];
+    if (makes_input_gradient(a.op)) input_part_ran.insert({a.stage, a.microbatch});
+    if (moves_activations(a.op)) out[i] = input_part_ran.contains({a.stage, a.microbatch});
+  }
+  return out;
+}
+
+std::vector<OffloadedActivations> offloaded_activations(Program const& program) {
+  require_in_range(program);
+  std::vector<OffloadedActivations> out(static_cast<std::size_t>(program.num_stages));
+  std::vector<int> now(out.size(), 0);
+  for (int r = 0; r < program.num_ranks; ++r) {
+    auto const& actions = program.ranks[static_cast<std::size_t>(r)];
+    auto const gradients = moves_gradients(program, r);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      Action const& a = actions[i];
+      if (!moves_activations(a.op)) continue;
+      auto const s = static_cast<std::size_t>(a.stage);
+      now[s] += a.op == Op::offload_activations ? 1 : -1;
+      out[s].places = std::max(out[s].places, now[s]);
+      out[s].with_gradients = out[s].with_gradients || gradients[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace p3d::schedule
