@@ -87,7 +87,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     config.memory.free = {.recompute = chooses,
                           .shard = open("memory.shard") && p.dp > 1,
                           .offload_optimizer = open("memory.offload_optimizer"),
-                          .offload_parameters = open("memory.offload_parameters") && open("memory.gather")};
+                          .offload_parameters = open("memory.offload_parameters") && open("memory.gather"),
+                          .offload_activations = open("memory.offload_activations")};
   }
 
   // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)

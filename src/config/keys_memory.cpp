@@ -109,7 +109,9 @@ void add_offload(Section<Memory>& s) {
            "where moments and master weights wait between updates: host (GPU builds), or a file of each rank");
   s.choice("offload_parameters", &Memory::offload_parameters, places,
            "where weights wait between uses: host (GPU builds), or a file of each rank");
-  s.choice("offload_activations", &Memory::offload_activations, places, "where activations wait for backward");
+  s.choice("offload_activations", &Memory::offload_activations, places,
+           "where activations of all but two microbatches (or 1 + pipeline.lookahead) wait for backward: host (GPU "
+           "builds), or a file of each rank");
   s.add(
       "offload_dir", "string: a folder", "node-local folder for offloading to disk", "$TMPDIR, or /tmp",
       [](toml::node const& node, std::string const&, Config& config) {
@@ -131,7 +133,7 @@ void add_memory(std::vector<Key>& table) {
   s.number(
       "limit", &Memory::limit, {.max = 1e9},
       "GiB that a rank may use; of recompute, shard, offload_optimizer and offload_parameters, where the input does "
-      "not give them, the quickest that fits is taken; 0: any");
+      "not give them, the quickest that fits is taken, and where none does, offload_activations is tried too; 0: any");
   add_recompute(s);
   add_shard(s);
   add_offload(s);

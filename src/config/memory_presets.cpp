@@ -84,6 +84,15 @@ public:
     if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;
   }
 
+  /// Those of two microbatches stay.
+  void offload_activations() {
+    auto& m = c_.memory;
+    bool const can = sources_.known("batch.microbatches") && c_.batch.microbatches >= 3;
+    if (!free("memory.offload_activations") || !can || m.recompute_microbatches_kept > 0) return;
+    set("memory.offload_activations");
+    if (level_ == Level::extreme) m.offload_activations = OffloadTo::disk;
+  }
+
 private:
   bool free(char const* key) const { return !sources_.given(key) && sources_.known(key); }
   void set(char const* key) { sources_.set_preset(key, "memory.preset"); }
@@ -103,6 +112,7 @@ void apply_memory_preset(Config& config, Sources& sources) {
   expansion.sequence();
   expansion.lookahead();
   expansion.offload();
+  expansion.offload_activations();
 }
 
 }  // namespace p3d::config

@@ -11,16 +11,6 @@ namespace p3d::config {
 
 namespace {
 
-/// What has no code yet is refused.
-void check_not_yet(Check const& c) {
-  auto const& m = c.config.memory;
-  auto const refuse = [&](char const* key, bool used) {
-    if (used && c.known({key}))
-      c.fault({key}, "the default: p3d has no other yet", "another value", fmt::format("leave {} out", key));
-  };
-  refuse("memory.offload_activations", m.offload_activations != OffloadTo::none);
-}
-
 void check_auto(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.recompute", "memory.limit"}) && m.recompute == Recompute::automatic && m.limit == 0)
@@ -125,6 +115,22 @@ void check_shard_keys(Check const& c) {
   }
 }
 
+void check_offload_activations(Check const& c) {
+  auto const& m = c.config.memory;
+  if (!c.known({"memory.offload_activations"}) || m.offload_activations == OffloadTo::none) return;
+  if (c.known({"memory.recompute_microbatches_kept"}) && m.recompute_microbatches_kept > 0)
+    c.fault({"memory.offload_activations", "memory.recompute_microbatches_kept"},
+            "microbatches that are kept in memory, or offloaded",
+            fmt::format("recompute_microbatches_kept {}, offload_activations \"{}\"", m.recompute_microbatches_kept,
+                        to_string(m.offload_activations)),
+            "remove one of the two");
+  auto const microbatches = c.config.batch.microbatches;
+  if (c.known({"batch.microbatches"}) && microbatches < 3)
+    c.fault({"memory.offload_activations", "batch.microbatches"},
+            "at least 3 microbatches: two are in memory, the others wait", fmt::format("{}", microbatches),
+            "lower batch.micro, or remove memory.offload_activations");
+}
+
 void check_offload_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.offload_parameters", "memory.shard"}) && m.offloads_parameters() && m.divides() &&
@@ -147,12 +153,12 @@ void check_offload_keys(Check const& c) {
 }  // namespace
 
 void check_memory(Check const& check) {
-  check_not_yet(check);
   check_auto(check);
   check_recompute_keys(check);
   check_full_recompute(check);
   check_sequence(check);
   check_shard_keys(check);
+  check_offload_activations(check);
   check_offload_keys(check);
 }
 

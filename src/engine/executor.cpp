@@ -6,7 +6,10 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
+
+#include "activation_store.hpp"
 
 #include <algorithm>
 #include <type_traits>
@@ -44,24 +47,23 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto& out = details_[&program];
   if (out.size() == actions.size()) return out;
-  std::map<std::pair<int, int>, int> slots;  // by (stage, microbatch)
-  std::map<int, std::size_t> last;           // by stage
+  std::map<int, std::size_t> last;  // by stage
   std::vector<bool> completes(actions.size(), false);
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (actions[i].op == Op::forward) slots[{actions[i].stage, actions[i].microbatch}] = actions[i].slot;
     if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
     if (schedule::reduces(actions[i].op)) completes[last.at(actions[i].stage)] = true;
   }
+  auto const gradients = schedule::moves_gradients(program, pipeline_->rank());
   out.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     auto const& a = actions[i];
     auto& d = out.emplace_back();
     d.text = schedule::to_string(a);
-    bool const reads_previous = a.op == Op::forward && schedule::input_is_local(program, a.stage);
-    bool const reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
-    if (reads_previous) d.neighbour_slot = slots.at({a.stage - 1, a.microbatch});
-    if (reads_next) d.neighbour_slot = slots.at({a.stage + 1, a.microbatch});
+    bool const reads_neighbours = a.op == Op::forward || schedule::makes_input_gradient(a.op);
+    d.reads_previous = reads_neighbours && schedule::input_is_local(program, a.stage);
+    d.reads_next = schedule::makes_input_gradient(a.op) && schedule::output_is_local(program, a.stage);
     d.completes = completes[i];
+    d.gradients = gradients[i];
   }
   return out;
 }
@@ -77,6 +79,7 @@ double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step,
   auto const& known = details(program);
   ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
   if (run.recorder) run.recorder->begin_step(step);
+  slot_of_.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
     if (run.recorder) {
@@ -107,8 +110,10 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
     if (needed || !schedule::has_microbatch(action.op)) flush_deferred(run);
   }
   switch (action.op) {
-    case Op::recv_activation: receive_activation(action, run); break;
-    case Op::recv_gradient: receive(action, run); break;
+    case Op::recv_activation:
+    case Op::recv_gradient: receive_or_defer(action, run); break;
+    case Op::offload_activations:
+    case Op::reload_activations: move_activations(action, detail, run); break;
     case Op::forward: forward(action, detail, run); break;
     case Op::backward:
     case Op::backward_input:
@@ -151,27 +156,37 @@ void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
   auto& m = messages(action);
   timed_wait(m.send_activation, Op::send_activation, action, run);
   timed_wait(m.send_gradient, Op::send_gradient, action, run);
+  wait_for_store(Op::offload_activations, action.stage, action, run);
 }
 
 template <class P>
-bool Executor<P>::slot_is_free(Action const& action) {
-  auto& m = messages(action);
-  return m.send_activation.test() && m.send_gradient.test();
+void Executor<P>::free_buffer(Action const& receive, ProgramRun const& run) {
+  if (receive.op == Op::recv_activation) return take_slot(receive, run);
+  timed_wait(messages(receive).send_gradient, Op::send_gradient, receive, run);
 }
 
 template <class P>
-void Executor<P>::receive_activation(Action const& action, ProgramRun const& run) {
-  if (tensor_->size() == 1 && (!deferred_.empty() || !slot_is_free(action))) {
+bool Executor<P>::buffer_is_free(Action const& receive) {
+  auto& m = messages(receive);
+  if (receive.op == Op::recv_gradient) return m.send_gradient.test();
+  return m.send_activation.test() && m.send_gradient.test() && !(store_ && store_->writes(receive.stage, receive.slot));
+}
+
+template <class P>
+void Executor<P>::receive_or_defer(Action const& action, ProgramRun const& run) {
+  bool const behind =
+      std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.op == action.op; });
+  if (tensor_->size() == 1 && (behind || !buffer_is_free(action))) {
     deferred_.push_back(action);
     return;
   }
-  take_slot(action, run);
+  free_buffer(action, run);
   receive(action, run);
 }
 
 template <class P>
 void Executor<P>::post_deferred(ProgramRun const& run) {
-  while (!deferred_.empty() && slot_is_free(deferred_.front())) {
+  while (!deferred_.empty() && buffer_is_free(deferred_.front())) {
     receive(deferred_.front(), run);
     deferred_.pop_front();
   }
@@ -181,22 +196,57 @@ template <class P>
 void Executor<P>::flush_deferred(ProgramRun const& run) {
   auto const due = std::exchange(deferred_, {});  // the waits below have nothing left to flush
   for (Action const& action : due) {
-    take_slot(action, run);
+    free_buffer(action, run);
     receive(action, run);
   }
+}
+
+template <class P>
+void Executor<P>::move_activations(Action const& action, Detail const& detail, ProgramRun& run) {
+  P3D_REQUIRE(store_ != nullptr, "a program that offloads activations has a store for them");
+  if (action.op == Op::offload_activations)
+    return timed(Phase::other,
+                 [&] { store_->offload(action.stage, action.slot, action.microbatch, detail.gradients); });
+  // What is read back reaches into the buffers of messages only with the gradients.
+  if (detail.gradients) {
+    auto& m = messages(action);
+    timed_wait(m.send_activation, Op::send_activation, action, run);
+    timed_wait(m.send_gradient, Op::send_gradient, action, run);
+  }
+  slot_of_[{action.stage, action.microbatch}] = action.slot;
+  timed(Phase::other, [&] { store_->reload(action.stage, action.slot, action.microbatch, detail.gradients); });
+}
+
+template <class P>
+void Executor<P>::wait_for_store(Op move, int stage, Action const& action, ProgramRun const& run) {
+  if (store_ == nullptr) return;
+  bool const written = move == Op::offload_activations;
+  int const slot = stage == action.stage ? action.slot : slot_of(stage, action);
+  if (!(written ? store_->writes(stage, slot) : store_->reads(stage, slot))) return;
+  double const begin = run.recorder ? Recorder::now() : 0.0;
+  timed(Phase::other, [&] { written ? store_->wait_written(stage, slot) : store_->wait_read(stage, slot); });
+  if (run.recorder) run.recorder->waited({move, stage, written ? -1 : action.microbatch, slot}, begin);
+}
+
+template <class P>
+void Executor<P>::take_input(int stage, Action const& action, ProgramRun const& run) {
+  auto& previous = *stages_.at(stage - 1).stage;
+  int const slot = slot_of(stage - 1, action);
+  if (previous.hands_on() && stages_.contains(stage - 2)) take_input(stage - 1, action, run);
+  wait_for_store(Op::reload_activations, stage - 1, action, run);
+  stages_.at(stage).stage->take_input(slot_of(stage, action), previous.output(slot));
 }
 
 template <class P>
 void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
+  slot_of_[{action.stage, action.microbatch}] = action.slot;
   if (m.recv_activation.active()) {
     timed_wait(m.recv_activation, Op::recv_activation, action, run);
   } else {
     take_slot(action, run);
-    if (detail.neighbour_slot >= 0) {
-      s.take_input(action.slot, stages_.at(action.stage - 1).stage->output(detail.neighbour_slot));
-    }
+    if (detail.reads_previous) take_input(action.stage, action, run);
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
   timed(Phase::forward, [&] { run.loss_sum += s.forward(weights(action), action.slot, run.training); });
@@ -206,14 +256,22 @@ template <class P>
 void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
+  wait_for_store(Op::reload_activations, action.stage, action, run);
   if (schedule::makes_input_gradient(action.op)) {
+    if (detail.reads_previous) take_input(action.stage, action, run);
+    // The buffer of the gradient may still be on its way from another microbatch.
+    timed_wait(m.send_gradient, Op::send_gradient, action, run);
     if (m.recv_gradient.active()) {
       timed_wait(m.recv_gradient, Op::recv_gradient, action, run);
-    } else if (detail.neighbour_slot >= 0) {
-      s.take_gradient(action.slot, stages_.at(action.stage + 1).stage->gradient(detail.neighbour_slot));
+    } else if (detail.reads_next) {
+      int owner = action.stage + 1;
+      while (!stages_.at(owner).stage->has_gradient()) ++owner;
+      wait_for_store(Op::reload_activations, owner, action, run);
+      s.take_gradient(action.slot, stages_.at(owner).stage->gradient(slot_of(owner, action)));
     }
   }
-  // The input part overwrites the output. Its send is over: the gradient that came back was made from it.
+  // The input part overwrites the output. Its send is over, the gradient that came back was made from it; but where the
+  // microbatch was offloaded, the slot may still send another one's.
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
   typename model::Stage<P>::Ready ready;
   if (detail.completes) {

@@ -99,6 +99,11 @@ bool sensible(config::Config const& c, Memory const& m) {
   return !c.memory.free.offload_parameters || m.offload_optimizer != OffloadTo::none;
 }
 
+/// What comes last, as it makes a rank wait for a disk in every microbatch.
+bool may_offload_activations(config::Config const& c) {
+  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && c.memory.recompute_microbatches_kept == 0;
+}
+
 /// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.
 void price(config::Config const& c, Candidate& x) {
   auto tried = c;
@@ -124,9 +129,9 @@ void price(config::Config const& c, Candidate& x) {
   double const gathers = x.memory.gather == MessageEvery::step ? 1.0 : 2.0 * static_cast<double>(c.batch.microbatches);
   double const travels = (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : gradients + gathers * weights);
   double const fetched = x.memory.offloads_parameters() ? gathers * weights / (x.memory.divides() ? d : 1.0) : 0.0;
+  double const swapped = 2 * most_away + fetched + offloaded_bytes_per_step(tried, plan);
   double const flops = plan::model_flops_per_step(tried) + recompute_flops_per_step(tried, plan);
-  x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth +
-              (2 * most_away + fetched) / disk_bytes_per_second;
+  x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth + swapped / disk_bytes_per_second;
 }
 
 std::vector<Candidate> candidates(config::Config const& c) {
@@ -156,17 +161,28 @@ std::vector<Candidate> candidates(config::Config const& c) {
 
 MemoryChoice choose_memory(config::Config const& c) {
   if (c.memory.limit == 0) return {c, ""};
+  double const limit = c.memory.limit * gib;
   auto all = candidates(c);
   for (auto& x : all) price(c, x);
+  auto const fits = [&](Candidate const& x) { return x.bytes <= limit; };
+  if (std::none_of(all.begin(), all.end(), fits) && may_offload_activations(c)) {
+    auto const before = all;
+    for (auto y : before) {
+      y.memory.offload_activations = OffloadTo::disk;
+      y.text += std::string(y.text.empty() ? "" : ", ") + "offload_activations = \"disk\"";
+      y.bytes = 0.0;
+      price(c, y);
+      all.push_back(std::move(y));
+    }
+  }
   // Of equals the first: what discards and divides less.
   std::stable_sort(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.seconds < b.seconds; });
-  double const limit = c.memory.limit * gib;
   auto const quickest = all.front().seconds;
   auto const line = [&](Candidate const& x) {
     return fmt::format("{} ({} a rank, {:.2f} of the quickest step)", x.text.empty() ? "the input's keys" : x.text,
                        base::human_bytes(x.bytes), x.seconds / quickest);
   };
-  auto const best = std::find_if(all.begin(), all.end(), [&](Candidate const& x) { return x.bytes <= limit; });
+  auto const best = std::find_if(all.begin(), all.end(), fits);
   if (best == all.end()) {
     auto const least =
         std::min_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.bytes < b.bytes; });

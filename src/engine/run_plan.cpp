@@ -12,12 +12,16 @@
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
+#include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
+#include "activation_store.hpp"
 #include "sharded_weights.hpp"
 
 namespace p3d::engine {
@@ -35,6 +39,7 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
   for (int s : plan.stages.stages_of(pipeline_rank)) {
     auto const& sets = plan.activations[static_cast<std::size_t>(s)];
     slots = std::min(most_bytes, slots + model::Stage<P>::bytes(c, plan.stages, s, sets));
+    m.offloaded_activations += ActivationStore<P>::file_bytes(c, plan.stages, s, sets);
     recompute.add(sets.recompute);
   }
   bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
@@ -52,14 +57,16 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
   auto const split =
       schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
+  auto const away = schedule::offloaded_activations(plan.training);
   std::vector<layout::StageActivations> out;
   for (int s = 0; s < plan.stages.num_stages(); ++s) {
     auto const at = static_cast<std::size_t>(s);
     int const slots =
         std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
     auto recompute = layout::stage_recompute(c.memory, plan.stages, s);
-    int const rebuilt = recompute.any() ? split[at] : 0;
-    out.push_back({slots, rebuilt, std::move(recompute)});
+    int const sets = away[at].places > 0 ? slots : split[at];
+    int const rebuilt = recompute.any() && split[at] > 0 ? sets : 0;
+    out.push_back({slots, rebuilt, std::move(recompute), away[at].places, away[at].with_gradients});
   }
   return out;
 }
@@ -122,7 +129,7 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
 
 }  // namespace
 
-void require_supported(schedule::Program const& program, bool moves_weights) {
+void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
   auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {
     throw base::Error(
         {.expected = expected, .found = schedule::to_string(a), .where = "the schedule (pipeline.file)", .fix = fix},
@@ -134,6 +141,9 @@ void require_supported(schedule::Program const& program, bool moves_weights) {
       if (!moves_weights && (schedule::moves_weights(a.op) || a.op == schedule::Op::reduce_scatter_gradients))
         refuse(a, "a schedule for weights that stay whole on their ranks",
                "leave out GATHER, RELEASE, OFFLOAD and RELOAD, and write REDUCE for REDUCE_SCATTER");
+      if (!moves_activations && schedule::moves_activations(a.op))
+        refuse(a, "a schedule for activations that stay in memory",
+               "leave out OFFLOAD_F and RELOAD_F, or set memory.offload_activations");
       if (updates && (schedule::is_compute(a.op) || schedule::reduces(a.op)))
         refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
                "move the STEPs to the end");
@@ -146,7 +156,8 @@ RunPlan make_run_plan(config::Config const& c) {
   require_somewhere(c);
   auto pipeline = plan::plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
-  require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights());
+  require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
+                    c.memory.offload_activations != config::OffloadTo::none);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;
@@ -201,6 +212,30 @@ double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
         sum += per_token[s];
     }
   return sum * static_cast<double>(c.batch.micro * c.model.seq_len * c.parallel.dp);
+}
+
+double offloaded_bytes_per_step(config::Config const& c, RunPlan const& plan) {
+  double most = 0.0;
+  with_policy(c, [&](auto policy) {
+    using Stage = model::Stage<decltype(policy)>;
+    for (int r = 0; r < c.parallel.pp; ++r) {
+      auto const& actions = plan.training->ranks[static_cast<std::size_t>(r)];
+      auto const gradients = schedule::moves_gradients(plan.training, r);
+      std::map<std::pair<int, bool>, double> bytes;  // of a move, by stage and whether with gradients
+      double sum = 0.0;
+      for (std::size_t i = 0; i < actions.size(); ++i) {
+        if (!schedule::moves_activations(actions[i].op)) continue;
+        int const s = actions[i].stage;
+        auto const [each, added] = bytes.try_emplace({s, gradients[i]}, 0.0);
+        if (added)
+          each->second = static_cast<double>(
+              Stage::offloaded_bytes(c, plan.stages, s, plan.activations[static_cast<std::size_t>(s)], gradients[i]));
+        sum += each->second;
+      }
+      most = std::max(most, sum);
+    }
+  });
+  return most;
 }
 
 layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {

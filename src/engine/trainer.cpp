@@ -94,6 +94,11 @@ std::string offload_folder(config::Memory const& m) {
   return given != nullptr && *given != '\0' ? given : "/tmp";
 }
 
+device::SwapSettings swap_settings(config::Config const& c, std::int64_t bytes) {
+  return {
+      .folder = offload_folder(c.memory), .bytes = bytes, .budget_s = c.comm.timeout_s, .meanwhile = comm::progress};
+}
+
 template <class T>
 T* or_shared(T* pooled, comm::SharedBuffer const& memory) {
   return pooled != nullptr ? pooled : static_cast<T*>(memory.data());
@@ -164,6 +169,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
+  if (activation_store) executor->offload_into(*activation_store);
 }
 
 template <class P>
@@ -202,6 +208,23 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
         plan.stages.shares_tied() && plan.stages.is_last(s) ? units.at(0).get() : nullptr);
   }
   offload_state();
+  offload_activations();
+}
+
+template <class P>
+void Trainer<P>::State::offload_activations() {
+  using Store = ActivationStore<P>;
+  std::int64_t bytes = 0;
+  auto const file_bytes = [&](int stage) {
+    return Store::file_bytes(config, plan.stages, stage, plan.activations[static_cast<std::size_t>(stage)]);
+  };
+  for (auto const& [number, unit] : units) bytes += file_bytes(number);
+  if (bytes == 0) return;
+  activation_store.emplace(exec, swap_settings(config, bytes),
+                           config.memory.offload_activations == config::OffloadTo::host);
+  for (auto& [number, unit] : units)
+    if (int const places = plan.activations[static_cast<std::size_t>(number)].offload_places; places > 0)
+      activation_store->add(unit->stage, places, file_bytes(number));
 }
 
 template <class P>
@@ -221,9 +244,7 @@ void Trainer<P>::State::offload_state() {
   if (m.offloads_parameters() && Rooms::needed(m.divides())) rooms.emplace(longest);
   bool const optimizer_on_disk = m.offload_optimizer == config::OffloadTo::disk;
   bool const values_on_disk = m.offload_parameters == config::OffloadTo::disk;
-  if (optimizer_on_disk || values_on_disk)
-    swap.emplace(device::SwapSettings{
-        .folder = offload_folder(m), .bytes = bytes, .budget_s = config.comm.timeout_s, .meanwhile = comm::progress});
+  if (optimizer_on_disk || values_on_disk) swap.emplace(swap_settings(config, bytes));
   typename Offloaded::Files const files{optimizer_on_disk ? &*swap : nullptr, values_on_disk ? &*swap : nullptr};
   std::int64_t offset = 0;
   for (auto& [number, owner] : units) {
@@ -372,7 +393,8 @@ Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicat
                     ProviderFactory<P> const& provider) {
   bool const moves = config.memory.divides() || config.memory.moves_weights();
   P3D_REQUIRE(!moves || !provider, "weights that are divided or wait elsewhere have their own provider");
-  require_supported(plan.training, moves || static_cast<bool>(provider));
+  require_supported(plan.training, moves || static_cast<bool>(provider),
+                    config.memory.offload_activations != config::OffloadTo::none);
   ProviderFactory<P> const resident = [](int, model::Parameters<P>&, model::StageWeights<P> whole) {
     return std::make_unique<model::ResidentWeights<P>>(std::move(whole));
   };
@@ -475,6 +497,7 @@ plan::MemoryPrediction Trainer<P>::memory_in_use() const {
   m.activations = bytes(s.arena) - m.workspace;
   m.staging = (s.staging ? s.staging->bytes() : 0) + (s.rooms ? s.rooms->bytes() : 0);
   m.offloaded = s.swap ? s.swap->bytes() : 0;
+  m.offloaded_activations = s.activation_store ? s.activation_store->bytes() : 0;
   return m;
 }
 

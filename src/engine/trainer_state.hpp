@@ -10,6 +10,7 @@
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/trainer.hpp>
 
+#include "activation_store.hpp"
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
 
@@ -61,6 +62,7 @@ struct Trainer<P>::State {
       tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
   comm::Request tie{};  ///< the sum of its gradient over the two
   std::map<int, std::unique_ptr<StageUnit<P>>> units;  ///< by stage
+  std::optional<ActivationStore<P>> activation_store;  ///< where memory.offload_activations moves something
   std::optional<Executor<P>> executor;
   std::function<bool()> stop_asked;  ///< empty: never
   bool stopped_early = false;        ///< the last evaluation or sample
@@ -120,6 +122,8 @@ struct Trainer<P>::State {
   }
   /// Takes the room for what memory.offload_optimizer and offload_parameters move away, and moves it there.
   void offload_state();
+  /// Takes the room for memory.offload_activations.
+  void offload_activations();
   /// Calls visit(run, master weights) for all that a stage's unit owns.
   template <class Visit>
   void for_master(StageUnit<P>& unit, Visit const& visit) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace p3d::model {
 
@@ -22,6 +23,7 @@ namespace {
 struct SizeCounter {
   static constexpr std::size_t most = std::size_t{1} << 62;
   std::size_t bytes = 0;
+  std::size_t used() const { return bytes; }
   template <class T>
   View1<T> take(std::int64_t n) {
     auto const wanted = static_cast<std::size_t>(n);
@@ -129,19 +131,23 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   ActivationSlot slot;
   slot.x.resize(static_cast<std::size_t>(layers) + 1);
   slot.shares.resize(slot.x.size());
-  for (int l = 0; l <= layers; ++l) {
+  auto const take_x = [&](int l) {
     auto const at = static_cast<std::size_t>(l);
     auto const kept = recompute.input(l);
     bool const handed_over = l == 0 && hands_over(stages, stage - 1);
     if (kept == KeptInput::whole && !handed_over) slot.x[at] = take_rows<P>(source, s);
     if (kept == KeptInput::shared) slot.shares[at] = source.template take<S>(s.tokens * s.hidden / c.parallel.tp);
-  }
-  for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
-  if (owns_gradient(stages, stage)) slot.d = take_rows<P>(source, s);
+  };
   if (travels_narrow(c)) {
     for (auto& buffer : slot.narrow)
       buffer = device::rows(source.template take<device::bfloat16>(s.most_rows, s.hidden), 0, s.rows);
   }
+  // In the order of offloaded(): what waits for backward, and then what only messages and the backward use.
+  slot.begin = source.used();
+  bool const output_waits = stages.is_last(stage) || hands_over(stages, stage);
+  for (int l = 0; l < layers; ++l) take_x(l);
+  if (output_waits) take_x(static_cast<int>(layers));
+  for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
   if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
   if (stages.is_last(stage)) {
     slot.targets = source.template take<int>(s.tokens);
@@ -149,6 +155,10 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
     slot.logits = source.template take<S>(s.tokens, vocab);
     slot.lse = source.template take<typename P::Accumulate>(s.tokens);
   }
+  slot.saved_end = source.used();
+  if (!output_waits) take_x(static_cast<int>(layers));
+  if (owns_gradient(stages, stage)) slot.d = take_rows<P>(source, s);
+  slot.end = source.used();
   return slot;
 }
 
@@ -187,6 +197,28 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
 }
 
 template <class P>
+std::int64_t Stage<P>::offloaded_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
+                                       layout::StageActivations const& sets, bool gradients) {
+  SizeCounter counter;
+  auto const slot = take_slot(c, stages, stage, sets.recompute, 0, counter);
+  if (gradients && sets.rebuilt > 0) take_rebuilt(c, sets.recompute, 0, counter);
+  return static_cast<std::int64_t>((gradients ? counter.used() : slot.saved_end) - slot.begin);
+}
+
+template <class P>
+typename Stage<P>::Region Stage<P>::offloaded(int slot, bool gradients) const {
+  auto const& s = slots_[at(slot)];
+  return {arena_begin_ + s.begin, static_cast<std::int64_t>((gradients ? s.end : s.saved_end) - s.begin)};
+}
+
+template <class P>
+void Stage<P>::resume(int slot, TokenRows rows, bool gradients) {
+  auto& s = slots_[at(slot)];
+  s.rows = rows;
+  s.rebuilt = gradients && !rebuilt_.empty() ? slot : -1;
+}
+
+template <class P>
 Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage,
                 layout::StageActivations const& sets, layout::StageParams const& params, parallel::TensorParallel& tp,
                 device::Arena& arena, Workspace<P>& workspace)
@@ -195,6 +227,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       last_(stages.is_last(stage)),
       owns_gradient_(owns_gradient(stages, stage)),
       narrow_messages_(travels_narrow(c)),
+      offloads_(sets.offload_places > 0),
+      arena_begin_(arena.take<std::byte>(0).data() - arena.used()),
       tp_(&tp),
       recompute_(sets.recompute),
       none_(layout::no_recompute(stages, stage)),
@@ -202,9 +236,17 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       final_norm_(c) {
   P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
-  for (int k = 0; k < sets.slots; ++k) slots_.push_back(take_slot(c, stages, stage, recompute(k), tp.rank(), arena));
-  for (int k = 0; k < sets.rebuilt; ++k) {
-    rebuilt_.push_back(take_rebuilt(c, recompute_, tp.rank(), arena));
+  P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
+              "slots whose microbatches are offloaded are alike");
+  auto const rebuild = [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, tp.rank(), arena)); };
+  for (int k = 0; k < sets.slots; ++k) {
+    auto& slot = slots_.emplace_back(take_slot(c, stages, stage, recompute(k), tp.rank(), arena));
+    if (!offloads_ || sets.rebuilt == 0) continue;
+    rebuild();
+    slot.end = arena.used();
+  }
+  for (int k = 0; k < sets.rebuilt && !offloads_; ++k) {
+    rebuild();
     free_rebuilt_.push_back(k);
   }
   x_.resize(static_cast<std::size_t>(recompute_.num_layers()) + 1);
@@ -329,7 +371,10 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
   auto& s = slots_[at(slot)];
   auto const& r = recompute(slot);
   RebuiltSet* rebuilt = nullptr;
-  if (r.any()) {
+  if (r.any() && offloads_) {
+    s.rebuilt = slot;
+    rebuilt = &rebuilt_[at(slot)];
+  } else if (r.any()) {
     P3D_REQUIRE(!free_rebuilt_.empty(), "a stage has a set for every microbatch between I and W");
     s.rebuilt = free_rebuilt_.back();
     free_rebuilt_.pop_back();
@@ -342,6 +387,13 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
     auto& saved = saved_[i];
     blocks_[i].backward_input(w.layers[i], s.rows, x_[i], x_[i + 1], r.layer(l), saved, shared_->block, s.d);
+    if (offloads_) {  // what moves lies in one piece: back to where it was
+      for (auto const& [place, got] : {std::pair(&shared_->block.dup, &saved.up), {&shared_->block.dqkv, &saved.qkv}}) {
+        Kokkos::deep_copy(tp_->exec, *place, *got);
+        std::swap(*place, *got);
+      }
+      continue;
+    }
     // These two have changed places with scratch: their owner takes over what it got.
     auto& owner = r.layer(l).full ? rebuilt->blocks[i] : s.blocks[i];
     owner.up = saved.up;
@@ -364,7 +416,7 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   if (first_) embed_backward(w, s, s.d);
   if (ready) ready(0, layer_begin_.front());
   if (s.rebuilt < 0) return;
-  free_rebuilt_.push_back(s.rebuilt);
+  if (!offloads_) free_rebuilt_.push_back(s.rebuilt);
   s.rebuilt = -1;
 }
 

@@ -7,6 +7,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
 #include <p3d/schedule/weights.hpp>
@@ -42,12 +43,22 @@ void shard(config::Memory const& m, schedule::Program& program) {
                           {.gather = every(m.gather), .reduce = every(m.reduce), .ahead = 1, .offloads = !m.divides()});
 }
 
+bool offloads(config::Config const& c) { return c.memory.offload_activations != config::OffloadTo::none; }
+
+/// Of a microbatch that is computed and those on their way, pipeline.lookahead says how many there are; what is not
+/// offloaded then has a slot less to spare.
+int slot_lookahead(config::Config const& c) { return std::max(0, c.pipeline.lookahead - (offloads(c) ? 1 : 0)); }
+
+void offload(config::Config const& c, schedule::Program& program, schedule::Execution execution) {
+  if (offloads(c)) schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution);
+}
+
 /// A program of compute actions, completed, and the layers of its stages.
 struct Division {
   layout::StageMap stages;
   schedule::Program program;
 };
-Division complete(config::Config const& c, schedule::Program compute) {
+Division complete(config::Config const& c, schedule::Program compute, schedule::Execution execution) {
   auto stages = layout::make_stage_map(c, compute.stage_rank);
   if (cuts_stages(c.memory)) {
     std::vector<int> parts;
@@ -59,7 +70,8 @@ Division complete(config::Config const& c, schedule::Program compute) {
     stages = layout::refine(stages, parts);
     compute.tied = c.model.tied_embeddings && stages.shares_tied();
   }
-  auto program = schedule::complete(std::move(compute), 1, c.pipeline.lookahead);
+  auto program = schedule::complete(std::move(compute), 1, slot_lookahead(c));
+  offload(c, program, execution);
   shard(c.memory, program);
   return {std::move(stages), std::move(program)};
 }
@@ -75,7 +87,7 @@ schedule::Program read_program(config::Config const& c) {
   auto const text = base::read_text_file(path, "a schedule file", "pipeline.file", most_file_bytes);
   schedule::Program program;
   try {
-    program = schedule::parse_schedule_file(text, c.pipeline.lookahead);
+    program = schedule::parse_schedule_file(text, slot_lookahead(c));
   } catch (base::Error const& e) {
     refuse(e.text().expected, e.text().found, fmt::format("pipeline.file = {}: {}", path, e.text().where),
            e.text().fix);
@@ -152,7 +164,7 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)));
+  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)), execution);
   return {best->schedule, {std::move(chosen.program), execution}, std::move(chosen.stages), std::move(reason)};
 }
 
@@ -170,7 +182,7 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
       try {
         auto shape = shape_of(c, chunks);
         if (!g->any_group_size) shape.microbatch_group_size = 0;
-        auto const [stages, program] = complete(c, schedule::generate(g->name, shape));
+        auto const [stages, program] = complete(c, schedule::generate(g->name, shape), execution);
         candidate.result = simulate(program, costs(stages), execution, record);
         candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
       } catch (base::Error const& e) {
@@ -190,15 +202,18 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
   if (c.pipeline.schedule == "auto") return choose(c, rank_bytes, execution);
   if (c.pipeline.schedule == "file") {
     auto program = read_program(c);
-    auto const moves = [](schedule::Action const& a) { return schedule::moves_weights(a.op); };
-    bool const moved = std::any_of(program.ranks.begin(), program.ranks.end(), [&](auto const& actions) {
-      return std::any_of(actions.begin(), actions.end(), moves);
-    });
-    if (!moved) shard(c.memory, program);
+    auto const has = [&](auto const& op) {
+      return std::any_of(program.ranks.begin(), program.ranks.end(), [&](auto const& actions) {
+        return std::any_of(actions.begin(), actions.end(), [&](auto const& a) { return op(a.op); });
+      });
+    };
+    if (!has(schedule::moves_activations)) offload(c, program, execution);
+    if (!has(schedule::moves_weights)) shard(c.memory, program);
     auto stages = layout::make_stage_map(c, program.stage_rank);
     return {c.pipeline.schedule, {std::move(program), execution}, std::move(stages), ""};
   }
-  auto division = complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)));
+  auto division =
+      complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)), execution);
   return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }
 

@@ -147,14 +147,18 @@ std::string memory_text(engine::RunPlan const& plan) {
     text += fmt::format("  the most: {} at coordinate {}\n", base::human_bytes(static_cast<double>(top->total())),
                         top - memory.begin());
   }
-  std::int64_t copy = 0, away = 0;
+  std::int64_t copy = 0, away = 0, activations = 0;
   for (auto const& m : memory) {
     copy = std::max(copy, m.checkpoint_copy);
     away = std::max(away, m.offloaded);
+    activations = std::max(activations, m.offloaded_activations);
   }
   if (away > 0)
     text += fmt::format("  beside it {} that wait elsewhere (memory.offload_*)\n",
                         base::human_bytes(static_cast<double>(away)));
+  if (activations > 0)
+    text += fmt::format("  beside it {} of disk for activations that wait (memory.offload_activations)\n",
+                        base::human_bytes(static_cast<double>(activations)));
   if (copy > 0) {
     text += fmt::format("  beside it up to {} of host memory for the copy of a checkpoint (checkpoint.async)\n",
                         base::human_bytes(static_cast<double>(copy)));

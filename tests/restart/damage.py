@@ -2,7 +2,8 @@
 """Flips single bytes of a checkpoint and cuts it short: every change is found and named, without a crash or a hang, and
 a run that is to resume from it refuses or takes an older one.
 
-usage: damage.py CHANGES [SEED]      the seed is 1 unless given, and printed
+usage: damage.py CHANGES [SEED [LAYOUT]]
+The seed is 1 unless given, and printed; the layout (restarts.LAYOUTS) is one rank unless given.
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import collections
 import pathlib
@@ -15,13 +16,14 @@ import restarts
 
 changes = int(sys.argv[1])
 seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-print(f"seed {seed}", flush=True)
+layout = sys.argv[3] if len(sys.argv) > 3 else "1"
+print(f"seed {seed}, layout {layout}", flush=True)
 draw = random.Random(seed)
 
 with tempfile.TemporaryDirectory(prefix="p3d-damage-") as name:
     folder = pathlib.Path(name)
     restarts.write_inputs(folder)
-    restarts.train(folder, "1", "run", "run.steps=4", "checkpoint.every=2", "run.precision=fp64")
+    restarts.train(folder, layout, "run", "run.steps=4", "checkpoint.every=2", "run.precision=fp64")
     older, newest = (folder / restarts.checkpoint("run", step) for step in (2, 4))
     good = newest.read_bytes()
     extents = [(int(at), int(size)) for at, size in
@@ -48,8 +50,8 @@ with tempfile.TemporaryDirectory(prefix="p3d-damage-") as name:
             sys.exit(f"seed {seed}: {kind} at byte {at}: exit code {code}\n{out}{err}")
         counts[kind] += 1
         if n % 20 == 0:  # the same file before a run: named, and the older one is taken
-            code, out, err = restarts.tool(folder, "input.toml", "run.output_dir=run", "run.steps=4",
-                                           "checkpoint.every=1000", "run.precision=fp64")
+            words = restarts.keys(layout, "run", "run.steps=4", "checkpoint.every=1000", "run.precision=fp64")
+            code, out, err = restarts.tool(folder, "input.toml", *words, ranks=restarts.ranks(layout))
             if code != 0 or "passing over" not in err or f"{older}: step 2" not in out:
                 sys.exit(f"seed {seed}: {kind} at byte {at}, run: exit code {code}\n{out}{err}")
             passed_over += 1

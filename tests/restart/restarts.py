@@ -80,12 +80,15 @@ def ranks(layout):
 
 def train(folder, layout, output, *more):
     """Runs to the end of what `more` asks for; returns what it printed."""
-    done = subprocess.run([*program.MPIEXEC, str(ranks(layout)), program.PROGRAM, "input.toml",
-                           *keys(layout, output, *more)],
+    return train_with(folder, ranks(layout), *keys(layout, output, *more))
+
+
+def train_with(folder, number_of_ranks, *all_keys):
+    done = subprocess.run([*program.MPIEXEC, str(number_of_ranks), program.PROGRAM, "input.toml", *all_keys],
                           cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=600)
     if done.returncode != 0:
-        raise AssertionError(f"{layout} {more}: exit code {done.returncode}\n{done.stdout}")
+        raise AssertionError(f"{all_keys}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
 
 

@@ -11,8 +11,8 @@ namespace p3d::base {
 /// The name of this host, at most 255 characters; "unknown" when the system does not say.
 std::string host_name();
 
-/// Bytes of memory in use, where pages that several processes share count in parts (Linux's proportional set size): sums
-/// over ranks are right. 0 when the system does not say.
+/// Bytes of memory in use, where pages that several processes share count in parts (Linux's proportional set size):
+/// sums over ranks are right. 0 when the system does not say.
 std::int64_t proportional_set_size();
 
 /// While it lives, this thread takes no signals. Around the start of a thread, which inherits that: signals are for the

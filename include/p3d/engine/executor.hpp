@@ -41,6 +41,9 @@ struct StagePort {
 };
 
 template <class P>
+class ActivationStore;
+
+template <class P>
 class Executor {
 public:
   /// How many sends per (peer, direction) may be outstanding; the validator proves progress for this number. A send
@@ -57,6 +60,9 @@ public:
   /// forward-only program. The program must be proved for rendezvous sends and `sends_in_flight`.
   double run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
+  /// Where OFFLOAD_F moves activations. It must outlive the executor.
+  void offload_into(ActivationStore<P>& store) { store_ = &store; }
+
   PhaseTimes& times() { return times_; }
 
   /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
@@ -70,23 +76,31 @@ private:
   };
   /// What an action needs and that the list alone does not say, found once per program.
   struct Detail {
-    std::string text;  ///< the action as text, for the watchdog
-    int neighbour_slot =
-        -1;  ///< slot of the neighbouring stage when it is on this rank: F reads its output, B and I its gradient
+    std::string text;                                 ///< the action as text, for the watchdog
+    bool reads_previous = false, reads_next = false;  ///< slots of neighbouring stages on this rank
     bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction
+    bool gradients = false;  ///< schedule::moves_gradients
   };
   struct ProgramRun;
   std::vector<Detail> const& details(schedule::Program const& program);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void take_slot(schedule::Action const& action, ProgramRun const& run);
-  /// Whether nothing travels from the slot of `action` any more.
-  bool slot_is_free(schedule::Action const& action);
-  /// Posts the receive of an activation, or puts it off: while the slot's last message still travels, the rank can
-  /// compute. It is posted when the message is gone, but before anything on this slot, and before the rank waits for
-  /// anything: so it waits for nothing in another order than the program says. Not with tensor parallelism, where ranks
-  /// wait inside actions.
-  void receive_activation(schedule::Action const& action, ProgramRun const& run);
+  /// Waits for what still travels from the buffer of a receive.
+  void free_buffer(schedule::Action const& receive, ProgramRun const& run);
+  /// Whether nothing does.
+  bool buffer_is_free(schedule::Action const& receive);
+  /// Posts a receive, or puts it off: while the slot's last message still travels, the rank can compute. It is posted
+  /// when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
+  /// for nothing in another order than the program says. Not with tensor parallelism, where ranks wait inside actions.
+  void receive_or_defer(schedule::Action const& action, ProgramRun const& run);
+  void move_activations(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  /// The slot of a stage that has the microbatch of `action`.
+  int slot_of(int stage, schedule::Action const& action) const { return slot_of_.at({stage, action.microbatch}); }
+  /// Takes the output of the previous stage on this rank as the input of `stage`, when it is there.
+  void take_input(int stage, schedule::Action const& action, ProgramRun const& run);
+  /// Waits until offloaded activations are out of a slot, or reloaded ones in it.
+  void wait_for_store(schedule::Op move, int stage, schedule::Action const& action, ProgramRun const& run);
   void post_deferred(ProgramRun const& run);
   void flush_deferred(ProgramRun const& run);
   void forward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
@@ -115,6 +129,8 @@ private:
   device::ExecSpace exec_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
+  std::map<std::pair<int, int>, int> slot_of_;  ///< by (stage, microbatch): the slot taken last
+  ActivationStore<P>* store_ = nullptr;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
   PhaseTimes times_;
   Recorder* recorder_ = nullptr;

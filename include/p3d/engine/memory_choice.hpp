@@ -15,7 +15,8 @@ struct MemoryChoice {
 
 /// Tries what the input leaves open (Memory::free) and takes the quickest set of keys whose every rank stays within the
 /// limit: by the operations of the model and of recomputation, the bytes between replicas and those to a disk, at the
-/// rates of plan::MachineRates. Throws base::Error (bad_input) with the smallest limit that would do where none fits.
+/// rates of plan::MachineRates. Where nothing fits, the same with activations on a disk. Throws base::Error (bad_input)
+/// with the smallest limit that would do where none fits.
 MemoryChoice choose_memory(config::Config const& config);
 
 }  // namespace p3d::engine

@@ -41,7 +41,8 @@ struct RunPlan {
 };
 /// Throws base::Error (bad_input) for a valid program that the trainer cannot run: one that moves weights where nobody
 /// does (`moves_weights`: a model::WeightProvider was given), or updates a stage before the rank has all its gradients.
-void require_supported(schedule::Program const& program, bool moves_weights);
+/// `moves_activations`: memory.offload_activations is set.
+void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations);
 
 /// Throws base::Error (bad_input) for a schedule that the input cannot have (plan::plan_pipeline).
 RunPlan make_run_plan(config::Config const& config);
@@ -56,6 +57,9 @@ std::vector<double> rank_bytes(config::Config const& config, layout::StageMap co
 
 /// Operations per step that recomputation adds to those of the model, counted as these are (plan::flops_per_token).
 double recompute_flops_per_step(config::Config const& config, RunPlan const& plan);
+
+/// Bytes per step that the rank with the most writes for memory.offload_activations, and reads back: both.
+double offloaded_bytes_per_step(config::Config const& config, RunPlan const& plan);
 
 /// The ranks that together hold a parameter once: over these its pieces are put together. `divided`: replicas own parts
 /// of it.

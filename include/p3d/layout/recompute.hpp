@@ -68,6 +68,10 @@ struct StageActivations {
   int slots = 1;    ///< activation slots
   int rebuilt = 0;  ///< sets of remade activations that live from I to W (schedule::split_backwards_at_a_time)
   StageRecompute recompute;
+  /// Microbatches that wait elsewhere at a time, and whether with their gradients (schedule::offloaded_activations).
+  /// Where there are some, slots are alike and each has a set of its own of remade activations, if any.
+  int offload_places = 0;
+  bool offload_gradients = false;
 };
 
 }  // namespace p3d::layout

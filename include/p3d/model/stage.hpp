@@ -73,6 +73,19 @@ public:
   static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage,
                            layout::StageActivations const& sets);
 
+  /// What of a slot waits elsewhere between F and the backward (schedule/offload.hpp), in one piece: what F saved for
+  /// it; `gradients`: after the input part, all but the buffers of narrow messages.
+  struct Region {
+    std::byte* data = nullptr;
+    std::int64_t bytes = 0;
+  };
+  Region offloaded(int slot, bool gradients) const;
+  static std::int64_t offloaded_bytes(config::Config const& config, layout::StageMap const& stages, int stage,
+                                      layout::StageActivations const& sets, bool gradients);
+  TokenRows rows(int slot) const { return slots_[at(slot)].rows; }
+  /// Such a region was copied into the slot, of a microbatch of these samples.
+  void resume(int slot, TokenRows rows, bool gradients);
+
   int index() const { return stage_; }
   bool is_first() const { return first_; }
   bool is_last() const { return last_; }
@@ -88,6 +101,10 @@ public:
   /// own buffer is a message's or the embedding's.
   void take_input(int slot, View2<S> output_of_previous) { slots_[at(slot)].x.front() = output_of_previous; }
   void take_gradient(int slot, View2<S> gradient_of_next);
+  /// Without layers the output is the input.
+  bool hands_on() const { return blocks_.empty(); }
+  /// False: gradient() is the next stage's.
+  bool has_gradient() const { return owns_gradient_; }
 
   /// Messages of a slot, where they travel in fewer bits than they have (precision.pipeline): one buffer for each kind.
   enum class Message { input, output, output_gradient, input_gradient };
@@ -137,7 +154,8 @@ private:
     View2<S> logits;  ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;
     TokenRows rows;
-    int rebuilt = -1;  ///< its set in rebuilt_, between the parts of a split backward
+    int rebuilt = -1;                               ///< its set in rebuilt_, between the parts of a split backward
+    std::size_t begin = 0, saved_end = 0, end = 0;  ///< in the arena: of the regions of offloaded()
   };
   /// What the input part of a split backward remakes. Views that the slot has are empty.
   struct RebuiltSet {
@@ -169,6 +187,8 @@ private:
   bool first_, last_;
   bool owns_gradient_;  ///< false: `d` is the next stage's
   bool narrow_messages_;
+  bool offloads_;
+  std::byte* arena_begin_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
   layout::StageRecompute recompute_, none_;

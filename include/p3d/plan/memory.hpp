@@ -40,14 +40,15 @@ struct StatePools {
 
 /// Bytes of one rank, by purpose.
 struct MemoryPrediction {
-  std::int64_t params = 0;       ///< what layers read, and what is owned of it where replicas divide it
-  std::int64_t grads = 0;        ///< the same; and the buffer in which they travel, where that is another
-  std::int64_t optimizer = 0;    ///< moments: AdamW two numbers per parameter, SGD none; and master weights
-  std::int64_t activations = 0;  ///< saved by forward for backward, all slots
-  std::int64_t workspace = 0;    ///< scratch, communication buffers, batch
-  std::int64_t panels = 0;       ///< in which the host's threads widen numbers of 16 bits
-  std::int64_t staging = 0;      ///< through which offloaded state comes and goes
-  std::int64_t offloaded = 0;    ///< what waits elsewhere (memory.offload_*); not part of the total
+  std::int64_t params = 0;                 ///< what layers read, and what is owned of it where replicas divide it
+  std::int64_t grads = 0;                  ///< the same; and the buffer in which they travel, where that is another
+  std::int64_t optimizer = 0;              ///< moments: AdamW two numbers per parameter, SGD none; and master weights
+  std::int64_t activations = 0;            ///< saved by forward for backward, all slots
+  std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
+  std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits
+  std::int64_t staging = 0;                ///< through which offloaded state comes and goes
+  std::int64_t offloaded = 0;              ///< what waits elsewhere (memory.offload_*); not part of the total
+  std::int64_t offloaded_activations = 0;  ///< and activations: the room that is taken for them
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;

@@ -90,6 +90,8 @@ TEST(MemoryPreset, StandsForKeys) {
   EXPECT_EQ(extreme.shard, Shard::parameters);
   EXPECT_EQ(extreme.gather, MessageEvery::microbatch);
   EXPECT_EQ(extreme.offload_optimizer, OffloadTo::disk);
+  EXPECT_EQ(extreme.offload_activations, OffloadTo::none);  // one microbatch
+  EXPECT_EQ(preset("extreme", "", "dp = 2\n[batch]\nmicrobatches = 4").offload_activations, OffloadTo::disk);
   auto const pipeline = good("[memory]\npreset = \"high\"\n[parallel]\npp = 2\n");
   EXPECT_EQ(pipeline.pipeline.lookahead, 0);
   EXPECT_EQ(pipeline.memory.shard, Shard::none);  // no replicas
@@ -140,6 +142,14 @@ TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
   refused_with(four + "seq_len = 3\n[batch]\nmicro = 1\n", "parallel.sequence", "for each rank of tp",
                "1 x 3 = 3 tokens for tp 4");
   good("[parallel]\nsequence = true\n" + four + "seq_len = 3\n[batch]\nmicro = 2\n");
+}
+
+TEST(Memory, OffloadedActivationsNeedMicrobatchesThatWait) {
+  std::string const disk = "offload_activations = \"disk\"\n";
+  refused(disk + "[batch]\nmicrobatches = 2\n", "memory.offload_activations", "at least 3 microbatches", "2");
+  refused(disk + "recompute = \"full\"\nrecompute_microbatches_kept = 1\n[batch]\nmicrobatches = 4\n",
+          "memory.offload_activations", "kept in memory, or offloaded", "recompute_microbatches_kept 1");
+  good("[memory]\n" + disk + "recompute = \"full\"\n[batch]\nmicrobatches = 3\n");
 }
 
 }  // namespace

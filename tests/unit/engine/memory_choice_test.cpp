@@ -88,4 +88,25 @@ TEST(MemoryChoice, LeavesWhatTheInputSays) {
   EXPECT_LE(most(automatic.config), 0.97 * whole);
 }
 
+// Activations wait on a disk only where nothing else would fit.
+TEST(MemoryChoice, OffloadsActivationsLast) {
+  std::vector<std::string> const pipeline{"parallel.pp=4",        "pipeline.schedule=1f1b",
+                                          "batch.microbatches=8", "memory.recompute=none",
+                                          "memory.shard=none",    "memory.offload_optimizer=none"};
+  auto const with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), pipeline.begin(), pipeline.end());
+    return input(more);
+  };
+  double const kept = most(with({})), waiting = most(with({"memory.offload_activations=disk"}));
+  ASSERT_LT(waiting, 0.95 * kept);
+  auto const roomy = engine::choose_memory(with({fmt::format("memory.limit={}", kept)}));
+  EXPECT_EQ(roomy.config.memory.offload_activations, config::OffloadTo::none);
+  auto const tight = engine::choose_memory(with({fmt::format("memory.limit={}", 0.5 * (kept + waiting))}));
+  EXPECT_EQ(tight.config.memory.offload_activations, config::OffloadTo::disk);
+  EXPECT_NE(tight.note.find("offload_activations = \"disk\""), std::string::npos) << tight.note;
+  EXPECT_THROW(
+      engine::choose_memory(with({fmt::format("memory.limit={}", kept - 0.001), "memory.offload_activations=none"})),
+      base::Error);
+}
+
 }  // namespace

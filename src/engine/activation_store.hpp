@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Activations that wait on a disk of the node, or in host memory, between forward and backward
+// (memory.offload_activations). OFFLOAD_F and RELOAD_F (schedule/offload.hpp) start requests of one swap file, which
+// carries them out in their order: a read into a slot that is still being written out follows that write. Where only
+// kernels reach the slots (GPUs), a buffer of each slot in host memory stands between the two; in host memory itself
+// (offload_activations = "host") there is no file, and copies follow the kernels in their order.
+
+#include <p3d/base/error.hpp>
+#include <p3d/device/guard.hpp>
+#include <p3d/device/swap_file.hpp>
+#include <p3d/model/stage.hpp>
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace p3d::engine {
+
+template <class P>
+class ActivationStore {
+public:
+  using Stage = model::Stage<P>;
+
+  /// What a stage takes of the file: a place for every microbatch that is offloaded at a time.
+  static std::int64_t file_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
+                                 layout::StageActivations const& sets) {
+    if (sets.offload_places == 0) return 0;
+    return sets.offload_places *
+           device::SwapFile::padded(Stage::offloaded_bytes(c, stages, stage, sets, sets.offload_gradients));
+  }
+
+  /// `settings`: of a file of at least the sum of file_bytes() of all stages; `in_memory`: as much host memory instead.
+  ActivationStore(device::ExecSpace const& exec, device::SwapSettings settings, bool in_memory = false) : exec_(exec) {
+    if (in_memory) {
+      host_ = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::offloaded_activations"),
+                        static_cast<std::size_t>(settings.bytes));
+    } else {
+      file_.emplace(std::move(settings));
+    }
+  }
+
+  /// Before the first action on a stage.
+  void add(Stage& stage, int places, std::int64_t bytes) {
+    auto& s = stages_[stage.index()];
+    s.stage = &stage;
+    for (int k = 0; k < places; ++k) s.free.push_back(used_ + k * (bytes / places));
+    used_ += bytes;
+  }
+
+  /// Starts to write what the slot keeps of a microbatch.
+  void offload(int stage, int slot, int microbatch, bool gradients) {
+    auto& s = at(stage);
+    P3D_REQUIRE(!s.free.empty(), "a stage has a place for every microbatch that is offloaded");
+    auto const place = s.free.back();
+    s.free.pop_back();
+    s.away[microbatch] = {place, s.stage->rows(slot)};
+    auto const region = s.stage->offloaded(slot, gradients);
+    auto& traffic = s.traffic[slot];
+    wait(traffic.write);  // long done: the slot has been read into since
+    if (!file_) {
+      Kokkos::deep_copy(exec_, part(host_, place, region.bytes), view(region));
+      traffic.copies = true;
+      return;
+    }
+    device::fence(exec_, "p3d::engine::offload_activations");
+    auto const* from = region.data;
+    if constexpr (!device::host_reaches_views) {
+      Kokkos::deep_copy(buffer(traffic, region.bytes), view(region));
+      from = traffic.buffer.data();
+    }
+    traffic.write = file_->write(place, from, region.bytes);
+  }
+
+  /// Starts to read it back.
+  void reload(int stage, int slot, int microbatch, bool gradients) {
+    auto& s = at(stage);
+    auto const away = s.away.extract(microbatch);
+    P3D_REQUIRE(!away.empty(), "what is reloaded was offloaded");
+    auto const [place, rows] = away.mapped();
+    s.stage->resume(slot, rows, gradients);
+    auto const region = s.stage->offloaded(slot, gradients);
+    s.free.push_back(place);
+    auto& traffic = s.traffic[slot];
+    if (!file_) return Kokkos::deep_copy(exec_, view(region), part(host_, place, region.bytes));
+    device::fence(exec_, "p3d::engine::reload_activations");
+    auto* to = region.data;
+    if constexpr (!device::host_reaches_views) {
+      wait(traffic.write);  // from the same buffer
+      to = buffer(traffic, region.bytes).data();
+      traffic.arrives = region;
+    }
+    traffic.read = file_->read(place, to, region.bytes);
+  }
+
+  /// Whether a slot has something to wait for: until its memory may be used for another microbatch,
+  bool writes(int stage, int slot) {
+    auto* const t = traffic(stage, slot);
+    return t != nullptr && (t->copies || !t->write.test());
+  }
+  void wait_written(int stage, int slot) {
+    auto* const t = traffic(stage, slot);
+    if (t == nullptr) return;
+    wait(t->write);
+    if (std::exchange(t->copies, false)) device::fence(exec_, "p3d::engine::offload_activations");
+  }
+  /// or until what was reloaded is there.
+  bool reads(int stage, int slot) {
+    auto* const t = traffic(stage, slot);
+    return t != nullptr && (t->arrives.data != nullptr || !t->read.test());
+  }
+  void wait_read(int stage, int slot) {
+    auto* const t = traffic(stage, slot);
+    if (t == nullptr) return;
+    wait(t->write);
+    wait(t->read);
+    if (auto const region = std::exchange(t->arrives, {}); region.data != nullptr)
+      Kokkos::deep_copy(view(region), part(t->buffer, 0, region.bytes));
+  }
+
+  std::int64_t bytes() const { return file_ ? file_->bytes() : static_cast<std::int64_t>(host_.size()); }
+
+private:
+  using HostBytes = Kokkos::View<std::byte*, device::HostSpace>;
+  using Bytes = Kokkos::View<std::byte*, device::MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  struct Traffic {
+    device::SwapFile::Request write, read;
+    bool copies = false;             ///< to host memory
+    HostBytes buffer;                ///< between slot and file, where the file cannot reach the slot
+    typename Stage::Region arrives;  ///< where what is read into the buffer goes
+  };
+  static Bytes view(typename Stage::Region const& region) {
+    return Bytes(region.data, static_cast<std::size_t>(region.bytes));
+  }
+  static HostBytes part(HostBytes const& all, std::int64_t begin, std::int64_t bytes) {
+    return Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + bytes));
+  }
+  static HostBytes buffer(Traffic& traffic, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(traffic.buffer.size()) < bytes)
+      traffic.buffer = HostBytes(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::activation_buffer"),
+                                 static_cast<std::size_t>(bytes));
+    return part(traffic.buffer, 0, bytes);
+  }
+  struct Away {
+    std::int64_t place = 0;
+    model::TokenRows rows;
+  };
+  struct OfStage {
+    Stage* stage = nullptr;
+    std::vector<std::int64_t> free;  ///< places, as offsets in the file
+    std::map<int, Away> away;        ///< by microbatch
+    std::map<int, Traffic> traffic;  ///< by slot
+  };
+
+  OfStage& at(int stage) {
+    auto const found = stages_.find(stage);
+    P3D_REQUIRE(found != stages_.end(), "a stage that offloads has places");
+    return found->second;
+  }
+  Traffic* traffic(int stage, int slot) {
+    auto const s = stages_.find(stage);
+    if (s == stages_.end()) return nullptr;
+    auto const t = s->second.traffic.find(slot);
+    return t == s->second.traffic.end() ? nullptr : &t->second;
+  }
+  static void wait(device::SwapFile::Request& request) {
+    if (request.active()) request.wait();
+  }
+
+  device::ExecSpace exec_;
+  std::optional<device::SwapFile> file_;
+  HostBytes host_;  ///< in place of it
+  std::map<int, OfStage> stages_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace p3d::engine

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations that wait on a disk (memory.offload_activations): every bit is that of a run which keeps them, at most
+// two microbatches of a stage are in memory, and memory and file are to the byte what was predicted.
+
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/trainer.hpp>
+#include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <support/errors.hpp>
+#include <support/mpi_kokkos_main.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+
+using Keys = std::vector<std::string>;
+
+config::Config make_config(Keys const& more, int ranks) {
+  Keys all{"model.heads=2",     "model.kv_heads=2",        "model.hidden=16",
+           "model.ffn=32",      "model.vocab_size=256",    "model.seq_len=8",
+           "model.layers=4",    "batch.micro=1",           "model.dropout=0.1",
+           "optimizer.lr=1e-2", "optimizer.grad_clip=0.5", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  all.insert(all.end(), more.begin(), more.end());
+  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, all, ranks);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+/// Actions OFFLOAD_F of a plan.
+int moves(engine::RunPlan const& plan) {
+  int sum = 0;
+  for (auto const& list : plan.training->ranks)
+    for (auto const& a : list) sum += a.op == schedule::Op::offload_activations;
+  return sum;
+}
+
+/// Losses, norms, all gradients of the last step, a validation loss, a sample and all weights; bit for bit.
+template <class P>
+std::vector<double> train(config::Config const& config, comm::Communicator const& world) {
+  engine::Trainer<P> trainer(config, world);
+  std::vector<double> out;
+  for (int s = 0; s < 3; ++s) {
+    trainer.keep_gradients(s == 2);
+    auto const result = trainer.step();
+    out.push_back(result.loss);
+    out.push_back(result.grad_norm);
+    if (s == 1) out.push_back(trainer.evaluate(1));
+  }
+  for (auto const& spec : trainer.plan().table.specs()) {
+    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
+    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
+  }
+  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
+  auto const used = trainer.memory_in_use();
+  auto const predicted = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
+  EXPECT_EQ(used.activations, predicted.activations);
+  EXPECT_EQ(used.offloaded_activations, predicted.offloaded_activations);
+  EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
+  return out;
+}
+
+struct Case {
+  Keys layout;
+  int ranks;
+  int slots = 2;  ///< of a stage, at the most
+};
+
+std::vector<Case> const& cases() {
+  static std::vector<Case> const all{
+      {{"pipeline.schedule=gpipe", "batch.global=4"}, 1},
+      {{"pipeline.schedule=looped_bfs", "batch.global=4", "model.preset=llama-tiny", "model.layers=4"}, 1},
+      {{"parallel.pp=2", "pipeline.schedule=gpipe", "batch.global=6", "model.preset=llama-tiny", "model.layers=4"}, 2},
+      {{"parallel.pp=2", "pipeline.schedule=interleaved_1f1b", "batch.global=6"}, 2},
+      {{"parallel.pp=2", "pipeline.schedule=zb_v", "batch.global=6"}, 2},
+      {{"parallel.tp=2", "pipeline.schedule=gpipe", "batch.global=4"}, 2},
+      {{"parallel.pp=3", "pipeline.schedule=1f1b", "batch.global=7"}, 3},
+      {{"parallel.pp=3", "pipeline.schedule=zb_h1", "batch.global=7"}, 3},
+      {{"parallel.pp=4", "pipeline.schedule=1f1b", "batch.global=8"}, 4},
+      {{"parallel.pp=4", "pipeline.schedule=zb_h2", "batch.global=8"}, 4, 3},
+      {{"parallel.pp=4", "pipeline.schedule=looped_bfs", "batch.global=8", "model.layers=8"}, 4, 3},
+      {{"parallel.dp=2", "parallel.pp=2", "pipeline.schedule=dualpipe_v", "batch.global=16"}, 4},
+      {{"parallel.tp=2", "parallel.pp=3", "pipeline.schedule=zb_v", "model.layers=6", "batch.global=7"}, 6},
+      {{"parallel.pp=8", "pipeline.schedule=1f1b", "model.layers=8", "batch.global=10"}, 8},
+      {{"parallel.dp=2", "parallel.tp=2", "parallel.pp=2", "pipeline.schedule=interleaved_1f1b", "batch.global=8"}, 8},
+  };
+  return all;
+}
+
+template <class P>
+void same_bits(char const* precision) {
+  auto world = comm::Communicator::world();
+  int ran = 0;
+  for (auto const& c : cases()) {
+    if (c.ranks != world.size()) continue;
+    SCOPED_TRACE(fmt::format("{}, {}", fmt::join(c.layout, " "), precision));
+    auto const with = [&](Keys more) {
+      more.insert(more.begin(), c.layout.begin(), c.layout.end());
+      more.push_back(std::string("run.precision=") + precision);
+      return make_config(more, c.ranks);
+    };
+    auto const kept = train<P>(with({}), world);
+    bool const fp64 = std::string(precision) == "fp64";
+    std::vector<Keys> settings{{}, {"memory.recompute=full"}};
+    if (fp64) {  // these differ in places that know no types
+      settings.push_back({"memory.recompute=[\"norm\", \"activation\"]", "pipeline.lookahead=2"});
+      settings.push_back({"memory.recompute=full", "memory.recompute_group=2", "memory.offload_optimizer=disk"});
+    }
+    if (c.layout.front() == "parallel.dp=2") {
+      settings.push_back({"memory.shard=parameters", "memory.shard_layers=1"});
+      if (fp64) settings.push_back({"memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full"});
+    }
+    for (auto keys : settings) {
+      SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+      keys.push_back("memory.offload_activations=disk");
+      auto const config = with(keys);
+      auto const plan = engine::make_run_plan(config);
+      bool const ahead = config.pipeline.lookahead == 2;
+      EXPECT_TRUE(ahead || moves(plan) > 0) << "something waits";
+      for (auto const& sets : plan.activations) EXPECT_LE(sets.slots, c.slots + (ahead ? 1 : 0));
+      EXPECT_EQ(train<P>(config, world), kept);
+    }
+    ++ran;
+  }
+  EXPECT_GE(ran, 1);
+}
+
+TEST(Offload, ChangesNoBitInFp64) { same_bits<device::Fp64>("fp64"); }
+TEST(Offload, ChangesNoBitInFp32) { same_bits<device::Fp32>("fp32"); }
+#if P3D_16BIT
+TEST(Offload, ChangesNoBitInBf16) {
+  if (comm::Communicator::world().size() <= 3) same_bits<device::Bf16>("bf16");
+}
+#endif
+
+// What waits is what a slot keeps for its backward, neither the gradient nor an output that was sent.
+TEST(Offload, FileHoldsWhatWaits) {
+  auto const config = make_config({"parallel.pp=4", "pipeline.schedule=1f1b", "batch.global=8", "run.precision=fp32",
+                                   "memory.offload_activations=disk", "memory.recompute=full"},
+                                  4);
+  auto const plan = engine::make_run_plan(config);
+  // Rank 0 has four microbatches between F and B, of which two at least are in memory. Of each wait the one layer's
+  // input, 8 tokens of 16 numbers, and the tokens.
+  auto const away = schedule::offloaded_activations(plan.training);
+  EXPECT_EQ(away[0].places, plan.activations[0].offload_places);
+  EXPECT_GE(away[0].places, 2);
+  EXPECT_EQ(away[3].places, 0) << "the last rank's backward follows its forward";
+  static_assert(4 * 8 * 16 + 4 * 8 <= 4096);
+  EXPECT_EQ(plan.memory_of(0).offloaded_activations, 4096 * away[0].places);
+  EXPECT_EQ(plan.memory_of(3).offloaded_activations, 0);
+}
+
+}  // namespace
