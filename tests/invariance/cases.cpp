@@ -70,14 +70,16 @@ std::vector<Layout> layouts(int ranks, int turn) {
         }
         if (!meshes.insert(mesh).second) continue;
         for (char const* schedule : {"gpipe", "1f1b"}) {
-          if (pp == 1 && std::string(schedule) == "gpipe") continue;
-          here.push_back(
-              {fmt::format("dp{} tp{} pp{} {} {}", dp, tp, pp, order, schedule),
-               {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp),
-                "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)},
-               dp,
-               tp,
-               pp});
+          for (bool const sequence : {false, true}) {
+            if ((pp == 1 && std::string(schedule) == "gpipe") || (sequence && tp == 1)) continue;
+            here.push_back({fmt::format("dp{} tp{} pp{} {} {}{}", dp, tp, pp, order, schedule, sequence ? " sp" : ""),
+                            {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp),
+                             fmt::format("parallel.pp={}", pp), fmt::format("parallel.sequence={}", sequence),
+                             "parallel.order=" + order, fmt::format("pipeline.schedule={}", schedule)},
+                            dp,
+                            tp,
+                            pp});
+          }
         }
       }
       ++triple;
