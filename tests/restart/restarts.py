@@ -49,7 +49,7 @@ LAYOUTS = {
     "2pp-zb_v": (1, 1, 2, ("pipeline.schedule=zb_v",)),
     "3dp": (3, 1, 1, ()),
     "3pp-looped": (1, 1, 3, ("pipeline.schedule=looped_bfs", "pipeline.virtual_stages=2")),
-    "4tp-pp": (1, 2, 2, ("parallel.order=pp-tp-dp", "pipeline.schedule=gpipe")),
+    "4tp-pp": (1, 2, 2, ("parallel.order=pp-tp-dp", "pipeline.schedule=gpipe", "memory.offload_activations=disk")),
     "4shard": (4, 1, 1, ("memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full",
                          "memory.offload_optimizer=disk")),
     "4hybrid": (4, 1, 1, ("memory.shard=parameters", "memory.shard_over=2", "memory.offload_parameters=disk")),

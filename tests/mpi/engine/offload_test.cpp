@@ -9,12 +9,21 @@
 
 #include <support/errors.hpp>
 #include <support/mpi_kokkos_main.hpp>
+#include <support/temp_dir.hpp>
+
+#include <device/swap_hooks.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -117,6 +126,7 @@ void same_bits(char const* precision) {
       settings.push_back({"memory.shard=parameters", "memory.shard_layers=1"});
       if (fp64) settings.push_back({"memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full"});
     }
+    if (c.ranks == 8 && !fp64) settings.resize(1);  // so many ranks share few cores
     for (auto keys : settings) {
       SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
       keys.push_back("memory.offload_activations=disk");
@@ -155,6 +165,86 @@ TEST(Offload, FileHoldsWhatWaits) {
   static_assert(4 * 8 * 16 + 4 * 8 <= 4096);
   EXPECT_EQ(plan.memory_of(0).offloaded_activations, 4096 * away[0].places);
   EXPECT_EQ(plan.memory_of(3).offloaded_activations, 0);
+}
+
+/// A disk that fails, for as long as it lives.
+class BadDisk {
+public:
+  BadDisk() { hooks() = {}; }
+  ~BadDisk() { hooks() = {}; }
+  BadDisk(BadDisk const&) = delete;
+  BadDisk& operator=(BadDisk const&) = delete;
+  static device::detail::SwapHooks& hooks() { return device::detail::swap_hooks(); }
+  Keys keys() const {
+    return {"pipeline.schedule=gpipe", "batch.global=5", "run.precision=fp32", "memory.offload_activations=disk",
+            "memory.offload_dir=\"" + folder.path().string() + "\""};
+  }
+  /// Overwrites the first bytes of every block of the files in the folder that this process has open.
+  void damage() const {
+    for (auto const& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      auto const to = std::filesystem::read_symlink(entry, error).string();
+      if (error || !to.starts_with(folder.path().string() + "/")) continue;
+      int const fd = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+      for (off_t at = 0; at < ::lseek(fd, 0, SEEK_END); at += 4096) EXPECT_EQ(::pwrite(fd, "damaged", 7, at), 7);
+      EXPECT_EQ(::fsync(fd), 0);
+      ::close(fd);
+      return;
+    }
+  }
+  test::TempDir folder;
+};
+
+// All ranks hear of it, from one that has no room, before the first step.
+TEST(Offload, FullDiskIsSaidAtTheStart) {
+  auto world = comm::Communicator::world();
+  int const n = world.size();
+  auto const config = make_config({"pipeline.schedule=gpipe", "run.precision=fp32", "memory.offload_activations=disk",
+                                   fmt::format("parallel.dp={}", n), fmt::format("batch.global={}", 5 * n)},
+                                  n);
+  BadDisk const disk;
+  if (world.rank() == n - 1) BadDisk::hooks().free_bytes = 4096;
+  test::expect_error([&] { engine::Trainer<device::Fp32>(config, world); }, "a rank that could not, and said why");
+  BadDisk::hooks() = {};
+  engine::Trainer<device::Fp32> trainer(config, world);
+  EXPECT_GT(trainer.memory_in_use().offloaded_activations, 0);
+}
+
+TEST(Offload, DamageIsFound) {
+  auto world = comm::Communicator::world();
+  if (world.size() > 1) return;
+  BadDisk const disk;
+  std::atomic<bool> on = false;
+  BadDisk::hooks().before_piece = [&] {
+    if (on) disk.damage();
+  };
+  engine::Trainer<device::Fp32> trainer(make_config(disk.keys(), 1), world);
+  trainer.step();
+  on = true;
+  test::expect_error([&] { trainer.step(); }, "damaged ones");
+}
+
+TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
+  auto world = comm::Communicator::world();
+  if (world.size() > 1) return;
+  BadDisk const disk;
+  std::atomic<bool> on = false;
+  BadDisk::hooks().before_piece = [&] {
+    if (on) std::this_thread::sleep_for(std::chrono::seconds(1));
+  };
+  auto keys = disk.keys();
+  keys.push_back("comm.timeout_s=0.3");
+  engine::Trainer<device::Fp32> trainer(make_config(keys, 1), world);
+  trainer.step();
+  on = true;
+  try {
+    trainer.step();
+    ADD_FAILURE() << "a disk that takes a second is too slow";
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::timeout);
+    EXPECT_NE(e.text().fix.find("memory.offload_dir"), std::string::npos) << e.what();
+  }
+  on = false;
 }
 
 }  // namespace
