@@ -50,7 +50,9 @@ bool offloads(config::Config const& c) { return c.memory.offload_activations != 
 int slot_lookahead(config::Config const& c) { return std::max(0, c.pipeline.lookahead - (offloads(c) ? 1 : 0)); }
 
 void offload(config::Config const& c, schedule::Program& program, schedule::Execution execution) {
-  if (offloads(c)) schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution);
+  if (!offloads(c)) return;
+  // The executor puts off receives without tensor parallelism only.
+  schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution, c.parallel.tp == 1);
 }
 
 /// A program of compute actions, completed, and the layers of its stages.

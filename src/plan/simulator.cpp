@@ -149,8 +149,10 @@ private:
     if (takes) {
       if (!send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time)) return false;
       if (!send_complete(rank, gradient_out_[at(a.stage)], slot.gradient_out, time)) return false;
-      time = std::max(time, slot.stored);
+      double const stored = slot.stored;
       slot = {};
+      slot.stored = stored;
+      if (a.op == Op::forward) time = std::max(time, stored);
     }
     if (moves_activations(a.op)) return move(rank, a, slot, time);
     if (is_message(a.op)) {
@@ -186,7 +188,8 @@ private:
     if (is_recv(a.op)) {
       own_time(rank, a, costs_.receive, time);
       (gradient ? slot.gradient_in : slot.activation_in) = c.received;
-      post(channel, false, time);
+      // It is put off while the slot is written out.
+      post(channel, false, gradient ? time : std::max(time, slot.stored));
     } else {
       auto& started = started_[at(rank)];
       int& number = gradient ? slot.gradient_out : slot.activation_out;

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <optional>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -53,10 +55,11 @@ struct StageStays {
 
 class RankPass {
 public:
-  RankPass(Program const& program, int rank, int resident, Channels const& channels)
+  RankPass(Program const& program, int rank, int resident, bool defers, Channels const& channels)
       : program_(program),
         actions_(program.ranks[static_cast<std::size_t>(rank)]),
         resident_(resident),
+        defers_(defers),
         channels_(channels),
         stays_(static_cast<std::size_t>(program.num_stages)) {}
 
@@ -112,6 +115,7 @@ private:
       Stay stay{use.microbatch, use.first, use.last, k};
       if (k >= resident_) stay.earliest = uses[static_cast<std::size_t>(k - resident_)].last + 1;
       stay.returns = !list.empty();
+      if (!stay.returns && !defers_ && k > 0) stay.earliest = uses[static_cast<std::size_t>(k - 1)].last + 1;
       if (stay.returns) stage.all[list.back()].leaves = true;
       list.push_back(stage.all.size());
       stage.all.push_back(stay);
@@ -231,20 +235,21 @@ private:
   Program const& program_;
   std::vector<Action> const& actions_;
   int resident_;
+  bool defers_;
   Channels const& channels_;
   std::vector<StageStays> stays_;           ///< by stage
   std::vector<std::vector<int>> receives_;  ///< by place: the receives that are posted there
 };
 
 /// False: nothing is offloaded.
-bool offload(Program& program, int resident) {
+bool offload(Program& program, int resident, bool defers) {
   Program const before = program;
   Channels const channels(before);
   bool any = false;
   for (int r = 0; r < program.num_ranks; ++r) {
     std::vector<Action> list;
     auto slots = before.num_slots;
-    if (!RankPass(before, r, resident, channels).run(list, slots)) continue;
+    if (!RankPass(before, r, resident, defers, channels).run(list, slots)) continue;
     any = true;
     program.ranks[static_cast<std::size_t>(r)] = std::move(list);
     for (int s = 0; s < program.num_stages; ++s)
@@ -255,15 +260,23 @@ bool offload(Program& program, int resident) {
 
 }  // namespace
 
-void offload_activations(Program& program, int resident, Execution execution) {
+void offload_activations(Program& program, int resident, Execution execution, bool defers) {
   P3D_REQUIRE(resident >= 2, "one microbatch is computed and one is on its way");
   P3D_REQUIRE(program.num_slots.size() == static_cast<std::size_t>(program.num_stages), "the program is complete");
   require_in_range(program);
+  auto const slots = [](Program const& p) { return std::accumulate(p.num_slots.begin(), p.num_slots.end(), 0); };
   for (;; ++resident) {
-    Program tried = program;
-    if (!offload(tried, resident)) return;
-    if (!validate(tried, execution).empty()) continue;
-    program = std::move(tried);
+    std::optional<Program> best;
+    for (bool early : {true, false}) {
+      if (early && !defers) continue;
+      Program tried = program;
+      if (!offload(tried, resident, early)) return;
+      if (!validate(tried, execution).empty() || (best && slots(tried) >= slots(*best))) continue;
+      best = std::move(tried);
+      if (std::all_of(best->num_slots.begin(), best->num_slots.end(), [&](int n) { return n <= resident; })) break;
+    }
+    if (!best) continue;
+    program = std::move(*best);
     return;
   }
 }

@@ -28,8 +28,10 @@ namespace p3d::schedule {
 /// numbered anew; receives are posted later, where their slot is taken later. So each stage has `resident` slots, more
 /// where the order of messages asks for an early receive. If the ranks would then wait in a circle (`execution`), it
 /// tries one more, and so on: at the end no microbatch is offloaded. (looped_bfs on few ranks: what a rank sends long
-/// before it is asked for stays in its slot.)
-void offload_activations(Program& program, int resident, Execution execution = {});
+/// before it is asked for stays in its slot.) `defers`: a rank computes on while the slot of an activation that it is
+/// to receive is written out; else it would wait. Then, and where it takes fewer slots, such a receive is posted just
+/// before its use.
+void offload_activations(Program& program, int resident, Execution execution = {}, bool defers = true);
 
 /// What a stage has offloaded.
 struct OffloadedActivations {
