@@ -149,12 +149,14 @@ std::vector<Case> cases(int ranks) {
       some{"memory.recompute=full", "memory.recompute_layers=1", "memory.recompute_microbatches_kept=1"},
       optimizer{"memory.shard=optimizer"}, gradients{"memory.shard=gradients", "memory.recompute=full"},
       parameters{"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"},
-      each{"memory.shard=gradients", "memory.reduce=microbatch"}, untied{"model.tied_embeddings=false"};
-  std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, untied}},
+      each{"memory.shard=gradients", "memory.reduce=microbatch"}, disk{"memory.offload_activations=disk"},
+      hybrid{"batch.global=12", "memory.shard=parameters", "memory.shard_over=2"},
+      untied{"model.tied_embeddings=false"};
+  std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, disk, untied}},
                               {1, 3, 1, "gpipe", {none, full, norm}},
                               {1, 4, 1, "1f1b", {sums}},
                               {1, 2, 2, "1f1b", {full}},
-                              {1, 2, 2, "zb_h1", {none, norm, groups, sums, untied}},
+                              {1, 2, 2, "zb_h1", {none, norm, groups, sums, disk, untied}},
                               {1, 2, 2, "interleaved_1f1b", {list}},
                               {1, 2, 2, "zb_v", {full, list}},
                               {2, 2, 1, "1f1b", {none, gradients, parameters, each}},
@@ -164,6 +166,7 @@ std::vector<Case> cases(int ranks) {
                               {2, 2, 2, "zb_v", {parameters, full}},
                               {2, 2, 2, "looped_bfs", {gradients}},
                               {1, 4, 2, "zb_h1", {none}},
+                              {4, 2, 1, "1f1b", {hybrid}},
                               {2, 4, 1, "1f1b", {optimizer}}};
   std::vector<Case> out;
   for (auto const& c : all)
@@ -180,7 +183,7 @@ Keys joined(Keys a, Keys const& b) {
 Keys of_model(Keys const& all) {
   Keys out;
   for (auto const& k : all)
-    if (k.starts_with("model.")) out.push_back(k);
+    if (k.starts_with("model.") || k.starts_with("batch.")) out.push_back(k);
   return out;
 }
 
@@ -226,13 +229,13 @@ void same_numbers(char const* precision, double tolerance, std::size_t every) {
 
 TEST(Sequence, NumbersAreThoseOfOneRank) { same_numbers<device::Fp64>("fp64", 1e-12, 1); }
 TEST(Sequence, NumbersAreThoseOfOneRankInFp32) {
-  if (comm::Communicator::world().size() <= 4) same_numbers<device::Fp32>("fp32", 2e-4, 3);
+  if (comm::Communicator::world().size() <= 3) same_numbers<device::Fp32>("fp32", 2e-4, 3);
 }
 
 // By default shared memory sums.
 TEST(Sequence, EveryWayToSum) {
   auto world = comm::Communicator::world();
-  if (world.size() > 4) return;
+  if (world.size() > 3) return;
   auto const tp = fmt::format("parallel.tp={}", world.size());
   auto const expected = train_alone<device::Fp64>(make_config(false, 1, {}), world);
   for (char const* way : {"mpi", "ring", "tree"}) {
@@ -380,6 +383,7 @@ TEST(Sequence, MemoryIsWhatWasPredicted) {
   auto world = comm::Communicator::world();
   for (auto const& c : cases(world.size())) {
     for (auto const& setting : c.settings) {
+      if (world.size() > 3 && setting != c.settings.front() && setting != c.settings.back()) continue;
       auto const keys = joined(joined(layout_keys(c), setting), {"model.hidden=96", "model.ffn=384"});
       SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
       auto const config = make_config(false, world.size(), keys);
