@@ -55,10 +55,13 @@ struct Counting {
 struct Layout {
   int ranks, dp, tp, pp;
   char const* model;
+  bool sequence = false;
 };
-constexpr Layout layouts[] = {{1, 1, 1, 1, "gpt2-tiny"},  {1, 1, 1, 1, "llama-tiny"}, {2, 2, 1, 1, "gpt2-tiny"},
-                              {2, 1, 2, 1, "llama-tiny"}, {2, 1, 1, 2, "gpt2-tiny"},  {4, 2, 2, 1, "gpt2-tiny"},
-                              {4, 1, 2, 2, "llama-tiny"}, {4, 1, 1, 4, "gpt2-tiny"}};
+constexpr Layout layouts[] = {{1, 1, 1, 1, "gpt2-tiny"},       {1, 1, 1, 1, "llama-tiny"},
+                              {2, 2, 1, 1, "gpt2-tiny"},       {2, 1, 2, 1, "llama-tiny"},
+                              {2, 1, 1, 2, "gpt2-tiny"},       {4, 2, 2, 1, "gpt2-tiny"},
+                              {4, 1, 2, 2, "llama-tiny"},      {4, 1, 1, 4, "gpt2-tiny"},
+                              {2, 1, 2, 1, "gpt2-tiny", true}, {4, 1, 2, 2, "llama-tiny", true}};
 constexpr int steps = 3, microbatches = 4, micro = 2, seq_len = 32, layers = 4;
 
 /// The least fences of p3d's own that a rank can do with, each with its reason, by label.
@@ -73,7 +76,13 @@ std::map<std::string, int> needed_fences(Layout const& l, int pp_rank, int norm_
   if (l.pp > 1)
     need["p3d::collectives::send"] = need["p3d::collectives::recv"] = each * ((first ? 0 : 1) + (last ? 0 : 1));
   // sums over tp in each layer (two forward, two backward), of the embedding, and three of the head and its loss,
-  if (l.tp > 1) need["p3d::collectives::all_reduce"] = each * (4 * layers / l.pp + (first ? 1 : 0) + (last ? 3 : 0));
+  int const sums = 4 * layers / l.pp + (first ? 1 : 0) + (last ? 1 : 0), of_loss = last ? 2 : 0;
+  if (l.tp > 1) need["p3d::collectives::all_reduce"] = each * (l.sequence ? of_loss : sums + of_loss);
+  // which sequence parallelism scatters, and gathers, with the inputs of column-parallel linears twice,
+  if (l.sequence) {
+    need["p3d::collectives::reduce_scatter"] = each * sums;
+    need["p3d::collectives::all_gather"] = each * (6 * layers / l.pp + (first ? 1 : 0) + (last ? 2 : 0));
+  }
   // and the tied embeddings of the first and the last stage.
   if (std::string(l.model) == "gpt2-tiny" && l.pp > 1 && (first || last)) need["p3d::collectives::all_reduce"] += steps;
   return need;
@@ -81,7 +90,7 @@ std::map<std::string, int> needed_fences(Layout const& l, int pp_rank, int norm_
 
 /// What the rank waited for, against the least it must. Sums over dp come in buckets, and parameters that all ranks of
 /// a tp group have count on the first of them alone, which cuts the others' norm into other runs: any number, in every
-/// step.
+/// step. Under sequence parallelism tp sums some gradients, as dp does.
 void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
   auto const need = needed_fences(l, pp_rank, norm_parts);
   for (auto const& [label, count] : need) {
@@ -99,7 +108,7 @@ void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
       continue;
     auto const known = need.find(label);
     int const least = known == need.end() ? 0 : known->second;
-    bool const buckets = label == "p3d::collectives::all_reduce" && l.dp > 1;
+    bool const buckets = label == "p3d::collectives::all_reduce" && (l.dp > 1 || l.sequence);
     bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
     if (runs) {
       EXPECT_EQ((count - least) % steps, 0) << label << ": " << count << ", least " << least;
@@ -130,14 +139,14 @@ int norm_parts(p3d::engine::Trainer<p3d::device::Fp32>& trainer, int rank) {
 }
 
 void check(Layout const& l, p3d::comm::Communicator& world) {
-  auto const input =
-      p3d::config::parse_text("", "steady", "",
-                              {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
-                               fmt::format("model.layers={}", layers), fmt::format("parallel.dp={}", l.dp),
-                               fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
-                               fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
-                               "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
-                              l.ranks);
+  auto const input = p3d::config::parse_text(
+      "", "steady", "",
+      {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
+       fmt::format("model.layers={}", layers), fmt::format("parallel.dp={}", l.dp), fmt::format("parallel.tp={}", l.tp),
+       fmt::format("parallel.pp={}", l.pp), fmt::format("parallel.sequence={}", l.sequence),
+       fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
+       "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
+      l.ranks);
   ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
   p3d::engine::Trainer<p3d::device::Fp32> trainer(*input.config, world);
   trainer.step();  // the first step may make what is kept: scratch of threads, buffers of reductions
@@ -156,6 +165,14 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
       l.pp == 1 ? 2 : (trainer.mesh().coordinate("pp") == 0 || trainer.mesh().coordinate("pp") == l.pp - 1 ? 1 : 0);
   std::map<std::uint64_t, int> expected;
   if (ends > 0) expected[micro * seq_len * sizeof(int)] = steps * microbatches * ends;
+  // Under sequence parallelism the rank's rows go to their place among those that are gathered: inputs of
+  // column-parallel linears twice, and gradients where dropout has not put them there (the embedding's); and from
+  // there, the embedding's.
+  if (l.sequence) {
+    auto const hidden = static_cast<std::uint64_t>(input.config->model.hidden);
+    int const rank = trainer.mesh().coordinate("pp"), first = rank == 0 ? 2 : 0, last = rank == l.pp - 1 ? 2 : 0;
+    expected[micro * seq_len / 2 * hidden * sizeof(float)] = steps * microbatches * (4 * layers / l.pp + first + last);
+  }
   // (Where MPI cannot read and write Views, its messages are copied too.)
   if (p3d::device::host_reaches_views || l.ranks == 1) {
     EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
