@@ -55,7 +55,7 @@ struct StageStays {
 
 class RankPass {
 public:
-  RankPass(Program const& program, int rank, int resident, bool defers, Channels const& channels)
+  RankPass(Program const& program, int rank, std::vector<int> const& resident, bool defers, Channels const& channels)
       : program_(program),
         actions_(program.ranks[static_cast<std::size_t>(rank)]),
         resident_(resident),
@@ -98,22 +98,22 @@ private:
       for_slots_in_use(program_, a, touch);
     }
     for (std::size_t s = 0; s < uses.size(); ++s)
-      if (program_.num_slots[s] > resident_) divide(uses[s], stays_[s]);
+      if (program_.num_slots[s] > resident_[s]) divide(uses[s], resident_[s], stays_[s]);
   }
 
   /// Away is who is not among the next `resident` to be used.
-  void divide(std::vector<Use> const& uses, StageStays& stage) const {
+  void divide(std::vector<Use> const& uses, int resident, StageStays& stage) const {
     stage.of.resize(static_cast<std::size_t>(program_.num_microbatches));
     for (int k = 0; k < static_cast<int>(uses.size()); ++k) {
       Use const& use = uses[static_cast<std::size_t>(k)];
       auto& list = stage.of[static_cast<std::size_t>(use.microbatch)];
-      if (!list.empty() && k - stage.all[list.back()].last_use <= resident_) {
+      if (!list.empty() && k - stage.all[list.back()].last_use <= resident) {
         auto& stay = stage.all[list.back()];
         std::tie(stay.end, stay.last_use) = std::pair(use.last, k);
         continue;
       }
       Stay stay{use.microbatch, use.first, use.last, k};
-      if (k >= resident_) stay.earliest = uses[static_cast<std::size_t>(k - resident_)].last + 1;
+      if (k >= resident) stay.earliest = uses[static_cast<std::size_t>(k - resident)].last + 1;
       stay.returns = !list.empty();
       if (!stay.returns && !defers_ && k > 0) stay.earliest = uses[static_cast<std::size_t>(k - 1)].last + 1;
       if (stay.returns) stage.all[list.back()].leaves = true;
@@ -234,7 +234,7 @@ private:
 
   Program const& program_;
   std::vector<Action> const& actions_;
-  int resident_;
+  std::vector<int> const& resident_;  ///< by stage
   bool defers_;
   Channels const& channels_;
   std::vector<StageStays> stays_;           ///< by stage
@@ -242,7 +242,7 @@ private:
 };
 
 /// False: nothing is offloaded.
-bool offload(Program& program, int resident, bool defers) {
+bool offload(Program& program, std::vector<int> const& resident, bool defers) {
   Program const before = program;
   Channels const channels(before);
   bool any = false;
@@ -264,21 +264,40 @@ void offload_activations(Program& program, int resident, Execution execution, bo
   P3D_REQUIRE(resident >= 2, "one microbatch is computed and one is on its way");
   P3D_REQUIRE(program.num_slots.size() == static_cast<std::size_t>(program.num_stages), "the program is complete");
   require_in_range(program);
+  auto const stages = program.num_slots.size();
+  std::optional<Program> best;
   auto const slots = [](Program const& p) { return std::accumulate(p.num_slots.begin(), p.num_slots.end(), 0); };
-  for (;; ++resident) {
-    std::optional<Program> best;
-    for (bool early : {true, false}) {
-      if (early && !defers) continue;
-      Program tried = program;
-      if (!offload(tried, resident, early)) return;
-      if (!validate(tried, execution).empty() || (best && slots(tried) >= slots(*best))) continue;
-      best = std::move(tried);
-      if (std::all_of(best->num_slots.begin(), best->num_slots.end(), [&](int n) { return n <= resident; })) break;
-    }
-    if (!best) continue;
-    program = std::move(*best);
-    return;
+  // False: it does not run, or takes no fewer slots than the best one.
+  auto const better = [&](std::vector<int> const& by_stage, bool early) {
+    Program tried = program;
+    offload(tried, by_stage, early);
+    if ((best && slots(tried) >= slots(*best)) || !validate(tried, execution).empty()) return false;
+    best = std::move(tried);
+    return true;
+  };
+  int most = resident;
+  bool early = defers;
+  for (int const end = *std::max_element(program.num_slots.begin(), program.num_slots.end()); most < end; ++most) {
+    std::vector<int> const all(stages, most);
+    if (defers && better(all, true) &&
+        std::all_of(best->num_slots.begin(), best->num_slots.end(), [&](int n) { return n <= most; }))
+      break;
+    if (better(all, false)) early = false;
+    if (best) break;
   }
+  if (!best) return;
+  // Where some stages need more than others, the others get less.
+  std::size_t actions = 0;
+  for (auto const& list : program.ranks) actions += list.size();
+  constexpr std::size_t most_work = 2'000'000;  // a second or two
+  std::vector<int> by_stage(stages, most);
+  for (std::size_t s = 0; s < stages && stages * actions <= most_work; ++s)
+    for (int fewer = resident; fewer < most && best->num_slots[s] > fewer; ++fewer) {
+      by_stage[s] = fewer;
+      if (better(by_stage, early)) break;
+      by_stage[s] = most;
+    }
+  program = std::move(*best);
 }
 
 std::vector<bool> moves_gradients(Program const& program, int rank) {

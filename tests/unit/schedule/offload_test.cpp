@@ -118,6 +118,12 @@ TEST(Offload, receives_come_late_where_a_rank_waits_for_them) {
   EXPECT_LE(before_use(true), 1);
 }
 
+// Where outputs wait in slots for ranks that are far behind, only the stages between which they wait have more.
+TEST(Offload, only_stages_that_need_more_slots_have_them) {
+  EXPECT_EQ(offloaded(generate("looped_bfs", {2, 16, 2})).num_slots, (std::vector<int>{2, 3, 13, 2}));
+  EXPECT_EQ(offloaded(generate("zb_h2", {4, 8, 0})).num_slots, (std::vector<int>{2, 3, 3, 2}));
+}
+
 TEST(Offload, nothing_moves_where_slots_suffice) {
   Program const whole = complete(one_f_one_b(4, 8));
   Program program = whole;
