@@ -79,7 +79,6 @@ double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step,
   auto const& known = details(program);
   ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
   if (run.recorder) run.recorder->begin_step(step);
-  slot_of_.clear();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
     if (run.recorder) {
