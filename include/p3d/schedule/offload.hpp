@@ -4,12 +4,11 @@
 //
 // The unit is what a slot keeps of one microbatch of one stage.
 //
-//   action     what it does                                                 who waits for it
-//   OFFLOAD_F  starts to copy the slot's activations out; then the slot is  what takes the slot next: RECV_F, or F
-//              free for another microbatch
-//   RELOAD_F   starts to copy them back, into any slot of the stage; after  what reads them: B, I, W of the stage; B
-//   and
-//              a write from the same memory that is still under way         I of those behind it in a row on the rank
+//   action     what it does                                            who waits for it
+//   OFFLOAD_F  starts to copy the slot's activations out; the slot is  what takes the slot next: RECV_F, or F
+//              then free for another microbatch
+//   RELOAD_F   starts to copy them back, into any slot of the stage,   what reads them: B, I, W of the stage, and B, I
+//              behind a copy out of it that is still under way         of stages after it in a row on the rank
 //
 // Between F and B (or I), all that F saved is away, but not the buffers of messages: the output, unless it is the next
 // stage's input on the rank, and the gradient. A RELOAD_F before B or I therefore waits for no send. Later (between I
