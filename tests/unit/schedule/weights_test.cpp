@@ -161,11 +161,12 @@ TEST(Weights, the_pass_shards_every_schedule) {
         shard_weights(offloaded, {.gather = every, .ahead = 1, .offloads = true});
         EXPECT_TRUE(validate(offloaded, executor).empty()) << g->name;
         for (auto home : weight_homes(offloaded)) EXPECT_EQ(home, WeightHome::offloaded);
-        auto const reloads = [](auto const& actions) {
-          return std::count_if(actions.begin(), actions.end(),
-                               [](auto const& a) { return a.op == Op::reload_weights; });
+        auto const number = [](Program const& program, Op op) {
+          auto const& actions = program.ranks[0];
+          return std::count_if(actions.begin(), actions.end(), [&](auto const& a) { return a.op == op; });
         };
-        EXPECT_GE(reloads(offloaded.ranks[0]), every == Every::step ? 1 : m) << g->name;
+        EXPECT_EQ(number(offloaded, Op::reload_weights), number(sharded, Op::gather_weights)) << g->name;
+        EXPECT_EQ(number(offloaded, Op::reduce_gradients), number(whole, Op::reduce_gradients)) << g->name;
         if (p != 2) continue;
         for (std::size_t r = 0; r < sharded.ranks.size(); ++r)
           for (std::size_t i = 0; i < sharded.ranks[r].size(); ++i) {
