@@ -112,6 +112,8 @@ class Check(AppTest):
             with self.subTest(path=path.name):
                 run = program.Run(0, ["--check", str(path), f"data.path={program.SOURCE / 'LICENSE'}"], self.folder)
                 run.finish()
+                if "configure p3d with -DP3D_16BIT=ON" in run.err:
+                    self.skipTest("this build has no types of 16 bits")
                 self.assertEqual((run.code, run.err), (0, ""))
                 self.assertIn("The input is valid.", run.out)
 
