@@ -93,9 +93,14 @@ void same_bits(char const* precision) {
     auto const whole = with({});
     ASSERT_GT(whole[0], whole[5]) << "it learns, so that bits can differ";
     SCOPED_TRACE(fmt::format("{}, {}", fmt::join(c.layout, " "), precision));
+    bool const few = c.ranks > 4 && std::string(precision) != "fp64";  // of the slow ones the last alone
     for (auto const* shard : {"optimizer", "gradients", "parameters"})
-      EXPECT_EQ(with({std::string("memory.shard=") + shard}), whole) << shard;
-    EXPECT_EQ(with({"memory.offload_parameters=disk"}), whole);
+      if (!few || shard == std::string("parameters")) {
+        EXPECT_EQ(with({std::string("memory.shard=") + shard}), whole) << shard;
+      }
+    if (!few) {
+      EXPECT_EQ(with({"memory.offload_parameters=disk"}), whole);
+    }
     EXPECT_EQ(with({"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"}),
               whole);
     ++ran;
