@@ -59,6 +59,7 @@ public:
     auto const region = s.stage->offloaded(slot, gradients);
     auto& traffic = s.traffic[slot];
     wait(traffic.write);  // long done: the slot has been read into since
+    traffic.writes_gradients = gradients;
     if (!file_) {
       Kokkos::deep_copy(exec_, part(host_, place, region.bytes), view(region));
       traffic.copies = true;
@@ -99,6 +100,11 @@ public:
     auto* const t = traffic(stage, slot);
     return t != nullptr && (t->copies || !t->write.test());
   }
+  /// Whether the buffer of the gradient is still to be written out.
+  bool writes_gradient(int stage, int slot) {
+    auto* const t = traffic(stage, slot);
+    return t != nullptr && t->writes_gradients && (t->copies || !t->write.test());
+  }
   void wait_written(int stage, int slot) {
     auto* const t = traffic(stage, slot);
     if (t == nullptr) return;
@@ -129,6 +135,7 @@ private:
     bool copies = false;             ///< to host memory
     HostBytes buffer;                ///< between slot and file, where the file cannot reach the slot
     typename Stage::Region arrives;  ///< where what is read into the buffer goes
+    bool writes_gradients = false;   ///< they are part of what is written
   };
   static Bytes view(typename Stage::Region const& region) {
     return Bytes(region.data, static_cast<std::size_t>(region.bytes));

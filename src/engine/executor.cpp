@@ -162,12 +162,15 @@ template <class P>
 void Executor<P>::free_buffer(Action const& receive, ProgramRun const& run) {
   if (receive.op == Op::recv_activation) return take_slot(receive, run);
   timed_wait(messages(receive).send_gradient, Op::send_gradient, receive, run);
+  if (store_ && store_->writes_gradient(receive.stage, receive.slot))
+    wait_for_store(Op::offload_activations, receive.stage, receive, run);
 }
 
 template <class P>
 bool Executor<P>::buffer_is_free(Action const& receive) {
   auto& m = messages(receive);
-  if (receive.op == Op::recv_gradient) return m.send_gradient.test();
+  if (receive.op == Op::recv_gradient)
+    return m.send_gradient.test() && !(store_ && store_->writes_gradient(receive.stage, receive.slot));
   return m.send_activation.test() && m.send_gradient.test() && !(store_ && store_->writes(receive.stage, receive.slot));
 }
 

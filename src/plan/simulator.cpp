@@ -38,6 +38,7 @@ struct TimedChannel {
 struct SlotMessages {
   int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
   double stored = 0, loaded = 0;  ///< when its OFFLOAD_F and RELOAD_F are done
+  double gradient_stored = 0;     ///< and an OFFLOAD_F with gradients
 };
 
 class SimulatedRun {
@@ -174,6 +175,7 @@ private:
     double& free = swap_free_[at(rank)];
     free = std::max(free, time) + (costs_.swap.empty() ? 0.0 : costs_.swap[at(a.stage)]);
     (reloads ? slot.loaded : slot.stored) = free;
+    if (!reloads && gradients_[at(rank)][next_[at(rank)]]) slot.gradient_stored = free;
     if (reloads) slot.activation_in = slot.gradient_in = -1;
     return true;
   }
@@ -189,7 +191,7 @@ private:
       own_time(rank, a, costs_.receive, time);
       (gradient ? slot.gradient_in : slot.activation_in) = c.received;
       // It is put off while the slot is written out.
-      post(channel, false, gradient ? time : std::max(time, slot.stored));
+      post(channel, false, std::max(time, gradient ? slot.gradient_stored : slot.stored));
     } else {
       auto& started = started_[at(rank)];
       int& number = gradient ? slot.gradient_out : slot.activation_out;

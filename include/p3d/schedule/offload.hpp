@@ -5,8 +5,8 @@
 // The unit is what a slot keeps of one microbatch of one stage.
 //
 //   action     what it does                                            who waits for it
-//   OFFLOAD_F  starts to copy the slot's activations out; the slot is  what takes the slot next: RECV_F, or F
-//              then free for another microbatch
+//   OFFLOAD_F  starts to copy the slot's activations out; the slot is  what takes the slot next, RECV_F or F; RECV_B,
+//              then free for another microbatch                        where the gradient is copied out too
 //   RELOAD_F   starts to copy them back, into any slot of the stage,   what reads them: B, I, W of the stage, and B, I
 //              behind a copy out of it that is still under way         of stages after it in a row on the rank
 //

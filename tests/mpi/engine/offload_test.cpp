@@ -22,6 +22,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -235,13 +236,13 @@ TEST(Offload, DamageIsFound) {
   auto world = comm::Communicator::world();
   if (world.size() > 1) return;
   BadDisk const disk;
-  std::atomic<bool> on = false;
-  BadDisk::hooks().before_piece = [&] {
-    if (on) disk.damage();
+  auto const on = std::make_shared<std::atomic<bool>>(false);  // the file's thread may outlive the trainer
+  BadDisk::hooks().before_piece = [&disk, on] {
+    if (*on) disk.damage();
   };
   engine::Trainer<device::Fp32> trainer(make_config(disk.keys(), 1), world);
   trainer.step();
-  on = true;
+  *on = true;
   test::expect_error([&] { trainer.step(); }, "damaged ones");
 }
 
@@ -249,15 +250,15 @@ TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
   auto world = comm::Communicator::world();
   if (world.size() > 1) return;
   BadDisk const disk;
-  std::atomic<bool> on = false;
-  BadDisk::hooks().before_piece = [&] {
-    if (on) std::this_thread::sleep_for(std::chrono::seconds(1));
+  auto const on = std::make_shared<std::atomic<bool>>(false);  // the file's thread may outlive the trainer
+  BadDisk::hooks().before_piece = [on] {
+    if (*on) std::this_thread::sleep_for(std::chrono::seconds(1));
   };
   auto keys = disk.keys();
   keys.push_back("comm.timeout_s=0.3");
   engine::Trainer<device::Fp32> trainer(make_config(keys, 1), world);
   trainer.step();
-  on = true;
+  *on = true;
   try {
     trainer.step();
     ADD_FAILURE() << "a disk that takes a second is too slow";
@@ -265,7 +266,7 @@ TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
     EXPECT_EQ(e.code(), base::ExitCode::timeout);
     EXPECT_NE(e.text().fix.find("memory.offload_dir"), std::string::npos) << e.what();
   }
-  on = false;
+  *on = false;
 }
 
 }  // namespace
