@@ -246,6 +246,22 @@ TEST(Offload, DamageIsFound) {
   test::expect_error([&] { trainer.step(); }, "damaged ones");
 }
 
+// Whatever is still on its way to the disk is not written over: not by a message either.
+TEST(Offload, SlowDiskChangesNoBit) {
+  auto world = comm::Communicator::world();
+  int const n = world.size();
+  if (n == 1 || n > 4) return;
+  for (char const* schedule : {"gpipe", "zb_h2", "zb_v"}) {
+    Keys keys{fmt::format("parallel.pp={}", n), fmt::format("pipeline.schedule={}", schedule), "batch.global=7",
+              "model.layers=8", "run.precision=fp32"};
+    auto const kept = train<device::Fp32>(make_config(keys, n), world);
+    keys.push_back("memory.offload_activations=disk");
+    BadDisk const disk;
+    BadDisk::hooks().before_piece = [] { std::this_thread::sleep_for(std::chrono::milliseconds(4)); };
+    EXPECT_EQ(train<device::Fp32>(make_config(keys, n), world), kept) << schedule;
+  }
+}
+
 TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
   auto world = comm::Communicator::world();
   if (world.size() > 1) return;
