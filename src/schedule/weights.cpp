@@ -78,6 +78,8 @@ public:
         version_of_(static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches),
                     -1) {
     for (auto home : weight_homes(program)) stages_.emplace_back(home);
+    stages_of_.resize(program.ranks.size());
+    for (int s = 0; s < program.num_stages; ++s) stages_of_[static_cast<std::size_t>(rank_of(program, s))].push_back(s);
     for (auto const& actions : program.ranks)
       for (Action const& a : actions)
         if (a.op == Op::stage_step) stages_[static_cast<std::size_t>(a.stage)].steps_alone = true;
@@ -102,8 +104,7 @@ private:
       Action const& a = actions[i];
       int const index = static_cast<int>(i);
       if (a.op == Op::optimizer_step) {
-        for (int s = 0; s < program_.num_stages; ++s)
-          if (rank_of(program_, s) == rank_) rank_step(index, s);
+        for (int s : stages_of_[static_cast<std::size_t>(rank_)]) rank_step(index, s);
         continue;
       }
       auto& s = stages_[static_cast<std::size_t>(a.stage)];
@@ -112,8 +113,8 @@ private:
       if (reduces(a.op)) reduce(index, a, s);
       if (a.op == Op::stage_step) step(index, a, s, keeps[i]);
     }
-    for (int s = 0; s < program_.num_stages && found_.empty(); ++s)
-      if (rank_of(program_, s) == rank_) end(s);
+    for (int s : stages_of_[static_cast<std::size_t>(rank_)])
+      if (found_.empty()) end(s);
   }
 
   void compute(int index, Action const& a, StageWeights& s) {
@@ -230,6 +231,7 @@ private:
   int rank_ = 0;
   std::vector<int> version_of_;  ///< by cell: that F ran with, -1: it did not run yet
   std::vector<StageWeights> stages_;
+  std::vector<std::vector<int>> stages_of_;  ///< by rank
   std::vector<Violation> found_;
 };
 
@@ -268,15 +270,14 @@ std::vector<Violation> check_weights(Program const& program, Pass pass) { return
 std::vector<double> peak_weight_bytes(Program const& program, std::vector<double> const& stage_bytes) {
   std::vector<StageWeights> stages;
   for (auto home : weight_homes(program)) stages.emplace_back(home);
-  std::vector<double> peaks;
+  std::vector<double> peaks, at_begin(static_cast<std::size_t>(program.num_ranks), 0.0);
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    at_begin[static_cast<std::size_t>(rank_of(program, static_cast<int>(s)))] +=
+        static_cast<double>(stages[s].present.size()) * stage_bytes[s];
   for (int rank = 0; rank < program.num_ranks; ++rank) {
     auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
     auto const keeps = keeps_older_versions(program, rank);
-    double now = 0.0;
-    for (int s = 0; s < program.num_stages; ++s)
-      if (rank_of(program, s) == rank)
-        now += static_cast<double>(stages[static_cast<std::size_t>(s)].present.size()) *
-               stage_bytes[static_cast<std::size_t>(s)];
+    double now = at_begin[static_cast<std::size_t>(rank)];
     double peak = now;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
