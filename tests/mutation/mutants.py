@@ -93,7 +93,8 @@ SCHEDULE = [
      "unit_schedule unit_schedule_fuzz"),
     ("passes.cpp", "if (pending >= 0 && !is_send(a.op)) {", "if (pending >= 0) {", "unit_schedule unit_schedule_fuzz"),
     ("progress.cpp",
-     "if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on(a.stage, old))",
+     "if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || "
+     "!gradient_passed_on(a.stage, old))",
      "if (!has_input_gradient(a.stage, old) || !gradient_passed_on(a.stage, old))", "unit_schedule unit_schedule_fuzz"),
     ("progress.cpp", "number < 0 || reached(rank, {channel, false, number + 1})",
      "number < 0 || reached(rank, {channel, false, number})", "unit_schedule unit_schedule_fuzz"),
