@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
+#include <cstring>
+#include <type_traits>
+
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
+namespace {
+/// Of so many bytes on, the C library writes zeros past the caches: twice as fast for what nobody reads soon.
+constexpr std::size_t large = std::size_t{1} << 22;
+}  // namespace
+
 template <class T>
 void fill(ExecSpace const& exec, View1<T> x, T value) {
+#if defined(KOKKOS_ENABLE_SERIAL)
+  if constexpr (std::is_same_v<ExecSpace, Kokkos::Serial>) {
+    auto const bytes = x.extent(0) * sizeof(T);
+    if (bytes >= large && value == T{}) {
+      std::memset(static_cast<void*>(x.data()), 0, bytes);
+      return;
+    }
+  }
+#endif
   for_chunks<flat_width>(
       "p3d::kernels::fill", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         T* const out = &x(c);
