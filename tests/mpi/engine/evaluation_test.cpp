@@ -4,7 +4,6 @@
 // combinations; with P3D_EVERY_PROGRAM=1 every one (tests/invariance/full_evaluations.sh).
 
 #include <p3d/comm/wait.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/schedule/registry.hpp>
 
@@ -19,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "training.hpp"
+
 namespace {
 
 using namespace p3d;
@@ -28,8 +29,7 @@ struct MessageSize {
 };
 
 config::Config make_config(schedule::Generator const& g, int pp, int microbatches, MessageSize size) {
-  auto result = config::parse_text(
-      "", "test", P3D_SOURCE_DIR,
+  return test::config_of(
       {"model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2", fmt::format("model.hidden={}", size.hidden),
        "model.ffn=16", "model.vocab_size=256", fmt::format("model.seq_len={}", size.seq_len),
        fmt::format("model.layers={}", g.stages_per_rank * pp), "batch.micro=1",
@@ -37,8 +37,6 @@ config::Config make_config(schedule::Generator const& g, int pp, int microbatche
        fmt::format("pipeline.schedule={}", pp > 1 ? g.name : "1f1b"),
        std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""},
       pp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
 }
 
 TEST(Evaluation, RunsUnderEverySchedule) {

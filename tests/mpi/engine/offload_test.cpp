@@ -2,7 +2,6 @@
 // Activations that wait on a disk (memory.offload_activations): every bit is that of a run which keeps them, at most
 // two microbatches of a stage are in memory, and memory and file are to the byte what was predicted.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
@@ -27,6 +26,8 @@
 #include <thread>
 #include <vector>
 
+#include "training.hpp"
+
 namespace {
 
 using namespace p3d;
@@ -39,9 +40,7 @@ config::Config make_config(Keys const& more, int ranks) {
            "model.layers=4",    "batch.micro=1",           "model.dropout=0.1",
            "optimizer.lr=1e-2", "optimizer.grad_clip=0.5", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
   all.insert(all.end(), more.begin(), more.end());
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, all, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
+  return test::config_of(all, ranks);
 }
 
 /// Actions OFFLOAD_F of a plan.
@@ -52,23 +51,10 @@ int moves(engine::RunPlan const& plan) {
   return sum;
 }
 
-/// Losses, norms, all gradients of the last step, a validation loss, a sample and all weights; bit for bit.
 template <class P>
 std::vector<double> train(config::Config const& config, comm::Communicator const& world) {
   engine::Trainer<P> trainer(config, world);
-  std::vector<double> out;
-  for (int s = 0; s < 3; ++s) {
-    trainer.keep_gradients(s == 2);
-    auto const result = trainer.step();
-    out.push_back(result.loss);
-    out.push_back(result.grad_norm);
-    if (s == 1) out.push_back(trainer.evaluate(1));
-  }
-  for (auto const& spec : trainer.plan().table.specs()) {
-    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
-    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
-  }
-  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
+  auto const out = test::train(trainer, 3);
   auto const used = trainer.memory_in_use();
   auto const predicted = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
   EXPECT_EQ(used.activations, predicted.activations);

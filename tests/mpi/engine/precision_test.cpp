@@ -3,7 +3,6 @@
 // when one rank overflows, memory and messages as predicted, and states that go on after a checkpoint.
 
 #include <p3d/base/error.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/engine/trainer.hpp>
 
@@ -17,6 +16,8 @@
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "training.hpp"
 
 namespace {
 
@@ -46,9 +47,7 @@ config::Config make_config(std::string const& precision, Mesh mesh, std::vector<
                                      fmt::format("parallel.pp={}", mesh.pp),
                                      fmt::format("pipeline.schedule={}", mesh.schedule)};
   overrides.insert(overrides.end(), more.begin(), more.end());
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, overrides, mesh.dp * mesh.tp * mesh.pp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
+  return test::config_of(overrides, mesh.dp * mesh.tp * mesh.pp);
 }
 
 std::vector<Mesh> meshes(int ranks) {

@@ -2,7 +2,6 @@
 // Programs of every shape, run by the executor, against one rank: whole and split backwards, weight parts put off,
 // several stages per rank in any placement, stages without layers, with dropout and tied embeddings, beside dp and tp.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/trainer.hpp>
 
@@ -14,6 +13,8 @@
 #include <deque>
 #include <string>
 #include <vector>
+
+#include "training.hpp"
 
 namespace {
 
@@ -28,8 +29,7 @@ struct Mesh {
 };
 
 config::Config make_config(bool llama, Mesh mesh) {
-  auto result = config::parse_text(
-      "", "test", P3D_SOURCE_DIR,
+  return test::config_of(
       {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
        "model.hidden=16", "model.ffn=32", "model.vocab_size=256", "model.seq_len=8", "model.layers=6", "batch.micro=1",
        "batch.global=10", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
@@ -37,8 +37,6 @@ config::Config make_config(bool llama, Mesh mesh) {
        fmt::format("parallel.dp={}", mesh.dp), fmt::format("parallel.tp={}", mesh.tp),
        fmt::format("parallel.pp={}", mesh.pp)},
       mesh.dp * mesh.tp * mesh.pp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
 }
 
 /// Every B becomes I, and W follows after `delay` more compute actions of its rank, or at the end.

@@ -2,7 +2,6 @@
 // Recomputation changes no bit: losses, gradients, weights and moments are those of the same run that keeps all
 // activations, in every layout and schedule; and the arena is filled to the last byte of what was predicted.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 
@@ -14,6 +13,8 @@
 #include <cstdlib>
 #include <string>
 #include <vector>
+
+#include "training.hpp"
 
 namespace {
 
@@ -76,9 +77,7 @@ config::Config make_config(bool llama, std::string const& precision, Case const&
                                      fmt::format("parallel.pp={}", c.pp),
                                      fmt::format("pipeline.schedule={}", c.schedule)};
   for (auto const& s : setting) overrides.push_back("memory." + s);
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, overrides, c.dp * c.tp * c.pp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
+  return test::config_of(overrides, c.dp * c.tp * c.pp);
 }
 
 struct Outcome {

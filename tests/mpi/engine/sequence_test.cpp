@@ -2,7 +2,6 @@
 // Sequence parallelism: losses, gradients and weights are those of one rank, in every layout and schedule; the bytes
 // over tp are those of the table in arXiv 2205.05198, section 4.2.2; memory is what was predicted, and less.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/layout/shards.hpp>
@@ -19,6 +18,8 @@
 #include <cmath>
 #include <string>
 #include <vector>
+
+#include "training.hpp"
 
 namespace {
 
@@ -47,9 +48,7 @@ config::Config make_config(bool llama, int ranks, Keys const& more) {
            "comm.bucket_mb=0.02",
            std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
   all.insert(all.end(), more.begin(), more.end());
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, all, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
+  return test::config_of(all, ranks);
 }
 
 /// What is compared, by name: losses and norms, gradients of the last step, weights, a validation loss, a sample.
@@ -389,21 +388,13 @@ TEST(Sequence, MemoryIsWhatWasPredicted) {
       auto const config = make_config(false, world.size(), keys);
       engine::Trainer<device::Fp64> trainer(config, world);
       trainer.step();
-      auto const found = trainer.memory_in_use();
       auto const rank = trainer.mesh().coordinate("pp");
       auto const expected = trainer.plan().memory_of(rank);
-      auto const close = [](std::int64_t a, std::int64_t b) {
-        return std::abs(static_cast<double>(a - b)) <= 0.01 * static_cast<double>(std::max(a, b));
-      };
-      EXPECT_PRED2(close, found.params, expected.params);
-      EXPECT_PRED2(close, found.grads, expected.grads);
-      EXPECT_PRED2(close, found.optimizer, expected.optimizer);
-      EXPECT_EQ(found.activations, expected.activations);
-      EXPECT_PRED2(close, found.total(), expected.total());
+      test::expect_memory(trainer.memory_in_use(), expected);
       auto without = config;
       without.parallel.sequence = false;
       auto const whole = engine::make_run_plan(without).memory_of(rank);
-      EXPECT_LT(found.activations, whole.activations);
+      EXPECT_LT(trainer.memory_in_use().activations, whole.activations);
       EXPECT_LE(expected.workspace, whole.workspace);
     }
   }

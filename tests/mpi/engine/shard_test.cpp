@@ -2,7 +2,6 @@
 // State that replicas divide (memory.shard): every bit is that of replicas which hold all, and the memory and the bytes
 // that travel are those of the tables.
 
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/layout/shards.hpp>
 
@@ -17,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "training.hpp"
+
 namespace {
 
 using namespace p3d;
@@ -30,29 +31,13 @@ config::Config make_config(std::vector<std::string> const& more, int ranks) {
                                "optimizer.lr=1e-2",       "comm.bucket_mb=0.002",
                                "optimizer.grad_clip=0.5", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
   all.insert(all.end(), more.begin(), more.end());
-  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, all, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
+  return test::config_of(all, ranks);
 }
 
-/// Losses, norms, all gradients of the last step, a validation loss, a sample and all weights; bit for bit.
 template <class P>
 std::vector<double> train(config::Config const& config, comm::Communicator const& world) {
   engine::Trainer<P> trainer(config, world);
-  std::vector<double> out;
-  for (int s = 0; s < 4; ++s) {
-    trainer.keep_gradients(s == 3);
-    auto const result = trainer.step();
-    out.push_back(result.loss);
-    out.push_back(result.grad_norm);
-    if (s == 1) out.push_back(trainer.evaluate(1));
-  }
-  for (auto const& spec : trainer.plan().table.specs()) {
-    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
-    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
-  }
-  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
-  return out;
+  return test::train(trainer, 4);
 }
 
 struct Case {
@@ -131,39 +116,26 @@ TEST(Shard, MemoryIsWhatWasPredicted) {
   int combinations = 0;
   for (auto const& c : cases()) {
     if (c.ranks != world.size()) continue;
-    for (std::vector<std::string> more :
-         {std::vector<std::string>{},
-          {"memory.shard=optimizer"},
-          {"memory.shard=gradients"},
-          {"memory.shard=parameters"},
-          {"memory.shard=parameters", "memory.gather=microbatch", "memory.reduce=microbatch"},
-          {"memory.offload_optimizer=disk"},
-          {"memory.shard=parameters", "memory.shard_over=-"},
-          {"memory.offload_parameters=disk"},
-          {"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"},
-          {"memory.shard=parameters", "memory.recompute=full"},
-          {"memory.shard=gradients", "memory.recompute=[\"norm\"]", "memory.offload_optimizer=disk"}}) {
-      if (more.size() > 1 && more[1] == "memory.shard_over=-") {
-        auto const dp = make_config(c.layout, c.ranks).parallel.dp;
-        if (dp < 4) continue;
-        more[1] = fmt::format("memory.shard_over={}", dp / 2);
-      }
+    std::vector<std::vector<std::string>> settings{
+        {},
+        {"memory.shard=optimizer"},
+        {"memory.shard=gradients"},
+        {"memory.shard=parameters"},
+        {"memory.shard=parameters", "memory.gather=microbatch", "memory.reduce=microbatch"},
+        {"memory.offload_optimizer=disk"},
+        {"memory.offload_parameters=disk"},
+        {"memory.offload_parameters=disk", "memory.shard=parameters", "memory.offload_optimizer=disk"},
+        {"memory.shard=parameters", "memory.recompute=full"},
+        {"memory.shard=gradients", "memory.recompute=[\"norm\"]", "memory.offload_optimizer=disk"}};
+    if (auto const dp = make_config(c.layout, c.ranks).parallel.dp; dp > 3)
+      settings.push_back({"memory.shard=parameters", fmt::format("memory.shard_over={}", dp / 2)});
+    for (auto& more : settings) {
       more.insert(more.begin(), c.layout.begin(), c.layout.end());
       more.insert(more.end(), {"model.hidden=128", "model.ffn=512", "run.precision=fp32"});
       SCOPED_TRACE(fmt::format("{}", fmt::join(more, " ")));
       engine::Trainer<device::Fp32> trainer(make_config(more, c.ranks), world);
       trainer.step();
-      auto const found = trainer.memory_in_use();
-      auto const expected = trainer.plan().memory_of(trainer.mesh().coordinate("pp"));
-      auto const close = [](std::int64_t a, std::int64_t b) {
-        return std::abs(static_cast<double>(a - b)) <= 0.01 * static_cast<double>(std::max(a, b));
-      };
-      EXPECT_PRED2(close, found.params, expected.params);
-      EXPECT_PRED2(close, found.grads, expected.grads);
-      EXPECT_PRED2(close, found.optimizer, expected.optimizer);
-      EXPECT_EQ(found.activations, expected.activations);
-      EXPECT_PRED2(close, found.staging, expected.staging);
-      EXPECT_PRED2(close, found.total(), expected.total());
+      test::expect_memory(trainer.memory_in_use(), trainer.plan().memory_of(trainer.mesh().coordinate("pp")));
       ++combinations;
     }
   }

@@ -3,7 +3,6 @@
 // released, and every program gives the bits that it gives with weights that stay.
 
 #include <p3d/base/error.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/registry.hpp>
@@ -20,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "training.hpp"
+
 namespace {
 
 using namespace p3d;
@@ -28,16 +29,13 @@ using schedule::Program;
 using Policy = device::Fp64;
 
 config::Config make_config(bool llama, int dp, int tp, int pp) {
-  auto result = config::parse_text(
-      "", "test", P3D_SOURCE_DIR,
+  return test::config_of(
       {llama ? "model.preset=llama-tiny" : "model.preset=gpt2-tiny", "model.heads=2", "model.kv_heads=2",
        "model.hidden=16", "model.ffn=32", "model.vocab_size=256", "model.seq_len=8", "model.layers=4", "batch.micro=1",
        "batch.global=8", "run.precision=fp64", "model.dropout=0.1", fmt::format("model.tied_embeddings={}", !llama),
        "optimizer.lr=1e-2", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\"", "comm.bucket_mb=0.01",
        fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp), fmt::format("parallel.pp={}", pp)},
       dp * tp * pp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
-  return *result.config;
 }
 
 /// Values from one place, gradients from another.

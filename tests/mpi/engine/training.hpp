@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What tests of whole trainings share: inputs from keys, the numbers that a training makes, memory against prediction.
+
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace p3d::test {
+
+/// The input of these keys, which must be a valid one. Paths are relative to the sources.
+inline config::Config config_of(std::vector<std::string> const& keys, int ranks) {
+  auto result = config::parse_text("", "test", P3D_SOURCE_DIR, keys, ranks);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+/// Losses, norms, all gradients of the last step, a validation loss, a sample and all weights; bit for bit.
+template <class P>
+std::vector<double> train(engine::Trainer<P>& trainer, int steps) {
+  std::vector<double> out;
+  for (int s = 0; s < steps; ++s) {
+    trainer.keep_gradients(s == steps - 1);
+    auto const result = trainer.step();
+    out.push_back(result.loss);
+    out.push_back(result.grad_norm);
+    if (s == 1) out.push_back(trainer.evaluate(1));
+  }
+  for (auto const& spec : trainer.plan().table.specs()) {
+    for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
+    for (double x : trainer.gather_value(spec.name)) out.push_back(x);
+  }
+  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
+  return out;
+}
+
+/// Measured against predicted memory, by purpose, to 1 %; activations exactly.
+inline void expect_memory(plan::MemoryPrediction const& found, plan::MemoryPrediction const& expected) {
+  auto const close = [](std::int64_t a, std::int64_t b) {
+    return std::abs(static_cast<double>(a - b)) <= 0.01 * static_cast<double>(std::max(a, b));
+  };
+  EXPECT_PRED2(close, found.params, expected.params);
+  EXPECT_PRED2(close, found.grads, expected.grads);
+  EXPECT_PRED2(close, found.optimizer, expected.optimizer);
+  EXPECT_EQ(found.activations, expected.activations);
+  EXPECT_PRED2(close, found.staging, expected.staging);
+  EXPECT_PRED2(close, found.total(), expected.total());
+}
+
+}  // namespace p3d::test
