@@ -128,8 +128,8 @@ void add_offload(Section<Memory>& s) {
 void add_memory(std::vector<Key>& table) {
   Section<Memory> s(table, "memory", &Config::memory);
   s.name("preset", &Memory::preset, {"", "none", "low", "medium", "high", "extreme", "basic", "standard", "aggressive"},
-         "keys of memory by one word, the more the less memory and the slower; keys that the input gives win (basic, "
-         "standard, aggressive: none, medium, high)");
+         "one word for several keys of memory, each with less memory and more time than the one before; keys that the "
+         "input gives win; basic, standard and aggressive are other names of none, medium and high");
   s.number(
       "limit", &Memory::limit, {.max = 1e9},
       "GiB that a rank may use; of recompute, shard, offload_optimizer and offload_parameters, where the input does "

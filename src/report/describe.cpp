@@ -171,8 +171,8 @@ std::string memory_text(engine::RunPlan const& plan) {
 std::string grade_memory(double predicted, double before, double now) {
   double const found = now - before;
   return fmt::format(
-      "Memory of all ranks: {} predicted, {} found beside the {} that libraries took before (found / predicted "
-      "{:.3f})\n",
+      "Memory of all ranks: {} predicted, {} found beside the {} that libraries took before (found / predicted {:.3f}; "
+      "MPI and BLAS take up to 100 MiB a rank more while they work)\n",
       base::human_bytes(predicted), base::human_bytes(found), base::human_bytes(before), found / predicted);
 }
 
