@@ -101,7 +101,7 @@ void check_shard_keys(Check const& c) {
             "memory.reduce = \"microbatch\" only with shard = \"gradients\" or \"parameters\": it saves no memory else",
             fmt::format("shard \"{}\"", to_string(m.shard)),
             "set memory.shard to one of these, or remove memory.reduce");
-  if (c.known({"parallel.dp"}) && m.shard != Shard::none && c.config.parallel.dp == 1)
+  if (c.known({"parallel.dp"}) && m.divides() && c.config.parallel.dp == 1)
     c.fault({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp) to divide the state", "dp 1",
             "raise parallel.dp, or remove memory.shard");
   if (c.known({"memory.shard_over", "parallel.dp"}) && m.shard_over > 0) {

@@ -113,6 +113,7 @@ void price(config::Config const& c, Candidate& x) {
   auto const d = static_cast<double>(c.parallel.product(layout::token_axes));
   auto const types = plan::type_bytes(c);
   double most_numbers = 0.0, most_away = 0.0;
+  x.bytes = 0.0;
   for (int r = 0; r < c.parallel.pp; ++r) {
     double numbers = 0.0;
     for (int s : plan.stages.stages_of(r))
@@ -170,7 +171,6 @@ MemoryChoice choose_memory(config::Config const& c) {
     for (auto y : before) {
       y.memory.offload_activations = OffloadTo::disk;
       y.text += std::string(y.text.empty() ? "" : ", ") + "offload_activations = \"disk\"";
-      y.bytes = 0.0;
       price(c, y);
       all.push_back(std::move(y));
     }

@@ -11,7 +11,6 @@
 #include <p3d/optim/optimizer.hpp>
 
 #include <array>
-#include <type_traits>
 #include <vector>
 
 namespace p3d::engine {
@@ -20,8 +19,6 @@ namespace p3d::engine {
 template <class T>
 class StagedPiece {
 public:
-  static constexpr std::int64_t elements = device::OffloadedArray<T>::piece;
-
   StagedPiece() = default;
   explicit StagedPiece(std::int64_t n)
       : host_(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::engine::staged"), static_cast<std::size_t>(n)) {

@@ -77,9 +77,7 @@ std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pip
   std::int64_t longest = 0;
   for (int s : plan.stages.stages_of(pipeline_rank)) {
     layout::StageParams const params(plan.table, plan.stages, s, plan.grid.sizes(), here);
-    longest = std::max(
-        longest, layout::make_shard(params, plan::bucket_elements(c), plan.grid.sizes(), here, plan::state_division(c))
-                     .owned_size);
+    longest = std::max(longest, plan::owned_elements(c, params, here));
   }
   return longest;
 }

@@ -84,10 +84,6 @@ std::size_t shared_pool_bytes(plan::Pool const& pool) {
              : 0;
 }
 
-layout::StateShard make_shard(config::Config const& c, layout::StageParams const& params, layout::PerAxis here) {
-  return layout::make_shard(params, plan::bucket_elements(c), c.parallel, here, plan::state_division(c));
-}
-
 std::string offload_folder(config::Memory const& m) {
   if (!m.offload_dir.empty()) return m.offload_dir;
   auto const* const given = std::getenv("TMPDIR");
@@ -121,7 +117,7 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
       values_memory(shared_value_bytes<P>(c, plan, number, coordinates)),
       params([&] {
         layout::StageParams layout(plan.table, plan.stages, number, plan.grid.sizes(), coordinates);
-        auto shard = make_shard(c, layout, coordinates);
+        auto shard = plan::state_shard(c, layout, coordinates);
         return model::Parameters<P>(tp.exec, std::move(layout), std::move(shard), c.memory.shard, c.run.seed,
                                     {.values = or_shared(pooled.values, values_memory),
                                      .grads = or_shared(pooled.grads, gradients_memory),
@@ -152,7 +148,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
                          ProviderFactory<P> const& provider)
     : config(c),
       plan(std::move(run_plan)),
-      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.shard != config::Shard::none)),
+      mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
       here(plan.grid.coordinates(mesh.world().rank())),
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),

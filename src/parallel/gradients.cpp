@@ -116,11 +116,7 @@ double add_sum_squares(ExecSpace const& exec, layout::StageParams const& params,
   template class GradientReducer<T>;                                                                          \
   template double add_sum_squares<T>(ExecSpace const&, layout::StageParams const&, layout::StateShard const&, \
                                      View1<T const>, bool, layout::PerAxis const&, bool, double);
-P3D_INSTANTIATE(float)
-P3D_INSTANTIATE(double)
-#if P3D_16BIT
-P3D_INSTANTIATE(device::bfloat16)
-#endif
+P3D_GRADIENT_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

@@ -72,11 +72,7 @@ P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #define P3D_INSTANTIATE(T)                                                                                   \
   template void exchange_gradients<T>(device::ExecSpace const&, layout::StateShard const&, device::View1<T>, \
                                       ReplicaGroups const&);
-P3D_INSTANTIATE(float)
-P3D_INSTANTIATE(double)
-#if P3D_16BIT
-P3D_INSTANTIATE(device::bfloat16)
-#endif
+P3D_GRADIENT_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 
 }  // namespace p3d::parallel

@@ -30,14 +30,22 @@ bool reduces_narrow(config::Config const& config) {
          config.precision.gradients != config::Precision::bf16;
 }
 
-layout::Division state_division(config::Config const& config) {
-  auto const& m = config.memory;
-  return {.divided = m.divides(), .over = m.shard_over, .whole_gradients = m.shard < config::Shard::gradients};
-}
-
 std::int64_t bucket_elements(config::Config const& config) {
   auto const bytes = config.comm.bucket_mb * 1024.0 * 1024.0;
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes) / type_bytes(config).gradient);
+}
+
+layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
+                               layout::PerAxis const& here) {
+  auto const& m = config.memory;
+  return layout::make_shard(
+      params, bucket_elements(config), config.parallel, here,
+      {.divided = m.divides(), .over = m.shard_over, .whole_gradients = m.shard < config::Shard::gradients});
+}
+
+std::int64_t owned_elements(config::Config const& config, layout::StageParams const& params,
+                            layout::PerAxis const& here) {
+  return config.memory.divides() ? state_shard(config, params, here).owned_size : params.flat_size();
 }
 
 namespace {
@@ -74,7 +82,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   for (int stage : stages.stages_of(pipeline_rank)) {
     layout::StageParams const params(table, stages, stage, sizes, here);
     numbers += params.flat_size();
-    owned += layout::make_shard(params, bucket_elements(config), sizes, here, state_division(config)).owned_size;
+    owned += owned_elements(config, params, here);
   }
   auto const bytes = type_bytes(config);
   MemoryPrediction m;

@@ -44,15 +44,17 @@ struct Bf16Gradients : Bf16 {
 };
 
 /// P3D_POLICIES(X): X(P) for every policy of this build, for explicit instantiations; P3D_STORAGE_TYPES(X): X(S) for
-/// every storage type.
+/// every storage type; P3D_GRADIENT_TYPES(X): X(G) for every type of gradients.
 #if P3D_16BIT
 #define P3D_POLICIES(X)  \
   X(::p3d::device::Fp32) \
   X(::p3d::device::Fp64) X(::p3d::device::Bf16) X(::p3d::device::Fp16) X(::p3d::device::Bf16Gradients)
 #define P3D_STORAGE_TYPES(X) X(float) X(double) X(::p3d::device::bfloat16) X(::p3d::device::float16)
+#define P3D_GRADIENT_TYPES(X) X(float) X(double) X(::p3d::device::bfloat16)
 #else
 #define P3D_POLICIES(X) X(::p3d::device::Fp32) X(::p3d::device::Fp64)
 #define P3D_STORAGE_TYPES(X) X(float) X(double)
+#define P3D_GRADIENT_TYPES(X) P3D_STORAGE_TYPES(X)
 #endif
 
 }  // namespace p3d::device

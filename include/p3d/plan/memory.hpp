@@ -26,11 +26,14 @@ TypeBytes type_bytes(config::Config const& config);
 /// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
 
-/// How memory.shard and memory.shard_over divide the state.
-layout::Division state_division(config::Config const& config);
-
 /// Elements of gradients from which on a bucket is closed (comm.bucket_mb).
 std::int64_t bucket_elements(config::Config const& config);
+/// How memory.shard and memory.shard_over divide a stage's state; `here`: the rank's coordinates.
+layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
+                               layout::PerAxis const& here);
+/// Its owned_size, at once where nothing is divided.
+std::int64_t owned_elements(config::Config const& config, layout::StageParams const& params,
+                            layout::PerAxis const& here);
 
 /// Where the whole weights and the whole gradients of a rank's stages lie while they are there: memory.shard divides
 /// them, and only a program knows when.
