@@ -35,6 +35,23 @@ p3d_need(Random123 p3d_random123 "" "" "counter-based random numbers" librandom1
 find_package(xxHash QUIET)
 p3d_need(xxHash p3d_xxhash "${xxHash_VERSION}" 0.8 "the hash of the input" libxxhash-dev xxhash)
 
+find_package(nlohmann_json QUIET)
+p3d_need(nlohmann-json nlohmann_json::nlohmann_json "${nlohmann_json_VERSION}" 3.9
+  "models and tokenizers in Hugging Face form" nlohmann-json3-dev nlohmann-json)
+
+find_package(PCRE2 QUIET)
+p3d_need(PCRE2 p3d_pcre2 "${PCRE2_VERSION}" 10.30 "how tokenizers split text" libpcre2-dev pcre2)
+
+find_package(utf8proc QUIET)
+p3d_need(utf8proc p3d_utf8proc "${utf8proc_VERSION}" 2.1 "Unicode's normal forms in tokenizers" libutf8proc-dev
+  utf8proc)
+
+find_package(ZLIB QUIET)
+p3d_need(zlib ZLIB::ZLIB "${ZLIB_VERSION}" "" "text in .gz files" zlib1g-dev zlib)
+
+find_package(Zstd QUIET)
+p3d_need(zstd p3d_zstd "${Zstd_VERSION}" 1.3 "text in .zst files" libzstd-dev zstd)
+
 set(MPI_CXX_SKIP_MPICXX ON)  # p3d speaks MPI's C interface
 find_package(MPI 3.0 QUIET COMPONENTS CXX)
 p3d_need(MPI MPI::MPI_CXX "${MPI_CXX_VERSION}" 3.0 "messages between ranks" "mpich libmpich-dev" mpich)
@@ -89,6 +106,19 @@ if(P3D_WITH_ONEDNN)
   endif()
 endif()
 set(P3D_OPTIONAL_REPORT "oneDNN|${state}|16-bit matrix products on the host")
+
+option(P3D_WITH_SENTENCEPIECE "Use SentencePiece, where it is found, for tokenizers in .model files" ON)
+set(P3D_SENTENCEPIECE FALSE)
+set(state "off (P3D_WITH_SENTENCEPIECE)")
+if(P3D_WITH_SENTENCEPIECE)
+  find_package(SentencePiece QUIET)
+  set(state "not found (Debian: libsentencepiece-dev, Spack: sentencepiece)")
+  if(TARGET p3d_sentencepiece)
+    set(P3D_SENTENCEPIECE TRUE)
+    set(state "${SentencePiece_VERSION}")
+  endif()
+endif()
+list(APPEND P3D_OPTIONAL_REPORT "SentencePiece|${state}|tokenizers in .model files")
 
 if(P3D_BUILD_TESTS)
   find_package(GTest QUIET)

@@ -15,6 +15,8 @@ packages=(
   libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev  # kernels and matrix products
   libdnnl-dev ocl-icd-opencl-dev                  # optional: matrix products of bfloat16 (its CMake files want both)
   libtomlplusplus-dev libcli11-dev libfmt-dev librandom123-dev libxxhash-dev
+  nlohmann-json3-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev  # tokenizers, models and texts in files
+  libsentencepiece-dev                            # optional: tokenizers in .model files
   libgtest-dev
 )
 case ${1:-} in

@@ -72,8 +72,29 @@ char const* to_string(LayerSplit v) {
   return "?";
 }
 
+char const* to_string(RopeScaling v) {
+  switch (v) {
+    case RopeScaling::none: return "none";
+    case RopeScaling::linear: return "linear";
+    case RopeScaling::llama3: return "llama3";
+  }
+  return "?";
+}
+
+char const* to_string(Shuffle v) {
+  switch (v) {
+    case Shuffle::windows: return "windows";
+    case Shuffle::documents: return "documents";
+    case Shuffle::megatron: return "megatron";
+  }
+  return "?";
+}
+
 char const* to_string(DataFormat v) {
   switch (v) {
+    case DataFormat::megatron: return "megatron";
+    case DataFormat::llmc: return "llmc";
+    case DataFormat::npy: return "npy";
     case DataFormat::text: return "text";
     case DataFormat::synthetic: return "synthetic";
   }

@@ -11,6 +11,9 @@ namespace p3d::data {
 std::unique_ptr<TokenSource> make_token_source(config::Config const& config) {
   switch (config.data.format) {
     case config::DataFormat::text: return make_byte_text(config.data.path, config.model.vocab_size);
+    case config::DataFormat::megatron:
+    case config::DataFormat::llmc:
+    case config::DataFormat::npy: break;
     case config::DataFormat::synthetic: return make_synthetic(config.run.seed, config.model.vocab_size);
   }
   P3D_REQUIRE(false, "the data format is known");

@@ -24,6 +24,11 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("blas", r"cblas\.h$|openblas"),
     ("hdf5", r"hdf5|H5"),
     ("json", r"nlohmann/"),
+    ("pcre2", r"pcre2\.h$"),
+    ("sentencepiece", r"sentencepiece_"),
+    ("utf8proc", r"utf8proc\.h$"),
+    ("zlib", r"zlib\.h$"),
+    ("zstd", r"zstd\.h$"),
 ]
 # The C++ library, the compiler's own header, and the POSIX headers for what it has no words for.
 STANDARD = re.compile(r"[a-z_0-9]+$|immintrin\.h$")

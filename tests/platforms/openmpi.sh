@@ -13,6 +13,7 @@ say "Debian 12 with Open MPI in $root"
 make_chroot bookworm "$root" g++ cmake ninja-build git python3 python3-h5py procps openmpi-bin libopenmpi-dev \
   libhdf5-openmpi-dev libtrilinos-kokkos-dev libtrilinos-kokkos-kernels-dev libopenblas-dev libtomlplusplus-dev \
   libcli11-dev libfmt-dev librandom123-dev libxxhash-dev libgtest-dev
+  nlohmann-json3-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsentencepiece-dev
 
 say "Build ($JOBS jobs)"
 inside "$root" cmake -S /p3d -B /build -G Ninja -DCMAKE_BUILD_TYPE=Release -DP3D_NATIVE_ARCH=ON -DP3D_WERROR=ON \

@@ -18,7 +18,11 @@ enum class LossScaling { none, dynamic, fixed };
 enum class Norm { layernorm, rmsnorm };
 enum class Position { learned, rope };
 enum class Activation { gelu, swiglu };
-enum class DataFormat { text, synthetic };
+/// How the rotary frequencies are stretched beyond the length that a model was first trained on.
+enum class RopeScaling { none, linear, llama3 };
+enum class DataFormat { text, megatron, llmc, npy, synthetic };
+/// What a new epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does.
+enum class Shuffle { windows, documents, megatron };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };
@@ -60,6 +64,7 @@ struct Run {
 /// [model]; `preset` is applied first, the other keys override it.
 struct Model {
   std::string preset;  ///< "" or a name of presets()
+  std::string load;    ///< folder of a model in Hugging Face form: its config.json and its weights; "": none
   std::int64_t vocab_size = 256;
   std::int64_t hidden = 64;
   std::int64_t layers = 2;
@@ -74,6 +79,11 @@ struct Model {
   bool tied_embeddings = true;
   double dropout = 0.0;  ///< embedding, attention probabilities, both residual branches
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling = RopeScaling::none;
+  double rope_scaling_factor = 1.0;           ///< of linear and llama3
+  double rope_low_freq_factor = 1.0;          ///< of llama3
+  double rope_high_freq_factor = 4.0;         ///< of llama3
+  std::int64_t rope_original_seq_len = 8192;  ///< of llama3
   double norm_eps = 1e-5;
 
   std::int64_t head_dim() const { return hidden / heads; }
@@ -112,12 +122,25 @@ struct Pipeline {
   bool operator==(Pipeline const&) const = default;
 };
 
+/// One table of [[data.source]].
+struct DataSource {
+  std::string path;     ///< as one of data.path
+  double weight = 1.0;  ///< share of the samples, over the sum of all weights
+  bool operator==(DataSource const&) const = default;
+};
+
 /// [data]
 struct Data {
   DataFormat format = DataFormat::text;
   std::vector<std::string> path;  ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
-  std::string tokenizer = "bytes";
-  double split = 0.1;  ///< fraction of the tokens, at the end, held out for evaluation
+  std::vector<DataSource> source;  ///< [[data.source]]: instead of path, several of them in given shares
+  std::string tokenizer = "bytes";  ///< or a file: tokenizer.json, *.tiktoken, *.model
+  std::string tokenizer_pattern;    ///< of a *.tiktoken file, which does not say how text is split
+  Shuffle shuffle = Shuffle::windows;
+  std::int64_t eod_token = -1;   ///< that ends a document; -1: none
+  bool eod_mask_loss = false;    ///< what follows the end of a document is not to be predicted
+  bool reset_positions = false;  ///< positions begin anew after the end of a document
+  double split = 0.1;            ///< fraction of the tokens (with documents: of those), at the end, for evaluation
   bool operator==(Data const&) const = default;
 };
 
@@ -192,6 +215,9 @@ struct Sample {
   std::int64_t tokens = 0;  ///< 0: none
   std::string prompt = "The ";
   double temperature = 0.8;  ///< 0: the most likely token
+  std::int64_t top_k = 0;    ///< only the k most likely tokens; 0: all
+  double top_p = 1.0;        ///< only the most likely tokens that together reach this probability
+  std::vector<std::string> stop;  ///< texts that end a sample
   bool operator==(Sample const&) const = default;
 };
 
@@ -267,7 +293,9 @@ char const* to_string(Norm);
 char const* to_string(Position);
 char const* to_string(Activation);
 char const* to_string(LayerSplit);
+char const* to_string(RopeScaling);
 char const* to_string(DataFormat);
+char const* to_string(Shuffle);
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"

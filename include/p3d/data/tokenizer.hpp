@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Text to tokens and back. A tokenizer is read from one file and never changes; ids are those of the library that the
+// file was made for.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::data {
+
+/// Safe to call from several threads.
+class Tokenizer {
+public:
+  virtual ~Tokenizer() = default;
+  /// Ids are in [0, vocab_size()); not every one of them needs to stand for something.
+  virtual std::int64_t vocab_size() const = 0;
+  /// Appends the tokens of `text` (any bytes) to `out`. What the text says of special tokens ("<|endoftext|>") becomes
+  /// their ids where `special` is true, else it is text like any other.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& out, bool special = false) const = 0;
+  /// Appends the bytes of tokens to `out`. One token may be a part of a character. Throws base::Error (bad_input) for an
+  /// id outside [0, vocab_size()).
+  virtual void decode(std::int32_t token, std::string& out) const = 0;
+  /// The token that ends a document, as the file says; -1: it names none.
+  virtual std::int32_t end_of_document() const = 0;
+  /// The id of a token by its exact text, special or not; -1: there is none.
+  virtual std::int32_t find(std::string_view token) const = 0;
+  /// xxHash64 (seed 0) of the file; of "bytes" for the tokenizer without a file.
+  virtual std::uint64_t hash() const = 0;
+  /// One line for the log: "tokenizer.json: byte-level BPE, 50257 tokens".
+  virtual std::string describe() const = 0;
+
+  std::vector<std::int32_t> encode(std::string_view text) const {
+    std::vector<std::int32_t> out;
+    encode(text, out);
+    return out;
+  }
+  std::string decode(std::vector<std::int32_t> const& tokens) const {
+    std::string out;
+    for (auto token : tokens) decode(token, out);
+    return out;
+  }
+};
+
+/// "bytes" (256 tokens, one for each byte), or the path of a file. `pattern`: of a tiktoken file, how text is split.
+/// Throws base::Error (bad_input) that names the file and the place in it.
+std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern = "");
+
+}  // namespace p3d::data

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A token for each byte.
+
+#include <p3d/data/tokenizer.hpp>
+
+namespace p3d::data {
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer();
+
+}  // namespace p3d::data
