@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The angles of the rotary position embedding (Su et al., arXiv 2104.09864): a pair of dimensions turns by position
+// times its frequency.
+
+#include <p3d/config/config.hpp>
+
+#include <vector>
+
+namespace p3d::layout {
+
+/// Radians per token of the head_dim() / 2 pairs: theta^(-2 i / head_dim), stretched as model.rope_scaling says for
+/// positions beyond those of the first training.
+///   linear  each divided by rope_scaling_factor (positions are interpolated: Chen et al., arXiv 2306.15595)
+///   llama3  with rotations r = rope_original_seq_len * frequency / (2 pi) over the original length: below
+///           rope_low_freq_factor divided by rope_scaling_factor, above rope_high_freq_factor left, and between them a
+///           mean of both that is linear in r (Llama 3.1, Dubey et al., arXiv 2407.21783; the same as "llama3" of
+///           Hugging Face transformers, modeling_rope_utils)
+/// Empty for a model without rotary positions.
+std::vector<double> rope_frequencies(config::Model const& model);
+
+}  // namespace p3d::layout

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary frequencies against those of Hugging Face transformers 5.23 (LlamaRotaryEmbedding(config).inv_freq, which are
+// float), and in double against closed forms.
+
+#include <p3d/layout/rope.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace p3d::layout::test {
+namespace {
+
+config::Model model_of(std::int64_t head_dim, double theta) {
+  config::Model m;
+  m.heads = 4;
+  m.hidden = 4 * head_dim;
+  m.position = config::Position::rope;
+  m.rope_theta = theta;
+  return m;
+}
+
+void expect_same(config::Model const& m, std::vector<double> const& expected) {
+  auto const made = rope_frequencies(m);
+  ASSERT_EQ(made.size(), expected.size());
+  for (std::size_t i = 0; i < made.size(); ++i) EXPECT_NEAR(made[i] / expected[i], 1.0, 1e-6) << i;
+}
+
+TEST(Rope, PlainFrequenciesAreThoseOfTransformers) {
+  expect_same(model_of(16, 1e4), {1.0, 0.316227764, 0.100000001, 0.0316227786, 0.00999999978, 0.00316227786,
+                                  0.00100000005, 0.000316227786});
+}
+
+TEST(Rope, LinearScalingIsThatOfTransformers) {
+  auto m = model_of(16, 1e4);
+  m.rope_scaling = config::RopeScaling::linear;
+  m.rope_scaling_factor = 4.0;
+  expect_same(m, {0.25, 0.079056941, 0.0250000004, 0.00790569466, 0.00249999994, 0.000790569466, 0.000250000012,
+                  7.90569466e-05});
+}
+
+/// The values of Llama 3.1.
+TEST(Rope, Llama3ScalingIsThatOfTransformers) {
+  auto m = model_of(32, 5e5);
+  m.rope_scaling = config::RopeScaling::llama3;
+  m.rope_scaling_factor = 8.0;
+  m.rope_low_freq_factor = 1.0;
+  m.rope_high_freq_factor = 4.0;
+  m.rope_original_seq_len = 8192;
+  expect_same(m, {1.0, 0.440366626, 0.193922758, 0.0853971019, 0.0376060307, 0.0165604409, 0.00729266508, 0.00321144611,
+                  0.000524846022, 7.78465546e-05, 3.42810235e-05, 1.50962178e-05, 6.64786967e-06, 2.92749974e-06,
+                  1.28917316e-06, 5.6770881e-07});
+}
+
+TEST(Rope, Llama3ScalingWithOtherFactorsIsThatOfTransformers) {
+  auto m = model_of(16, 1e4);
+  m.rope_scaling = config::RopeScaling::llama3;
+  m.rope_scaling_factor = 32.0;
+  m.rope_low_freq_factor = 1.5;
+  m.rope_high_freq_factor = 8.0;
+  m.rope_original_seq_len = 64;
+  expect_same(m, {1.0, 0.0909962952, 0.00312500005, 0.000988211832, 0.000312499993, 9.88211832e-05, 3.12500015e-05,
+                  9.88211832e-06});
+}
+
+/// Between the two factors: 1 + 1/3 rotations, a third of the way from slow to whole.
+TEST(Rope, Llama3MixesInProportionToRotations) {
+  auto m = model_of(2, 1e4);  // one frequency: 1
+  m.heads = 1;
+  m.hidden = 2;
+  m.rope_scaling = config::RopeScaling::llama3;
+  m.rope_scaling_factor = 10.0;
+  m.rope_original_seq_len = 1000;
+  double const rotations = 1000 / (2 * std::numbers::pi);
+  m.rope_low_freq_factor = rotations * 0.75;
+  m.rope_high_freq_factor = rotations * 1.5;
+  ASSERT_EQ(rope_frequencies(m).size(), 1u);
+  EXPECT_NEAR(rope_frequencies(m)[0], 0.1 * 2 / 3 + 1.0 / 3, 1e-15);
+}
+
+TEST(Rope, LearnedPositionsHaveNoFrequencies) { EXPECT_TRUE(rope_frequencies(config::Model{}).empty()); }
+
+}  // namespace
+}  // namespace p3d::layout::test
