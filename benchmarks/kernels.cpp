@@ -153,8 +153,9 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   add("embedding_forward", 2 * N * H, 0, [=] { kernels::embedding_forward<S>(e, targets, table, 0, x); });
   add("embedding_backward", 3 * N * H, N * H, [=] { kernels::embedding_backward<S>(e, targets, x, 0, dtable); });
   auto const qkv = matrix<S>(n, 3 * h), dqkv = matrix<S>(n, 3 * h);
+  auto const frequencies = vector<double>(h / heads / 2);
   add("rope", 4 * N * H, 6 * N * H, [=] {
-    kernels::rope<S>(e, {0, 1, n}, 2 * heads, h / heads, 1e4, 0, kernels::Rotation::forward, qkv);
+    kernels::rope<S>(e, {0, 1, n}, 2 * heads, h / heads, frequencies, kernels::Rotation::forward, qkv);
   });
   kernels::AttentionShape const shape{{0, 1, n}, heads, heads, h / heads, 0, heads, 0.125};
   auto const space = vector<A>(kernels::attention_workspace(shape)), attention_lse = vector<A>(n * heads);

@@ -325,11 +325,31 @@ void add_precision(std::vector<Key>& table) {
          "round weights to bf16 up or down at random, in the mean to their value; the same on every layout");
 }
 
+MaybeMismatch read_stops(toml::node const& node, std::string const&, Config& config) {
+  auto const* list = node.as_array();
+  if (!list) return Mismatch{&node, describe(node), "give a list of strings, such as [\"\\n\\n\"]"};
+  std::vector<std::string> stops;
+  for (auto const& element : *list) {
+    std::string text;
+    if (auto mismatch = read_string(element, false, text)) {
+      mismatch->found += " in the list";
+      return mismatch;
+    }
+    stops.push_back(text);
+  }
+  config.sample.stop = stops;
+  return {};
+}
+
 void add_sample(std::vector<Key>& table) {
   Section<Sample> s(table, "sample", &Config::sample);
   s.integer("tokens", &Sample::tokens, {0, limits::width}, "tokens drawn from the model at the end; 0: none");
   s.string("prompt", &Sample::prompt, true, "text to continue");
   s.number("temperature", &Sample::temperature, {.max = 1e6}, "0: always the most likely token");
+  s.integer("top_k", &Sample::top_k, {0, limits::width}, "only the k most likely tokens; 0: all");
+  s.number("top_p", &Sample::top_p, {.max = 1.0}, "only the most likely tokens that together reach this probability");
+  s.add("stop", "list of strings", "texts that end the sample; so does the tokenizer's end of a document", "[]",
+        read_stops, [](Config const& config) { return toml_list(config.sample.stop); });
 }
 
 MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {

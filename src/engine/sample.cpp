@@ -1,151 +1,210 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from the model: the tail of what there is so far is run forward, and the next token is drawn from the last
-// logits.
+// Text from the model, token after token, with the keys and values of what was read before.
 
 #include "trainer_state.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/model/decoder.hpp>
+#include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <numeric>
+
+#include "draw.hpp"
+#include "text_batch.hpp"
 
 namespace p3d::engine {
 
 namespace {
 
-/// Probabilities softmax(logits / temperature) of the tokens that top_k and top_p leave, not normalised; 0 for the
-/// others.
-std::vector<double> weights(std::vector<double> const& logits, SampleOptions const& o) {
-  double const top = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> p(logits.size());
-  double sum = 0.0;
-  for (std::size_t i = 0; i < p.size(); ++i) sum += p[i] = std::exp((logits[i] - top) / o.temperature);
-  if (o.top_k <= 0 && o.top_p >= 1.0) return p;
-  std::vector<std::size_t> order(p.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return p[a] > p[b]; });
-  double reached = 0.0;
-  for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    bool const within_k = o.top_k <= 0 || rank < static_cast<std::size_t>(o.top_k);
-    bool const within_p = rank == 0 || reached < o.top_p * sum;  // the one that crosses the border still counts
-    reached += p[order[rank]];
-    if (!within_k || !within_p) p[order[rank]] = 0.0;
+/// The stages of this rank as decoders. One pass goes through all stages of the pipeline, on all of its ranks.
+template <class P>
+class Generator {
+public:
+  Generator(config::Config const& c, RunPlan const& plan, std::map<int, model::WeightProvider<P>*> weights,
+            comm::Communicator& pipeline, parallel::TensorParallel const& tp, std::int64_t texts, std::int64_t capacity)
+      : plan_(&plan),
+        weights_(std::move(weights)),
+        pipeline_(&pipeline),
+        tp_{tp.exec, tp.comm, false},
+        scratch_(c, std::max(texts, capacity)),
+        capacity_(capacity) {
+    for (auto const& [stage, provider] : weights_)
+      decoders_.try_emplace(stage, c, plan.stages, stage, tp_, scratch_, texts, capacity);
   }
-  return p;
-}
 
-/// Draws a token with these weights, u uniform in (0, 1].
-int draw(std::vector<double> const& logits, SampleOptions const& o, double u) {
-  auto const likeliest = static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  if (o.temperature <= 0.0) return likeliest;
-  auto const p = weights(logits, o);
-  double sum = 0.0;
-  for (double x : p) sum += x;
-  double reach = u * sum;
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    reach -= p[i];
-    if (p[i] > 0.0 && reach <= 0.0) return static_cast<int>(i);
+  /// Has the model read `rows`. On the ranks of the last stage: the logits after the last row of each text, whole rows
+  /// of `vocab` numbers in the order of the rows; elsewhere nothing.
+  std::vector<double> read(model::DecodedRows const& rows, std::int64_t vocab) {
+    scratch_.begin(rows, capacity_);
+    std::vector<double> logits;
+    // One microbatch goes from stage to stage: a stage receives when it runs, and sends at once.
+    schedule::Program const& program = plan_->probe;
+    for (auto const& action : program.ranks[static_cast<std::size_t>(pipeline_->rank())]) {
+      using schedule::Op;
+      auto& provider = *weights_.at(action.stage);
+      switch (action.op) {
+        case Op::forward: logits = forward(action, provider.weights(action.version), rows, vocab); break;
+        case Op::gather_weights: provider.gather(action.version); break;
+        case Op::release_weights: provider.release(action.version); break;
+        case Op::offload_weights: provider.offload(action.version); break;
+        case Op::reload_weights: provider.reload(action.version); break;
+        default: break;
+      }
+    }
+    return logits;
   }
-  return likeliest;
-}
 
-}  // namespace
-
-void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt) {
-  if (vocab_size > 256) {
-    throw base::Error(
-        {.expected = "a model of at most 256 tokens: text is written one byte a token",
-         .found = fmt::format("model.vocab_size = {}", vocab_size),
-         .where = "the model",
-         .fix = "p3d has no other tokenizer yet: its tokens can be trained on, and not be written as text"},
-        base::ExitCode::bad_input);
+private:
+  std::vector<double> forward(schedule::Action const& action, model::StageWeights<P> const& w,
+                              model::DecodedRows const& rows, std::int64_t vocab) {
+    using S = typename P::Storage;
+    auto const& stages = plan_->stages;
+    int const stage = action.stage, last = stages.num_stages() - 1;
+    auto const elsewhere = [&](int other) { return stages.pipeline_rank(other) != pipeline_->rank(); };
+    if (stage > 0 && elsewhere(stage - 1))
+      collectives::start_recv<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage - 1), stage).wait();
+    auto& decoder = decoders_.at(stage);
+    decoder.forward(w);
+    if (stage < last) {
+      if (elsewhere(stage + 1))
+        collectives::start_send<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage + 1), stage + 1)
+            .wait();
+      return {};
+    }
+    std::vector<int> wanted(static_cast<std::size_t>(rows.begin ? 1 : rows.size()), static_cast<int>(rows.size()) - 1);
+    if (!rows.begin) std::iota(wanted.begin(), wanted.end(), 0);
+    auto const local = decoder.logits(w, wanted);
+    auto const width = decoder.vocab().valid_rows;
+    std::vector<double> whole(wanted.size() * static_cast<std::size_t>(vocab), 0.0);
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      auto const from = local.begin() + static_cast<std::ptrdiff_t>(i) * width;
+      std::copy(from, from + width, whole.begin() + static_cast<std::ptrdiff_t>(i) * vocab + decoder.vocab().begin);
+    }
+    if (tp_.size() > 1)
+      tp_.comm
+          ->all_reduce(whole.data(), static_cast<std::int64_t>(whole.size()), comm::Type::float64, comm::Reduction::sum)
+          .wait();
+    return whole;
   }
-  for (char const byte : prompt) {
-    auto const token = static_cast<unsigned char>(byte);
-    if (token < vocab_size) continue;
-    throw base::Error({.expected = fmt::format("a prompt of tokens below model.vocab_size = {}", vocab_size),
-                       .found = fmt::format("byte {}", token),
+
+  RunPlan const* plan_;
+  std::map<int, model::WeightProvider<P>*> weights_;
+  comm::Communicator* pipeline_;
+  parallel::TensorParallel tp_;
+  model::DecoderScratch<P> scratch_;
+  std::map<int, model::Decoder<P>> decoders_;
+  std::int64_t capacity_;
+};
+
+void require_tokens(std::vector<std::vector<int>> const& prompts, std::int64_t vocab) {
+  for (auto const& prompt : prompts) {
+    P3D_REQUIRE(!prompt.empty(), "a prompt has a token");
+    auto const bad = std::find_if(prompt.begin(), prompt.end(), [=](int t) { return t < 0 || t >= vocab; });
+    if (bad == prompt.end()) continue;
+    throw base::Error({.expected = fmt::format("a prompt of tokens below model.vocab_size = {}", vocab),
+                       .found = fmt::format("token {} at place {} of the prompt", *bad, bad - prompt.begin() + 1),
                        .where = "the prompt",
-                       .fix = "leave out what the model has no token for"},
+                       .fix = "leave out what the model has no token for, or use the model's own tokenizer"},
                       base::ExitCode::bad_input);
   }
 }
 
-template <class P>
-std::string Trainer<P>::sample(std::string const& prompt, std::int64_t tokens, double temperature) {
-  SampleOptions o;
-  o.prompt = prompt;
-  o.tokens = tokens;
-  o.temperature = temperature;
-  o.seed = state_->config.run.seed;
-  return sample(o);
-}
+}  // namespace
 
 template <class P>
-std::string Trainer<P>::sample(SampleOptions const& options) {
-  auto const& prompt = options.prompt;
+std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> const& prompts,
+                                                 SampleOptions const& options) {
   auto& s = *state_;
+  auto const vocab = s.config.model.vocab_size;
+  require_tokens(prompts, vocab);
   s.refresh_weights();
-  std::vector<int> text;
-  for (char c : prompt) text.push_back(static_cast<unsigned char>(c));
-  require_byte_tokens(s.config.model.vocab_size, prompt);
-  if (text.empty()) text.push_back(static_cast<int>(std::min<std::int64_t>('\n', s.config.model.vocab_size - 1)));
-  auto const key = base::random_key(options.seed, "sample");
-  auto const seq = s.config.model.seq_len;
-  auto const vocab = static_cast<std::size_t>(s.config.model.vocab_size);
-  int const last_stage = s.plan.stages.num_stages() - 1;
-  // The rank that draws: the first of those that hold the last stage. The others take its word.
-  int const source = s.plan.grid.rank(layout::PerAxis::only(layout::Axis::pp, s.plan.stages.pipeline_rank(last_stage)));
-
   s.stopped_early = false;
-  for (std::int64_t i = 0; i < options.tokens; ++i) {
-    auto const length = std::min<std::int64_t>(seq, static_cast<std::int64_t>(text.size()));
-    // Positions after the text are filled with zeros: attention is causal, so they change nothing before them.
-    std::fill(s.inputs.begin(), s.inputs.end(), 0);
-    std::copy(text.end() - length, text.end(), s.inputs.begin());
-    std::fill(s.targets.begin(), s.targets.end(), -1);
-    Hooks hooks;
-    int slot_used = 0;
-    hooks.load = [&](int stage, int slot, int) {
-      slot_used = slot;
-      s.units.at(stage)->stage.load(slot, {0, s.config.batch.micro, seq}, s.inputs, s.targets);
-    };
-    s.executor->run(s.plan.probe, s.steps_done, 0.0, hooks);
+  std::vector<std::vector<int>> drawn(prompts.size());
+  if (prompts.empty() || options.tokens <= 0) return drawn;
 
-    std::int32_t next = 0;
-    if (auto const unit = s.units.find(last_stage); unit != s.units.end()) {
-      // One row of logits, put together over tp: vocab numbers.
-      std::vector<double> row(vocab, 0.0);
-      auto const local = unit->second->stage.logits(slot_used, length - 1);
-      std::copy(local.begin(), local.end(), row.begin() + unit->second->stage.vocab().begin);
-      s.tp.comm->all_reduce(row.data(), static_cast<std::int64_t>(vocab), comm::Type::float64, comm::Reduction::sum)
-          .wait();
-      auto const words = base::random_block(key, 0, static_cast<std::uint64_t>(i));
-      next = draw(row, options, base::uniform_from(words.w[0], words.w[1]));
+  std::size_t longest = 0;
+  for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
+  auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
+  // Replicas share the texts; not where weights move, which takes all of them in every pass.
+  auto const replicas = static_cast<std::size_t>(s.config.memory.moves_weights() ? 1 : s.config.parallel.dp);
+  auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
+  auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica
+  auto const batch = std::min(each, static_cast<std::size_t>(std::max<std::int64_t>(1, options.batch)));
+  int const last_stage = s.plan.stages.num_stages() - 1;
+  auto elsewhere = s.here;  // the rank of a replica that draws is the first of those that hold the last stage
+  elsewhere.pp -= s.plan.stages.pipeline_rank(last_stage);
+  if (replicas > 1) elsewhere.dp = 0;
+  bool const draws = elsewhere.zero(layout::dense_axes);
+
+  std::map<int, model::WeightProvider<P>*> weights;
+  for (auto& [number, unit] : s.units) weights[number] = unit->weights.get();
+  auto const key = base::random_key(options.seed, "sample");
+  auto const choice = static_cast<std::size_t>(options.vocabulary > 0 ? std::min(vocab, options.vocabulary) : vocab);
+  Generator<P> generator(s.config, s.plan, std::move(weights), s.mesh.along("pp"), s.tp,
+                         static_cast<std::int64_t>(batch), capacity);
+  for (std::size_t begin = 0; begin < each && !s.stopped_early; begin += batch) {
+    // Place b of replica r has text (begin + b) * replicas + r.
+    auto const size = std::min(batch, each - begin);
+    auto const number = [&](std::size_t place) { return begin * replicas + place; };
+    std::vector<GrowingText> texts;  // of all replicas, by place b * replicas + r
+    for (std::size_t place = 0; place < size * replicas; ++place) {
+      bool const exists = number(place) < prompts.size();
+      texts.emplace_back(exists ? prompts[number(place)] : std::vector<int>{}, capacity);
+      texts.back().done = !exists;
     }
-    // The token of the rank that drew, and whether any rank was asked to stop.
-    std::array<std::int32_t, 2> word{s.mesh.world().rank() == source ? next : 0,
-                                     s.stop_asked && s.stop_asked() ? 1 : 0};
-    s.mesh.world().all_reduce(word.data(), 2, comm::Type::int32, comm::Reduction::max).wait();
-    text.push_back(word[0]);
-    s.stopped_early = word[1] != 0;
-    if (s.stopped_early) break;
+    auto const all_done = [&] { return std::all_of(texts.begin(), texts.end(), [](auto& t) { return t.done; }); };
+    for (std::int64_t i = 0; i < options.tokens && !all_done() && !s.stopped_early; ++i) {
+      // The tokens of all texts, and whether any rank was asked to stop.
+      std::vector<std::int32_t> words(texts.size() + 1, 0);
+      auto const read = [&](model::DecodedRows const& rows, std::vector<std::size_t> const& places) {
+        auto const logits = generator.read(rows, vocab);
+        for (std::size_t k = 0; k < places.size() && draws; ++k) {
+          auto const r = base::random_block(key, number(places[k]), static_cast<std::uint64_t>(i));
+          auto const row = std::span<double const>(logits).subspan(k * static_cast<std::size_t>(vocab), choice);
+          words[places[k]] = draw(row, options, base::uniform_from(r.w[0], r.w[1]));
+        }
+      };
+      model::DecodedRows next;  // the newest tokens of those that go on, together
+      std::vector<std::size_t> places;
+      for (std::size_t b = 0; b < size; ++b) {
+        auto const place = b * replicas + mine;
+        auto& text = texts[place];
+        if (text.done) continue;
+        if (text.continues()) {
+          text.read(static_cast<int>(b), next);
+          places.push_back(place);
+        } else {
+          model::DecodedRows beginning;
+          beginning.begin = true;
+          text.read(static_cast<int>(b), beginning);
+          read(beginning, {place});
+        }
+      }
+      if (next.size() > 0) read(next, places);
+      words.back() = s.stop_asked && s.stop_asked() ? 1 : 0;
+      s.mesh.world()
+          .all_reduce(words.data(), static_cast<std::int64_t>(words.size()), comm::Type::int32, comm::Reduction::max)
+          .wait();
+      for (std::size_t place = 0; place < texts.size(); ++place) {
+        if (texts[place].done) continue;
+        auto& out = drawn[number(place)];
+        out.push_back(words[place]);
+        texts[place].add(words[place]);
+        auto const& stops = options.stop_tokens;
+        texts[place].done = std::find(stops.begin(), stops.end(), words[place]) != stops.end() ||
+                            (options.complete && options.complete(number(place), out));
+      }
+      s.stopped_early = words.back() != 0;
+    }
   }
-  std::string out;
-  for (auto it = text.begin() + static_cast<std::ptrdiff_t>(prompt.empty() ? 1 : prompt.size()); it != text.end();
-       ++it) {
-    out.push_back(static_cast<char>(*it));
-  }
-  return out;
+  return drawn;
 }
 
-#define P3D_INSTANTIATE(P)                                       \
-  template std::string Trainer<P>::sample(SampleOptions const&); \
-  template std::string Trainer<P>::sample(std::string const&, std::int64_t, double);
+#define P3D_INSTANTIATE(P) \
+  template std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> const&, SampleOptions const&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -45,12 +45,14 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
 }
 
 template <class S>
-void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> positions, std::int64_t token_offset,
-                      View2<S> out) {
+void position_forward(ExecSpace const& exec, TokenRows const& rows, View2<S const> positions, View2<S> out) {
+  auto const places = rows.positions;
+  bool const given = places.extent(0) > 0;
+  auto const first_row = rows.first_row, seq_len = rows.seq_len;
   for_chunks<element_width>(
       "p3d::kernels::position_forward", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const p = &positions((rows.first_row + r) % rows.seq_len + token_offset, c);
+        S const* const p = &positions(given ? places(first_row + r) : (first_row + r) % seq_len, c);
         S* const y = &out(r, c);
         P3D_SIMD
         for (int i = 0; i < n; ++i) put(y[i], y[i] + p[i]);
@@ -58,15 +60,28 @@ void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> posi
 }
 
 template <class S, class G>
-void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dout, std::int64_t token_offset,
-                       Given<View2<G>> dpositions) {
+void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S const> dout, Given<View2<G>> dpositions) {
   auto const here = static_cast<std::int64_t>(dout.extent(0));
+  auto const samples = rows.samples, first_row = rows.first_row, seq_len = rows.seq_len;
+  if (auto const places = rows.positions; places.extent(0) > 0) {
+    // As in embedding_backward: a repeated position is no race.
+    for_chunks<column_width>(
+        "p3d::kernels::position_backward", exec, 1, dout.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+          for (std::int64_t row = 0; row < here; ++row) {
+            S const* const g = &dout(row, c);
+            G* const dp = &dpositions(places(first_row + row), c);
+            P3D_SIMD
+            for (int i = 0; i < n; ++i) dp[i] = static_cast<G>(dp[i] + g[i]);
+          }
+        });
+    return;
+  }
   for_chunks<element_width>(
-      "p3d::kernels::position_backward", exec, rows.seq_len, dout.extent(1),
+      "p3d::kernels::position_backward", exec, seq_len, dout.extent(1),
       KOKKOS_LAMBDA(std::int64_t position, std::int64_t c, int n) {
-        G* const dp = &dpositions(position + token_offset, c);
-        for (std::int64_t sample = 0; sample < rows.samples; ++sample) {
-          std::int64_t const row = sample * rows.seq_len + position - rows.first_row;
+        G* const dp = &dpositions(position, c);
+        for (std::int64_t sample = 0; sample < samples; ++sample) {
+          std::int64_t const row = sample * seq_len + position - first_row;
           if (row < 0 || row >= here) continue;
           S const* const g = &dout(row, c);
           P3D_SIMD
@@ -77,11 +92,11 @@ void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dou
 
 #define P3D_INSTANTIATE(S)                                                                                        \
   template void embedding_forward<S>(ExecSpace const&, View1<int const>, View2<S const>, std::int64_t, View2<S>); \
-  template void position_forward<S>(ExecSpace const&, TokenRows, View2<S const>, std::int64_t, View2<S>);         \
+  template void position_forward<S>(ExecSpace const&, TokenRows const&, View2<S const>, View2<S>);                \
   P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
 #define P3D_INSTANTIATE_GRADIENT(S, G)                                                                                \
   template void embedding_backward<S, G>(ExecSpace const&, View1<int const>, View2<S const>, std::int64_t, View2<G>); \
-  template void position_backward<S, G>(ExecSpace const&, TokenRows, View2<S const>, std::int64_t, View2<G>);
+  template void position_backward<S, G>(ExecSpace const&, TokenRows const&, View2<S const>, View2<G>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -8,27 +8,30 @@
 namespace p3d::kernels {
 
 template <class S>
-void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_t head_dim, double theta,
-          std::int64_t token_offset, Rotation rotation, View2<S> x) {
+void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std::int64_t head_dim,
+          View1<double const> frequencies, Rotation rotation, View2<S> x) {
   P3D_REQUIRE(head_dim % 2 == 0, "rotary embedding pairs dimensions: head_dim must be even");
   std::int64_t const half = head_dim / 2;
-  double const step = -2.0 * std::log(theta) / static_cast<double>(head_dim);
+  P3D_REQUIRE(static_cast<std::int64_t>(frequencies.extent(0)) == half, "every pair has a frequency");
   double const sign = rotation == Rotation::forward ? 1.0 : -1.0;
-  // One call computes the angles of some pairs at one position, for all samples and heads: sine and cosine cost more
-  // than the rotations. Angles are double: position times frequency must keep its fraction.
+  // One call computes the angles of some pairs at one position, for all samples (if they have the same positions) and
+  // heads: sine and cosine cost more than the rotations. Angles are double: position times frequency must keep its
+  // fraction.
+  auto const positions = rows.positions;
+  bool const given = positions.extent(0) > 0;
+  std::int64_t const places = given ? rows.rows() : rows.seq_len, samples = given ? 1 : rows.samples;
   for_chunks<element_width>(
-      "p3d::kernels::rope", exec, rows.seq_len, half, KOKKOS_LAMBDA(std::int64_t position, std::int64_t pair, int n) {
+      "p3d::kernels::rope", exec, places, half, KOKKOS_LAMBDA(std::int64_t place, std::int64_t pair, int n) {
         using A = Acc<S>;
         A cosine[element_width], sine[element_width];
         for (int i = 0; i < n; ++i) {
-          double const angle =
-              static_cast<double>(token_offset + position) * std::exp(step * static_cast<double>(pair + i));
+          double const angle = static_cast<double>(given ? positions(place) : place) * frequencies(pair + i);
           cosine[i] = static_cast<A>(std::cos(angle));
           sine[i] = static_cast<A>(sign * std::sin(angle));
         }
-        for (std::int64_t sample = 0; sample < rows.samples; ++sample)
+        for (std::int64_t sample = 0; sample < samples; ++sample)
           for (std::int64_t head = 0; head < heads; ++head) {
-            S* const a = &x(sample * rows.seq_len + position, head * head_dim + pair);
+            S* const a = &x(sample * places + place, head * head_dim + pair);
             S* const b = a + half;
             P3D_SIMD
             for (int i = 0; i < n; ++i) {
@@ -40,8 +43,8 @@ void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                       \
-  template void rope<S>(ExecSpace const&, TokenRows, std::int64_t, std::int64_t, double, std::int64_t, Rotation, \
+#define P3D_INSTANTIATE(S)                                                                                             \
+  template void rope<S>(ExecSpace const&, TokenRows const&, std::int64_t, std::int64_t, View1<double const>, Rotation, \
                         View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

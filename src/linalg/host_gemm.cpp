@@ -11,6 +11,10 @@ void sgemm_(char const*, char const*, int const*, int const*, int const*, float 
             float const*, int const*, float const*, float*, int const*);
 void dgemm_(char const*, char const*, int const*, int const*, int const*, double const*, double const*, int const*,
             double const*, int const*, double const*, double*, int const*);
+void sgemv_(char const*, int const*, int const*, float const*, float const*, int const*, float const*, int const*,
+            float const*, float*, int const*);
+void dgemv_(char const*, int const*, int const*, double const*, double const*, int const*, double const*, int const*,
+            double const*, double*, int const*);
 }
 
 namespace p3d::linalg {
@@ -26,6 +30,16 @@ void blas_gemm(char const* ta, char const* tb, int const* m, int const* n, int c
                int const* ldc) {
   dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
+void blas_gemv(char const* t, int const* m, int const* n, float const* alpha, float const* a, int const* lda,
+               float const* x, int const* incx, float const* beta, float* y) {
+  int const one = 1;
+  sgemv_(t, m, n, alpha, a, lda, x, incx, beta, y, &one);
+}
+void blas_gemv(char const* t, int const* m, int const* n, double const* alpha, double const* a, int const* lda,
+               double const* x, int const* incx, double const* beta, double* y) {
+  int const one = 1;
+  dgemv_(t, m, n, alpha, a, lda, x, incx, beta, y, &one);
+}
 }  // namespace
 
 template <class T>
@@ -40,6 +54,12 @@ void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k,
   char const ta = static_cast<char>(op_a), tb = static_cast<char>(op_b);
   int const rows = static_cast<int>(m), cols = static_cast<int>(n), inner = static_cast<int>(k);
   int const la = leading(lda), lb = leading(ldb), lc = leading(ldc);
+  if (m == 1) {  // a GEMM would copy all of B first
+    int const step = op_a == Op::none ? 1 : la;
+    int const b_rows = op_b == Op::none ? cols : inner, b_cols = op_b == Op::none ? inner : cols;
+    char const t = op_b == Op::none ? 'N' : 'T';
+    return blas_gemv(&t, &b_rows, &b_cols, &alpha, b, &lb, a, &step, &beta, c);
+  }
   blas_gemm(&tb, &ta, &cols, &rows, &inner, &alpha, b, &lb, a, &la, &beta, c, &lc);
 }
 

@@ -4,6 +4,7 @@
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/norm.hpp>
 #include <p3d/kernels/rope.hpp>
+#include <p3d/layout/rope.hpp>
 
 #include <fmt/format.h>
 
@@ -33,6 +34,14 @@ BlockSizes block_sizes(config::Config const& c, int tp_rank) {
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.activation == config::Activation::swiglu;
   s.layernorm = c.model.norm == config::Norm::layernorm;
+  return s;
+}
+
+BlockSizes block_sizes_of(config::Config const& c, std::int64_t tokens) {
+  auto s = block_sizes(c);
+  s.tokens = s.rows = s.most_rows = tokens;
+  s.first_row = 0;
+  s.sequence = false;
   return s;
 }
 
@@ -80,12 +89,14 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
-    : tp_(&tp),
-      sizes_(block_sizes(c)),
-      global_heads_(c.model.heads),
-      rope_(c.model.position == config::Position::rope),
-      rope_theta_(c.model.rope_theta),
-      norm_(c) {
+    : tp_(&tp), sizes_(block_sizes(c)), global_heads_(c.model.heads), norm_(c) {
+  if (c.model.position == config::Position::rope) {
+    auto const frequencies = layout::rope_frequencies(c.model);
+    rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
+    Kokkos::deep_copy(rope_frequencies_,
+                      Kokkos::View<double const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>(
+                          frequencies.data(), frequencies.size()));
+  }
   auto const site = [&](char const* rest) {
     return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.{}", layer, rest));
   };
@@ -109,9 +120,22 @@ kernels::AttentionShape TransformerBlock<P>::attention_shape(TokenRows const& ro
 
 template <class P>
 void TransformerBlock<P>::attend(TokenRows const& rows, bool training, BlockActivations<P> const& a,
-                                 BlockScratch<P> const& t) {
+                                 BlockScratch<P> const& t, KeyValueCache<P> const* cache) {
+  if (cache) {
+    auto const shape = attention_shape(rows);
+    kernels::store_keys_values<S>(tp_->exec, shape, cache->texts, a.qkv, cache->keys, cache->values);
+    if (!cache->texts.begin)
+      return kernels::cached_attention_forward<S>(tp_->exec, shape, cache->texts, a.qkv, cache->keys, cache->values,
+                                                  a.heads);
+  }
   auto const dropout = training ? probability_dropout_ : kernels::Dropout{};
   kernels::attention_forward<S>(tp_->exec, attention_shape(rows), dropout, a.qkv, a.heads, a.lse, t.attention);
+}
+
+template <class P>
+void TransformerBlock<P>::rotate(TokenRows const& rows, Rotation direction, View2<S> qkv) const {
+  if (rope_frequencies_.extent(0) == 0) return;
+  kernels::rope<S>(tp_->exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_frequencies_, direction, qkv);
 }
 
 template <class P>
@@ -126,16 +150,13 @@ void TransformerBlock<P>::activate(BlockActivations<P> const& a) {
 template <class P>
 void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows const& rows, bool training,
                                         View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
-                                        bool mid_is_there) {
+                                        bool mid_is_there, KeyValueCache<P> const* cache) {
   auto& exec = tp_->exec;
   norm_.forward(exec, w.norm1, x, a.norm1);
   auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered).wait();
   parallel::column_linear_forward<S>(*tp_, normed, w.qkv.value, w.qkv_bias.value, a.qkv);
-  if (rope_) {
-    kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::forward,
-                     a.qkv);
-  }
-  attend(rows, training, a, t);
+  rotate(rows, Rotation::forward, a.qkv);
+  attend(rows, training, a, t, cache);
   if (mid_is_there) return;
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
   auto const dropout = training ? attn_dropout_ : kernels::Dropout{};
@@ -155,6 +176,20 @@ template <class P>
 void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
                                   BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
   forward_first(w, rows, training, x, a, t, false);
+  forward_second(w, rows, training, a, t, y);
+}
+
+template <class P>
+void TransformerBlock<P>::forward_cached(BlockWeights<P> const& w, TokenRows const& rows, KeyValueCache<P> const& cache,
+                                         View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
+                                         View2<S> y) {
+  forward_first(w, rows, false, x, a, t, false, &cache);
+  forward_second(w, rows, false, a, t, y);
+}
+
+template <class P>
+void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows const& rows, bool training,
+                                         BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
   forward_up(w, a, t);
   parallel::row_linear_forward<S>(*tp_, a.act, w.down.value, t.branch);
   auto const dropout = training ? mlp_dropout_ : kernels::Dropout{};
@@ -274,10 +309,7 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
   if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.heads, w.attn_out.grad, View1<G>());
   kernels::attention_backward<S>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, t.dheads,
                                  t.dqkv, t.attention);
-  if (rope_) {
-    kernels::rope<S>(exec, rows, sizes_.heads + sizes_.kv_heads, sizes_.head_dim, rope_theta_, 0, Rotation::backward,
-                     t.dqkv);
-  }
+  rotate(rows, Rotation::backward, t.dqkv);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
   if (!gathers) normed = norm();
   if (weights) parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad, w.qkv_bias.grad);

@@ -148,6 +148,7 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   for (int l = 0; l < layers; ++l) take_x(l);
   if (output_waits) take_x(static_cast<int>(layers));
   for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
+  if (c.data.reset_positions) slot.positions = source.template take<int>(s.tokens);
   if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
   if (stages.is_last(stage)) {
     slot.targets = source.template take<int>(s.tokens);
@@ -215,6 +216,7 @@ template <class P>
 void Stage<P>::resume(int slot, TokenRows rows, bool gradients) {
   auto& s = slots_[at(slot)];
   s.rows = rows;
+  s.rows.positions = s.positions;
   s.rebuilt = gradients && !rebuilt_.empty() ? slot : -1;
 }
 
@@ -266,15 +268,18 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name == "final_norm.weight"; });
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
-  auto const shard = layout::padded_shard(c.model.vocab_size, tp.size(), tp.rank());
-  vocab_ = {shard.begin, shard.size(), std::clamp<std::int64_t>(c.model.vocab_size - shard.begin, 0, shard.size())};
+  vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
   if (first_) embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
 }
 
 template <class P>
-void Stage<P>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets) {
+void Stage<P>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets,
+                    std::span<int const> positions) {
   auto& s = slots_[at(slot)];
   s.rows = rows;
+  P3D_REQUIRE(positions.size() == s.positions.extent(0), "a microbatch has positions where documents begin anew");
+  copy_tokens(positions, s.positions);
+  s.rows.positions = s.positions;
   if (first_) copy_tokens(tokens, s.tokens);
   if (last_) copy_tokens(targets, s.targets);
 }
@@ -296,7 +301,7 @@ void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training)
   auto const sums = tp_->sequence ? shared_->block.branch : x;
   parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
   if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
-  if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, 0, x);
+  if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
   if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, x);
 }
 
@@ -452,19 +457,8 @@ void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2
   if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, rows, embed_dropout_, d);
   auto whole = parallel::start_gather_rows<S>(*tp_, d, shared_->block.branch);
   if (w.positions.grad.extent(0) > 0)
-    kernels::position_backward<S, typename P::Gradient>(exec, rows, d, 0, w.positions.grad);
+    kernels::position_backward<S, typename P::Gradient>(exec, rows, d, w.positions.grad);
   kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);
-}
-
-template <class P>
-std::vector<double> Stage<P>::logits(int slot, std::int64_t row) const {
-  auto const& s = slots_[at(slot)];
-  P3D_REQUIRE(last_, "only the last stage has logits");
-  auto const line = View1<S>(s.logits.data() + row * s.logits.stride(0), vocab_.valid_rows);
-  auto const host = device::host_copy(line);
-  std::vector<double> out(static_cast<std::size_t>(vocab_.valid_rows));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(host(i));
-  return out;
 }
 
 #define P3D_INSTANTIATE(P)      \

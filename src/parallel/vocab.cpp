@@ -6,7 +6,14 @@
 #include <p3d/kernels/embedding.hpp>
 #include <p3d/parallel/rows.hpp>
 
+#include <algorithm>
+
 namespace p3d::parallel {
+
+VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp) {
+  auto const shard = layout::padded_shard(vocab_size, tp.size(), tp.rank());
+  return {shard.begin, shard.size(), std::clamp<std::int64_t>(vocab_size - shard.begin, 0, shard.size())};
+}
 
 template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,

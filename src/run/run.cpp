@@ -25,6 +25,7 @@
 #include <p3d/report/tracing.hpp>
 #include <p3d/run/checkpoint.hpp>
 #include <p3d/run/signals.hpp>
+#include <p3d/run/text.hpp>
 
 #include <fmt/format.h>
 
@@ -98,6 +99,20 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
   return complete == 1;
 }
 
+/// What [sample] asks for.
+template <class P>
+std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer) {
+  auto const& s = trainer.config().sample;
+  TextOptions o;
+  o.draw.tokens = s.tokens;
+  o.draw.temperature = s.temperature;
+  o.draw.top_k = s.top_k;
+  o.draw.top_p = s.top_p;
+  o.draw.seed = trainer.config().run.seed;
+  o.stop = s.stop;
+  return continue_texts(trainer, tokenizer, {s.prompt}, o).front().text;
+}
+
 template <class P>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
   bool const root = world.rank() == 0;
@@ -108,6 +123,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
   auto const host_memory = memory.total() + memory.checkpoint_copy + text_bytes(c, world);
   if (device::on_host()) engine::require_memory(host_memory, world);
+  auto const tokenizer = comm::agree(world, "open the tokenizer",
+                                     [&] { return data::make_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern); });
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
   double const memory_before = memory_of_all(world);
@@ -208,7 +225,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
-    auto const text = trainer.sample(c.sample.prompt, c.sample.tokens, c.sample.temperature);
+    auto const text = sample_text(trainer, *tokenizer);
     stopped = trainer.stopped_early();
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
                                report::printable(c.sample.prompt), report::printable(text)));

@@ -132,8 +132,8 @@ struct DataSource {
 /// [data]
 struct Data {
   DataFormat format = DataFormat::text;
-  std::vector<std::string> path;  ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
-  std::vector<DataSource> source;  ///< [[data.source]]: instead of path, several of them in given shares
+  std::vector<std::string> path;    ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
+  std::vector<DataSource> source;   ///< [[data.source]]: instead of path, several of them in given shares
   std::string tokenizer = "bytes";  ///< or a file: tokenizer.json, *.tiktoken, *.model
   std::string tokenizer_pattern;    ///< of a *.tiktoken file, which does not say how text is split
   Shuffle shuffle = Shuffle::windows;
@@ -214,9 +214,9 @@ struct Memory {
 struct Sample {
   std::int64_t tokens = 0;  ///< 0: none
   std::string prompt = "The ";
-  double temperature = 0.8;  ///< 0: the most likely token
-  std::int64_t top_k = 0;    ///< only the k most likely tokens; 0: all
-  double top_p = 1.0;        ///< only the most likely tokens that together reach this probability
+  double temperature = 0.8;       ///< 0: the most likely token
+  std::int64_t top_k = 0;         ///< only the k most likely tokens; 0: all
+  double top_p = 1.0;             ///< only the most likely tokens that together reach this probability
   std::vector<std::string> stop;  ///< texts that end a sample
   bool operator==(Sample const&) const = default;
 };

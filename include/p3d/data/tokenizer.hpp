@@ -20,8 +20,8 @@ public:
   /// Appends the tokens of `text` (any bytes) to `out`. What the text says of special tokens ("<|endoftext|>") becomes
   /// their ids where `special` is true, else it is text like any other.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out, bool special = false) const = 0;
-  /// Appends the bytes of tokens to `out`. One token may be a part of a character. Throws base::Error (bad_input) for an
-  /// id outside [0, vocab_size()).
+  /// Appends the bytes of tokens to `out`. One token may be a part of a character. Throws base::Error (bad_input) for
+  /// an id outside [0, vocab_size()).
   virtual void decode(std::int32_t token, std::string& out) const = 0;
   /// The token that ends a document, as the file says; -1: it names none.
   virtual std::int32_t end_of_document() const = 0;

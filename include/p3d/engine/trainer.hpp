@@ -35,19 +35,21 @@ struct StepResult {
   bool skipped() const { return !overflow.empty(); }
 };
 
-/// How text is drawn from the model.
+/// How tokens are drawn from the model.
 struct SampleOptions {
-  std::string prompt;
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0;   ///< at most, of each text
   double temperature = 1.0;  ///< 0: the most likely token
   std::int64_t top_k = 0;    ///< only the k most likely tokens; 0: all
   double top_p =
       1.0;  ///< only the most likely tokens that together reach this probability (Holtzman et al. 2020, nucleus)
   std::uint64_t seed = 1;
+  std::int64_t vocabulary = 0;   ///< only tokens below this; 0: all
+  std::vector<int> stop_tokens;  ///< end a text, and belong to it
+  /// Whether text `number`, to which `drawn` was added, is complete: asked on all ranks, for the same answer. Empty:
+  /// no.
+  std::function<bool(std::size_t number, std::vector<int> const& drawn)> complete;
+  std::int64_t batch = 16;  ///< texts of a replica that grow at the same time
 };
-
-/// Throws base::Error (bad_input) unless every token of such a vocabulary is a byte, and the prompt's bytes are tokens.
-void require_byte_tokens(std::int64_t vocab_size, std::string const& prompt);
 
 /// Makes the provider of a stage's weights, which lie in `params`; `whole`: the same as a stage reads them.
 template <class P>
@@ -82,12 +84,13 @@ public:
   bool stopped_early() const;
   /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
   double evaluate(std::int64_t batches);
-  /// Continues `prompt` by `tokens` tokens (bytes). Token i is drawn with the counter-based number i of purpose
-  /// "sample": the same text under every layout up to rounding. temperature 0: the most likely token. Throws what
-  /// require_byte_tokens throws.
-  std::string sample(SampleOptions const& options);
-  /// The same with the run's seed, and all tokens.
-  std::string sample(std::string const& prompt, std::int64_t tokens, double temperature);
+  /// Continues each prompt (tokens of the vocabulary, at least one) and returns what was drawn. Token i of text n is
+  /// drawn with the counter-based number i of stream n and purpose "sample": the same texts under every layout up to
+  /// rounding. Keys and values are kept (model/decoder.hpp), for which memory is taken: a token costs
+  /// 2 (parameters + layers hidden length) FLOPs. When a text has model.seq_len tokens, the older half is forgotten
+  /// and the rest read again. Replicas share the texts. Throws base::Error (bad_input) for a token outside the
+  /// vocabulary.
+  std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts, SampleOptions const& options);
   /// Mean cross entropy over the windows of seq_len tokens that fit into [first, first + tokens] of the source, each
   /// once: the same under every layout. Returns the number of windows too.
   struct Score {

@@ -55,6 +55,9 @@ struct TokenRows {
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
   std::int64_t seq_len = 0;
   std::int64_t first_row = 0;  ///< rows of the samples that lie before those of the matrix (on other ranks)
+  /// The position of each row of the samples, where it is not its row's number within the sample: where documents begin
+  /// anew (data.reset_positions), or where the rows are the newest tokens of texts. Else empty.
+  View1<int const> positions{};
   std::int64_t rows() const { return samples * seq_len; }
 };
 

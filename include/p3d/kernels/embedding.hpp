@@ -17,13 +17,12 @@ template <class S, class G = Acc<S>>
 void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S const> dout, std::int64_t vocab_begin,
                         Given<View2<G>> dweight);
 
-/// out[r] += positions[(first_row + r) % seq_len + token_offset]; some or all rows of the samples, as in backward.
+/// out[r] += positions[p], p the position of row first_row + r (TokenRows); some or all rows of the samples, as in
+/// backward.
 template <class S>
-void position_forward(ExecSpace const& exec, TokenRows rows, View2<S const> positions, std::int64_t token_offset,
-                      View2<S> out);
-/// dpositions[(first_row + r) % seq_len + token_offset] += dout[r], samples in order.
+void position_forward(ExecSpace const& exec, TokenRows const& rows, View2<S const> positions, View2<S> out);
+/// dpositions[p] += dout[r], rows in order.
 template <class S, class G = Acc<S>>
-void position_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dout, std::int64_t token_offset,
-                       Given<View2<G>> dpositions);
+void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S const> dout, Given<View2<G>> dpositions);
 
 }  // namespace p3d::kernels

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rotary position embedding (Su et al., arXiv 2104.09864), in the half-split convention of Llama in Hugging Face form:
-// dimension i pairs with i + head_dim / 2, angle = position * theta^(-2 i / head_dim).
+// dimension i pairs with i + head_dim / 2, angle = position * frequency[i] (layout/rope.hpp).
 
 #include <p3d/kernels/common.hpp>
 
@@ -11,10 +11,10 @@ namespace p3d::kernels {
 enum class Rotation { forward, backward };
 
 /// Rotates the first `heads` * head_dim columns of x [rows, *] in place (queries and keys lie before the values, so one
-/// call with heads = q heads + kv heads serves both). token_offset: global position of a sample's first row here.
-/// Angles are computed in double, their sine and cosine rounded to Acc<S>.
+/// call with heads = q heads + kv heads serves both). frequencies: [head_dim / 2], radians a position. Angles are
+/// computed in double, their sine and cosine rounded to Acc<S>.
 template <class S>
-void rope(ExecSpace const& exec, TokenRows rows, std::int64_t heads, std::int64_t head_dim, double theta,
-          std::int64_t token_offset, Rotation rotation, View2<S> x);
+void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std::int64_t head_dim,
+          View1<double const> frequencies, Rotation rotation, View2<S> x);
 
 }  // namespace p3d::kernels

@@ -31,6 +31,8 @@ struct BlockSizes {
 };
 /// `tp_rank` matters for the rank's rows alone.
 BlockSizes block_sizes(config::Config const& config, int tp_rank = 0);
+/// The same for `tokens` of them, whole on every rank: no sequence parallelism.
+BlockSizes block_sizes_of(config::Config const& config, std::int64_t tokens);
 
 /// A norm's output and statistics.
 template <class P>

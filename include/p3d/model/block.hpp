@@ -5,7 +5,9 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/kernels/attention.hpp>
+#include <p3d/kernels/cached_attention.hpp>
 #include <p3d/kernels/common.hpp>
+#include <p3d/kernels/rope.hpp>
 #include <p3d/model/activations.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/rows.hpp>
@@ -28,6 +30,13 @@ private:
   double eps_;
 };
 
+/// What a layer keeps of texts that grow: keys and values of each local key/value head of each text.
+template <class P>
+struct KeyValueCache {
+  kernels::CachedTexts texts;
+  View2<typename P::Storage> keys, values;  ///< as kernels::store_keys_values fills them
+};
+
 /// One layer of the model on one rank. It holds no weights: each call is given the layer's. x, y and their gradients
 /// have n rows (BlockSizes); `rows` are those of the whole microbatch.
 ///
@@ -44,6 +53,9 @@ public:
   /// y = layer(x); y may be x. Two sums over tp.
   void forward(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
                BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
+  /// The same for new tokens of texts whose earlier ones lie in `cache`: they join it, and attend to all of their text.
+  void forward_cached(BlockWeights<P> const& w, kernels::TokenRows const& rows, KeyValueCache<P> const& cache,
+                      View2<S const> x, BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
   /// The forward of training again, up to the output of the activation function: what backward needs, from x alone.
   /// The same bits: the same kernels on the same numbers; dropout follows from its counters. One sum over tp, none
   /// where `mid_is_there` (and both all-gathers).
@@ -77,12 +89,18 @@ public:
 
 private:
   void attend(kernels::TokenRows const& rows, bool training, BlockActivations<P> const& saved,
-              BlockScratch<P> const& scratch);
+              BlockScratch<P> const& scratch, KeyValueCache<P> const* cache = nullptr);
+  /// Queries and keys, by their positions.
+  void rotate(kernels::TokenRows const& rows, kernels::Rotation direction, View2<S> qkv) const;
   void activate(BlockActivations<P> const& saved);
   /// x -> x_mid, without the sum over tp and what follows it where `mid_is_there`; and x_mid -> the activation
   /// function's output.
   void forward_first(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
-                     BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there);
+                     BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there,
+                     KeyValueCache<P> const* cache = nullptr);
+  /// x_mid -> y.
+  void forward_second(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training,
+                      BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
   void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
@@ -103,8 +121,7 @@ private:
   parallel::TensorParallel* tp_;
   BlockSizes sizes_;
   std::int64_t global_heads_ = 0;
-  bool rope_ = false;
-  double rope_theta_ = 0.0;
+  device::Owned1<double> rope_frequencies_;  ///< [head_dim / 2]; empty: no rotary embedding
   NormLayer<P> norm_;
   kernels::Dropout probability_dropout_, attn_dropout_, mlp_dropout_;
 };

@@ -114,8 +114,9 @@ public:
   }
 
   /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans
-  /// elsewhere.
-  void load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets);
+  /// elsewhere. `positions`: of each row, where documents begin anew (data.reset_positions), on every stage.
+  void load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets,
+            std::span<int const> positions = {});
 
   /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
   double forward(StageWeights<P> const& w, int slot, bool training);
@@ -136,11 +137,6 @@ public:
   void backward_input(StageWeights<P> const& w, int slot, double loss_scale);
   void backward_weight(StageWeights<P> const& w, int slot, Ready const& ready);
 
-  /// After forward on the last stage: the logits of one token of a slot, local vocabulary only. [valid local
-  /// vocabulary]
-  std::vector<double> logits(int slot, std::int64_t row) const;
-  parallel::VocabShard const& vocab() const { return vocab_; }
-
 private:
   struct ActivationSlot {
     /// x[0] the stage's input, x[l + 1] the output of its layer l; empty: not kept whole.
@@ -149,7 +145,7 @@ private:
     std::vector<BlockActivations<P>> blocks;
     View2<S> d;
     std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
-    View1<int> tokens, targets;
+    View1<int> tokens, targets, positions;
     NormActivations<P> final_norm;
     View2<S> logits;  ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;

@@ -17,6 +17,9 @@ struct VocabShard {
   std::int64_t valid_rows = 0;  ///< local rows that exist in the vocabulary
 };
 
+/// That of this rank, of a vocabulary padded to a multiple of tp.
+VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp);
+
 /// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden; under sequence parallelism one
 /// reduce-scatter, and only own_rows(out) (rows.hpp) are of use.
 template <class S>

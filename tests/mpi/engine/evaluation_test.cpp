@@ -67,7 +67,7 @@ TEST(Evaluation, RunsUnderEverySchedule) {
         double const expected = engine::Trainer<device::Fp64>(alone, self).evaluate(2);
         ASSERT_NEAR(loss, expected, 1e-9 * expected);
         if (m == *counts.begin()) {
-          ASSERT_EQ(trainer.sample("The", 1, 0.0).size(), 1u);
+          ASSERT_EQ(test::greedy(trainer, "The", 1).size(), 1u);
         }
       }
     }

@@ -145,7 +145,7 @@ struct Outcome {
   std::vector<double> losses;
   std::vector<double> gradients;
   double eval = 0.0;
-  std::string text;
+  std::vector<int> text;
 };
 
 Outcome train(engine::Trainer<device::Fp64>& trainer) {
@@ -160,7 +160,7 @@ Outcome train(engine::Trainer<device::Fp64>& trainer) {
     }
   }
   o.eval = trainer.evaluate(1);
-  o.text = trainer.sample("The", 2, 0.0);
+  o.text = test::greedy(trainer, "The", 2);
   return o;
 }
 

@@ -80,7 +80,7 @@ Outcome train(config::Config const& config, comm::Communicator const& world) {
   }
   out.add("validation loss", {trainer.evaluate(1)});
   std::vector<double> text;
-  for (char c : trainer.sample("The", 3, 0.0)) text.push_back(c);
+  for (int c : test::greedy(trainer, "The", 3)) text.push_back(c);
   out.add("sample", text);
   EXPECT_EQ(trainer.activation_high_water(), trainer.activation_capacity());
   return out;

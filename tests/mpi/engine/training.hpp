@@ -23,6 +23,17 @@ inline config::Config config_of(std::vector<std::string> const& keys, int ranks)
   return *result.config;
 }
 
+/// The likeliest continuation of a text of bytes.
+template <class P>
+std::vector<int> greedy(engine::Trainer<P>& trainer, std::string_view prompt, std::int64_t tokens) {
+  engine::SampleOptions o;
+  o.tokens = tokens;
+  o.temperature = 0.0;
+  std::vector<int> read;
+  for (char c : prompt) read.push_back(static_cast<unsigned char>(c));
+  return trainer.sample({read}, o).front();
+}
+
 /// Losses, norms, all gradients of the last step, a validation loss, a sample and all weights; bit for bit.
 template <class P>
 std::vector<double> train(engine::Trainer<P>& trainer, int steps) {
@@ -38,7 +49,7 @@ std::vector<double> train(engine::Trainer<P>& trainer, int steps) {
     for (double x : trainer.gather_gradient(spec.name)) out.push_back(x);
     for (double x : trainer.gather_value(spec.name)) out.push_back(x);
   }
-  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
+  for (int c : greedy(trainer, "The", 2)) out.push_back(c);
   return out;
 }
 

@@ -111,7 +111,7 @@ std::vector<double> train(engine::Trainer<Policy>& trainer) {
     for (double x : trainer.gather_value(spec.name)) out.push_back(x);
   }
   out.push_back(trainer.evaluate(1));
-  for (char c : trainer.sample("The", 2, 0.0)) out.push_back(c);
+  for (int c : test::greedy(trainer, "The", 2)) out.push_back(c);
   return out;
 }
 

@@ -76,62 +76,80 @@ TEST(Embedding, LooksUpAndSums) {
   check<float>(5e-7);
 }
 
+/// Some twice in a sample, as where documents begin anew.
+struct GivenPositions {
+  kernels::TokenRows shape{0, samples, seq};
+  std::vector<int> place;
+  decltype(ints_of({})) owner;
+};
+GivenPositions given_positions() {
+  GivenPositions g;
+  for (std::int64_t r = 0; r < rows; ++r) g.place.push_back(static_cast<int>((5 * r + 3) % 9));
+  g.owner = ints_of(g.place);
+  g.shape.positions = g.owner;
+  return g;
+}
+
 template <class T>
 void check_positions(double tolerance) {
-  kernels::TokenRows const shape{0, samples, seq};
-  constexpr std::int64_t offset = 3;
+  auto const [shape, place, owner] = given_positions();
   Vec expected = dout, summed = positions;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < hidden; ++c) {
-      expected[r * hidden + c] += positions[(r % seq + offset) * hidden + c];
-      summed[(r % seq + offset) * hidden + c] += dout[r * hidden + c];
+      expected[r * hidden + c] += positions[place[r] * hidden + c];
+      summed[place[r] * hidden + c] += dout[r * hidden + c];
     }
   auto const out = matrix_of<T>(rows, hidden, dout), g = matrix_of<T>(rows, hidden, dout);
   auto const p = matrix_of<T>(9, hidden, positions);
   auto const dp = matrix_of<Acc<T>>(9, hidden, positions);
-  kernels::position_forward<T>(ExecSpace(), shape, p, offset, out);
-  kernels::position_backward<T>(ExecSpace(), shape, g, offset, dp);
+  kernels::position_forward<T>(ExecSpace(), shape, p, out);
+  kernels::position_backward<T>(ExecSpace(), shape, g, dp);
   expect_close(host(out), expected, tolerance);
   expect_close(host(dp), summed, tolerance);
 }
 
 // Rows cut anywhere: forward is that of all rows, and the parts of backward add up to it.
-TEST(Position, OfSomeRowsIsThatOfAll) {
-  kernels::TokenRows const all{0, samples, seq};
+void check_some_rows(kernels::TokenRows const& all) {
   auto const p = matrix_of<double>(9, hidden, positions);
   auto const out = matrix_of<double>(rows, hidden, dout), dp = matrix_of<double>(9, hidden, Vec(9 * hidden, 0.0));
-  kernels::position_forward<double>(ExecSpace(), all, p, 2, out);
-  kernels::position_backward<double>(ExecSpace(), all, matrix_of<double>(rows, hidden, dout), 2, dp);
+  kernels::position_forward<double>(ExecSpace(), all, p, out);
+  kernels::position_backward<double>(ExecSpace(), all, matrix_of<double>(rows, hidden, dout), dp);
   auto const whole = host(out), gradient = host(dp);
   for (std::int64_t const cut : {1, 3, 5, 7, 9}) {
     auto const sum = matrix_of<double>(9, hidden, Vec(9 * hidden, 0.0));
     for (bool const first : {true, false}) {
       std::int64_t const begin = first ? 0 : cut, end = first ? cut : rows;
       auto const part = [&](Vec const& v) { return Vec(v.begin() + begin * hidden, v.begin() + end * hidden); };
-      kernels::TokenRows const shape{0, samples, seq, begin};
+      auto shape = all;
+      shape.first_row = begin;
       auto const g = matrix_of<double>(end - begin, hidden, part(dout));
-      kernels::position_backward<double>(ExecSpace(), shape, g, 2, sum);
-      kernels::position_forward<double>(ExecSpace(), shape, p, 2, g);
+      kernels::position_backward<double>(ExecSpace(), shape, g, sum);
+      kernels::position_forward<double>(ExecSpace(), shape, p, g);
       expect_same(host(g), part(whole));
     }
     expect_close(host(sum), gradient, 1e-15);
   }
 }
+TEST(Position, OfSomeRowsIsThatOfAll) {
+  check_some_rows({0, samples, seq});
+  auto const given = given_positions();
+  check_some_rows(given.shape);
+}
 
 template <class S>
 void check_positions_in_16_bits() {
-  kernels::TokenRows const shape{0, samples, seq};
+  auto const [shape, place, owner] = given_positions();
   Vec const x = rounded<S>(dout), p = rounded<S>(positions);
   Vec expected = x, summed = positions;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t c = 0; c < hidden; ++c) {
-      expected[r * hidden + c] += p[(r % seq + 3) * hidden + c];
-      summed[(r % seq + 3) * hidden + c] += x[r * hidden + c];
+      expected[r * hidden + c] += p[place[r] * hidden + c];
+      summed[place[r] * hidden + c] += x[r * hidden + c];
     }
   auto const out = matrix_of<S>(rows, hidden, x), g = matrix_of<S>(rows, hidden, x);
   auto const dp = matrix_of<float>(9, hidden, positions);
-  kernels::position_forward<S>(ExecSpace(), shape, matrix_of<S>(9, hidden, p), 3, out);
-  kernels::position_backward<S>(ExecSpace(), shape, g, 3, dp);
+  kernels::position_forward<S>(ExecSpace(), shape, matrix_of<S>(9, hidden, p), out);
+  kernels::position_backward<S>(ExecSpace(), shape, g, dp);
   expect_rounded<S>(host(out), expected);
   expect_close(host(dp), summed, 5e-7);
 }

@@ -20,10 +20,26 @@ constexpr std::int64_t samples = 2, seq = 7, heads = 3, dim = 10, width = 34;  /
 kernels::TokenRows const rows{5, samples, seq};
 constexpr double theta = 10000.0;
 
+Vec frequencies() {
+  Vec f;
+  for (std::int64_t i = 0; i < dim / 2; ++i) f.push_back(std::pow(theta, -2.0 * i / dim));
+  return f;
+}
+
+/// offset 0: the rows' own positions; else they are given, and those of the second sample begin 100 further on.
+int position(std::int64_t row, std::int64_t offset) {
+  return static_cast<int>(row % seq + offset + (offset > 0 ? 100 * (row / seq) : 0));
+}
+
 template <class T>
 Vec rotate(Vec const& x, Rotation rotation, std::int64_t offset) {
   auto const d = matrix_of<T>(samples * seq, width, x);
-  kernels::rope<T>(ExecSpace(), rows, heads, dim, theta, offset, rotation, d);
+  std::vector<int> given;
+  for (std::int64_t r = 0; r < samples * seq && offset > 0; ++r) given.push_back(position(r, offset));
+  auto const places = ints_of(given);
+  auto at = rows;
+  at.positions = places;
+  kernels::rope<T>(ExecSpace(), at, heads, dim, vector_of<double>(frequencies()), rotation, d);
   return host(d);
 }
 
@@ -33,7 +49,7 @@ Vec plain(Vec x, std::int64_t offset) {
       for (std::int64_t i = 0; i < dim / 2; ++i) {
         double& a = x[r * width + h * dim + i];
         double& b = x[r * width + h * dim + i + dim / 2];
-        double const angle = static_cast<double>(r % seq + offset) * std::pow(theta, -2.0 * i / dim);
+        double const angle = position(r, offset) * std::pow(theta, -2.0 * i / dim);
         auto const z = std::complex<double>(a, b) * std::polar(1.0, angle);
         a = z.real();
         b = z.imag();
@@ -80,8 +96,11 @@ TEST(Rope, ScoresSeeDistancesOnly) {
 
 TEST(Rope, OddHeadsAreRefused) {
   auto const d = matrix_of<double>(samples * seq, width, x);
-  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 7, theta, 0, Rotation::forward, d); },
+  auto const f = vector_of<double>(frequencies());
+  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 7, f, Rotation::forward, d); },
                "head_dim must be even");
+  expect_error([&] { kernels::rope<double>(ExecSpace(), rows, 2, 8, f, Rotation::forward, d); },
+               "every pair has a frequency");
 }
 
 }  // namespace rope_test

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A pipeline stage that writes text: it keeps the keys and values of what it has read and is given only what is new.
+// Forward alone, without activation slots, targets and sequence parallelism; the layers are those of training.
+
+#include <p3d/model/block.hpp>
+#include <p3d/model/weights.hpp>
+#include <p3d/parallel/vocab.hpp>
+
+#include <p3d/layout/stages.hpp>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace p3d::model {
+
+/// Tokens that a decoder reads in one pass, a row each. Either the newest one of each of several texts, or (`begin`)
+/// the beginning of one text.
+struct DecodedRows {
+  std::vector<int> tokens, texts, positions;
+  bool begin = false;
+  std::int64_t size() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+/// Buffers that all decoders of a rank share, for one pass of up to `most_rows` rows.
+template <class P>
+class DecoderScratch {
+public:
+  using S = typename P::Storage;
+  DecoderScratch(config::Config const& config, std::int64_t most_rows);
+  /// Copies the rows' numbers to the device; what follows is of their size.
+  void begin(DecodedRows const& rows, std::int64_t capacity);
+
+  /// [rows, hidden]: what a stage reads and leaves.
+  View2<S> x() const { return view(x_, sizes_.hidden); }
+  View1<int const> tokens() const { return ints(0); }
+  kernels::TokenRows const& rows() const { return rows_; }
+  kernels::CachedTexts const& texts() const { return texts_; }
+  BlockActivations<P> const& saved() const { return saved_; }
+  BlockScratch<P> const& block() const { return block_; }
+  /// Bytes of all.
+  std::size_t bytes() const;
+
+private:
+  View2<S> view(device::Owned1<S> const& memory, std::int64_t columns) const {
+    return View2<S>(memory.data(), rows_.rows(), columns);
+  }
+  View1<int> ints(std::int64_t which) const { return View1<int>(numbers_.data() + which * most_rows_, rows_.rows()); }
+
+  BlockSizes sizes_;
+  std::int64_t most_rows_;
+  device::Owned1<S> x_, memory_;  ///< [most_rows, hidden]; everything else of type S
+  device::Owned1<typename P::Accumulate> sums_;
+  device::Owned1<int> numbers_;  ///< tokens, texts, positions
+  kernels::TokenRows rows_;
+  kernels::CachedTexts texts_;
+  BlockActivations<P> saved_;
+  BlockScratch<P> block_;
+};
+
+template <class P>
+class Decoder {
+public:
+  using S = typename P::Storage;
+  /// Has room for keys and values of `texts` texts of `capacity` tokens: bytes(). `tp` is without sequence parallelism
+  /// and outlives it, as does `scratch`.
+  Decoder(config::Config const& config, layout::StageMap const& stages, int stage, parallel::TensorParallel& tp,
+          DecoderScratch<P>& scratch, std::int64_t texts, std::int64_t capacity);
+  static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage, std::int64_t texts,
+                           std::int64_t capacity);
+
+  /// Runs the scratch's rows through the stage: x from the stage before (nothing on the first stage) becomes the
+  /// stage's output. Row p of a text needs its rows before p to have been through.
+  void forward(StageWeights<P> const& w);
+  /// On the last stage, after forward: logits of some rows, local vocabulary only: [rows, valid local vocabulary].
+  std::vector<double> logits(StageWeights<P> const& w, std::span<int const> rows);
+  parallel::VocabShard const& vocab() const { return vocab_; }
+
+private:
+  bool first_, last_;
+  parallel::TensorParallel* tp_;
+  DecoderScratch<P>* scratch_;
+  std::vector<TransformerBlock<P>> blocks_;
+  NormLayer<P> final_norm_;
+  parallel::VocabShard vocab_;
+  std::int64_t cache_rows_, cache_columns_;
+  device::Owned1<S> caches_;  ///< keys, then values, of layer after layer
+  device::Owned1<S> picked_, logits_;
+};
+
+}  // namespace p3d::model

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Text in, text out: a tokenizer around Trainer::sample.
+
+#include <p3d/data/tokenizer.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::run {
+
+struct TextOptions {
+  engine::SampleOptions draw;     ///< stop_tokens and complete are set here
+  std::vector<std::string> stop;  ///< texts that end a text; they are left out of it
+  bool ends = true;               ///< the tokenizer's token for the end of a document ends a text too
+};
+
+struct DrawnText {
+  std::string text;
+  std::int64_t prompt_tokens = 0, tokens = 0;
+};
+
+/// Continues each prompt. What a prompt says of special tokens becomes their ids; an empty one stands for the end of a
+/// document, after which a new one begins, or for a line break where the tokenizer has no such token. Only tokens that
+/// the tokenizer knows are drawn. Throws base::Error (bad_input) for a prompt that the model has no tokens for.
+/// Collective.
+template <class P>
+std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer,
+                                      std::vector<std::string> const& prompts, TextOptions options);
+
+}  // namespace p3d::run

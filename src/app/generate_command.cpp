@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "stored_model.hpp"
+#include "text_commands.hpp"
+#include "words.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
+#include <p3d/base/timer.hpp>
+#include <p3d/run/text.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace p3d::app {
+
+namespace {
+
+/// The prompts of the command line: each --prompt, then each file, whole or line by line.
+struct Prompts {
+  std::vector<std::string> texts, files;
+  bool lines = false;
+
+  std::vector<std::string> all() const {
+    auto out = texts;
+    for (auto const& file : files) {
+      auto const text = base::read_text_file(file, "a text to continue", "--prompt-file", std::int64_t{1} << 30);
+      if (!lines) {
+        out.push_back(text);
+        continue;
+      }
+      for (std::size_t at = 0; at < text.size();) {
+        auto const end = std::min(text.find('\n', at), text.size());
+        out.push_back(text.substr(at, end - at));
+        at = end + 1;
+      }
+    }
+    if (out.empty() && !files.empty())
+      throw wrong_words("a prompt", fmt::format("no line in {}", base::join(files)), "write a prompt into each line");
+    if (out.empty()) out.emplace_back();
+    return out;
+  }
+};
+
+void print(std::vector<std::string> const& prompts, std::vector<run::DrawnText> const& texts, bool json) {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    auto const& t = texts[i];
+    if (json) {
+      nlohmann::ordered_json line;
+      line["prompt"] = prompts[i];
+      line["text"] = t.text;
+      line["prompt_tokens"] = t.prompt_tokens;
+      line["tokens"] = t.tokens;
+      // Bytes that are no text (UTF-8) become U+FFFD.
+      fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      continue;
+    }
+    if (i > 0) std::fputs("----\n", stdout);
+    for (auto const* part : {&prompts[i], &t.text}) std::fwrite(part->data(), 1, part->size(), stdout);
+    std::fputs("\n", stdout);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int generate_command(int argc, char** argv) {
+  ModelLine line;
+  Prompts prompts;
+  run::TextOptions o;
+  o.draw.tokens = 200;
+  o.draw.temperature = 0.8;
+  bool json = false, no_end = false, speed = false;
+  CLI::App app{
+      "Continues texts with the model of a checkpoint. The same texts on every layout, up to rounding. Replicas share "
+      "the prompts."};
+  app.name("p3d generate");
+  constexpr std::uint64_t most = std::uint64_t{1} << 40;
+  app.add_option("--prompt", prompts.texts, "text to continue; may be given again")->allow_extra_args(false);
+  app.add_option("--prompt-file", prompts.files, "file with a text to continue; may be given again")
+      ->allow_extra_args(false);
+  app.add_flag("--lines", prompts.lines, "every line of a prompt file is a prompt of its own");
+  app.add_option("--tokens", o.draw.tokens, "tokens to add at most (200)")->check(count_from(0, most));
+  app.add_option("--temperature", o.draw.temperature, "0: always the most likely token (0.8)")
+      ->check(number_from(0, 1e6));
+  app.add_option("--top-k", o.draw.top_k, "only the k most likely tokens; 0: all")->check(count_from(0, most));
+  app.add_option("--top-p", o.draw.top_p, "only the most likely tokens that together reach this probability (1)")
+      ->check(number_from(0, 1));
+  app.add_option("--stop", o.stop, "a text that ends the answer and is left out of it; may be given again")
+      ->allow_extra_args(false);
+  app.add_flag("--no-end", no_end, "go on after the tokenizer's end of a document");
+  app.add_option("--batch", o.draw.batch, "prompts of a replica at the same time (16)")->check(count_from(1, 1 << 20));
+  app.add_option("--seed", o.draw.seed, "another seed, another text (1)")->check(count_from(0, ~std::uint64_t{0}));
+  app.add_flag("--json", json, "print an object a line: prompt, text, prompt_tokens, tokens");
+  app.add_flag("--speed", speed, "print tokens and seconds to stderr at the end");
+  add_tokenizer_option(app, line);
+  if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
+  o.ends = !no_end;
+  auto const unchanged = [](auto const&, auto const&) { return Overrides{}; };
+  return with_stored_model(argc, argv, line, unchanged, [&](auto& trainer, io::CheckpointHeader const& header) {
+    auto& world = trainer.mesh().world();
+    auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return stored_tokenizer(header, line); });
+    auto const given = comm::agree(world, "read the prompts", [&] { return prompts.all(); });
+    base::Stopwatch watch;
+    auto const texts = run::continue_texts(trainer, *tokenizer, given, o);
+    auto const seconds = watch.seconds();
+    if (base::log_rank() != 0) return 0;
+    print(given, texts, json);
+    if (speed) {
+      std::int64_t read = 0, drawn = 0;
+      for (auto const& t : texts) read += t.prompt_tokens, drawn += t.tokens;
+      fmt::print(stderr, "{} from {} in {:.3f} s: {:.4f} s a token\n", base::counted(drawn, "token"),
+                 base::counted(read, "prompt token"), seconds,
+                 seconds / static_cast<double>(std::max<std::int64_t>(1, drawn)));
+    }
+    return 0;
+  });
+}
+
+}  // namespace p3d::app

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/kernels/cached_attention.hpp>
+
+#include "attention_tile.hpp"
+
+namespace p3d::kernels {
+
+namespace {
+
+/// One team: one row of one query head, running over tiles of its text's keys with the softmax's running maximum.
+template <class S>
+struct CachedForward {
+  using T = Acc<S>;
+  AttentionShape shape;
+  CachedTexts texts;
+  View2<S const> qkv, keys, values;
+  View2<S> out;
+  std::size_t bytes;
+  int level = 0;
+
+  KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
+    std::int64_t const row = team.league_rank() / shape.heads, head = team.league_rank() % shape.heads;
+    std::int64_t const kv = head / (shape.heads / shape.kv_heads), dim = shape.head_dim;
+    std::int64_t const length = shape.rows.positions(row) + 1;
+    int const columns = static_cast<int>(dim);
+    std::int64_t const cache = texts.text(row) * shape.kv_heads + kv;
+    S const* const q = &qkv(row, head * dim);
+    T const scale = static_cast<T>(shape.scale);
+    auto scratch = scratch_of<T>(team, level, bytes);
+    T* const score = scratch.take(tile);
+    T* const y = scratch.take(dim);
+    tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { y[d] = T(0); }); });
+    // Every thread knows the maximum and the sum.
+    T top = -infinity<T>, sum = T(0);
+    for (std::int64_t key0 = 0; key0 < length; key0 += tile) {
+      int const count = static_cast<int>(length - key0 < tile ? length - key0 : tile);
+      S const* const k = &keys(cache, key0 * dim);
+      S const* const v = &values(cache, key0 * dim);
+      tile_rows(team, count, [&](int j) {
+        S const* const kj = k + j * dim;
+        T const dot = scale * tile_col_sum<T>(team, columns, [=](int d) { return T(q[d]) * T(kj[d]); });
+        tile_once(team, [&] { score[j] = dot; });
+      });
+      tile_barrier(team);
+      T const before = top;
+      for (int j = 0; j < count; ++j) top = score[j] > top ? score[j] : top;
+      T const now = top, shrink = exp_of(before - now);
+      tile_barrier(team);
+      tile_rows(team, 1, [&](int) { tile_cols(team, count, [=](int j) { score[j] = exp_of(score[j] - now); }); });
+      tile_barrier(team);
+      sum *= shrink;
+      for (int j = 0; j < count; ++j) sum += score[j];
+      if constexpr (on_host) {
+        tile_cols(team, columns, [=](int d) { y[d] *= shrink; });
+        for (int j = 0; j < count; ++j) {
+          S const* const vj = v + j * dim;
+          T const p = score[j];
+          tile_cols(team, columns, [=](int d) { y[d] += p * T(vj[d]); });
+        }
+      } else {
+        constexpr int width = 16;
+        tile_rows(team, (columns + width - 1) / width, [&](int block) {
+          int const first = block * width;
+          tile_cols(team, columns - first < width ? columns - first : width, [=](int i) {
+            T part = y[first + i] * shrink;
+            for (int j = 0; j < count; ++j) part += score[j] * T(v[j * dim + first + i]);
+            y[first + i] = part;
+          });
+        });
+      }
+      tile_barrier(team);
+    }
+    S* const result = &out(row, head * dim);
+    T const inverse = T(1) / sum;
+    tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { put(result[d], y[d] * inverse); }); });
+  }
+};
+
+}  // namespace
+
+template <class S>
+void store_keys_values(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts, View2<S const> qkv,
+                       View2<S> keys, View2<S> values) {
+  std::int64_t const kv_heads = shape.kv_heads, dim = shape.head_dim, first_key = shape.heads * dim;
+  auto const positions = shape.rows.positions;
+  for_rows(
+      "p3d::kernels::store_keys_values", exec, shape.rows.rows() * kv_heads,
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
+        std::int64_t const row = i / kv_heads, kv = i % kv_heads;
+        std::int64_t const cache = texts.text(row) * kv_heads + kv, place = positions(row) * dim;
+        S const* const k = &qkv(row, first_key + kv * dim);
+        S const* const v = k + kv_heads * dim;
+        S* const to_k = &keys(cache, place);
+        S* const to_v = &values(cache, place);
+        each(team, dim, [=](std::int64_t d) {
+          to_k[d] = k[d];
+          to_v[d] = v[d];
+        });
+      });
+}
+
+template <class S>
+void cached_attention_forward(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts,
+                              View2<S const> qkv, View2<S const> keys, View2<S const> values, View2<S> out) {
+  using Pieces = Scratch<Acc<S>>;
+  auto const bytes =
+      64 + sizeof(Acc<S>) * static_cast<std::size_t>(Pieces::padded(tile) + Pieces::padded(shape.head_dim));
+  launch_tiles("p3d::kernels::cached_attention_forward", exec, shape.rows.rows() * shape.heads,
+               CachedForward<S>{shape, texts, qkv, keys, values, out, bytes});
+}
+
+#define P3D_INSTANTIATE(S)                                                                                        \
+  template void store_keys_values<S>(ExecSpace const&, AttentionShape const&, CachedTexts const&, View2<S const>, \
+                                     View2<S>, View2<S>);                                                         \
+  template void cached_attention_forward<S>(ExecSpace const&, AttentionShape const&, CachedTexts const&,          \
+                                            View2<S const>, View2<S const>, View2<S const>, View2<S>);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(bfloat16)
+P3D_INSTANTIATE(float16)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::kernels

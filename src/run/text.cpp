@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/run/text.hpp>
+
+#include <p3d/engine/precision.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace p3d::run {
+
+namespace {
+
+std::vector<int> prompt_tokens(data::Tokenizer const& tokenizer, std::string const& prompt, std::int64_t vocab) {
+  std::vector<std::int32_t> tokens;
+  tokenizer.encode(prompt, tokens, true);
+  if (!tokens.empty()) return {tokens.begin(), tokens.end()};
+  if (tokenizer.end_of_document() >= 0) return {tokenizer.end_of_document()};
+  tokens = tokenizer.encode("\n");
+  return {static_cast<int>(std::min<std::int64_t>(tokens.empty() ? 0 : tokens.front(), vocab - 1))};
+}
+
+/// Where the first of `stops` begins in `text`, looking only where the last `fresh` bytes matter; npos: nowhere.
+std::size_t first_stop(std::string const& text, std::vector<std::string> const& stops, std::size_t fresh) {
+  auto place = std::string::npos;
+  for (auto const& stop : stops) {
+    auto const before = fresh + stop.size();
+    place = std::min(place, text.find(stop, text.size() > before ? text.size() - before : 0));
+  }
+  return place;
+}
+
+}  // namespace
+
+template <class P>
+std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer,
+                                      std::vector<std::string> const& prompts, TextOptions options) {
+  auto const vocab = trainer.config().model.vocab_size;
+  auto& draw = options.draw;
+  draw.vocabulary = std::min(vocab, tokenizer.vocab_size());
+  std::vector<DrawnText> out(prompts.size());
+  std::vector<std::vector<int>> tokens;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    tokens.push_back(prompt_tokens(tokenizer, prompts[i], vocab));
+    out[i].prompt_tokens = static_cast<std::int64_t>(tokens.back().size());
+  }
+  int const end = options.ends ? tokenizer.end_of_document() : -1;
+  if (end >= 0) draw.stop_tokens.push_back(end);
+  std::vector<std::string> const& stops = options.stop;
+  draw.complete = [&](std::size_t number, std::vector<int> const& drawn) {
+    if (drawn.back() == end) return true;
+    auto& text = out[number].text;
+    auto const before = text.size();
+    tokenizer.decode(drawn.back(), text);
+    auto const stop = first_stop(text, stops, text.size() - before);
+    if (stop == std::string::npos) return false;
+    text.resize(stop);
+    return true;
+  };
+  auto const drawn = trainer.sample(tokens, draw);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].tokens = static_cast<std::int64_t>(drawn[i].size());
+  return out;
+}
+
+#define P3D_INSTANTIATE(P)                                                                       \
+  template std::vector<DrawnText> continue_texts<P>(engine::Trainer<P>&, data::Tokenizer const&, \
+                                                    std::vector<std::string> const&, TextOptions);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::run

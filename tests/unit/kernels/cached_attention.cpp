@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over kept keys and values, token after token, against causal attention over the whole text.
+
+#include "attention_case.hpp"
+
+#include <p3d/kernels/cached_attention.hpp>
+
+namespace attention_test {
+
+class CachedAttention : public ::testing::TestWithParam<Case> {};
+
+/// Row after row of every sample, the samples in the caches in reverse order and one place apart.
+template <class S>
+Vec token_by_token(Case const& c, Vec const& qkv) {
+  std::int64_t const texts = 2 * c.samples, capacity = c.seq + 3;
+  auto const keys = matrix_of<S>(texts * c.kv_heads, capacity * c.dim, Vec(texts * c.kv_heads * capacity * c.dim, 7.0));
+  auto const values =
+      matrix_of<S>(texts * c.kv_heads, capacity * c.dim, Vec(texts * c.kv_heads * capacity * c.dim, -7.0));
+  Vec out(c.rows() * c.out_width());
+  for (std::int64_t p = 0; p < c.seq; ++p) {
+    Vec rows;
+    std::vector<int> text, position;
+    for (std::int64_t s = 0; s < c.samples; ++s) {
+      auto const from = qkv.begin() + (s * c.seq + p) * c.width();
+      rows.insert(rows.end(), from, from + c.width());
+      text.push_back(static_cast<int>(2 * (c.samples - 1 - s)));
+      position.push_back(static_cast<int>(p));
+    }
+    auto const d = matrix_of<S>(c.samples, c.width(), rows);
+    auto const y = matrix_of<S>(c.samples, c.out_width(), Vec(c.samples * c.out_width()));
+    auto const texts_view = ints_of(text), positions = ints_of(position);
+    auto shape = c.shape();
+    shape.rows = {0, c.samples, 1};
+    shape.rows.positions = positions;
+    kernels::CachedTexts const at{texts_view, false, capacity};
+    kernels::store_keys_values<S>(ExecSpace(), shape, at, d, keys, values);
+    kernels::cached_attention_forward<S>(ExecSpace(), shape, at, d, keys, values, y);
+    auto const found = host(y);
+    for (std::int64_t s = 0; s < c.samples; ++s)
+      std::copy_n(found.begin() + s * c.out_width(), c.out_width(), out.begin() + (s * c.seq + p) * c.out_width());
+  }
+  return out;
+}
+
+TEST_P(CachedAttention, EachTokenIsThatOfTheWholeText) {
+  auto const c = GetParam();
+  auto const qkv = random_values("qkv", c.rows() * c.width());
+  expect_close(token_by_token<double>(c, qkv), forward<double>(c, qkv).out, 1e-13);
+  expect_close(token_by_token<float>(c, qkv), forward<double>(c, qkv).out, 4e-6);
+}
+
+template <class S>
+void check_16_bits(Case const& c) {
+  auto const qkv = rounded<S>(random_values("qkv", c.rows() * c.width()));
+  expect_rounded<S>(token_by_token<S>(c, qkv), forward<double>(c, qkv).out);
+}
+TEST_P(CachedAttention, In16BitsIsTheOneInDoubleRoundedOnce) {
+  check_16_bits<bfloat16>(GetParam());
+  check_16_bits<float16>(GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CachedAttention,
+                         ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 66, 4, 2, 20, 0.0},
+                                           Case{3, 17, 3, 1, 37, 0.0}),
+                         [](auto const& info) { return info.param.name(); });
+
+}  // namespace attention_test
