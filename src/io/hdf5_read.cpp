@@ -115,6 +115,12 @@ Hdf5File::Found Hdf5File::dataset(std::string const& name) {
 }
 
 std::string Hdf5File::text_of(std::string const& name) {
+  auto out = bytes_of(name);
+  out.resize(std::min(out.size(), out.find('\0')));
+  return out;
+}
+
+std::string Hdf5File::bytes_of(std::string const& name) {
   auto const set = dataset(name);
   auto const& o = set.object;
   if (!o.shape.scalar() || !o.type.is_text()) refuse(set.what + ": one value: text", describe(o.shape, o.type));
@@ -122,7 +128,6 @@ std::string Hdf5File::text_of(std::string const& name) {
     refuse(fmt::format("{}: {} bytes", set.what, o.type.size()), fmt::format("{} that are stored", o.bytes));
   std::string out(o.bytes, '\0');
   file_.read(set.extent.offset, out.data(), out.size());
-  out.resize(std::min(out.size(), out.find('\0')));
   return out;
 }
 

@@ -32,6 +32,8 @@ public:
   bool has(std::string const& name_in_root) const { return groups_.at("").contains(name_in_root); }
   /// A scalar string of fixed length. Zeros at its end are left out.
   std::string text_of(std::string const& dataset);
+  /// The same, with all of its bytes.
+  std::string bytes_of(std::string const& dataset);
   /// The records of /table (table.hpp), as bytes.
   std::vector<char> table_records(std::string const& dataset, std::size_t record_bytes);
   /// Where the elements of a dataset lie. `dims`: its shape.

@@ -70,15 +70,16 @@ public:
     attribute(place, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value);
   }
 
-  void input(std::string const& value) {
+  void text_set(char const* name, std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
     hdf5_check(H5Tset_size(type, value.empty() ? 1 : value.size()), "a text type", path_);
     hdf5_check(H5Tset_strpad(type, H5T_STR_NULLPAD), "a text type", path_);
     H5 const space(H5Screate(H5S_SCALAR), H5Sclose, "a data space", path_);
-    H5 const set(H5Dcreate2(file_, "input", type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose,
-                 "room for the input", path_);
+    H5 const set(H5Dcreate2(file_, name, type, space, H5P_DEFAULT, plain(), H5P_DEFAULT), H5Dclose,
+                 std::string("room for ") + name, path_);
     std::string const padded = value.empty() ? std::string(1, '\0') : value;
-    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0) hdf5_failed("room for the input", path_);
+    if (H5Dwrite(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, padded.data()) < 0)
+      hdf5_failed(std::string("room for ") + name, path_);
   }
 
   void table(std::vector<TableRow> const& rows) {
@@ -143,7 +144,8 @@ void require_size(std::string const& path, CheckpointHeader const& header, std::
                   bool moments, std::int64_t user_block) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  auto bytes = static_cast<std::uint64_t>(user_block) + (256 << 10) + header.input.size();
+  auto bytes =
+      static_cast<std::uint64_t>(user_block) + (256 << 10) + header.input.size() + header.tokenizer.file.size();
   for (auto const& a : checkpoint_arrays(table, moments))
     bytes += 4096 + static_cast<std::uint64_t>(a.size()) * size_of(header.element);
   if (bytes > limit.rlim_cur)
@@ -205,7 +207,13 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     b.text(file, "layout", layout_text);
     if (!header.loss_scale.empty()) b.text(file, "loss_scale", header.loss_scale);
     if (!header.origin.empty()) b.text(file, "origin", header.origin);
-    b.input(header.input);
+    if (auto const& t = header.tokenizer; !t.name.empty()) {
+      b.text(file, "tokenizer", t.name);
+      b.text(file, "tokenizer_pattern", t.pattern);
+      b.number(file, "tokenizer_hash", t.hash);
+      if (!t.file.empty()) b.text_set("tokenizer", t.file);
+    }
+    b.text_set("input", header.input);
     b.table(table);
     for (std::size_t k = 0; k < kinds; ++k) {
       b.group(groups[k]);

@@ -35,11 +35,12 @@ enum class Weight { ignored, noted, forbidden };
 
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
-  static std::set<std::string> const same_data{"run.seed",       "batch.global", "data.format",
-                                               "data.tokenizer", "data.split",   "optimizer.type"};
-  static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",      "run.trace",
-                                          "run.ceiling",  "run.time_limit", "run.eval_every",     "run.eval_batches",
-                                          "model.preset", "batch.micro",    "batch.microbatches", "data.path"};
+  static std::set<std::string> const same_data{"run.seed", "batch.global", "data.format", "data.split",
+                                               "optimizer.type"};
+  static std::set<std::string> const free{"run.name",      "run.output_dir", "run.log_every",      "run.trace",
+                                          "run.ceiling",   "run.time_limit", "run.eval_every",     "run.eval_batches",
+                                          "model.preset",  "batch.micro",    "batch.microbatches", "data.path",
+                                          "data.tokenizer"};
   bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout" || key == "run.precision" || key.starts_with("precision."))
@@ -55,7 +56,8 @@ Weight weight_of(std::string const& key, config::Config const& config, config::L
 }  // namespace
 
 io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t step, std::uint64_t data_hash,
-                                       std::string const& origin, optim::LossScaleState const& loss_scale) {
+                                       std::string const& origin, optim::LossScaleState const& loss_scale,
+                                       io::StoredTokenizer const& tokenizer) {
   io::CheckpointHeader h;
   h.step = step;
   h.samples = step * c.batch.global;
@@ -67,6 +69,7 @@ io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t ste
   h.input = config::canonical_toml(c);
   if (c.precision.loss_scaling == config::LossScaling::dynamic) h.loss_scale = optim::to_string(loss_scale);
   h.origin = origin;
+  h.tokenizer = tokenizer;
   return h;
 }
 
@@ -88,7 +91,7 @@ std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table) {
 bool has_moments(config::Config const& c) { return c.optimizer.type == config::OptimizerType::adamw; }
 
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
-                    std::uint64_t data_hash) {
+                    std::uint64_t data_hash, io::StoredTokenizer const& tokenizer) {
   Differences out;
   auto const here = values(config::canonical_toml(config));
   auto const there = values(file.input);
@@ -101,6 +104,13 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     if (weight == Weight::ignored || other == value) continue;
     auto line = fmt::format("{}: {} in the checkpoint, {} in the input", key, other, value);
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
+  }
+  if (auto const& t = file.tokenizer; t.hash != tokenizer.hash) {
+    auto const words = [](io::StoredTokenizer const& x) {
+      return x.name.empty() ? std::string("bytes") : fmt::format("{} (hash {:016x})", x.name, x.hash);
+    };
+    (load == config::Load::all ? out.forbidden : out.noted)
+        .push_back(fmt::format("data.tokenizer: {} in the checkpoint, {} here", words(t), words(tokenizer)));
   }
   if (load == config::Load::weights) return out;
   // Divided, not multiplied: the file may hold any numbers.

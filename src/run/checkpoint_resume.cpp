@@ -67,12 +67,13 @@ std::string list(std::vector<std::string> const& lines) {
 }  // namespace
 
 template <class P>
-io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, Load load) {
+io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, Load load,
+                             io::StoredTokenizer const& tokenizer) {
   auto const& c = trainer.config();
   auto& world = trainer.mesh().world();
   bool const all = load == Load::all;
   auto const file = io::read_checkpoint(world, path);
-  auto const differences = compare(file.header, c, load, trainer.source().hash());
+  auto const differences = compare(file.header, c, load, trainer.source().hash(), tokenizer);
   if (!differences.forbidden.empty()) {
     throw base::Error(
         {.expected = all ? "a checkpoint of this model, data and precision" : "a checkpoint of this model",
@@ -108,7 +109,7 @@ namespace {
 /// Nothing when there are no files. Collective.
 template <class P, class Accept>
 std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> const& files,
-                            Accept&& accept) {
+                            io::StoredTokenizer const& tokenizer, Accept&& accept) {
   for (auto const& f : files) {
     if (!f.valid) {
       base::warn_root(fmt::format("passing over {}: {}", f.path, f.fault));
@@ -116,7 +117,7 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
     }
     try {
       accept(f);
-      auto const header = restore(trainer, f.path, Load::all);
+      auto const header = restore(trainer, f.path, Load::all, tokenizer);
       return Start{trainer.steps_done(), header.origin, true};
     } catch (base::ReportedError const&) {
       throw;
@@ -136,7 +137,8 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
 /// A run that begins with a file, or with its weights: from its own newest checkpoint if it has written one, which says
 /// where it comes from. Collective.
 template <class P>
-Start begin_with_file(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> files) {
+Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer,
+                      std::vector<io::CheckpointFile> files) {
   auto const& options = trainer.config().checkpoint;
   auto& world = trainer.mesh().world();
   bool const all = options.load == Load::all;
@@ -144,7 +146,7 @@ Start begin_with_file(engine::Trainer<P>& trainer, std::vector<io::CheckpointFil
   auto const mark = fmt::format("{} {:016x} of ", all ? "state" : "weights", io::content_hash(source, all));
   // Going on from a file among those of its own run: what is older than that does not matter.
   if (all) std::erase_if(files, [&](auto const& f) { return f.step <= source.header.step; });
-  auto const own = newest(trainer, files, [&](io::CheckpointFile const& f) {
+  auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
     auto const origin = io::read_checkpoint(world, f.path).header.origin;
     if (origin.starts_with(mark)) return;
     throw base::Error(
@@ -159,31 +161,31 @@ Start begin_with_file(engine::Trainer<P>& trainer, std::vector<io::CheckpointFil
         base::ExitCode::bad_input);
   });
   if (own) return *own;
-  restore(trainer, options.resume, options.load);
+  restore(trainer, options.resume, options.load, tokenizer);
   return {trainer.steps_done(), fmt::format("{}{} (step {})", mark, options.resume, source.header.step), false};
 }
 
 }  // namespace
 
 template <class P>
-Start resume(engine::Trainer<P>& trainer) {
+Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer) {
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
   if (automatic && !options.on()) return {};
   std::vector<io::CheckpointFile> files;
   if (options.on()) files = find_together(trainer.mesh().world(), c);
-  if (automatic) return newest(trainer, files, [](auto const&) {}).value_or(Start{});
+  if (automatic) return newest(trainer, files, tokenizer, [](auto const&) {}).value_or(Start{});
   if (options.resume == "none") {
     require_newest(files, c, 0);
     return {};
   }
-  return base::as_bad_input([&] { return begin_with_file(trainer, std::move(files)); });
+  return base::as_bad_input([&] { return begin_with_file(trainer, tokenizer, std::move(files)); });
 }
 
-#define P3D_INSTANTIATE(P)                                                              \
-  template io::CheckpointHeader restore(engine::Trainer<P>&, std::string const&, Load); \
-  template Start resume(engine::Trainer<P>&);
+#define P3D_INSTANTIATE(P)                                                                                          \
+  template io::CheckpointHeader restore(engine::Trainer<P>&, std::string const&, Load, io::StoredTokenizer const&); \
+  template Start resume(engine::Trainer<P>&, io::StoredTokenizer const&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -42,8 +42,8 @@ constexpr double assumed_bytes_per_second = 100e6;
 }  // namespace
 
 template <class P>
-Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, base::Stopwatch clock,
-                                std::function<void()> before_commit)
+Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::StoredTokenizer tokenizer,
+                                base::Stopwatch clock, std::function<void()> before_commit)
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
       run_name_(trainer.config().run.name),
@@ -52,6 +52,7 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, base::
                                        .verify = options_.keep > 0,
                                        .before_commit = std::move(before_commit)}),
       start_(std::move(start)),
+      tokenizer_(std::move(tokenizer)),
       clock_(clock) {
   auto const& c = trainer.config();
   deadline_ = clock_.seconds() + seconds_left(c.run, clock_.seconds());
@@ -130,9 +131,10 @@ void Checkpointing<P>::start_writing() {
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;
   since_last_.reset();
-  writer_.start(io::checkpoint_path(options_.dir, run_name_, step),
-                checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale()),
-                checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+  writer_.start(
+      io::checkpoint_path(options_.dir, run_name_, step),
+      checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_),
+      checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
   if (!options_.async) finish();
 }
 

@@ -123,13 +123,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
   auto const host_memory = memory.total() + memory.checkpoint_copy + text_bytes(c, world);
   if (device::on_host()) engine::require_memory(host_memory, world);
-  auto const tokenizer = comm::agree(world, "open the tokenizer",
-                                     [&] { return data::make_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern); });
+  auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   double const ceiling =
       c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
   double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
-  Start const origin = resume(trainer);
+  Start const origin = resume(trainer, tokenizer.stored);
   std::int64_t const first_step = origin.step;
   std::optional<RunFiles> files;
   comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
@@ -139,7 +138,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
                              base::counted(trainer.sampler().num_train_windows(), "training window"),
                              base::counted(c.model.seq_len, "token"), trainer.sampler().num_eval_windows()));
 
-  Checkpointing<P> checkpoints(trainer, origin, start, [&files] { files->flush(); });
+  Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
   signals.steps_begin();
   if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
@@ -225,7 +224,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(phases);
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
-    auto const text = sample_text(trainer, *tokenizer);
+    auto const text = sample_text(trainer, *tokenizer.tokenizer);
     stopped = trainer.stopped_early();
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
                                report::printable(c.sample.prompt), report::printable(text)));

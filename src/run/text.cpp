@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/run/text.hpp>
 
+#include <p3d/base/text_file.hpp>
 #include <p3d/engine/precision.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 namespace p3d::run {
@@ -30,6 +32,21 @@ std::size_t first_stop(std::string const& text, std::vector<std::string> const& 
 }
 
 }  // namespace
+
+RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
+  RunTokenizer out;
+  out.tokenizer = data::make_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern);
+  if (c.data.tokenizer == "bytes") return out;
+  auto& s = out.stored;
+  s.name = std::filesystem::path(c.data.tokenizer).filename().string();
+  s.pattern = c.data.tokenizer_pattern;
+  s.hash = out.tokenizer->hash();
+  std::error_code unknown;
+  if (keep_file && std::filesystem::file_size(c.data.tokenizer, unknown) <= io::StoredTokenizer::largest_file)
+    s.file = base::read_text_file(c.data.tokenizer, "the run's tokenizer", "data.tokenizer",
+                                  io::StoredTokenizer::largest_file);
+  return out;
+}
 
 template <class P>
 std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer,

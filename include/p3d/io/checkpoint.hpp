@@ -11,6 +11,9 @@
 //                  purpose and number: there is no other random state), data_hash, precision, layout (this text),
 //                  and, when the run began with a file (checkpoint.resume), origin ("weights HASH of FILE (step N)")
 //   /input         string: the complete input (TOML) of the run
+//   /tokenizer     the bytes of the file of the run's tokenizer, where it has one of at most 32 MiB; / has the
+//   attributes
+//                  tokenizer (name of the file), tokenizer_pattern and tokenizer_hash (xxHash64 of the bytes) then
 //   /table         one record for each parameter in model order: name, rows (0: a vector), cols, layer
 //                  (-1: embedding side), decay, unit
 //   /parameters/<name>      the global array of a parameter, float32 or float64: matrices [out, in], vectors [n]
@@ -53,6 +56,16 @@ constexpr Element element_of() {
   return std::is_same_v<T, double> ? Element::float64 : Element::float32;
 }
 
+/// The tokenizer of a run. Without a name: a token for each byte.
+struct StoredTokenizer {
+  static constexpr std::int64_t largest_file = std::int64_t{32} << 20;
+  std::string name;        ///< of the file, without folders
+  std::string pattern;     ///< data.tokenizer_pattern
+  std::uint64_t hash = 0;  ///< data::Tokenizer::hash
+  std::string file;        ///< its bytes; empty: larger than largest_file
+  bool operator==(StoredTokenizer const&) const = default;
+};
+
 /// What a checkpoint says about the run.
 struct CheckpointHeader {
   std::int64_t step = 0;     ///< optimizer steps done
@@ -64,7 +77,8 @@ struct CheckpointHeader {
   std::string p3d_version;
   std::string input;       ///< config::canonical_toml
   std::string loss_scale;  ///< state of a loss scale (optim::to_string); empty: the run has none
-  std::string origin;      ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
+  StoredTokenizer tokenizer;
+  std::string origin;  ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
 
   bool operator==(CheckpointHeader const&) const = default;
 };

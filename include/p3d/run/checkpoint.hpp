@@ -16,7 +16,8 @@ namespace p3d::run {
 
 /// What the file says beside the arrays.
 io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash,
-                                       std::string const& origin, optim::LossScaleState const& loss_scale);
+                                       std::string const& origin, optim::LossScaleState const& loss_scale,
+                                       io::StoredTokenizer const& tokenizer);
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
 bool has_moments(config::Config const& config);
 
@@ -28,13 +29,14 @@ struct Differences {
 };
 /// With Load::weights only the model must agree. The layout, the folders and what is only printed are never compared.
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
-                    std::uint64_t data_hash);
+                    std::uint64_t data_hash, io::StoredTokenizer const& tokenizer);
 
 /// Reads a file, all or its weights, into the trainer; returns what it says of the run. Throws base::Error on every
 /// rank: with ExitCode::bad_input and all differences when it does not fit, with run_failed when it is damaged (the
 /// trainer's numbers are then not to be used). Collective.
 template <class P>
-io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, config::Load load);
+io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, config::Load load,
+                             io::StoredTokenizer const& tokenizer = {});
 
 /// Where a run starts.
 struct Start {
@@ -48,14 +50,15 @@ struct Start {
 /// says by its origin that it comes from there. Refuses to start behind any other valid checkpoint of the same name and
 /// folder. Collective.
 template <class P>
-Start resume(engine::Trainer<P>& trainer);
+Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer);
 
 /// Writes the checkpoints of a run.
 template <class P>
 class Checkpointing {
 public:
   /// `clock`: wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options. Collective.
-  Checkpointing(engine::Trainer<P>& trainer, Start start, base::Stopwatch clock, std::function<void()> before_commit);
+  Checkpointing(engine::Trainer<P>& trainer, Start start, io::StoredTokenizer tokenizer, base::Stopwatch clock,
+                std::function<void()> before_commit);
   /// With checkpoint.at_start: begins to write the state before the first step. Collective.
   void before_first_step();
   /// Ends what is being written, so that no .part file stays. Collective.
@@ -84,6 +87,7 @@ private:
   std::string run_name_;
   io::CheckpointWriter writer_;
   Start start_;
+  io::StoredTokenizer tokenizer_;
   base::Stopwatch clock_;       ///< of the program
   double deadline_ = 0.0;       ///< seconds on clock_; infinite without a limit
   base::Stopwatch since_last_;  ///< last checkpoint by time

@@ -11,6 +11,13 @@
 
 namespace p3d::run {
 
+/// The tokenizer of a run, and what its checkpoints say of it: with its file where `keep_file`.
+struct RunTokenizer {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  io::StoredTokenizer stored;
+};
+RunTokenizer open_tokenizer(config::Config const& config, bool keep_file);
+
 struct TextOptions {
   engine::SampleOptions draw;     ///< stop_tokens and complete are set here
   std::vector<std::string> stop;  ///< texts that end a text; they are left out of it
