@@ -54,6 +54,11 @@ void print(std::vector<std::string> const& prompts, std::vector<run::DrawnText> 
       line["text"] = t.text;
       line["prompt_tokens"] = t.prompt_tokens;
       line["tokens"] = t.tokens;
+      for (auto const& token : t.logprobs) {
+        auto list = nlohmann::ordered_json::array();
+        for (auto const& x : token) list.push_back({x.token, x.logprob});
+        line["logprobs"].push_back(list);
+      }
       // Bytes that are no text (UTF-8) become U+FFFD.
       fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
       continue;
@@ -95,6 +100,9 @@ int generate_command(int argc, char** argv) {
   app.add_option("--batch", o.draw.batch, "prompts of a replica at the same time (16)")->check(count_from(1, 1 << 20));
   app.add_option("--seed", o.draw.seed, "another seed, another text (1)")->check(count_from(0, ~std::uint64_t{0}));
   app.add_flag("--json", json, "print an object a line: prompt, text, prompt_tokens, tokens");
+  app.add_option("--logprobs", o.logprobs,
+                 "with --json: for each token that was drawn the N likeliest, [token, log-probability] (0)")
+      ->check(count_from(0, most));
   app.add_flag("--speed", speed, "print tokens and seconds to stderr at the end");
   add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
@@ -111,7 +119,10 @@ int generate_command(int argc, char** argv) {
     print(given, texts, json);
     if (speed) {
       std::int64_t read = 0, drawn = 0;
-      for (auto const& t : texts) read += t.prompt_tokens, drawn += t.tokens;
+      for (auto const& t : texts) {
+        read += static_cast<std::int64_t>(t.prompt_tokens.size());
+        drawn += static_cast<std::int64_t>(t.tokens.size());
+      }
       fmt::print(stderr, "{} from {} in {:.3f} s: {:.4f} s a token\n", base::counted(drawn, "token"),
                  base::counted(read, "prompt token"), seconds,
                  seconds / static_cast<double>(std::max<std::int64_t>(1, drawn)));

@@ -142,6 +142,8 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   std::map<int, model::WeightProvider<P>*> weights;
   for (auto& [number, unit] : s.units) weights[number] = unit->weights.get();
   auto const key = base::random_key(options.seed, "sample");
+  auto const width = static_cast<std::size_t>(vocab);
+  auto const at = [&](std::size_t place) { return static_cast<std::ptrdiff_t>(place * width); };
   auto const choice = static_cast<std::size_t>(options.vocabulary > 0 ? std::min(vocab, options.vocabulary) : vocab);
   Generator<P> generator(s.config, s.plan, std::move(weights), s.mesh.along("pp"), s.tp,
                          static_cast<std::int64_t>(batch), capacity);
@@ -159,11 +161,13 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
     for (std::int64_t i = 0; i < options.tokens && !all_done() && !s.stopped_early; ++i) {
       // The tokens of all texts, and whether any rank was asked to stop.
       std::vector<std::int32_t> words(texts.size() + 1, 0);
+      std::vector<double> rows_told(options.observe ? texts.size() * width : 0, 0.0);
       auto const read = [&](model::DecodedRows const& rows, std::vector<std::size_t> const& places) {
         auto const logits = generator.read(rows, vocab);
         for (std::size_t k = 0; k < places.size() && draws; ++k) {
           auto const r = base::random_block(key, number(places[k]), static_cast<std::uint64_t>(i));
-          auto const row = std::span<double const>(logits).subspan(k * static_cast<std::size_t>(vocab), choice);
+          auto const row = std::span<double const>(logits).subspan(k * width, choice);
+          if (options.observe) std::copy(row.begin(), row.end(), rows_told.begin() + at(places[k]));
           words[places[k]] = draw(row, options, base::uniform_from(r.w[0], r.w[1]));
         }
       };
@@ -188,8 +192,14 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
       s.mesh.world()
           .all_reduce(words.data(), static_cast<std::int64_t>(words.size()), comm::Type::int32, comm::Reduction::max)
           .wait();
+      if (options.observe)
+        s.mesh.world()
+            .all_reduce(rows_told.data(), static_cast<std::int64_t>(rows_told.size()), comm::Type::float64,
+                        comm::Reduction::sum)
+            .wait();
       for (std::size_t place = 0; place < texts.size(); ++place) {
         if (texts[place].done) continue;
+        if (options.observe) options.observe(number(place), std::span(rows_told).subspan(width * place, choice));
         auto& out = drawn[number(place)];
         out.push_back(words[place]);
         texts[place].add(words[place]);

@@ -5,6 +5,7 @@
 #include <p3d/engine/precision.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -29,6 +30,19 @@ std::size_t first_stop(std::string const& text, std::vector<std::string> const& 
     place = std::min(place, text.find(stop, text.size() > before ? text.size() - before : 0));
   }
   return place;
+}
+
+std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t most) {
+  double const top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  std::vector<TokenLogprob> all;
+  for (double x : logits) sum += std::exp(x - top);
+  for (double x : logits) all.push_back({static_cast<int>(all.size()), x - top - std::log(sum)});
+  auto const end = all.begin() + static_cast<std::ptrdiff_t>(std::min(most, all.size()));
+  std::partial_sort(all.begin(), end, all.end(), [](auto const& a, auto const& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  });
+  return {all.begin(), end};
 }
 
 }  // namespace
@@ -58,7 +72,7 @@ std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokeniz
   std::vector<std::vector<int>> tokens;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     tokens.push_back(prompt_tokens(tokenizer, prompts[i], vocab));
-    out[i].prompt_tokens = static_cast<std::int64_t>(tokens.back().size());
+    out[i].prompt_tokens = tokens.back();
   }
   int const end = options.ends ? tokenizer.end_of_document() : -1;
   if (end >= 0) draw.stop_tokens.push_back(end);
@@ -73,8 +87,12 @@ std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokeniz
     text.resize(stop);
     return true;
   };
+  if (options.logprobs > 0)
+    draw.observe = [&](std::size_t number, std::span<double const> logits) {
+      out[number].logprobs.push_back(likeliest(logits, static_cast<std::size_t>(options.logprobs)));
+    };
   auto const drawn = trainer.sample(tokens, draw);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i].tokens = static_cast<std::int64_t>(drawn[i].size());
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].tokens = drawn[i];
   return out;
 }
 

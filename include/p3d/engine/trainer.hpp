@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,9 @@ struct SampleOptions {
   /// Whether text `number`, to which `drawn` was added, is complete: asked on all ranks, for the same answer. Empty:
   /// no.
   std::function<bool(std::size_t number, std::vector<int> const& drawn)> complete;
+  /// Is told, on every rank, the logits that the next token of text `number` is drawn from. Empty: they stay where they
+  /// are.
+  std::function<void(std::size_t number, std::span<double const> logits)> observe;
   std::int64_t batch = 16;  ///< texts of a replica that grow at the same time
 };
 

@@ -22,11 +22,19 @@ struct TextOptions {
   engine::SampleOptions draw;     ///< stop_tokens and complete are set here
   std::vector<std::string> stop;  ///< texts that end a text; they are left out of it
   bool ends = true;               ///< the tokenizer's token for the end of a document ends a text too
+  std::int64_t logprobs = 0;      ///< so many of the likeliest tokens are told for each one that was drawn
+};
+
+/// A token and its log-probability at temperature 1.
+struct TokenLogprob {
+  int token = 0;
+  double logprob = 0.0;
 };
 
 struct DrawnText {
   std::string text;
-  std::int64_t prompt_tokens = 0, tokens = 0;
+  std::vector<int> prompt_tokens, tokens;
+  std::vector<std::vector<TokenLogprob>> logprobs;  ///< of each of `tokens`, the likeliest first
 };
 
 /// Continues each prompt. What a prompt says of special tokens becomes their ids; an empty one stands for the end of a
