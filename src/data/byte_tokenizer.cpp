@@ -33,6 +33,7 @@ public:
   std::int32_t find(std::string_view token) const override {
     return token.size() == 1 ? static_cast<unsigned char>(token[0]) : -1;
   }
+  bool cuts_at_lines() const override { return true; }
   std::uint64_t hash() const override { return XXH64("bytes", 5, 0); }
   std::string describe() const override { return "bytes, 256 tokens"; }
 };

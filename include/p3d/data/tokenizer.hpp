@@ -32,20 +32,28 @@ public:
   /// One line for the log: "tokenizer.json: byte-level BPE, 50257 tokens".
   virtual std::string describe() const = 0;
 
+  /// True: encode(a + b) is encode(a) and then encode(b), wherever a ends with a line end that white space does not
+  /// precede and b begins with an ASCII letter: a long text can be cut there.
+  virtual bool cuts_at_lines() const { return false; }
+
   std::vector<std::int32_t> encode(std::string_view text) const {
     std::vector<std::int32_t> out;
     encode(text, out);
     return out;
   }
-  std::string decode(std::vector<std::int32_t> const& tokens) const {
+  /// The text of a sequence from its start: files may ask for something there, such as no space before the first word.
+  virtual std::string decode(std::vector<std::int32_t> const& tokens) const {
     std::string out;
     for (auto token : tokens) decode(token, out);
     return out;
   }
 };
 
-/// "bytes" (256 tokens, one for each byte), or the path of a file. `pattern`: of a tiktoken file, how text is split.
-/// Throws base::Error (bad_input) that names the file and the place in it.
+/// "bytes" (256 tokens, one for each byte), or the path of a file: *.json of Hugging Face's tokenizers, model type BPE;
+/// *.tiktoken, ranks, with `pattern` for how text is split ("gpt2", "cl100k", "o200k", "llama3", "qwen2"); *.model of
+/// SentencePiece, where p3d was built with it. docs/tokenizers.md says which parts of these are done, and what for text
+/// that is not UTF-8. No token is added that stands for no text (BOS, EOS). Throws base::Error (bad_input) that names
+/// the file and the place in it.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern = "");
 
 }  // namespace p3d::data

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// A tokenizer of the parts that a file names: added tokens, normalizer, pre-tokenizer, byte pair encoding, decoder.
+
+#include "data/tokenizers/added_tokens.hpp"
+#include "data/tokenizers/bpe.hpp"
+#include "data/tokenizers/decoder.hpp"
+#include "data/tokenizers/normalizer.hpp"
+#include "data/tokenizers/pre_tokenizer.hpp"
+
+#include <p3d/data/tokenizer.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace p3d::data {
+
+struct BpeParts {
+  Bpe model;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  Decoder decoder;
+  std::vector<AddedToken> added;
+  std::int32_t end_of_document = -1;
+  std::string name;  ///< of the file, without folders
+  std::uint64_t hash = 0;
+};
+
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeParts parts);
+
+}  // namespace p3d::data

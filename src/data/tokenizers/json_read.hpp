@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Members of JSON objects, each with the type that it must have.
+
+#include "data/tokenizers/regex.hpp"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace p3d::data {
+
+using Json = nlohmann::json;
+
+/// Parses a file; `path` is for the message.
+Json parse_json(std::string const& text, std::string const& path);
+
+/// An object of a file, and its place there ("model.vocab").
+struct JsonObject {
+  Json const& json;
+  std::string const& file;
+  std::string place;
+
+  /// Checks that it is an object.
+  JsonObject(Json const& object, std::string const& in_file, std::string at);
+
+  std::string where(char const* key) const;
+  Json const* find(char const* key) const;  ///< null: absent, or null
+  std::string text(char const* key) const;  ///< must be there
+  std::optional<std::string> optional_text(char const* key) const;
+  bool flag(char const* key, bool otherwise) const;
+  std::int64_t count(char const* key) const;  ///< an integer from 0 to 2^31 - 1, must be there
+  Json const& array(char const* key) const;   ///< must be there
+  std::string type() const { return text("type"); }
+  /// {"Regex": "..."} or {"String": "..."}
+  Regex pattern(char const* key) const;
+};
+
+/// What a value is, for messages: "a number", "an array of 3".
+std::string kind_of(Json const& json);
+
+}  // namespace p3d::data

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/tokenizers/refuse.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text_file.hpp>
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+namespace p3d::data {
+
+void bad_tokenizer(std::string expected, std::string found, std::string where) {
+  throw base::Error({.expected = std::move(expected),
+                     .found = std::move(found),
+                     .where = std::move(where),
+                     .fix = "correct the file, or get it again from where it comes from"},
+                    base::ExitCode::bad_input);
+}
+
+void lacks(std::string const& file, std::string const& place, std::string const& what) {
+  throw base::Error(
+      {.expected = "a tokenizer that p3d can carry out exactly",
+       .found = fmt::format("{} asks for {}, which p3d lacks", std::filesystem::path(file).filename().string(), what),
+       .where = fmt::format("{}: {}", file, place),
+       .fix = "use another tokenizer, or tokenize with the library that made it"},
+      base::ExitCode::bad_input);
+}
+
+std::string read_tokenizer_file(std::string const& path) {
+  return base::read_text_file(path, "a file of a tokenizer", path, largest_tokenizer_file);
+}
+
+}  // namespace p3d::data

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The tokens of words that were met before: a table of fixed size, where a new word takes the place of an old one.
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace p3d::data {
+
+class WordCache {
+public:
+  /// Longer words are not kept.
+  static constexpr std::size_t longest_word = 22, most_tokens = 10;
+
+  /// Null: not there.
+  struct Entry {
+    std::array<char, longest_word> word;
+    std::uint8_t bytes = 0, tokens = 0;  ///< 0 tokens: nothing is here
+    std::array<std::int32_t, most_tokens> ids;
+  };
+  static_assert(sizeof(Entry) == 64);
+
+  Entry const* find(std::string_view word, std::uint64_t hash) const {
+    auto const& e = table_[hash & mask];
+    return e.tokens > 0 && e.bytes == word.size() && std::memcmp(e.word.data(), word.data(), word.size()) == 0
+               ? &e
+               : nullptr;
+  }
+  void keep(std::string_view word, std::uint64_t hash, std::span<std::int32_t const> ids) {
+    if (word.size() > longest_word || ids.empty() || ids.size() > most_tokens) return;
+    auto& e = table_[hash & mask];
+    std::memcpy(e.word.data(), word.data(), word.size());
+    std::memcpy(e.ids.data(), ids.data(), ids.size_bytes());
+    e.bytes = static_cast<std::uint8_t>(word.size());
+    e.tokens = static_cast<std::uint8_t>(ids.size());
+  }
+
+private:
+  static constexpr std::size_t mask = (std::size_t{1} << 15) - 1;
+  std::vector<Entry> table_ = std::vector<Entry>(mask + 1);
+};
+
+}  // namespace p3d::data
