@@ -90,6 +90,17 @@ void add_model(std::vector<Key>& table) {
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");
   s.number("rope_theta", &Model::rope_theta, {.max = 1e12, .min_open = true}, "base of the rotary frequencies");
+  s.choice("rope_scaling", &Model::rope_scaling, {RopeScaling::none, RopeScaling::linear, RopeScaling::llama3},
+           "how rotary frequencies are stretched beyond the length of the first training: linear (all of them), llama3 "
+           "(the slow ones)");
+  s.number("rope_scaling_factor", &Model::rope_scaling_factor, {.min = 1.0, .max = 1e6},
+           "of linear and llama3: frequencies are divided by it");
+  s.number("rope_low_freq_factor", &Model::rope_low_freq_factor, {.max = 1e6, .min_open = true},
+           "of llama3: what turns less often than this in rope_original_seq_len tokens is divided by the factor");
+  s.number("rope_high_freq_factor", &Model::rope_high_freq_factor, {.max = 1e6, .min_open = true},
+           "of llama3: what turns more often than this stays as it is");
+  s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
+            "of llama3: tokens in a sequence of the first training");
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 

@@ -67,10 +67,29 @@ void check_tensor_parallel(Check const& c) {
   }
 }
 
+void check_rope_scaling(Check const& c) {
+  if (!c.known({"model.rope_scaling", "model.position"})) return;
+  auto const& m = c.config.model;
+  if (m.rope_scaling == RopeScaling::none) return;
+  if (m.position != Position::rope) {
+    c.fault({"model.rope_scaling", "model.position"}, "model.rope_scaling only with model.position = \"rope\"",
+            fmt::format("rope_scaling \"{}\", position \"{}\"", to_string(m.rope_scaling), to_string(m.position)),
+            "set model.rope_scaling to \"none\", or model.position to \"rope\"");
+    return;
+  }
+  bool const factors = c.known({"model.rope_low_freq_factor", "model.rope_high_freq_factor"});
+  if (m.rope_scaling != RopeScaling::llama3 || !factors || m.rope_low_freq_factor < m.rope_high_freq_factor) return;
+  c.fault({"model.rope_low_freq_factor", "model.rope_high_freq_factor"},
+          "model.rope_low_freq_factor below model.rope_high_freq_factor: frequencies between them are blended",
+          fmt::format("low {}, high {}", m.rope_low_freq_factor, m.rope_high_freq_factor),
+          "take the values of the model's config.json; Llama 3.1 has 1 and 4");
+}
+
 }  // namespace
 
 void check_model(Check const& check) {
   check_heads(check);
+  check_rope_scaling(check);
   check_tensor_parallel(check);
 }
 

@@ -217,6 +217,21 @@ INSTANTIATE_TEST_SUITE_P(Data, Rule,
                                                   "min_lr 0.001, lr 0.0001",
                                                   {"lower min_lr"}}));
 
+INSTANTIATE_TEST_SUITE_P(
+    RopeScaling, Rule,
+    testing::Values(RuleCase{"[model]\nrope_scaling = \"linear\"\n",
+                             0,
+                             "model.rope_scaling",
+                             {"t.toml:2:16", "model.position = \"learned\" by default"},
+                             "rope_scaling \"linear\", position \"learned\"",
+                             {"\"none\"", "\"rope\""}},
+                    RuleCase{"[model]\nposition = \"rope\"\nrope_scaling = \"llama3\"\nrope_low_freq_factor = 4\n",
+                             0,
+                             "model.rope_low_freq_factor",
+                             {"t.toml:4:24", "model.rope_high_freq_factor = 4.0 by default"},
+                             "low 4, high 4",
+                             {"config.json"}}));
+
 TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
   auto const fault =
       only_fault(parse("[model]\nheads = 3\nhidden = 6\nffn = 6\n[batch]\nglobal = 3\n", {"parallel.dp=2"}));
