@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// config.json of Hugging Face transformers <-> [model], for model_type "gpt2" and "llama". docs/model_files.md lists
+// the keys. Source: GPT2Config and LlamaConfig of transformers (4.x and 5.x), whose defaults stand for keys that a file
+// may leave out.
+
+#include <p3d/config/config.hpp>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::config {
+
+/// The families of models that p3d shares with transformers.
+enum class ModelFamily { gpt2, llama };
+char const* to_string(ModelFamily family);  ///< as model_type says it
+
+struct HuggingFaceModel {
+  ModelFamily family = ModelFamily::gpt2;
+  Model model;
+  std::vector<std::string> notes;  ///< what was read in another way than it is written (dropout), for people
+};
+
+/// Reads a config.json; `path` is for messages. Every key is mapped, or known to have no effect on the function, or has
+/// the one value that p3d's model has. Throws base::Error (bad_input) that lists all others, unknown ones included.
+HuggingFaceModel read_hugging_face(std::string_view json, std::string const& path);
+
+/// FOLDER/config.json, of at most 1 MiB.
+HuggingFaceModel read_hugging_face_folder(std::string const& folder);
+
+/// The family whose architecture the model has. Throws base::Error (bad_input) that names the keys of [model] that
+/// neither has.
+ModelFamily family_of(Model const& model);
+
+/// config.json of the model, with weights of a dtype that is named as torch does ("float32"). `eos_token` -1: null.
+std::string write_hugging_face(Model const& model, std::string_view dtype, std::int64_t eos_token);
+
+}  // namespace p3d::config

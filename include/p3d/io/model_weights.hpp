@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The weights of a model in Hugging Face form as parameters of p3d: into a trainer on any layout, or into a checkpoint.
+
+#include <p3d/config/hugging_face.hpp>
+#include <p3d/io/checkpoint.hpp>
+#include <p3d/io/safetensors.hpp>
+#include <p3d/layout/hugging_face.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::io {
+
+/// A folder: config.json, model.safetensors (or several, with an index).
+class ModelWeights {
+public:
+  /// Reads all but the numbers. Throws base::Error (bad_input) that names the file and the tensor, when a tensor is
+  /// missing, unknown, of another shape than config.json says or of no type of weights, or when the output layer is
+  /// tied and a tensor of its own differs from the embedding.
+  explicit ModelWeights(std::string folder);
+  ModelWeights(ModelWeights const&) = delete;
+  ModelWeights& operator=(ModelWeights const&) = delete;
+
+  std::string const& folder() const { return folder_; }
+  config::HuggingFaceModel const& config() const { return config_; }
+  layout::ParamTable const& table() const { return table_; }
+  /// float64 where a tensor has numbers of float64, else float32.
+  Element element() const;
+  /// Numbers of the rectangle rows x cols of a parameter, row-major.
+  void read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out);
+
+private:
+  Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
+  void require_tensors() const;
+  void require_tied();
+
+  std::string folder_;
+  config::HuggingFaceModel config_;
+  layout::ParamTable table_;
+  layout::HuggingFaceLayout layout_;
+  Safetensors files_;
+  TensorReader reader_;
+  std::vector<char> run_;
+};
+
+/// Fills the parts "parameters/..." of all ranks. Each rank reads what it holds and nothing else, `buffer_bytes` at a
+/// time (at least a row). Returns content_hash() of a checkpoint that holds these weights alone, as `element`: the same
+/// on every layout. Throws base::Error on every rank. Collective.
+std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Element element,
+                           std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes);
+
+}  // namespace p3d::io

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2 and Llama.
+//
+// GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
+// c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
+
+#include <p3d/config/hugging_face.hpp>
+#include <p3d/layout/params.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace p3d::layout {
+
+struct HuggingFaceTensor {
+  std::string name;                 ///< as a state dict has it: with "transformer." for GPT-2
+  std::vector<std::int64_t> shape;  ///< 1 or 2 sizes
+};
+
+/// Where a parameter [rows, cols] lies. A matrix: element (row, col) is (first + row, col) of the tensor, or (col,
+/// first
+/// + row) where it is transposed. A vector: element col is first + col.
+struct HuggingFacePlace {
+  std::size_t tensor = 0;  ///< index into HuggingFaceLayout::tensors
+  bool transposed = false;
+  std::int64_t first = 0;
+};
+
+struct HuggingFaceLayout {
+  config::ModelFamily family = config::ModelFamily::gpt2;
+  std::vector<HuggingFaceTensor> tensors;  ///< in the order of the table
+  std::vector<HuggingFacePlace> places;    ///< one for each row of the table
+};
+
+/// Throws base::Error (bad_input) for a model that is neither a GPT-2 nor a Llama (config::family_of).
+HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table);
+
+/// Whether a tensor of that name is a constant, saved by older versions, that no model reads (causal masks, rotary
+/// frequencies).
+bool is_hugging_face_buffer(std::string_view tensor);
+
+/// Elements of a tensor that follow each other, and where they go in a rectangle of the parameter (row-major, `cols`
+/// wide): place, and `stride` from one to the next.
+struct ElementRun {
+  std::int64_t first = 0;  ///< of the tensor
+  std::int64_t count = 0;
+  std::int64_t place = 0;
+  std::int64_t stride = 1;
+};
+
+/// Calls visit(ElementRun) for all runs of the rectangle rows x cols of a parameter. `tensor_cols`: the last size of
+/// the tensor.
+template <class Visit>
+void for_element_runs(HuggingFacePlace const& place, std::int64_t tensor_cols, Range rows, Range cols, Visit&& visit) {
+  auto const height = rows.end - rows.begin, width = cols.end - cols.begin;
+  if (height <= 0 || width <= 0) return;
+  if (place.transposed) {
+    for (std::int64_t c = 0; c < width; ++c)
+      visit(ElementRun{(cols.begin + c) * tensor_cols + place.first + rows.begin, height, c, width});
+  } else if (width == tensor_cols) {
+    visit(ElementRun{(place.first + rows.begin) * tensor_cols, height * width, 0, 1});
+  } else {
+    for (std::int64_t r = 0; r < height; ++r)
+      visit(ElementRun{(place.first + rows.begin + r) * tensor_cols + cols.begin, width, r * width, 1});
+  }
+}
+
+}  // namespace p3d::layout

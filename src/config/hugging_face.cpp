@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/config/hugging_face.hpp>
+
+#include "config/limits.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
+#include <p3d/config/json_text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+namespace p3d::config {
+
+namespace {
+
+using nlohmann::json;
+
+/// Keys that say how a model is trained, stored, called or generated from, and not what it computes.
+constexpr char const* without_effect[] = {
+    // of every model
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "architectures",
+    "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+    "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty", "finetuning_task",
+    "gradient_checkpointing", "id2label", "initializer_range", "keys_to_ignore_at_inference", "label2id",
+    "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "problem_type",
+    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16",
+    "use_cache",
+    // of generation, in older files
+    "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty",
+    "temperature", "top_k", "top_p", "typical_p",
+    // of heads that no language model has
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"};
+
+/// What the other keys must be, for the same function.
+struct Required {
+  char const* key;
+  json value;
+  char const* what;
+};
+std::vector<Required> const& required() {
+  static std::vector<Required> const rows{
+      {"is_encoder_decoder", false, "a decoder alone"},
+      {"is_decoder", false, "no attention to another model"},
+      {"add_cross_attention", false, "no attention to another model"},
+      {"cross_attention_hidden_size", nullptr, "no attention to another model"},
+      {"tie_encoder_decoder", false, "a decoder alone"},
+      {"pruned_heads", json::object(), "all heads"},
+      {"scale_attn_weights", true, "scores divided by the root of the head's width"},
+      {"scale_attn_by_inverse_layer_idx", false, "scores of all layers scaled alike"},
+      {"reorder_and_upcast_attn", false, "scores in the order and type of run.precision"},
+      {"sliding_window", nullptr, "attention to all earlier tokens"},
+      {"use_sliding_window", false, "attention to all earlier tokens"},
+      {"quantization_config", nullptr, "weights that are numbers"},
+      {"pretraining_tp", 1, "whole matrix products"},
+      {"partial_rotary_factor", 1.0, "rotation of the whole head"},
+      {"hidden_act", "silu", "SwiGLU"}};
+  return rows;
+}
+
+/// Reads a file key by key, and collects what is wrong. A key that was read is a known one.
+class Reader {
+public:
+  Reader(json const& file, std::string path) : file_(file), path_(std::move(path)) {}
+
+  bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
+  json const& value(char const* key) {
+    static json const null;
+    seen_.insert(key);
+    return has(key) ? file_[key] : null;
+  }
+  void wrong(std::string expected, std::string found) { faults_.push_back(fmt::format("{}: {}", expected, found)); }
+
+  /// Without a default the key must be there.
+  std::int64_t integer(char const* key, std::int64_t most, std::int64_t otherwise = 0) {
+    auto const& v = value(key);
+    if (v.is_null() && otherwise > 0) return otherwise;
+    if (v.is_number_integer() && v >= 1 && v <= most) return v.get<std::int64_t>();
+    wrong(fmt::format("{}, a whole number from 1 to {}", key, most), found(key));
+    return 1;
+  }
+  double number(char const* key, double least, double most, double otherwise) {
+    auto const& v = value(key);
+    if (v.is_null()) return otherwise;
+    if (v.is_number() && v.get<double>() >= least && v.get<double>() <= most) return v.get<double>();
+    wrong(fmt::format("{}, a number from {} to {}", key, least, most), found(key));
+    return otherwise;
+  }
+  bool flag(char const* key, bool otherwise) {
+    auto const& v = value(key);
+    if (v.is_null()) return otherwise;
+    if (!v.is_boolean()) wrong(fmt::format("{}, true or false", key), found(key));
+    return v.is_boolean() ? v.get<bool>() : otherwise;
+  }
+  std::string found(char const* key) const { return file_.contains(key) ? describe(file_[key]) : "no such key"; }
+
+  /// Keys with one value, those without effect, and unknown ones.
+  void finish() {
+    for (auto const& row : required()) {
+      if (has(row.key) && !seen_.contains(row.key) && file_[row.key] != row.value)
+        wrong(fmt::format("{} = {} (p3d's model has {})", row.key, row.value.dump(), row.what), found(row.key));
+      seen_.insert(row.key);
+    }
+    for (auto const* key : without_effect) seen_.insert(key);
+    for (auto const& item : file_.items()) {
+      if (seen_.contains(item.key())) continue;
+      wrong("no key but those that p3d knows", json(item.key()).dump(-1, ' ', false, json::error_handler_t::replace));
+    }
+    if (faults_.empty()) return;
+    auto const n = faults_.size();
+    std::string lines;
+    for (std::size_t i = 0; i < std::min<std::size_t>(n, 20); ++i) lines += "\n            " + faults_[i];
+    throw base::Error({.expected = "a config.json of a model that p3d computes in the same way",
+                       .found = fmt::format("{} (expected: found):{}",
+                                            base::counted(static_cast<std::int64_t>(n), "difference"), lines),
+                       .where = path_,
+                       .fix = "use a model without it; a key that does not change what the model computes may be "
+                              "removed from the file"},
+                      base::ExitCode::bad_input);
+  }
+
+private:
+  json const& file_;
+  std::string path_;
+  std::set<std::string> seen_;
+  std::vector<std::string> faults_;
+};
+
+void read_gpt2(Reader& r, HuggingFaceModel& out) {
+  auto& m = out.model;
+  m.vocab_size = r.integer("vocab_size", limits::width);
+  m.hidden = r.integer("n_embd", limits::hidden);
+  m.layers = r.integer("n_layer", limits::layers);
+  m.heads = m.kv_heads = r.integer("n_head", limits::hidden);
+  m.seq_len = r.integer("n_positions", limits::width);
+  m.ffn = r.integer("n_inner", limits::width, 4 * m.hidden);
+  r.value("n_ctx");  // the same as n_positions, in older files
+  m.norm_eps = r.number("layer_norm_epsilon", 1e-300, 1.0, 1e-5);
+  auto const activation = r.value("activation_function");
+  if (!activation.is_null() && activation != "gelu_new" && activation != "gelu_pytorch_tanh")
+    r.wrong("activation_function = \"gelu_new\" or \"gelu_pytorch_tanh\" (p3d's gelu is the tanh form)",
+            r.found("activation_function"));
+  double const dropouts[] = {r.number("resid_pdrop", 0, 0.999, 0.1), r.number("embd_pdrop", 0, 0.999, 0.1),
+                             r.number("attn_pdrop", 0, 0.999, 0.1)};
+  bool const same = dropouts[0] == dropouts[1] && dropouts[0] == dropouts[2];
+  m.dropout = same ? dropouts[0] : 0.0;
+  if (!same) {
+    out.notes.push_back(
+        fmt::format("config.json has three values of dropout ({}, {}, {}), model.dropout is one: it is "
+                    "0 unless the input sets it",
+                    dropouts[0], dropouts[1], dropouts[2]));
+  }
+  m.tied_embeddings = r.flag("tie_word_embeddings", true);
+  m.norm = Norm::layernorm;
+  m.position = Position::learned;
+  m.activation = Activation::gelu;
+  m.bias = true;
+}
+
+/// rope_parameters (transformers 5), or rope_scaling beside rope_theta (before).
+void read_rope(Reader& r, Model& m, std::string const& path) {
+  bool const newer = r.has("rope_parameters");
+  auto const* key = newer ? "rope_parameters" : "rope_scaling";
+  m.rope_theta = r.number("rope_theta", 1e-300, 1e12, 1e4);
+  auto const rope = r.value(key);
+  r.value("rope_parameters");
+  r.value("rope_scaling");
+  if (newer && r.has("rope_scaling") && r.value("rope_scaling") != rope)
+    r.wrong("rope_scaling like rope_parameters, or one of them", "both");
+  if (rope.is_null()) return;
+  if (!rope.is_object()) return r.wrong(fmt::format("{}, an object", key), r.found(key));
+  Reader inner(rope, fmt::format("{}, {}", path, key));
+  m.rope_theta = inner.number("rope_theta", 1e-300, 1e12, m.rope_theta);
+  auto const type = inner.has("rope_type") ? inner.value("rope_type") : inner.value("type");
+  inner.value("type");
+  if (type == "linear") m.rope_scaling = RopeScaling::linear;
+  if (type == "llama3") m.rope_scaling = RopeScaling::llama3;
+  if (m.rope_scaling == RopeScaling::none && type != "default")
+    inner.wrong("rope_type = \"default\", \"linear\" or \"llama3\"", type.is_null() ? "none" : describe(type));
+  if (m.rope_scaling != RopeScaling::none) m.rope_scaling_factor = inner.number("factor", 1.0, 1e6, 0.0);
+  if (m.rope_scaling == RopeScaling::llama3) {
+    m.rope_low_freq_factor = inner.number("low_freq_factor", 1e-300, 1e6, 0.0);
+    m.rope_high_freq_factor = inner.number("high_freq_factor", 1e-300, 1e6, 0.0);
+    m.rope_original_seq_len = inner.integer("original_max_position_embeddings", limits::width);
+    if (m.rope_low_freq_factor >= m.rope_high_freq_factor)
+      inner.wrong("low_freq_factor below high_freq_factor",
+                  fmt::format("{} and {}", m.rope_low_freq_factor, m.rope_high_freq_factor));
+  }
+  if (m.rope_scaling != RopeScaling::none && m.rope_scaling_factor == 0.0)
+    inner.wrong("factor, a number from 1 on", inner.found("factor"));
+  inner.finish();
+}
+
+void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  auto& m = out.model;
+  m.vocab_size = r.integer("vocab_size", limits::width);
+  m.hidden = r.integer("hidden_size", limits::hidden);
+  m.layers = r.integer("num_hidden_layers", limits::layers);
+  m.heads = r.integer("num_attention_heads", limits::hidden);
+  m.kv_heads = r.integer("num_key_value_heads", limits::hidden, m.heads);
+  m.ffn = r.integer("intermediate_size", limits::width);
+  m.seq_len = r.integer("max_position_embeddings", limits::width);
+  m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, 1e-6);
+  read_rope(r, m, path);
+  if (r.integer("head_dim", limits::hidden, std::max<std::int64_t>(1, m.hidden / m.heads)) * m.heads != m.hidden)
+    r.wrong(fmt::format("head_dim = hidden_size / num_attention_heads = {} / {}", m.hidden, m.heads),
+            r.found("head_dim"));
+  bool const attention = r.flag("attention_bias", false), mlp = r.flag("mlp_bias", false);
+  if (attention != mlp)
+    r.wrong("attention_bias and mlp_bias alike (model.bias is one key for all linear layers)",
+            fmt::format("attention_bias = {}, mlp_bias = {}", attention, mlp));
+  m.bias = attention && mlp;
+  m.tied_embeddings = r.flag("tie_word_embeddings", false);
+  m.dropout = 0.0;
+  if (double const dropout = r.number("attention_dropout", 0, 0.999, 0.0); dropout > 0.0) {
+    out.notes.push_back(
+        fmt::format("config.json has attention_dropout = {}, of attention alone: model.dropout, of all "
+                    "places, is 0 unless the input sets it",
+                    dropout));
+  }
+  m.norm = Norm::rmsnorm;
+  m.position = Position::rope;
+  m.activation = Activation::swiglu;
+}
+
+}  // namespace
+
+char const* to_string(ModelFamily family) { return family == ModelFamily::gpt2 ? "gpt2" : "llama"; }
+
+HuggingFaceModel read_hugging_face(std::string_view text, std::string const& path) {
+  auto const file = parse_json(text, path);
+  Reader r(file, path);
+  auto const type = file.is_object() ? r.value("model_type") : json();
+  HuggingFaceModel out;
+  if (type == "gpt2") {
+    read_gpt2(r, out);
+  } else if (type == "llama") {
+    out.family = ModelFamily::llama;
+    read_llama(r, out, path);
+  } else {
+    throw base::Error({.expected = "model_type \"gpt2\" or \"llama\"",
+                       .found = type.is_null() ? "none" : describe(type),
+                       .where = path,
+                       .fix = "p3d reads these two architectures; choose a model of one of them"},
+                      base::ExitCode::bad_input);
+  }
+  r.finish();
+  return out;
+}
+
+HuggingFaceModel read_hugging_face_folder(std::string const& folder) {
+  auto const path = (std::filesystem::path(folder) / "config.json").string();
+  return read_hugging_face(
+      base::read_text_file(path, "config.json of a model in Hugging Face form", path, limits::input_bytes), path);
+}
+
+}  // namespace p3d::config

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/io/model_weights.hpp>
+
+#include "checksum.hpp"
+#include "slices.hpp"
+#include "together.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+namespace p3d::io {
+
+namespace {
+
+constexpr std::string_view gpt2_prefix = "transformer.", output_layer = "lm_head.weight";
+
+base::Error refused(std::string expected, std::string found, std::string where, std::string fix) {
+  return base::Error(
+      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
+      base::ExitCode::bad_input);
+}
+
+constexpr char const* complete = "copy the whole folder again from where it comes from";
+
+layout::ParamTable table_of(config::HuggingFaceModel const& read) {
+  config::Config c;
+  c.model = read.model;
+  return layout::make_param_table(c);
+}
+
+/// Older files of GPT-2 leave the prefix out.
+Tensor const* find(Safetensors const& files, std::string_view name) {
+  auto const* tensor = files.find(name);
+  return tensor || !name.starts_with(gpt2_prefix) ? tensor : files.find(name.substr(gpt2_prefix.size()));
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(std::string folder)
+    : folder_(std::move(folder)),
+      config_(config::read_hugging_face_folder(folder_)),
+      table_(table_of(config_)),
+      layout_(layout::hugging_face_layout(config_.model, table_)),
+      files_(read_safetensors_folder(folder_)),
+      reader_(files_) {
+  require_tensors();
+  require_tied();
+}
+
+Tensor const& ModelWeights::tensor_of(layout::HuggingFaceTensor const& wanted) const {
+  auto const* tensor = find(files_, wanted.name);
+  if (!tensor)
+    throw refused(fmt::format("the tensor {} {}", wanted.name, shape_text(wanted.shape)), "none", folder_, complete);
+  auto const where = fmt::format("{}, tensor {}", files_.files[tensor->file], tensor->name);
+  if (tensor->shape != wanted.shape) {
+    throw refused(fmt::format("shape {}, as config.json says", shape_text(wanted.shape)), shape_text(tensor->shape),
+                  where, "use the config.json that belongs to these weights");
+  }
+  if (!tensor->type)
+    throw refused("weights of type F64, F32, F16 or BF16", tensor->dtype, where, "use a model that is not quantized");
+  return *tensor;
+}
+
+void ModelWeights::require_tensors() const {
+  std::set<std::string> wanted;
+  for (auto const& t : layout_.tensors) wanted.insert(tensor_of(t).name);
+  for (auto const& [name, tensor] : files_.tensors) {
+    bool const tied_output = name == output_layer && config_.model.tied_embeddings;
+    if (wanted.contains(name) || tied_output || layout::is_hugging_face_buffer(name)) continue;
+    throw refused(fmt::format("only tensors of a {} as config.json describes it", to_string(config_.family)),
+                  fmt::format("{} {}", name, shape_text(tensor.shape)), files_.files[tensor.file],
+                  "p3d would leave this tensor out, and compute something else: use a model without it");
+  }
+}
+
+/// A tied output layer may be stored once more.
+void ModelWeights::require_tied() {
+  auto const* output = files_.find(output_layer);
+  if (!output || !config_.model.tied_embeddings) return;
+  auto const& embedding = tensor_of(layout_.tensors.front());
+  auto const differ = [&](std::string const& how) {
+    return refused(fmt::format("{} like {}: config.json ties them (tie_word_embeddings)", output_layer, embedding.name),
+                   how, files_.files[output->file],
+                   "set tie_word_embeddings to false in config.json if the two are meant to differ");
+  };
+  if (output->shape != embedding.shape || !output->type) throw differ(shape_text(output->shape));
+  constexpr std::int64_t piece = 1 << 18;
+  auto const n = embedding.elements();
+  std::vector<double> a(static_cast<std::size_t>(std::min(piece, n))), b(a.size());
+  for (std::int64_t i = 0; i < n; i += piece) {
+    auto const count = std::min(piece, n - i);
+    reader_.read(embedding, i, count, Element::float64, a.data());
+    reader_.read(*output, i, count, Element::float64, b.data());
+    if (std::memcmp(a.data(), b.data(), static_cast<std::size_t>(count) * sizeof(double)) != 0)
+      throw differ("other numbers");
+  }
+}
+
+Element ModelWeights::element() const {
+  bool wide = false;
+  for (auto const& t : layout_.tensors) wide = wide || tensor_of(t).type == TensorType::f64;
+  return wide ? Element::float64 : Element::float32;
+}
+
+void ModelWeights::read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out) {
+  auto const& spec = table_.find(parameter);
+  auto const& place = layout_.places[static_cast<std::size_t>(&spec - table_.specs().data())];
+  auto const& wanted = layout_.tensors[place.tensor];
+  auto const& tensor = tensor_of(wanted);
+  bool const vector = wanted.shape.size() == 1;
+  auto where = place;
+  if (vector) {  // [1, cols] at `first` of the tensor
+    cols = {cols.begin + place.first, cols.end + place.first};
+    where.first = 0;
+  }
+  auto const bytes = size_of(as);
+  auto* const to = static_cast<char*>(out);
+  layout::for_element_runs(where, wanted.shape.back(), rows, cols, [&](layout::ElementRun const& run) {
+    if (run.stride == 1) {
+      reader_.read(tensor, run.first, run.count, as, to + static_cast<std::size_t>(run.place) * bytes);
+      return;
+    }
+    run_.resize(static_cast<std::size_t>(run.count) * bytes);
+    reader_.read(tensor, run.first, run.count, as, run_.data());
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      std::memcpy(to + static_cast<std::size_t>(run.place + i * run.stride) * bytes,
+                  run_.data() + static_cast<std::size_t>(i) * bytes, bytes);
+    }
+  });
+}
+
+namespace {
+
+constexpr std::string_view group = "parameters/";
+
+/// The parameters of the run are those of the folder; of learned positions the first ones will do.
+void require_shapes(ModelWeights const& weights, std::vector<CheckpointPart> const& parts) {
+  for (auto const& part : parts) {
+    P3D_REQUIRE(part.array.starts_with(group), "weights go into parameters");
+    auto const& spec = weights.table().find(part.array.substr(group.size()));
+    bool const fewer = spec.name == "embed.position.weight" && part.global_rows <= spec.rows;
+    P3D_REQUIRE(part.global_cols == spec.cols && (fewer || part.global_rows == spec.rows),
+                "the run has the model of the folder");
+  }
+}
+
+}  // namespace
+
+std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Element element,
+                           std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes) {
+  require_shapes(weights, parts);
+  auto const& specs = weights.table().specs();
+  std::vector<std::uint64_t> sums(specs.size(), 0);
+  auto const bytes = size_of(element);
+  std::vector<char> buffer;
+  auto const failure = attempt([&] {
+    for (auto const& part : parts) {
+      auto const name = part.array.substr(group.size());
+      auto& sum = sums[static_cast<std::size_t>(&weights.table().find(name) - specs.data())];
+      auto const own = share(part, bytes, part.replicas->rank(), part.replicas->size());
+      auto const step = rows_in(part, bytes, buffer_bytes);
+      for (std::int64_t row = 0; row < part.rows && part.cols > 0;) {
+        // Pieces end where the share begins or ends, of which this rank adds the checksum.
+        auto end = std::min(row + step, part.rows);
+        for (auto const edge : {own.begin, own.end})
+          if (row < edge) end = std::min(end, edge);
+        auto const count = (end - row) * part.cols;
+        buffer.resize(static_cast<std::size_t>(count) * bytes);
+        weights.read(name, {part.row_begin + row, part.row_begin + end}, {part.col_begin, part.col_begin + part.cols},
+                     element, buffer.data());
+        part.copy_in(row * part.cols, count, buffer.data());
+        if (part.writes && row >= own.begin && end <= own.end) {
+          for_runs(part, {row, end}, [&](std::int64_t index, std::int64_t n, std::int64_t place) {
+            sum += checksum(buffer.data() + static_cast<std::size_t>(place) * bytes, n,
+                            static_cast<std::uint64_t>(index), bytes);
+          });
+        }
+        row = end;
+      }
+    }
+  });
+  if (auto wrong = first_error(world, failure)) throw base::Error(*wrong, base::ExitCode::bad_input);
+  world.all_reduce(sums.data(), static_cast<std::int64_t>(sums.size()), comm::Type::uint64, comm::Reduction::sum)
+      .wait();
+  Checkpoint as_file;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    as_file.arrays.push_back({std::string(group) + specs[i].name, specs[i].rows, specs[i].cols, 0, sums[i]});
+  return content_hash(as_file, false);
+}
+
+}  // namespace p3d::io

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/io/safetensors.hpp>
+
+#include "posix_file.hpp"
+#include "tensor_types.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/io/text_file.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <set>
+#include <utility>
+
+namespace p3d::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::int64_t elements_of(SafetensorsWriter::Item const& item) {
+  std::int64_t n = 1;
+  for (auto const size : item.shape) n *= size;
+  return n;
+}
+
+std::string in_quotes(std::string const& text) { return nlohmann::json(text).dump(); }
+
+}  // namespace
+
+struct SafetensorsWriter::State {
+  struct Shard {
+    std::string path;
+    std::string header;  ///< with its length in front
+    std::int64_t bytes = 0;
+    std::size_t first = 0, end = 0;  ///< items
+  };
+  std::string folder;
+  std::vector<Item> items;
+  TensorType type;
+  std::vector<Shard> shards = {};
+  std::vector<std::pair<std::size_t, std::int64_t>> places = {};  ///< of items: shard, byte
+  std::string index = {};                                         ///< "" with one file
+  std::vector<std::string> files = {};
+  std::map<std::size_t, PosixFile> open = {};
+  std::vector<char> buffer = {};
+
+  std::int64_t bytes_of(Item const& item) const { return elements_of(item) * static_cast<std::int64_t>(size_of(type)); }
+
+  /// Items in order; a new file where one would grow beyond `most` bytes of data.
+  void divide(std::int64_t most) {
+    std::int64_t used = 0;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      auto const size = bytes_of(items[i]);
+      if (shards.empty() || (used > 0 && used + size > most)) {
+        shards.emplace_back().first = i;
+        used = 0;
+      }
+      used += size;
+      shards.back().end = i + 1;
+    }
+  }
+
+  void make_header(std::size_t shard) {
+    auto& s = shards[shard];
+    std::string text = R"({"__metadata__":{"format":"pt"})";
+    std::int64_t at = 0;
+    for (auto i = s.first; i < s.end; ++i) {
+      auto const end = at + bytes_of(items[i]);
+      auto sizes = shape_text(items[i].shape);
+      std::erase(sizes, ' ');
+      text += fmt::format(R"(,{}:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})", in_quotes(items[i].name),
+                          name(type), sizes, at, end);
+      places.emplace_back(shard, at);
+      at = end;
+    }
+    text += '}';
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::uint64_t const length = text.size();
+    s.header.assign(reinterpret_cast<char const*>(&length), sizeof length);
+    s.header += text;
+    for (auto i = s.first; i < s.end; ++i) places[i].second += static_cast<std::int64_t>(s.header.size());
+    s.bytes = static_cast<std::int64_t>(s.header.size()) + at;
+  }
+
+  void make_index() {
+    std::int64_t total = 0;
+    std::string map;
+    for (auto const& s : shards) {
+      for (auto i = s.first; i < s.end; ++i) {
+        total += bytes_of(items[i]);
+        map += fmt::format("{}\n    {}: {}", map.empty() ? "" : ",", in_quotes(items[i].name),
+                           in_quotes(fs::path(s.path).filename().string()));
+      }
+    }
+    index = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{{}\n  }}\n}}\n",
+                        total, map);
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<Item> items, TensorType type,
+                                     std::int64_t max_bytes)
+    : state_(new State{std::move(folder), std::move(items), type}) {
+  auto& s = *state_;
+  P3D_REQUIRE(!s.items.empty(), "a model has tensors");
+  s.divide(max_bytes);
+  for (std::size_t i = 0; i < s.shards.size(); ++i) {
+    auto const file = s.shards.size() == 1 ? std::string("model.safetensors")
+                                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, s.shards.size());
+    s.shards[i].path = (fs::path(s.folder) / file).string();
+    s.make_header(i);
+    s.files.push_back(s.shards[i].path);
+  }
+  if (s.shards.size() == 1) return;
+  s.make_index();
+  s.files.push_back((fs::path(s.folder) / "model.safetensors.index.json").string());
+}
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+void SafetensorsWriter::create() {
+  for (auto const& shard : state_->shards) {
+    PosixFile const file(shard.path + ".part", PosixFile::Mode::create);
+    file.resize(shard.bytes);
+    file.reserve();
+    file.write(0, shard.header.data(), shard.header.size());
+    file.flush();
+  }
+}
+
+void SafetensorsWriter::write(std::size_t item, std::int64_t first, std::int64_t count, Element from,
+                              void const* numbers) {
+  auto& s = *state_;
+  P3D_REQUIRE(first >= 0 && count >= 0 && first + count <= elements_of(s.items.at(item)), "the piece lies in the item");
+  auto const [shard, begin] = s.places[item];
+  auto file = s.open.find(shard);
+  if (file == s.open.end())
+    file = s.open.emplace(shard, PosixFile(s.shards[shard].path + ".part", PosixFile::Mode::write)).first;
+  constexpr std::int64_t piece = std::int64_t{1} << 18;
+  auto const width = static_cast<std::int64_t>(size_of(s.type));
+  for (std::int64_t i = 0; i < count; i += piece) {
+    auto const n = std::min(piece, count - i);
+    s.buffer.resize(static_cast<std::size_t>(n * width));
+    narrow(from, static_cast<char const*>(numbers) + i * static_cast<std::int64_t>(size_of(from)), n, s.type,
+           s.buffer.data());
+    file->second.write(begin + (first + i) * width, s.buffer.data(), s.buffer.size());
+  }
+}
+
+void SafetensorsWriter::flush() {
+  for (auto const& [shard, file] : state_->open) file.flush();
+  state_->open.clear();
+}
+
+void SafetensorsWriter::commit() {
+  for (auto const& shard : state_->shards) rename_and_flush(shard.path + ".part", shard.path);
+  if (!state_->index.empty()) write_text_atomically(state_->files.back(), state_->index);
+}
+
+void SafetensorsWriter::discard() noexcept {
+  std::error_code ignored;
+  for (auto const& shard : state_->shards) fs::remove(shard.path + ".part", ignored);
+}
+
+std::vector<std::string> const& SafetensorsWriter::files() const { return state_->files; }
+
+}  // namespace p3d::io

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/layout/hugging_face.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::layout {
+
+namespace {
+
+using config::ModelFamily;
+
+/// A parameter's name without its layer or its ending, and the tensor's. In tensors {} stands for the layer.
+struct NameRow {
+  char const* parameter;
+  char const* tensor;
+  bool transposed = false;
+  int part = 0;  ///< of the q, k, v in one tensor
+};
+
+constexpr NameRow gpt2_names[] = {{"embed.token", "transformer.wte"},
+                                  {"embed.position", "transformer.wpe"},
+                                  {"norm1", "transformer.h.{}.ln_1"},
+                                  {"attn.q", "transformer.h.{}.attn.c_attn", true, 0},
+                                  {"attn.k", "transformer.h.{}.attn.c_attn", true, 1},
+                                  {"attn.v", "transformer.h.{}.attn.c_attn", true, 2},
+                                  {"attn.out", "transformer.h.{}.attn.c_proj", true},
+                                  {"norm2", "transformer.h.{}.ln_2"},
+                                  {"mlp.up", "transformer.h.{}.mlp.c_fc", true},
+                                  {"mlp.down", "transformer.h.{}.mlp.c_proj", true},
+                                  {"final_norm", "transformer.ln_f"},
+                                  {"head", "lm_head"}};
+
+constexpr NameRow llama_names[] = {{"embed.token", "model.embed_tokens"},
+                                   {"norm1", "model.layers.{}.input_layernorm"},
+                                   {"attn.q", "model.layers.{}.self_attn.q_proj"},
+                                   {"attn.k", "model.layers.{}.self_attn.k_proj"},
+                                   {"attn.v", "model.layers.{}.self_attn.v_proj"},
+                                   {"attn.out", "model.layers.{}.self_attn.o_proj"},
+                                   {"norm2", "model.layers.{}.post_attention_layernorm"},
+                                   {"mlp.gate", "model.layers.{}.mlp.gate_proj"},
+                                   {"mlp.up", "model.layers.{}.mlp.up_proj"},
+                                   {"mlp.down", "model.layers.{}.mlp.down_proj"},
+                                   {"final_norm", "model.norm"},
+                                   {"head", "lm_head"}};
+
+/// "layers.3.attn.q.weight" is "attn.q" and ".weight".
+struct SplitName {
+  std::string stem, ending;
+};
+SplitName split(ParamSpec const& spec) {
+  auto const& name = spec.name;
+  auto const dot = name.rfind('.');
+  auto const prefix = fmt::format("layers.{}.", spec.layer);
+  auto const begin = name.starts_with(prefix) ? prefix.size() : 0;
+  return {name.substr(begin, dot - begin), name.substr(dot)};
+}
+
+NameRow const& find_row(ModelFamily family, std::string const& stem) {
+  auto const find = [&](auto const& rows) -> NameRow const& {
+    for (auto const& row : rows) {
+      if (stem == row.parameter) return row;
+    }
+    base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
+  };
+  return family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
+}
+
+}  // namespace
+
+HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table) {
+  HuggingFaceLayout out;
+  out.family = config::family_of(model);
+  constexpr int packed = 3;
+  std::size_t weight = 0, bias = 0;  // the tensors that k and v join
+  for (auto const& spec : table.specs()) {
+    auto const [stem, ending] = split(spec);
+    auto const& row = find_row(out.family, stem);
+    bool const matrix = ending == ".weight" && stem.find("norm") == std::string::npos;
+    auto const size = matrix ? spec.rows : spec.cols;
+    bool const joins = row.part > 0;
+    bool const packs = row.transposed && stem == "attn.q";
+    if (!joins) {
+      HuggingFaceTensor t;
+      t.name = fmt::format(fmt::runtime(row.tensor), spec.layer) + ending;
+      auto const outputs = packs ? packed * size : size;
+      if (!matrix)
+        t.shape = {outputs};
+      else if (row.transposed)
+        t.shape = {spec.cols, outputs};
+      else
+        t.shape = {outputs, spec.cols};
+      if (packs) (matrix ? weight : bias) = out.tensors.size();
+      out.tensors.push_back(std::move(t));
+    }
+    out.places.push_back({.tensor = joins ? (matrix ? weight : bias) : out.tensors.size() - 1,
+                          .transposed = matrix && row.transposed,
+                          .first = row.part * size});
+  }
+  return out;
+}
+
+bool is_hugging_face_buffer(std::string_view tensor) {
+  return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
+         tensor.ends_with("rotary_emb.inv_freq");
+}
+
+}  // namespace p3d::layout
