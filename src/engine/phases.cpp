@@ -24,18 +24,23 @@ double PhaseTimes::total() const {
   return sum;
 }
 
-std::string summarize(PhaseTimes const& times, comm::Communicator& comm) {
-  auto low = times.seconds, mean = times.seconds, high = times.seconds;
+PhaseSpread spread(PhaseTimes const& times, comm::Communicator& comm) {
+  PhaseSpread s{times, times, times};
   auto const n = static_cast<std::int64_t>(num_phases);
-  comm.all_reduce(low.data(), n, comm::Type::float64, comm::Reduction::min).wait();
-  comm.all_reduce(mean.data(), n, comm::Type::float64, comm::Reduction::sum).wait();
-  comm.all_reduce(high.data(), n, comm::Type::float64, comm::Reduction::max).wait();
-  double total = 0.0;
-  for (auto& m : mean) total += m /= comm.size();
+  comm.all_reduce(s.min.seconds.data(), n, comm::Type::float64, comm::Reduction::min).wait();
+  comm.all_reduce(s.mean.seconds.data(), n, comm::Type::float64, comm::Reduction::sum).wait();
+  comm.all_reduce(s.max.seconds.data(), n, comm::Type::float64, comm::Reduction::max).wait();
+  for (auto& m : s.mean.seconds) m /= comm.size();
+  return s;
+}
+
+std::string to_table(PhaseSpread const& s) {
+  double const total = s.mean.total();
   std::string text = fmt::format("{:<18}{:>10}{:>10}{:>10}{:>9}\n", "seconds", "min", "mean", "max", "share");
   for (std::size_t i = 0; i < num_phases; ++i) {
-    text += fmt::format("{:<18}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(static_cast<Phase>(i)), low[i], mean[i],
-                        high[i], total > 0 ? 100.0 * mean[i] / total : 0.0);
+    auto const phase = static_cast<Phase>(i);
+    text += fmt::format("{:<18}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(phase), s.min[phase], s.mean[phase],
+                        s.max[phase], total > 0 ? 100.0 * s.mean[phase] / total : 0.0);
   }
   return text;
 }

@@ -17,6 +17,7 @@
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/report/add_to_summary.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
 #include <p3d/report/placement.hpp>
@@ -38,6 +39,7 @@
 #include "gpu_aware.hpp"
 #include "run_files.hpp"
 #include "run_locks.hpp"
+#include "summary_file.hpp"
 
 namespace p3d::run {
 
@@ -114,7 +116,8 @@ std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& toke
 }
 
 template <class P>
-base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start) {
+base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file) {
+  auto& summary = file.contents();
   bool const root = world.rank() == 0;
   SignalGuard signals(root);
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
@@ -124,7 +127,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const host_memory = memory.total() + memory.checkpoint_copy + text_bytes(c, world);
   if (device::on_host()) engine::require_memory(host_memory, world);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
-  double const ceiling =
+  report::add_plan(summary, c, plan);
+  double const ceiling = summary.ceiling_flops =
       c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
   double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
@@ -134,9 +138,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
   if (world.size() > 1)
     base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
-  base::log_root(fmt::format("Data: {}; {} of {}, {} held out\n", trainer.source().describe(),
-                             base::counted(trainer.sampler().num_train_windows(), "training window"),
-                             base::counted(c.model.seq_len, "token"), trainer.sampler().num_eval_windows()));
+  summary.data = trainer.source().describe();
+  summary.training_windows = trainer.sampler().num_train_windows();
+  summary.validation_windows = trainer.sampler().num_eval_windows();
+  summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
+  file.begin(first_step);
+  base::log_root(fmt::format("Data: {}; {} of {}, {} held out\n", summary.data,
+                             base::counted(summary.training_windows, "training window"),
+                             base::counted(c.model.seq_len, "token"), summary.validation_windows));
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
@@ -171,7 +180,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     double const seconds = watch.seconds();
     in_steps += seconds;
     step_seconds.push_back(seconds);
-    done = r.step;
+    done = file.reached(r.step);
     if (r.skipped()) {
       base::log_root(
           fmt::format("Step {} skipped: the gradients overflowed with a loss scale of {}; {}. Next scale: {}", r.step,
@@ -206,7 +215,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 
   double const memory_now = memory_of_all(world);
   auto const traced = tracing.finish();
-  auto const phases = summarize(trainer.times(), trainer.mesh().world());
+  auto const phases = spread(trainer.times(), trainer.mesh().world());
+  summary.median_step_s = median(step_seconds);
+  summary.skipped_steps = trainer.loss_scale().skipped;
+  report::add_measured(summary, phases, memory_before, memory_now);
   base::log_root(fmt::format(
       "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
@@ -216,12 +228,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
                                base::counted(scale.skipped, "step"), scale.scale));
   if (ceiling > 0.0 && !step_seconds.empty())
-    base::log_root(report::describe_mfu(c, world.size(), median(step_seconds), ceiling,
-                                        engine::recompute_flops_per_step(c, trainer.plan())));
-  if (double const predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
-      memory_before > 0.0 && memory_now > 0.0)
-    base::log_root(report::grade_memory(predicted, memory_before, memory_now));
-  base::log_root(phases);
+    base::log_root(
+        report::describe_mfu(c, world.size(), summary.median_step_s, ceiling, summary.recomputed_flops_per_step));
+  if (memory_before > 0.0 && memory_now > 0.0)
+    base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now));
+  base::log_root(to_table(phases));
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {
     auto const text = sample_text(trainer, *tokenizer.tokenizer);
@@ -252,7 +263,10 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
   if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
       !line.empty())
     base::log_root(line);
-  return engine::with_policy(c, [&](auto policy) { return train<decltype(policy)>(c, world, start); });
+  SummaryFile summary(c, world, start);
+  return summary.keep([&] {
+    return engine::with_policy(c, [&](auto policy) { return train<decltype(policy)>(c, world, start, summary); });
+  });
 }
 
 }  // namespace p3d::run

@@ -80,7 +80,8 @@ class Trace(AppTest):
         run = self.run_to_end(2, "parallel.pp=2", "run.steps=1")
         self.assertEqual(run.code, 0)
         self.assertNotIn("Pipeline bubble", run.out)
-        self.assertEqual(sorted(p.name for p in self.results.iterdir()), ["metrics.csv", "resolved.toml"])
+        self.assertEqual(sorted(p.name for p in self.results.iterdir()),
+                         ["metrics.csv", "resolved.toml", "summary.json"])
 
 
 if __name__ == "__main__":

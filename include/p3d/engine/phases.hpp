@@ -23,8 +23,14 @@ struct PhaseTimes {
   double total() const;
 };
 
-/// A table of min / mean / max over the ranks of `comm` with each phase's share of the mean total. Collective; the text
-/// is the same on every rank.
-std::string summarize(PhaseTimes const& times, comm::Communicator& comm);
+/// Seconds per phase over ranks.
+struct PhaseSpread {
+  PhaseTimes min, mean, max;
+};
+/// Over the ranks of `comm`, the same on every rank. Collective.
+PhaseSpread spread(PhaseTimes const& times, comm::Communicator& comm);
+
+/// A table of min / mean / max with each phase's share of the mean total.
+std::string to_table(PhaseSpread const& spread);
 
 }  // namespace p3d::engine

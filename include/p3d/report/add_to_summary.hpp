@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a run's summary takes from the input, the plan and the measurements.
+
+#include <p3d/config/config.hpp>
+#include <p3d/engine/phases.hpp>
+#include <p3d/engine/run_plan.hpp>
+#include <p3d/report/run_summary.hpp>
+
+namespace p3d::report {
+
+/// The program, this host and its share of the node; the run's name and length.
+void add_machine(RunSummary& summary, config::Config const& config);
+void add_plan(RunSummary& summary, config::Config const& config, engine::RunPlan const& plan);
+/// Time by phase, and bytes of all ranks before the run took any and now (0: not known).
+void add_measured(RunSummary& summary, engine::PhaseSpread const& phases, double memory_before, double memory_now);
+
+}  // namespace p3d::report

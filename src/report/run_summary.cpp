@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/report/run_summary.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+namespace p3d::report {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int format_version = 1;
+constexpr std::array<std::pair<RunState, char const*>, 4> states{{{RunState::running, "running"},
+                                                                  {RunState::finished, "finished"},
+                                                                  {RunState::stopped, "stopped"},
+                                                                  {RunState::failed, "failed"}}};
+
+/// Members of plan::MemoryPrediction and their names in the file.
+constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction::*>, 10> purposes{
+    {{"parameters", &plan::MemoryPrediction::params},
+     {"gradients", &plan::MemoryPrediction::grads},
+     {"optimizer", &plan::MemoryPrediction::optimizer},
+     {"activations", &plan::MemoryPrediction::activations},
+     {"workspace", &plan::MemoryPrediction::workspace},
+     {"panels", &plan::MemoryPrediction::panels},
+     {"staging", &plan::MemoryPrediction::staging},
+     {"offloaded", &plan::MemoryPrediction::offloaded},
+     {"offloaded_activations", &plan::MemoryPrediction::offloaded_activations},
+     {"checkpoint_copy", &plan::MemoryPrediction::checkpoint_copy}}};
+
+/// The two directions between a member and its value in the file: one list of members (`members` below) for both.
+struct Writer {
+  Json& json;
+  template <class T>
+  void operator()(char const* key, T const& value) {
+    json[key] = value;
+  }
+};
+struct Reader {
+  Json const& json;
+  template <class T>
+  void operator()(char const* key, T& value) {
+    auto const at = json.find(key);
+    if (at == json.end() || at->is_null()) return;
+    if constexpr (std::is_integral_v<T>) {
+      // Such counts and bytes can be added up.
+      constexpr auto most = std::min<std::int64_t>(std::numeric_limits<T>::max(), std::int64_t{1} << 59);
+      bool const fits = at->is_number_unsigned() && at->template get<std::uint64_t>() <= std::uint64_t{most};
+      if (!fits) throw std::out_of_range(fmt::format("\"{}\" that is no whole number from 0 to {}", key, most));
+    }
+    value = at->template get<T>();
+  }
+};
+
+template <class Way, class Summary>
+void members(Way&& way, Summary& s) {
+  way("run", s.run);
+  way("steps", s.steps);
+  way("reason", s.reason);
+  way("program", s.program);
+  way("host", s.host);
+  way("backend", s.backend);
+  way("ranks_on_node", s.ranks_on_node);
+  way("cores_on_node", s.cores_on_node);
+  way("threads_per_rank", s.threads);
+  way("layout", s.layout);
+  way("schedule", s.schedule);
+  way("precision", s.precision);
+  way("stages", s.stages);
+  way("microbatches", s.microbatches);
+  way("parameters", s.parameters);
+  way("tokens_per_step", s.tokens_per_step);
+  way("model_flops_per_step", s.model_flops_per_step);
+  way("recomputed_flops_per_step", s.recomputed_flops_per_step);
+  way("data", s.data);
+  way("training_windows", s.training_windows);
+  way("validation_windows", s.validation_windows);
+  way("ceiling_flops_per_rank", s.ceiling_flops);
+  way("median_step_s", s.median_step_s);
+  way("skipped_steps", s.skipped_steps);
+  way("memory_predicted_bytes", s.memory_predicted);
+  way("memory_before_bytes", s.memory_before);
+  way("memory_found_bytes", s.memory_found);
+}
+
+template <class Way, class Start>
+void start_members(Way&& way, Start& s) {
+  way("started", s.started);
+  way("first_step", s.first_step);
+  way("last_step", s.last_step);
+  way("wall_s", s.wall_s);
+  way("ranks", s.ranks);
+}
+
+template <class Way, class Phase>
+void phase_members(Way&& way, Phase& p) {
+  way("phase", p.name);
+  way("min_s", p.min);
+  way("mean_s", p.mean);
+  way("max_s", p.max);
+}
+
+RunState state_named(std::string const& word) {
+  for (auto const& [state, name] : states) {
+    if (word == name) return state;
+  }
+  throw std::out_of_range(fmt::format("the state \"{}\"", word.substr(0, 40)));
+}
+
+/// The elements of an array, each read by `read`.
+template <class T, class Read>
+std::vector<T> elements(Json const& json, char const* key, Read&& read) {
+  std::vector<T> out;
+  auto const list = json.find(key);
+  if (list == json.end()) return out;
+  if (!list->is_array()) throw std::out_of_range(fmt::format("\"{}\" that is no array", key));
+  for (auto const& element : *list) {
+    if (!element.is_object()) throw std::out_of_range(fmt::format("an element of \"{}\" that is no object", key));
+    read(element, out.emplace_back());
+  }
+  return out;
+}
+
+}  // namespace
+
+char const* name(RunState state) { return states[static_cast<std::size_t>(state)].second; }
+
+double RunSummary::mfu() const {
+  double const most = median_step_s * ceiling_flops * ranks();
+  return most > 0.0 ? model_flops_per_step / most : 0.0;
+}
+
+double RunSummary::hfu() const {
+  return model_flops_per_step > 0.0 ? mfu() * (1.0 + recomputed_flops_per_step / model_flops_per_step) : 0.0;
+}
+
+std::string to_json(RunSummary const& s) {
+  Json json;
+  json["p3d_run_summary"] = format_version;
+  json["state"] = name(s.state());
+  json["exit_code"] = s.exit_code ? Json(*s.exit_code) : Json(nullptr);
+  members(Writer{json}, s);
+  json["mfu"] = s.mfu();
+  json["hfu"] = s.hfu();
+  json["memory_of_ranks_bytes"] = Json::array();
+  for (auto const& m : s.memory_of_ranks) {
+    auto& entry = json["memory_of_ranks_bytes"].emplace_back(Json::object());
+    for (auto const& [key, member] : purposes) entry[key] = m.*member;
+  }
+  json["phases"] = Json::array();
+  for (auto const& p : s.phases) phase_members(Writer{json["phases"].emplace_back(Json::object())}, p);
+  json["starts"] = Json::array();
+  for (auto const& start : s.starts) {
+    auto& entry = json["starts"].emplace_back(Json::object());
+    entry["state"] = name(start.state);
+    start_members(Writer{entry}, start);
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+RunSummary parse_summary(std::string_view text, std::string const& where) {
+  auto const refuse = [&](std::string found) {
+    return base::Error({.expected = fmt::format("the summary of a run, as p3d writes it (version {})", format_version),
+                        .found = std::move(found),
+                        .where = where,
+                        .fix = "delete it: the curves are in metrics.csv"},
+                       base::ExitCode::bad_input);
+  };
+  try {
+    auto const json = Json::parse(text);
+    if (!json.is_object()) throw refuse("no JSON object");
+    if (auto const at = json.find("p3d_run_summary"); at == json.end() || *at != format_version)
+      throw refuse(at == json.end() ? "no \"p3d_run_summary\"" : "another version");
+    RunSummary s;
+    members(Reader{json}, s);
+    if (auto const at = json.find("exit_code"); at != json.end() && !at->is_null())
+      Reader{json}("exit_code", s.exit_code.emplace());
+    s.memory_of_ranks = elements<plan::MemoryPrediction>(json, "memory_of_ranks_bytes", [](auto const& e, auto& m) {
+      for (auto const& [key, member] : purposes) Reader{e}(key, m.*member);
+    });
+    s.phases = elements<PhaseSeconds>(json, "phases", [](auto const& e, auto& p) { phase_members(Reader{e}, p); });
+    s.starts = elements<RunStart>(json, "starts", [](auto const& e, auto& start) {
+      start_members(Reader{e}, start);
+      start.state = state_named(e.value("state", std::string("running")));
+    });
+    return s;
+  } catch (Json::exception const& e) {
+    throw refuse(e.what());
+  } catch (std::out_of_range const& e) {
+    throw refuse(e.what());
+  }
+}
+
+std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+
+}  // namespace p3d::report

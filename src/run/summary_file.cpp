@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "summary_file.hpp"
+
+#include <p3d/base/log.hpp>
+#include <p3d/io/text_file.hpp>
+#include <p3d/report/add_to_summary.hpp>
+
+#include <filesystem>
+
+namespace p3d::run {
+
+namespace {
+
+/// The starts that an older file of this run names; what cannot be read is none, the new file takes its place.
+std::vector<report::RunStart> earlier_starts(std::string const& path, std::int64_t first_step) {
+  std::vector<report::RunStart> out;
+  std::error_code none;
+  if (first_step == 0 || !std::filesystem::exists(path, none)) return out;
+  try {
+    out = report::parse_summary(io::read_text(path), path).starts;
+  } catch (base::Error const& e) {
+    base::warn_root(e.what());
+  }
+  return out;
+}
+
+}  // namespace
+
+SummaryFile::SummaryFile(config::Config const& config, comm::Communicator& world, base::Stopwatch clock)
+    : path_(config.run.output_dir + "/summary.json"), clock_(clock), root_(world.rank() == 0) {
+  report::add_machine(contents_, config);
+  contents_.starts = {{.started = report::utc_now(), .ranks = world.size()}};
+}
+
+void SummaryFile::begin(std::int64_t first_step) {
+  std::error_code none;
+  if (first_step >= contents_.steps && std::filesystem::exists(path_, none)) return;
+  begun_ = true;
+  auto& now = contents_.starts.back();
+  now.first_step = now.last_step = first_step;
+  if (!root_) return;
+  auto older = earlier_starts(path_, first_step);
+  contents_.starts.insert(contents_.starts.begin(), older.begin(), older.end());
+  write();
+}
+
+base::ExitCode SummaryFile::keep(std::function<base::ExitCode()> const& train) {
+  try {
+    auto const code = train();
+    end(code, "");
+    return code;
+  } catch (...) {
+    auto const failure = base::current_failure();
+    end(failure.code, failure.text);
+    throw;
+  }
+}
+
+void SummaryFile::end(base::ExitCode code, std::string const& reason) {
+  if (!begun_ || !root_) return;
+  auto& now = contents_.starts.back();
+  now.wall_s = clock_.seconds();
+  now.state = code == base::ExitCode::ok            ? report::RunState::finished
+              : code == base::ExitCode::interrupted ? report::RunState::stopped
+                                                    : report::RunState::failed;
+  contents_.exit_code = static_cast<int>(code);
+  contents_.reason = reason;
+  write();
+}
+
+void SummaryFile::write() const {
+  try {
+    io::write_text_atomically(path_, report::to_json(contents_));
+  } catch (base::Error const& e) {
+    base::warn_root(e.what());
+  }
+}
+
+}  // namespace p3d::run
