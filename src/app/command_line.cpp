@@ -33,6 +33,7 @@ constexpr char const* footer =
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
+    "  p3d report RUN ... --out report.html         a page with the curves and numbers of runs\n"
     "\n"
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
     "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"

@@ -2,6 +2,7 @@
 #include "tools.hpp"
 
 #include "checkpoint_command.hpp"
+#include "report_command.hpp"
 #include "text_commands.hpp"
 
 #include <string_view>
@@ -13,6 +14,7 @@ std::optional<int> run_tool(int argc, char** argv) {
   if (name == "checkpoint") return checkpoint_command(argc - 1, argv + 1);
   if (name == "generate") return generate_command(argc - 1, argv + 1);
   if (name == "eval") return eval_command(argc - 1, argv + 1);
+  if (name == "report") return report_command(argc - 1, argv + 1);
   return {};
 }
 

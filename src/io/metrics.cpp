@@ -175,4 +175,35 @@ std::vector<MetricsRow> read_metrics(std::string const& path) {
   return out;
 }
 
+MetricsSoFar read_metrics_so_far(std::string const& path) {
+  auto const text = base::as_bad_input([&] { return read_text(path); });
+  MetricsSoFar out;
+  std::size_t number = 0;
+  for (std::size_t begin = 0; begin < text.size() || number == 0;) {
+    auto const end = text.find('\n', begin);
+    auto const line = std::string_view(text).substr(begin, end == std::string::npos ? end : end - begin);
+    auto const refuse = [&](char const* expected) {
+      throw base::Error({.expected = expected,
+                         .found = shown(line),
+                         .where = fmt::format("{}:{}", path, number + 1),
+                         .fix = number == 0 ? "name the folder of a run of p3d" : "remove this line"},
+                        base::ExitCode::bad_input);
+    };
+    if (number == 0) {
+      if (line != metrics_header || end == std::string::npos) refuse(metrics_header);
+    } else if (end == std::string::npos) {
+      out.cut_off = true;
+      break;
+    } else {
+      auto const row = parse(line);
+      if (!row) refuse("eight numbers separated by commas, the last one or nothing");
+      if (!out.rows.empty() && row->step <= out.rows.back().step) refuse("a later step than that of the line before");
+      out.rows.push_back(*row);
+    }
+    begin = end + 1;
+    ++number;
+  }
+  return out;
+}
+
 }  // namespace p3d::io

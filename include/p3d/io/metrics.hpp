@@ -67,4 +67,12 @@ MetricsHistory metrics_until(std::string const& path, std::int64_t last_step);
 /// Reads a metrics file back. Throws base::Error, with the line, unless it is one.
 std::vector<MetricsRow> read_metrics(std::string const& path);
 
+/// A file that a run may be writing, or may have left in the middle of a row.
+struct MetricsSoFar {
+  std::vector<MetricsRow> rows;  ///< in order of the steps
+  bool cut_off = false;          ///< the last line has no end: it is not among the rows
+};
+/// Throws base::Error (bad_input), with the line, for any other line that is no row, and for steps that do not ascend.
+MetricsSoFar read_metrics_so_far(std::string const& path);
+
 }  // namespace p3d::io

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The charts of the page.
+
+#include "chart.hpp"
+#include "html.hpp"
+#include "page_parts.hpp"
+
+#include <p3d/base/text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace p3d::report {
+
+namespace {
+
+constexpr ChartSize small{460, 290}, large{920, 600};
+
+enum class Over { steps, tokens };
+
+using Value = double (*)(io::MetricsRow const&);
+
+/// One chart of all runs. `validation`: with the validation losses as rings.
+Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smooth) {
+  Chart c;
+  c.x_title = over == Over::steps ? "step" : "tokens";
+  c.x_scale = over == Over::steps ? Scale::linear : Scale::logarithmic;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto& curve = c.curves.emplace_back();
+    auto const& rows = runs[i].rows;
+    auto const x = [&](io::MetricsRow const& r) {
+      return static_cast<double>(over == Over::steps ? r.step : r.tokens);
+    };
+    curve.run = i;
+    curve.smooth = smooth;
+    curve.points.reserve(rows.size());
+    curve.steps.reserve(rows.size());
+    for (auto const& r : rows) {
+      curve.points.push_back({x(r), value(r)});
+      curve.steps.push_back(r.step);
+      if (validation && r.eval_loss) curve.marks.push_back({x(r), *r.eval_loss});
+    }
+    if (!runs[i].summary) continue;
+    for (auto const& start : runs[i].summary->starts) {
+      for (auto const& r : rows) {
+        if (start.first_step > 0 && r.step == start.first_step) curve.starts.push_back(x(r));
+      }
+    }
+  }
+  return c;
+}
+
+/// The part of a chart over steps that is its second half.
+Chart second_half(Chart chart) {
+  double last = 0.0;
+  for (auto const& c : chart.curves) {
+    if (!c.points.empty()) last = std::max(last, c.points.back().x);
+  }
+  for (auto& c : chart.curves) {
+    auto const early = [&](Point const& p) { return p.x <= last / 2; };
+    auto const from = std::find_if_not(c.points.begin(), c.points.end(), early);
+    c.steps.erase(c.steps.begin(), c.steps.begin() + (from - c.points.begin()));
+    c.points.erase(c.points.begin(), from);
+    std::erase_if(c.marks, early);
+    std::erase_if(c.starts, [&](double x) { return x <= last / 2; });
+  }
+  return chart;
+}
+
+/// Learning rates are shown on a linear axis, but for those of runs of which one is far above the others.
+Scale scale_of_rates(Runs const& runs) {
+  double least = std::numeric_limits<double>::infinity(), most = 0.0;
+  for (auto const& run : runs) {
+    double highest = 0.0;
+    for (auto const& r : run.rows) highest = std::max(highest, r.lr);
+    if (!(highest > 0.0)) continue;
+    least = std::min(least, highest);
+    most = std::max(most, highest);
+  }
+  return most > 30.0 * least ? Scale::logarithmic : Scale::linear;
+}
+
+/// A panel with a title and the chart; a large panel has a small form for narrow screens.
+std::string panel(Chart const& c, std::string const& classes = "") {
+  bool const wide = classes.find("wide") != std::string::npos;
+  auto out =
+      fmt::format("<figure class=\"panel {}\"><figcaption><h3>{}</h3></figcaption>\n", classes, escaped(c.title));
+  if (wide) out += "<div class=\"on-wide\">" + to_svg(c, large) + "</div><div class=\"on-narrow\">";
+  return out + to_svg(c, small) + (wide ? "</div></figure>\n" : "</figure>\n");
+}
+
+/// How to read the lines.
+std::string lines_note(Runs const& runs) {
+  std::size_t window = 1;
+  bool went_on = false;
+  for (auto const& run : runs) {
+    window = std::max(window, smoothing_window(run.rows.size()));
+    for (auto const& start : run.summary.value_or(RunSummary{}).starts) went_on = went_on || start.first_step > 0;
+  }
+  std::string out = "Lines: training. Rings: validation. ";
+  if (window > 1)
+    out += fmt::format("Thin lines: every step. Thick lines: the mean of {}. ",
+                       runs.size() == 1 ? fmt::format("{} steps", window) : "about 1 % of the steps");
+  if (went_on) out += "Dotted: the run went on after a stop. ";
+  return out + "Crosses: values that are not finite.";
+}
+
+}  // namespace
+
+std::string curves_html(Runs const& runs) {
+  auto const make = [&](char const* title, char const* y_title, Value value, bool smooth = true) {
+    auto c = chart(runs, Over::steps, value, false, smooth);
+    c.title = title;
+    c.y_title = y_title;
+    c.y_from_zero = true;
+    return c;
+  };
+  auto const loss = [](io::MetricsRow const& r) { return r.loss; };
+  auto by_steps = chart(runs, Over::steps, loss, true, true), by_tokens = chart(runs, Over::tokens, loss, true, true);
+  by_steps.title = by_tokens.title = "Loss";
+  by_steps.y_title = by_tokens.y_title = "loss (nats per token)";
+  by_tokens.y_scale = Scale::logarithmic;
+  auto late = second_half(by_steps);
+  late.title = "Loss, second half";
+  auto norm = make("Gradient norm", "global norm before clipping", [](auto const& r) { return r.grad_norm; });
+  norm.y_from_zero = false;
+  auto rate = make(
+      "Learning rate", "learning rate", [](auto const& r) { return r.lr; }, false);
+  rate.y_scale = scale_of_rates(runs);
+  auto const speed = make("Speed", "tokens/s, all ranks", [](auto const& r) { return r.tokens_per_s; });
+  auto const time = make("Step time", "ms", [](auto const& r) { return r.step_ms; });
+  return "<section id=\"curves\"><h2>Curves</h2>\n<p class=\"quiet\">" + lines_note(runs) +
+         "</p>\n<p class=\"switch\">Loss over <label for=\"by-steps\">steps</label><label for=\"by-tokens\">tokens, "
+         "log-log</label></p>\n<div class=\"panels\">\n" +
+         panel(by_steps, "wide over-steps") + panel(by_tokens, "wide over-tokens") + panel(norm) + panel(rate) +
+         panel(late) + panel(speed) + panel(time) + "</div></section>\n";
+}
+
+}  // namespace p3d::report
