@@ -110,7 +110,10 @@ int generate_command(int argc, char** argv) {
   auto const unchanged = [](auto const&, auto const&) { return Overrides{}; };
   return with_stored_model(argc, argv, line, unchanged, [&](auto& trainer, io::CheckpointHeader const& header) {
     auto& world = trainer.mesh().world();
-    auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return stored_tokenizer(header, line); });
+    auto const tokenizer = comm::agree(
+        world, "open the tokenizer", [&] { return stored_tokenizer(header, line, trainer.config().model.vocab_size); });
+    if (line.tokenizer.empty() && !header.tokenizer.name.empty())
+      o.document_end = static_cast<int>(header.tokenizer.end);
     auto const given = comm::agree(world, "read the prompts", [&] { return prompts.all(); });
     base::Stopwatch watch;
     auto const texts = run::continue_texts(trainer, *tokenizer, given, o);

@@ -91,8 +91,21 @@ void add_tokenizer_option(CLI::App& app, ModelLine& line) {
   app.add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
 }
 
-std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const&, ModelLine const& line) {
-  return data::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
+std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& header, ModelLine const& line,
+                                                  std::int64_t vocab_size) {
+  auto const& stored = header.tokenizer;
+  if (line.tokenizer.empty() && !stored.name.empty() && stored.file.empty()) {
+    throw base::Error({.expected = "a tokenizer in the checkpoint, or one that is named",
+                       .found = fmt::format("only the name and the hash of {}: its file is large", stored.name),
+                       .where = "the checkpoint",
+                       .fix = "name the file: --tokenizer"},
+                      base::ExitCode::bad_input);
+  }
+  auto out = line.tokenizer.empty() && !stored.name.empty()
+                 ? data::parse_tokenizer(stored.name, stored.file, stored.pattern)
+                 : data::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
+  data::require_vocabulary(*out, vocab_size);
+  return out;
 }
 
 config::Config stored_config(io::CheckpointHeader const& header) { return parse_stored(header.input, read_only(), 0); }

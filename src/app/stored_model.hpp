@@ -39,7 +39,8 @@ void add_tokenizer_option(CLI::App& app, ModelLine& line);
 
 /// The tokenizer of the command line, or of the run that wrote the checkpoint. Throws base::Error (bad_input) where it
 /// is not that of the model.
-std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& header, ModelLine const& line);
+std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& header, ModelLine const& line,
+                                                  std::int64_t vocab_size);
 
 /// The input of the run that wrote the checkpoint.
 config::Config stored_config(io::CheckpointHeader const& header);

@@ -4,6 +4,7 @@
 #include "data/byte_tokenizer.hpp"
 #include "data/tokenizers/patterns.hpp"
 #include "data/tokenizers/readers.hpp"
+#include "data/tokenizers/refuse.hpp"
 
 #include <p3d/base/error.hpp>
 
@@ -11,7 +12,13 @@
 
 namespace p3d::data {
 
-std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern) {
+namespace {
+
+using Reader = std::unique_ptr<Tokenizer> (*)(std::string const& path, std::string const& text,
+                                              std::string const& pattern);
+
+/// Who reads a file of this name. Throws for a name of no kind.
+Reader reader_of(std::string const& name, std::string const& pattern) {
   if (!pattern.empty() && !name.ends_with(".tiktoken")) {
     throw base::Error({.expected = "a pattern only for a file of ranks, which does not say how text is split",
                        .found = fmt::format("\"{}\" for {}", pattern, name),
@@ -19,16 +26,45 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string c
                        .fix = "remove it, or name a .tiktoken file"},
                       base::ExitCode::bad_input);
   }
-  if (name == "bytes") return make_byte_tokenizer();
-  if (name.ends_with(".json")) return read_hugging_face(name);
-  if (name.ends_with(".tiktoken")) return read_tiktoken(name, pattern);
-  if (name.ends_with(".model")) return read_sentencepiece(name);
+  if (name.ends_with(".json"))
+    return [](auto const& path, auto const& text, auto const&) { return read_hugging_face(path, text); };
+  if (name.ends_with(".tiktoken")) return read_tiktoken;
+  if (name.ends_with(".model"))
+    return [](auto const& path, auto const& text, auto const&) { return read_sentencepiece(path, text); };
   throw base::Error({.expected = "\"bytes\", or a file *.json (Hugging Face's tokenizers), *.tiktoken (ranks) or "
                                  "*.model (SentencePiece)",
                      .found = name,
                      .where = "the name of the tokenizer",
                      .fix = "give the file the ending of what it is"},
                     base::ExitCode::bad_input);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern) {
+  if (name == "bytes" && pattern.empty()) return make_byte_tokenizer();
+  auto const read = reader_of(name, pattern);
+  return read(name, read_tokenizer_file(name), pattern);
+}
+
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text,
+                                           std::string const& pattern) {
+  return reader_of(name, pattern)(name, text, pattern);
+}
+
+void require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size) {
+  constexpr std::int64_t most_padding = 1024;
+  auto const tokens = tokenizer.vocab_size();
+  bool const bytes = tokenizer.hash() == make_byte_tokenizer()->hash();
+  if (bytes ? vocab_size <= tokens : vocab_size >= tokens && vocab_size <= tokens + most_padding) return;
+  throw base::Error(
+      {.expected = bytes ? "a model of at most 256 tokens: this tokenizer makes a token of each byte"
+                         : fmt::format("a model of {} to {} tokens, for this tokenizer", tokens, tokens + most_padding),
+       .found = fmt::format("model.vocab_size = {}", vocab_size),
+       .where = tokenizer.describe(),
+       .fix = "name the tokenizer that the model was trained with (data.tokenizer, or --tokenizer), or give the model "
+              "its vocabulary"},
+      base::ExitCode::bad_input);
 }
 
 }  // namespace p3d::data

@@ -134,7 +134,7 @@ std::string pack(Checkpoint const& c) {
       p.put(h.data_hash);
   p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.loss_scale),
       p.put(h.origin), p.put(h.tokenizer.name), p.put(h.tokenizer.pattern), p.put(h.tokenizer.hash),
-      p.put(h.tokenizer.file);
+      p.put(h.tokenizer.end), p.put(h.tokenizer.file);
   p.put(static_cast<std::uint64_t>(c.table.size()));
   for (auto const& r : c.table) {
     p.put(r.name), p.put(r.rows), p.put(r.cols), p.put(static_cast<std::int64_t>(r.layer));
@@ -154,7 +154,7 @@ Checkpoint unpack(std::string const& bytes) {
   h.seed = u.number(), h.data_hash = u.number(), h.element = static_cast<Element>(u.number());
   h.p3d_version = u.text(), h.input = u.text(), h.loss_scale = u.text(), h.origin = u.text();
   h.tokenizer.name = u.text(), h.tokenizer.pattern = u.text(), h.tokenizer.hash = u.number();
-  h.tokenizer.file = u.text();
+  h.tokenizer.end = number(), h.tokenizer.file = u.text();
   c.table.resize(u.number());
   for (auto& r : c.table) {
     r.name = u.text(), r.rows = number(), r.cols = number(), r.layer = static_cast<int>(number());
@@ -201,6 +201,7 @@ Checkpoint read_here(std::string const& path) {
     h.tokenizer.name = file.text("/", "tokenizer");
     h.tokenizer.pattern = file.text("/", "tokenizer_pattern");
     h.tokenizer.hash = file.unsigned_number("/", "tokenizer_hash");
+    h.tokenizer.end = file.signed_number("/", "tokenizer_end");
     if (file.has("tokenizer")) h.tokenizer.file = file.bytes_of("tokenizer");
   }
   c.table = read_table(file, path, c.file_bytes);

@@ -211,6 +211,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
       b.text(file, "tokenizer", t.name);
       b.text(file, "tokenizer_pattern", t.pattern);
       b.number(file, "tokenizer_hash", t.hash);
+      b.number(file, "tokenizer_end", t.end);
       if (!t.file.empty()) b.text_set("tokenizer", t.file);
     }
     b.text_set("input", header.input);

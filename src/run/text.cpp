@@ -13,11 +13,12 @@ namespace p3d::run {
 
 namespace {
 
-std::vector<int> prompt_tokens(data::Tokenizer const& tokenizer, std::string const& prompt, std::int64_t vocab) {
+std::vector<int> prompt_tokens(data::Tokenizer const& tokenizer, std::string const& prompt, int document_end,
+                               std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(prompt, tokens, true);
   if (!tokens.empty()) return {tokens.begin(), tokens.end()};
-  if (tokenizer.end_of_document() >= 0) return {tokenizer.end_of_document()};
+  if (document_end >= 0) return {document_end};
   tokens = tokenizer.encode("\n");
   return {static_cast<int>(std::min<std::int64_t>(tokens.empty() ? 0 : tokens.front(), vocab - 1))};
 }
@@ -50,11 +51,13 @@ std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t 
 RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
   RunTokenizer out;
   out.tokenizer = data::make_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern);
-  if (c.data.tokenizer == "bytes") return out;
+  if (c.data.tokenizer == "bytes") return out;  // data may have other tokens; rules_data.cpp looks at text
+  data::require_vocabulary(*out.tokenizer, c.model.vocab_size);
   auto& s = out.stored;
   s.name = std::filesystem::path(c.data.tokenizer).filename().string();
   s.pattern = c.data.tokenizer_pattern;
   s.hash = out.tokenizer->hash();
+  s.end = out.tokenizer->end_of_document();
   std::error_code unknown;
   if (keep_file && std::filesystem::file_size(c.data.tokenizer, unknown) <= io::StoredTokenizer::largest_file)
     s.file = base::read_text_file(c.data.tokenizer, "the run's tokenizer", "data.tokenizer",
@@ -67,14 +70,15 @@ std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokeniz
                                       std::vector<std::string> const& prompts, TextOptions options) {
   auto const vocab = trainer.config().model.vocab_size;
   auto& draw = options.draw;
+  int const document_end = options.document_end.value_or(tokenizer.end_of_document());
   draw.vocabulary = std::min(vocab, tokenizer.vocab_size());
   std::vector<DrawnText> out(prompts.size());
   std::vector<std::vector<int>> tokens;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    tokens.push_back(prompt_tokens(tokenizer, prompts[i], vocab));
+    tokens.push_back(prompt_tokens(tokenizer, prompts[i], document_end, vocab));
     out[i].prompt_tokens = tokens.back();
   }
-  int const end = options.ends ? tokenizer.end_of_document() : -1;
+  int const end = options.ends ? document_end : -1;
   if (end >= 0) draw.stop_tokens.push_back(end);
   std::vector<std::string> const& stops = options.stop;
   draw.complete = [&](std::size_t number, std::vector<int> const& drawn) {

@@ -93,13 +93,13 @@ class Text(Words):
                      "sample.tokens=3", "run.steps=1")
         file = self.train("model.vocab_size=257")
         said = self.refused("model.vocab_size = 257", "generate", file, "--tokens", "3")
-        self.assertIn("at most 256 tokens: text is written one byte a token", said)
+        self.assertIn("at most 256 tokens: this tokenizer makes a token of each byte", said)
 
     def test_a_prompt_beyond_the_vocabulary(self):
         small = ("data.format=synthetic", "model.vocab_size=60", "run.steps=1")
         self.refused("byte 65", "input.toml", *small, "sample.tokens=3", "sample.prompt=A")
         file = self.train("model.vocab_size=60")
-        self.refused("byte 122", "generate", file, "--prompt", "1z", "--tokens", "3")
+        self.refused("token 122", "generate", file, "--prompt", "1z", "--tokens", "3")
         good = self.words("generate", file, "--prompt", "1", "--tokens", "3")
         self.assertEqual((good.code, good.err), (0, ""))
 

@@ -55,5 +55,14 @@ public:
 /// that is not UTF-8. No token is added that stands for no text (BOS, EOS). Throws base::Error (bad_input) that names
 /// the file and the place in it.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern = "");
+/// The same of a file whose bytes are `text`. What lies beside the file is not known then: end_of_document() may be -1
+/// or another one.
+std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text,
+                                           std::string const& pattern = "");
+
+/// Throws base::Error (bad_input) unless a model of `vocab_size` tokens is one for this tokenizer: it has a row for
+/// each token, and at most 1,024 more (people pad a vocabulary to a multiple of some size). A token for each byte is
+/// different: a model may have fewer than 256, where texts do without, and no more.
+void require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size);
 
 }  // namespace p3d::data

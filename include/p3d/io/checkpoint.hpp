@@ -13,7 +13,8 @@
 //   /input         string: the complete input (TOML) of the run
 //   /tokenizer     the bytes of the file of the run's tokenizer, where it has one of at most 32 MiB; / has the
 //   attributes
-//                  tokenizer (name of the file), tokenizer_pattern and tokenizer_hash (xxHash64 of the bytes) then
+//                  tokenizer (name of the file), tokenizer_pattern, tokenizer_hash (xxHash64 of the bytes) and
+//                  tokenizer_end (the token that ends a document; -1: none) then
 //   /table         one record for each parameter in model order: name, rows (0: a vector), cols, layer
 //                  (-1: embedding side), decay, unit
 //   /parameters/<name>      the global array of a parameter, float32 or float64: matrices [out, in], vectors [n]
@@ -62,6 +63,7 @@ struct StoredTokenizer {
   std::string name;        ///< of the file, without folders
   std::string pattern;     ///< data.tokenizer_pattern
   std::uint64_t hash = 0;  ///< data::Tokenizer::hash
+  std::int64_t end = -1;   ///< data::Tokenizer::end_of_document
   std::string file;        ///< its bytes; empty: larger than largest_file
   bool operator==(StoredTokenizer const&) const = default;
 };

@@ -6,6 +6,7 @@
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,11 @@ struct RunTokenizer {
 RunTokenizer open_tokenizer(config::Config const& config, bool keep_file);
 
 struct TextOptions {
-  engine::SampleOptions draw;     ///< stop_tokens and complete are set here
-  std::vector<std::string> stop;  ///< texts that end a text; they are left out of it
-  bool ends = true;               ///< the tokenizer's token for the end of a document ends a text too
-  std::int64_t logprobs = 0;      ///< so many of the likeliest tokens are told for each one that was drawn
+  engine::SampleOptions draw;       ///< stop_tokens and complete are set here
+  std::vector<std::string> stop;    ///< texts that end a text; they are left out of it
+  bool ends = true;                 ///< the token for the end of a document ends a text too
+  std::optional<int> document_end;  ///< that token (-1: none), where it is not the tokenizer's
+  std::int64_t logprobs = 0;        ///< so many of the likeliest tokens are told for each one that was drawn
 };
 
 /// A token and its log-probability at temperature 1.

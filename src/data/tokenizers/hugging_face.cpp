@@ -158,7 +158,7 @@ std::int32_t find_end(std::string const& path, std::vector<AddedToken> const& ad
   if (std::filesystem::is_regular_file(beside, ignored)) {
     auto const json = parse_json(read_tokenizer_file(beside), beside);
     JsonObject const object(json, beside, "");
-    if (auto const* const end = object.find("eos_token")) {
+    if (auto const* const end = object.find("eos_token"); end != nullptr && !end->is_null()) {
       auto const text =
           end->is_object() ? JsonObject(*end, beside, "eos_token").text("content") : *object.optional_text("eos_token");
       auto id = id_of(text);
@@ -177,8 +177,7 @@ std::int32_t find_end(std::string const& path, std::vector<AddedToken> const& ad
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path) {
-  auto const text = read_tokenizer_file(path);
+std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::string const& text) {
   auto const json = parse_json(text, path);
   JsonObject const file(json, path, "");
   auto const* const model_json = file.find("model");

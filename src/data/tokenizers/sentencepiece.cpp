@@ -24,8 +24,8 @@ namespace sp = sentencepiece;
 
 class SentencePiece final : public Tokenizer {
 public:
-  explicit SentencePiece(std::string const& path) : name_(std::filesystem::path(path).filename().string()) {
-    auto const text = read_tokenizer_file(path);
+  SentencePiece(std::string const& path, std::string const& text)
+      : name_(std::filesystem::path(path).filename().string()) {
     auto const status = model_.LoadFromSerializedProto(text);
     if (!status.ok()) bad_tokenizer("a model of SentencePiece", status.ToString(), path);
     if (model_.GetPieceSize() < 1) bad_tokenizer("a model of SentencePiece", "no piece in it", path);
@@ -118,7 +118,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path) { return std::make_unique<SentencePiece>(path); }
+std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path, std::string const& text) {
+  return std::make_unique<SentencePiece>(path, text);
+}
 
 }  // namespace p3d::data
 
@@ -126,7 +128,7 @@ std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path) { return 
 
 namespace p3d::data {
 
-std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path) {
+std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path, std::string const&) {
   throw base::Error({.expected = "a tokenizer that this p3d can read",
                      .found = "a model of SentencePiece, and a p3d that was built without that library",
                      .where = path,

@@ -133,7 +133,7 @@ Merges make_merges(std::vector<Ranked> const& ranks, Vocabulary const& vocabular
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_tiktoken(std::string const& path, std::string const& pattern) {
+std::unique_ptr<Tokenizer> read_tiktoken(std::string const& path, std::string const& text, std::string const& pattern) {
   auto const* const family = find_split_pattern(pattern);
   if (family == nullptr) {
     throw base::Error(
@@ -143,7 +143,6 @@ std::unique_ptr<Tokenizer> read_tiktoken(std::string const& path, std::string co
          .fix = "name the family of models that the file belongs to: data.tokenizer_pattern, or --pattern"},
         base::ExitCode::bad_input);
   }
-  auto const text = read_tokenizer_file(path);
   auto const ranks = read_ranks(text, path);
   std::int32_t last = 0;
   for (auto const& token : ranks) last = std::max(last, token.rank);

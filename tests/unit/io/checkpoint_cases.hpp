@@ -35,7 +35,7 @@ inline io::CheckpointHeader small_header(io::Element element) {
   h.p3d_version = "0.0 (test)";
   h.origin = "weights 0123456789abcdef of old.h5 (step 5)";
   h.input = "[run]\nname = \"small\"\n";
-  h.tokenizer = {"words.model", "", 0x123456789abcdef0ULL, std::string("\0\x0a\xff words \0\0", 12)};
+  h.tokenizer = {"words.model", "", 0x123456789abcdef0ULL, 7, std::string("\0\x0a\xff words \0\0", 12)};
   return h;
 }
 
