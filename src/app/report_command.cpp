@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
 #include <iostream>
 
 namespace p3d::app {
@@ -42,7 +43,7 @@ int report_command(int argc, char** argv) {
 
   std::vector<report::RunRecord> runs;
   for (auto const& folder : folders) runs.push_back(report::read_run(folder));
-  auto const page = report::to_html(runs, report::utc_now());
+  auto const page = report::to_html(runs, report::utc(std::time(nullptr)));
   base::as_bad_input([&] { io::write_text_atomically(out, page); });
   std::cout << fmt::format("written: {} ({}, {})\n", out, base::counted(static_cast<std::int64_t>(runs.size()), "run"),
                            base::human_bytes(static_cast<double>(page.size())));

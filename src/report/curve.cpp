@@ -53,7 +53,7 @@ std::vector<double> smoothed(std::vector<double> const& values, std::size_t wind
 
 std::size_t smoothing_window(std::size_t values) {
   constexpr std::size_t least = 300;
-  return values < least ? 1 : std::max<std::size_t>(5, values / 100) | 1U;
+  return values < least ? 1 : std::max<std::size_t>(5, values / 50) | 1U;
 }
 
 }  // namespace p3d::report

@@ -20,7 +20,7 @@ std::vector<Point> thinned(std::vector<Point> const& points);
 /// finite do not count, and stay as they are.
 std::vector<double> smoothed(std::vector<double> const& values, std::size_t window);
 
-/// The window for a curve of so many values: about 1 % of them, odd; 1 (nothing is smoothed) for short curves.
+/// The window for a curve of so many values: about 2 % of them, odd; 1 (nothing is smoothed) for short curves.
 std::size_t smoothing_window(std::size_t values);
 
 }  // namespace p3d::report

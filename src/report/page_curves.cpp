@@ -102,7 +102,7 @@ std::string lines_note(Runs const& runs) {
   std::string out = "Lines: training. Rings: validation. ";
   if (window > 1)
     out += fmt::format("Thin lines: every step. Thick lines: the mean of {}. ",
-                       runs.size() == 1 ? fmt::format("{} steps", window) : "about 1 % of the steps");
+                       runs.size() == 1 ? fmt::format("{} steps", window) : "about 2 % of the steps");
   if (went_on) out += "Dotted: the run went on after a stop. ";
   return out + "Crosses: values that are not finite.";
 }

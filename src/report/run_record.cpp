@@ -4,7 +4,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/io/text_file.hpp>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -94,7 +93,7 @@ RunRecord read_run(std::string const& folder) {
   run.rows = std::move(history.rows);
   run.cut_off = history.cut_off;
   auto const now = std::time(nullptr), beat = changed(folder + "/.p3d.lock");
-  run.last_change = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(changed(metrics)));
+  run.last_change = utc(changed(metrics));
   run.alive = beat != 0 && now - beat < dead_after_s;
 
   if (auto const json = text_of(run, "summary.json", "the curves are all that is known"); !json.empty()) {

@@ -3,13 +3,11 @@
 
 #include <p3d/base/error.hpp>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
@@ -203,6 +201,11 @@ RunSummary parse_summary(std::string_view text, std::string const& where) {
   }
 }
 
-std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string utc(std::time_t time) {
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (::gmtime_r(&time, &parts) == nullptr) return "";
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts)};
+}
 
 }  // namespace p3d::report

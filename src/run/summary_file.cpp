@@ -5,6 +5,7 @@
 #include <p3d/io/text_file.hpp>
 #include <p3d/report/add_to_summary.hpp>
 
+#include <ctime>
 #include <filesystem>
 
 namespace p3d::run {
@@ -29,7 +30,7 @@ std::vector<report::RunStart> earlier_starts(std::string const& path, std::int64
 SummaryFile::SummaryFile(config::Config const& config, comm::Communicator& world, base::Stopwatch clock)
     : path_(config.run.output_dir + "/summary.json"), clock_(clock), root_(world.rank() == 0) {
   report::add_machine(contents_, config);
-  contents_.starts = {{.started = report::utc_now(), .ranks = world.size()}};
+  contents_.starts = {{.started = report::utc(std::time(nullptr)), .ranks = world.size()}};
 }
 
 void SummaryFile::begin(std::int64_t first_step) {

@@ -93,6 +93,7 @@ class Report(AppTest):
     def train(self, *arguments, code=0, ranks=1):
         run = self.run_to_end(ranks, *ONE_RANK, *arguments)
         self.assertEqual(run.code, code, run.out + run.err)
+        self.assertEqual(run.err.count("warning"), 2 * (self.results / "summary.json").is_dir(), run.err)
         return run.out
 
     def summary(self):
@@ -165,6 +166,13 @@ class RealRuns(Report):
         self.assertEqual(page.row("state"), ["failed, exit code 4"])
         self.assertIn("a finite loss and gradient norm", summary["reason"])
         self.assertIn(summary["reason"], page.words)
+
+    def test_a_summary_that_cannot_be_written(self):
+        (self.results / "summary.json").mkdir(parents=True)
+        self.assertIn("Finished 6 steps", self.train())
+        page = self.page(self.results)
+        self.assertEqual(page.row("steps"), ["6 of 6"])
+        self.assertTrue(any(w.startswith("summary.json is not used: ") for w in page.words), page.words)
 
     def test_several_runs(self):
         names = {"first": "optimizer.lr=1e-3", "second": "optimizer.lr=2e-3"}

@@ -34,7 +34,7 @@ struct RunRecord {
 /// or damaged are notes.
 RunRecord read_run(std::string const& folder);
 
-/// A page that needs nothing beside it, for one run or several. `now`: when it is made, as utc_now gives it.
+/// A page that needs nothing beside it, for one run or several. `now`: when it is made, as utc() gives it.
 std::string to_html(std::vector<RunRecord> const& runs, std::string const& now);
 
 }  // namespace p3d::report

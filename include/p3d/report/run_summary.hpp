@@ -5,6 +5,7 @@
 #include <p3d/plan/memory.hpp>
 
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -79,7 +80,7 @@ std::string to_json(RunSummary const& summary);
 /// Reads it back. `where`: the file's name. Throws base::Error (bad_input) for what is no such file, with the place.
 RunSummary parse_summary(std::string_view json, std::string const& where);
 
-/// The time now, UTC, as RunStart::started has it.
-std::string utc_now();
+/// A time as RunStart::started has it.
+std::string utc(std::time_t time);
 
 }  // namespace p3d::report

@@ -28,6 +28,11 @@ TEST(RunSummaryFile, ReadsBackWhatWasWritten) {
   EXPECT_EQ(parse_summary(to_json({}), "").state(), RunState::running);
 }
 
+TEST(RunSummaryFile, TimesAreUtc) {
+  EXPECT_EQ(utc(0), "1970-01-01T00:00:00Z");
+  EXPECT_EQ(utc(951782400), "2000-02-29T00:00:00Z");
+}
+
 TEST(RunSummaryFile, NamesThatAreNoUtf8AreReplaced) {
   RunSummary s;
   s.run =
