@@ -29,6 +29,7 @@ std::optional<int> given(Overrides const& layout, char const* key) {
 
 /// The stored input with what only reads in place of what trains: no optimizer state, the plainest schedule.
 Overrides const only_reads = {
+    "model.load=\"\"",
     "data.format=synthetic",
     "data.path=[]",
     "optimizer.type=sgd",

@@ -3,6 +3,7 @@
 
 #include "config/files.hpp"
 #include "config/limits.hpp"
+#include "config/load_model.hpp"
 #include "config/presets.hpp"
 #include "config/rules.hpp"
 
@@ -69,7 +70,9 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
   P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
   Config config;
   Sources sources(input);
+  bool const training = purpose == Purpose::training;
   apply_preset(input, config, sources);
+  auto const loaded = training ? apply_load(input, config, sources, faults) : std::nullopt;
   apply_entries(input, config, sources, faults);
   for (auto const& key : input.meant) {
     if (!sources.given(key)) sources.set_lost(key);
@@ -77,8 +80,8 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
   if (input.readable) {
     derive(config, sources, num_ranks);
     Check const check{config, sources, num_ranks, faults};
-    bool const training = purpose == Purpose::training;
     if (training) {
+      if (loaded) check_load(check, *loaded);
       check_model(check);
       check_size(check);
     }

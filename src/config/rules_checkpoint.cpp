@@ -22,6 +22,12 @@ void check_resume(Check const& c) {
             "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\" (a run that was stopped goes on by the same command), or "
             "checkpoint.load = \"all\"");
   }
+  if (c.known({"checkpoint.load", "model.load"}) && file && c.config.checkpoint.load == Load::weights &&
+      !c.config.model.load.empty()) {
+    c.fault({"checkpoint.load", "model.load"}, "weights from one place",
+            fmt::format("checkpoint.resume = \"{}\" and model.load = \"{}\"", resume, c.config.model.load),
+            "remove model.load, or set checkpoint.resume to \"auto\" and checkpoint.load to \"all\"");
+  }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
     c.fault({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),

@@ -37,10 +37,10 @@ enum class Weight { ignored, noted, forbidden };
 Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
   static std::set<std::string> const same_data{"run.seed", "batch.global", "data.format", "data.split",
                                                "optimizer.type"};
-  static std::set<std::string> const free{"run.name",      "run.output_dir", "run.log_every",      "run.trace",
-                                          "run.ceiling",   "run.time_limit", "run.eval_every",     "run.eval_batches",
-                                          "model.preset",  "batch.micro",    "batch.microbatches", "data.path",
-                                          "data.tokenizer"};
+  static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",  "run.trace",
+                                          "run.ceiling",  "run.time_limit", "run.eval_every", "run.eval_batches",
+                                          "model.preset", "model.load",     "batch.micro",    "batch.microbatches",
+                                          "data.path",    "data.tokenizer"};
   bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout" || key == "run.precision" || key.starts_with("precision."))

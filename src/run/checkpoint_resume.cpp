@@ -8,6 +8,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/io/model_weights.hpp>
 
 #include <fmt/format.h>
 
@@ -167,18 +168,61 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
 
 }  // namespace
 
+namespace {
+
+/// Step 0: the weights of model.load, or those of the seed. Collective.
+template <class P>
+Start begin_anew(engine::Trainer<P>& trainer) {
+  auto const& c = trainer.config();
+  if (c.model.load.empty()) return {};
+  auto& world = trainer.mesh().world();
+  base::Stopwatch watch;
+  std::optional<io::ModelWeights> weights;
+  comm::agree(world, "open the model of model.load", [&] { weights.emplace(c.model.load); });
+  auto const hash = io::load_weights(world, *weights, io::element_of<typename P::Master>(),
+                                     trainer.checkpoint_parts(false), c.checkpoint.buffer_mb << 20);
+  for (auto const& note : weights->config().notes) base::warn_root(note);
+  if (auto const length = weights->config().model.seq_len; c.model.seq_len > length)
+    base::warn_root(
+        fmt::format("model.seq_len = {}, and the model in {} was made for {} tokens: rotary positions "
+                    "beyond these may need model.rope_scaling, or training",
+                    c.model.seq_len, c.model.load, length));
+  base::log_root(fmt::format("Weights loaded from {} (hash {:016x}, {}); this run starts at step 0", c.model.load, hash,
+                             base::human_seconds(watch.seconds())));
+  return {0, fmt::format("weights {:016x} of {}", hash, c.model.load), false};
+}
+
+/// A run of model.load goes on from a checkpoint that says that it began with weights.
+void require_loaded(std::string const& origin, config::Config const& c, std::string const& path) {
+  if (c.model.load.empty() || origin.starts_with("weights ")) return;
+  throw base::Error({.expected = "no checkpoints but those of a run that began with weights, as model.load says",
+                     .found = fmt::format("{} of a run that began with {}", path,
+                                          origin.empty() ? "weights of its own" : "the " + origin),
+                     .where = fmt::format("model.load = \"{}\"", c.model.load),
+                     .fix = "choose another run.name or checkpoint.dir, or remove model.load to go on from that file"},
+                    base::ExitCode::bad_input);
+}
+
+}  // namespace
+
 template <class P>
 Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer) {
   auto const& c = trainer.config();
   auto const& options = c.checkpoint;
   bool const automatic = options.resume == "auto";
-  if (automatic && !options.on()) return {};
+  if (automatic && !options.on()) return begin_anew(trainer);
   std::vector<io::CheckpointFile> files;
   if (options.on()) files = find_together(trainer.mesh().world(), c);
-  if (automatic) return newest(trainer, files, tokenizer, [](auto const&) {}).value_or(Start{});
+  if (automatic) {
+    auto& world = trainer.mesh().world();
+    auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
+      if (!c.model.load.empty()) require_loaded(io::read_checkpoint(world, f.path).header.origin, c, f.path);
+    });
+    return own ? *own : begin_anew(trainer);
+  }
   if (options.resume == "none") {
     require_newest(files, c, 0);
-    return {};
+    return begin_anew(trainer);
   }
   return base::as_bad_input([&] { return begin_with_file(trainer, tokenizer, std::move(files)); });
 }

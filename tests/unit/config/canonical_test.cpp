@@ -34,6 +34,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"run.ceiling", {"false"}},
       {"run.deterministic", {"false"}},
       {"model.preset", {"gpt2-tiny"}},
+      {"model.load", {std::string(P3D_SOURCE_DIR) + "/tests/golden/hugging_face/llama"}},
       {"model.vocab_size", {"50257"}},
       {"model.hidden", {"72"}},
       {"model.layers", {"5"}},

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/load_model.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/hugging_face.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace p3d::config {
+
+namespace {
+
+constexpr auto load_key = "model.load";
+
+}  // namespace
+
+std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults) {
+  Entry const* last = nullptr;
+  for (auto const& entry : input.entries) {
+    if (entry.key->full() == load_key) last = &entry;
+  }
+  Config scratch;
+  if (!last || !last->node || last->key->read(*last->node, last->from_file() ? input.folder : "", scratch)) return {};
+  auto const& folder = scratch.model.load;
+  if (folder.empty()) return {};
+  try {
+    auto const loaded = read_hugging_face_folder(folder).model;
+    auto const preset = std::exchange(config.model, loaded).preset;
+    config.model.preset = preset;
+    for (auto const& name : keys_of("model")) {
+      if (name != "preset") sources.set_preset("model." + name, load_key);
+    }
+    sources.set_given(load_key, *last);
+    return loaded;
+  } catch (base::Error const& e) {
+    faults.add(input.order(*last, *last->node),
+               {.key = load_key,
+                .where = fmt::format("{} ({})", input.place(*last, *last->node), e.text().where),
+                .expected = e.text().expected,
+                .found = e.text().found,
+                .fix = e.text().fix});
+    for (auto const& name : keys_of("model")) sources.set_lost("model." + name);
+    return {};
+  }
+}
+
+void check_load(Check const& c, Model const& loaded) {
+  if (!c.known({load_key}) || c.config.model.load.empty()) return;
+  if (c.known({"model.preset"}) && !c.config.model.preset.empty()) {
+    c.fault({load_key, "model.preset"}, "one of model.load and model.preset",
+            fmt::format("load = \"{}\", preset = \"{}\"", c.config.model.load, c.config.model.preset),
+            "remove model.preset: the model is that of the folder");
+    return;
+  }
+  Config there;
+  there.model = loaded;
+  for (auto const& key : keys()) {
+    auto const full = key.full();
+    bool const free = full == load_key || full == "model.preset" || full == "model.dropout" || full == "model.seq_len";
+    if (key.section != "model" || free || !c.sources.given(full)) continue;
+    if (key.write(c.config) == key.write(there)) continue;
+    c.fault({full, load_key}, fmt::format("{} = {}, as config.json in that folder says", full, key.write(there)),
+            key.write(c.config), fmt::format("remove {}: it comes with model.load", full));
+  }
+  auto const& m = c.config.model;
+  if (!c.known({"model.seq_len"}) || loaded.position != Position::learned || m.seq_len <= loaded.seq_len) return;
+  c.fault({"model.seq_len", load_key},
+          fmt::format("model.seq_len of at most {}: the folder's model has so many learned positions", loaded.seq_len),
+          fmt::format("{}", m.seq_len), fmt::format("set model.seq_len to {}, or remove it", loaded.seq_len));
+}
+
+}  // namespace p3d::config

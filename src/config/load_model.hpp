@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// model.load: the architecture comes from a folder's config.json, as from a preset.
+
+#include "config/rules.hpp"
+
+#include <optional>
+
+namespace p3d::config {
+
+/// Sets all of config.model where model.load names a folder, and returns what the folder says. A file that cannot be
+/// used is a fault. Before the entries are applied.
+std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults);
+
+/// Keys that were written besides must agree; seq_len may be smaller, or larger with rotary positions, and dropout is
+/// free.
+void check_load(Check const& check, Model const& loaded);
+
+}  // namespace p3d::config

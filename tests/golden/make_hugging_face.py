@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes small random models with Hugging Face transformers, and what p3d must compute with them, in fp64.
+
+    make_hugging_face.py            write hugging_face/<case>/ and hugging_face/<case>.reference.txt
+    make_hugging_face.py --check FOLDER CASE
+                                    load FOLDER (p3d's export of a case, in fp64) and compare logits and losses
+
+transformers computes norms, softmax and rotary angles in fp32 whatever the model's type. Here its own code runs with
+every name of float32 standing for float64 (in_double()).
+
+Format of <case>.reference.txt: words separated by a space, lines that start with # are comments.
+    eval BYTES LOSS             mean loss over the windows of the first BYTES bytes of LICENSE
+    score SEQ_LEN WINDOW LOSS   mean loss of one window of SEQ_LEN tokens of the same text; with SEQ_LEN 1 that is the
+                                negative log-probability of one token
+    step T LR LOSS GRAD_NORM    as in make_reference.py: training from these weights on LICENSE
+"""
+
+import argparse
+import contextlib
+import math
+import pathlib
+import sys
+
+import torch
+import transformers
+
+import reference_random
+from make_reference import learning_rate
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+MODELS = FOLDER / "hugging_face"
+TEXT = (FOLDER / "../../LICENSE").read_bytes()
+EVAL_BYTES = 193
+SCORES = [(length, window) for length in (1, 2, 3, 7, 32) for window in range(5 if length > 1 else 20)]
+TRAINING = {"steps": 6, "seed": 77, "batch": 4, "split": 0.1, "lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 2,
+            "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0}
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+TOKENS = {"bos_token_id": None, "eos_token_id": None}
+CASES = {
+    "gpt2": (torch.float64, None, lambda: transformers.GPT2Config(
+        vocab_size=256, n_positions=32, n_embd=16, n_layer=2, n_head=4, n_inner=40, **NO_DROPOUT, **TOKENS)),
+    "llama": (torch.float64, None, lambda: transformers.LlamaConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=False, **TOKENS)),
+    "llama3": (torch.float32, "24KB", lambda: transformers.LlamaConfig(
+        vocab_size=256, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 0.5,
+                         "high_freq_factor": 2.0, "original_max_position_embeddings": 32}, **TOKENS)),
+}
+
+
+@contextlib.contextmanager
+def in_double():
+    """Every way to ask for float32 gives float64."""
+    saved = torch.float, torch.float32, torch.Tensor.float
+    torch.float = torch.float32 = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float, torch.float32, torch.Tensor.float = saved
+
+
+def load(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").double().eval()
+    with in_double():  # frequencies in fp64
+        for name, module in list(model.named_modules()):
+            if name.endswith("rotary_emb"):
+                model.get_submodule(name.rpartition(".")[0]).rotary_emb = type(module)(model.config)
+    return model
+
+
+def loss_of(model, windows):
+    """Mean cross entropy; windows: lists of tokens, inputs and the last target."""
+    tokens = torch.tensor([list(w) for w in windows])
+    with in_double():
+        logits = model(tokens[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+
+
+def windows_of(text, length):
+    return [text[i * length:(i + 1) * length + 1] for i in range((len(text) - 1) // length)]
+
+
+def scores(model):
+    with torch.no_grad():
+        lines = [f"eval {EVAL_BYTES} {loss_of(model, windows_of(TEXT[:EVAL_BYTES], 32)).item():.17g}"]
+        for length, window in SCORES:
+            loss = loss_of(model, [windows_of(TEXT, length)[window]])
+            lines.append(f"score {length} {window} {loss.item():.17g}")
+    return lines
+
+
+def training(model):
+    t, seq_len = TRAINING, 32
+    train = TEXT[: len(TEXT) - math.floor(len(TEXT) * t["split"])]
+    sampler = reference_random.Sampler(t["seed"], len(train), seq_len)
+    model.train()
+    parameters = list(model.parameters())
+    adamw = torch.optim.AdamW(
+        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": t["weight_decay"]},
+         {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
+        lr=0.0, betas=(t["beta1"], t["beta2"]), eps=t["eps"])
+    for step in range(t["steps"] - 1):
+        starts = [sampler.locate(step * t["batch"] + i)[2] for i in range(t["batch"])]
+        adamw.zero_grad()
+        loss = loss_of(model, [train[s:s + seq_len + 1] for s in starts])
+        loss.backward()
+        norm = math.sqrt(math.fsum(p.grad.square().sum().item() for p in parameters))
+        lr = learning_rate(t, step, t["steps"])
+        yield f"step {step} {lr:.17g} {loss.item():.17g} {norm:.17g}"
+        if norm > t["grad_clip"]:
+            for p in parameters:
+                p.grad.mul_(t["grad_clip"] / norm)
+        for group in adamw.param_groups:
+            group["lr"] = lr
+        adamw.step()
+
+
+def make(case):
+    dtype, shard, config = CASES[case]
+    generator = torch.Generator().manual_seed(len(case))
+    model = transformers.AutoModelForCausalLM.from_config(config())
+    for p in model.parameters():
+        noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+        p.data = (noise * 0.3 if p.dim() == 2 else p.data + noise * 0.2).to(dtype)
+    folder = MODELS / case
+    folder.mkdir(parents=True, exist_ok=True)
+    model.to(dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+    lines = ["# Made by make_hugging_face.py, which describes the format; do not edit."]
+    lines += scores(load(folder)) + list(training(load(folder)))
+    (MODELS / f"{case}.reference.txt").write_text("\n".join(lines) + "\n")
+    print(case, *lines[1:3], *lines[-2:], sep="\n  ")
+
+
+def check(folder, case):
+    """transformers with p3d's export, against transformers with the original: the same logits."""
+    tokens = torch.tensor([list(TEXT[:32])])
+    with torch.no_grad(), in_double():
+        ours, theirs = load(folder)(tokens).logits, load(MODELS / case)(tokens).logits
+    gap = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    print(f"{case}: logits of {folder} agree to {gap:.1e}")
+    return gap <= 1e-10
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Makes models and reference values with Hugging Face transformers.")
+    parser.add_argument("--check", nargs=2, metavar=("FOLDER", "CASE"),
+                        help="compare an export's logits, write nothing")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.check:
+        sys.exit(0 if check(*arguments.check) else 1)
+    for case in CASES:
+        make(case)
+
+
+if __name__ == "__main__":
+    main()
