@@ -3,6 +3,7 @@
 
 #include "checkpoint_command.hpp"
 #include "report_command.hpp"
+#include "model_commands.hpp"
 #include "text_commands.hpp"
 
 #include <string_view>
@@ -15,6 +16,8 @@ std::optional<int> run_tool(int argc, char** argv) {
   if (name == "generate") return generate_command(argc - 1, argv + 1);
   if (name == "eval") return eval_command(argc - 1, argv + 1);
   if (name == "report") return report_command(argc - 1, argv + 1);
+  if (name == "import") return import_command(argc - 1, argv + 1);
+  if (name == "export") return export_command(argc - 1, argv + 1);
   return {};
 }
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The parameters of a checkpoint as a model in Hugging Face form.
+
+#include <p3d/config/config.hpp>
+#include <p3d/io/checkpoint.hpp>
+#include <p3d/io/safetensors.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::io {
+
+struct ExportOptions {
+  TensorType type = TensorType::f32;
+  std::int64_t shard_bytes = 5'000'000'000;  ///< of data in one file; one larger tensor has a file of its own
+  std::int64_t buffer_bytes = 64 << 20;
+  std::int64_t eos_token = -1;  ///< for config.json; -1: none
+};
+
+/// Writes the weights (safetensors.hpp) and config.json into a folder that holds neither yet; returns the files. Each
+/// rank reads and writes its share of the rows, `buffer_bytes` at a time (at least a row). Throws base::Error on every
+/// rank: for a model of neither family, a checkpoint of another model, numbers that were changed after they were
+/// written, and numbers that float16 cannot hold. Collective.
+std::vector<std::string> export_model(comm::Communicator& world, Checkpoint const& checkpoint,
+                                      config::Model const& model, std::string const& folder,
+                                      ExportOptions const& options);
+
+}  // namespace p3d::io

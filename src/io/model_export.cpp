@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/io/model_export.hpp>
+
+#include "checksum.hpp"
+#include "posix_file.hpp"
+#include "together.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/hugging_face.hpp>
+#include <p3d/io/text_file.hpp>
+#include <p3d/layout/hugging_face.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+namespace p3d::io {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+char const* torch_name(TensorType type) {
+  switch (type) {
+    case TensorType::f64: return "float64";
+    case TensorType::f32: return "float32";
+    case TensorType::f16: return "float16";
+    case TensorType::bf16: return "bfloat16";
+  }
+  return "?";
+}
+
+/// The arrays of the file are the parameters of the model.
+void require_table(Checkpoint const& file, layout::ParamTable const& table) {
+  auto const& specs = table.specs();
+  for (std::size_t i = 0; i < std::max(specs.size(), file.table.size()); ++i) {
+    bool const both = i < specs.size() && i < file.table.size();
+    if (both && file.table[i].name == specs[i].name && file.table[i].rows == specs[i].rows &&
+        file.table[i].cols == specs[i].cols)
+      continue;
+    auto const& name = i < specs.size() ? specs[i].name : file.table[i].name;
+    throw base::Error({.expected = fmt::format("the parameters that the model in /input has ({})", name),
+                       .found = "others in /table",
+                       .where = file.path,
+                       .fix = "export a checkpoint that p3d wrote"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+/// An older model in the folder would be mixed with this one.
+void require_free(std::string const& folder) {
+  make_folder(folder);
+  for (auto const& entry : fs::directory_iterator(folder)) {
+    auto const name = entry.path().filename().string();
+    if (name != "config.json" && name.find(".safetensors") == std::string::npos) continue;
+    throw base::Error({.expected = "a folder without a model",
+                       .found = name,
+                       .where = folder,
+                       .fix = "name another folder, or delete the model that is there"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+/// The pieces of one rank.
+class Exporter {
+public:
+  Exporter(Checkpoint const& file, layout::HuggingFaceLayout const& layout, SafetensorsWriter& writer,
+           ExportOptions const& options)
+      : file_(file), layout_(layout), writer_(writer), options_(options) {}
+
+  /// Copies rows of a parameter; returns their part of the checksum.
+  std::uint64_t copy(std::size_t parameter, layout::Range rows) {
+    auto const& array = file_.arrays[parameter];
+    auto const type = file_.header.element;
+    auto const bytes = static_cast<std::int64_t>(size_of(type));
+    auto const step = std::max<std::int64_t>(1, options_.buffer_bytes / (array.cols * bytes));
+    std::uint64_t sum = 0;
+    for (auto row = rows.begin; row < rows.end; row += step) {
+      layout::Range const piece{row, std::min(row + step, rows.end)};
+      auto const count = piece.size() * array.cols;
+      if (!input_) input_.emplace(file_.path, PosixFile::Mode::read);
+      buffer_.resize(static_cast<std::size_t>(count * bytes));
+      input_->read(array.offset + piece.begin * array.cols * bytes, buffer_.data(), buffer_.size());
+      sum += checksum(buffer_.data(), count, static_cast<std::uint64_t>(piece.begin * array.cols), size_of(type));
+      if (options_.type == TensorType::f16) require_float16(array, count);
+      write(parameter, piece, {0, array.cols});
+    }
+    return sum;
+  }
+
+private:
+  void write(std::size_t parameter, layout::Range rows, layout::Range cols) {
+    auto place = layout_.places[parameter];
+    auto const& shape = layout_.tensors[place.tensor].shape;
+    auto const type = file_.header.element;
+    auto const bytes = size_of(type);
+    if (shape.size() == 1) {
+      writer_.write(place.tensor, place.first, cols.size(), type, buffer_.data());
+      return;
+    }
+    layout::for_element_runs(place, shape.back(), rows, cols, [&](layout::ElementRun const& run) {
+      auto const* from = buffer_.data() + static_cast<std::size_t>(run.place) * bytes;
+      if (run.stride != 1) {
+        run_.resize(static_cast<std::size_t>(run.count) * bytes);
+        for (std::int64_t i = 0; i < run.count; ++i)
+          std::memcpy(run_.data() + static_cast<std::size_t>(i) * bytes,
+                      from + static_cast<std::size_t>(i * run.stride) * bytes, bytes);
+        from = run_.data();
+      }
+      writer_.write(place.tensor, run.first, run.count, type, from);
+    });
+  }
+
+  void require_float16(CheckpointArray const& array, std::int64_t count) const {
+    auto const fits = [&](auto const* numbers) {
+      return std::all_of(numbers, numbers + count, [](auto x) { return !(std::fabs(x) >= 65520) || std::isinf(x); });
+    };
+    if (file_.header.element == Element::float32 ? fits(reinterpret_cast<float const*>(buffer_.data()))
+                                                 : fits(reinterpret_cast<double const*>(buffer_.data())))
+      return;
+    throw base::Error({.expected = "numbers below 65520, which float16 can hold",
+                       .found = "a larger one in " + array.name,
+                       .where = file_.path,
+                       .fix = "export with --dtype bf16 or fp32"},
+                      base::ExitCode::bad_input);
+  }
+
+  Checkpoint const& file_;
+  layout::HuggingFaceLayout const& layout_;
+  SafetensorsWriter& writer_;
+  ExportOptions const& options_;
+  std::optional<PosixFile> input_;
+  std::vector<char> buffer_, run_;
+};
+
+void throw_first(comm::Communicator& world, std::optional<base::ErrorText> const& mine, base::ExitCode code) {
+  if (auto wrong = first_error(world, mine)) throw base::Error(*wrong, code);
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(comm::Communicator& world, Checkpoint const& checkpoint,
+                                      config::Model const& model, std::string const& folder,
+                                      ExportOptions const& options) {
+  config::Config c;
+  c.model = model;
+  auto const table = layout::make_param_table(c);
+  auto const layout = layout::hugging_face_layout(model, table);
+  require_table(checkpoint, table);
+  std::vector<SafetensorsWriter::Item> items;
+  for (auto const& t : layout.tensors) items.push_back({t.name, t.shape});
+  SafetensorsWriter writer(folder, std::move(items), options.type, options.shard_bytes);
+
+  bool const root = world.rank() == 0;
+  throw_first(world, attempt([&] {
+                if (root) require_free(folder), writer.create();
+              }),
+              base::ExitCode::bad_input);
+  std::vector<std::uint64_t> sums(table.specs().size(), 0);
+  auto failure = attempt([&] {
+    Exporter exporter(checkpoint, layout, writer, options);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      auto const& a = checkpoint.arrays[i];
+      auto const bytes = static_cast<std::int64_t>(size_of(checkpoint.header.element));
+      sums[i] = exporter.copy(i, layout::replica_share(a.rows, a.cols, bytes, world.rank(), world.size()));
+    }
+    writer.flush();
+  });
+  failure = first_error(world, failure);
+  world.all_reduce(sums.data(), static_cast<std::int64_t>(sums.size()), comm::Type::uint64, comm::Reduction::sum)
+      .wait();
+  for (std::size_t i = 0; i < sums.size() && !failure; ++i) {
+    auto const& a = checkpoint.arrays[i];
+    if (sums[i] == a.checksum) continue;
+    failure = base::ErrorText{
+        .expected = fmt::format("{} with checksum {:016x}", a.name, a.checksum),
+        .found = fmt::format("checksum {:016x}: the numbers were changed after they were written", sums[i]),
+        .where = checkpoint.path,
+        .fix = "use an older checkpoint, or copy this one again"};
+  }
+  if (!failure && root) {
+    failure = attempt([&] {
+      writer.commit();
+      write_text_atomically((fs::path(folder) / "config.json").string(),
+                            config::write_hugging_face(model, torch_name(options.type), options.eos_token));
+    });
+  }
+  if (failure && root) writer.discard();
+  throw_first(world, failure, base::ExitCode::bad_input);
+  auto files = writer.files();
+  files.push_back((fs::path(folder) / "config.json").string());
+  return files;
+}
+
+}  // namespace p3d::io
