@@ -141,8 +141,9 @@ def make(case):
 def check(folder, case):
     """transformers with p3d's export, against transformers with the original: the same logits."""
     tokens = torch.tensor([list(TEXT[:32])])
+    exported, original = load(folder), load(MODELS / case)
     with torch.no_grad(), in_double():
-        ours, theirs = load(folder)(tokens).logits, load(MODELS / case)(tokens).logits
+        ours, theirs = exported(tokens).logits, original(tokens).logits
     gap = ((ours - theirs).abs().max() / theirs.abs().max()).item()
     print(f"{case}: logits of {folder} agree to {gap:.1e}")
     return gap <= 1e-10
