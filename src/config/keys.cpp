@@ -259,16 +259,26 @@ MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, 
 
 void add_data(std::vector<Key>& table) {
   Section<Data> s(table, "data", &Config::data);
-  s.choice("format", &Data::format, {DataFormat::text, DataFormat::synthetic},
-           "text files, or tokens made up on the spot");
-  s.add("path", "string or list of strings", "file(s) or folder(s), relative to the input file",
-        "none; needed for text", read_data_path, [](Config const& config) {
+  s.choice("format", &Data::format,
+           {DataFormat::text, DataFormat::megatron, DataFormat::llmc, DataFormat::npy, DataFormat::synthetic},
+           "text files; token files of Megatron-LM (.bin and .idx), llm.c or numpy; or tokens made up on the spot");
+  s.add("path", "string or list of strings",
+        "file(s) or folder(s), of megatron also without .bin and .idx, relative to the input file",
+        "none; needed for files", read_data_path, [](Config const& config) {
           std::vector<std::string> paths;
           for (auto const& path : config.data.path) paths.push_back(absolute_path(path, ""));
           return toml_list(paths);
         });
+  add_data_sources(table);
   s.name("tokenizer", &Data::tokenizer, {"bytes"}, "how text becomes tokens; bytes: one token per byte");
-  s.number("split", &Data::split, {.max = 0.9}, "fraction of the tokens, at the end, held out for evaluation");
+  s.choice("shuffle", &Data::shuffle, {Shuffle::windows, Shuffle::documents, Shuffle::megatron},
+           "what every epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does");
+  s.integer("eod_token", &Data::eod_token, {-1, limits::width}, "token that ends a document; -1: none");
+  s.flag("eod_mask_loss", &Data::eod_mask_loss, "the token after eod_token is not to be predicted");
+  s.flag("reset_positions", &Data::reset_positions, "positions begin anew after eod_token");
+  s.number("split", &Data::split, {.max = 0.9},
+           "fraction of the tokens (of files with documents: of these, at least one), at the end, held out for "
+           "evaluation");
 }
 
 void add_optimizer(std::vector<Key>& table) {

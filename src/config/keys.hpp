@@ -30,6 +30,8 @@ struct Key {
 
 /// Adds the keys of [memory].
 void add_memory(std::vector<Key>& table);
+/// Adds data.source.
+void add_data_sources(std::vector<Key>& table);
 
 /// In the order of the structs: sections together.
 std::vector<Key> const& keys();

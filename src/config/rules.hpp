@@ -41,7 +41,8 @@ void check_size(Check const& check);   ///< sizes whose products would not fit i
 void check_mesh(Check const& check, Purpose purpose);
 void check_parallel(Check const& check);    ///< the batch over the mesh, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
-void check_data(Check const& check);        ///< files, vocabulary, learning rate
+void check_data(Check const& check);        ///< vocabulary, learning rate; and
+void check_data_files(Check const& check);  ///< files, their order, ends of documents
 void check_precision(Check const& check);   ///< types that do not go together
 void check_memory(Check const& check);      ///< keys that need another one
 void check_checkpoint(Check const& check);  ///< resume and load

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "config/files.hpp"
+#include "config/rules.hpp"
+
+#include <p3d/base/text.hpp>
+#include <p3d/config/weights.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+namespace p3d::config {
+
+namespace fs = std::filesystem;
+
+std::string similar_file(std::string const& path) {
+  std::error_code error;
+  auto const folder = fs::path(path).parent_path();
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end && names.size() < 1000; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  auto const close = base::nearest(fs::path(path).filename().string(), names);
+  return close.empty() ? "" : fmt::format(" (did you mean {}?)", (folder / close).string());
+}
+
+namespace {
+
+/// The value of path i: an element of the list, the single string, or the path of a source.
+toml::node const& path_node(Entry const& entry, std::size_t i) {
+  auto const* list = entry.node->as_array();
+  if (list == nullptr) return *entry.node;
+  auto const* table = list->get(i)->as_table();
+  return table != nullptr ? *table->get("path") : *list->get(i);
+}
+
+/// Of the pair PREFIX.bin, PREFIX.idx the prefix may stand for both.
+bool exists(std::string const& path, DataFormat format, std::error_code& error) {
+  return fs::exists(path, error) || (format == DataFormat::megatron && fs::exists(path + ".idx", error));
+}
+
+void check_paths(Check const& c, std::string const& key, std::vector<std::string> const& paths) {
+  auto const* entry = c.sources.entry(key);
+  auto const& input = c.sources.input();
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    std::error_code error;
+    if (exists(paths[i], c.config.data.format, error)) continue;
+    auto const& node = path_node(*entry, i);
+    std::string note;
+    if (fs::path(node.value_or(std::string())).is_relative()) {
+      note = entry->from_file() ? "; it starts at the folder of the input file, " + absolute_path(input.folder, "")
+                                : "; it starts at the current directory, " + absolute_path("", "");
+    }
+    std::string const found =
+        error && error != std::errc::no_such_file_or_directory ? error.message() : "no such file or folder";
+    c.faults.add(FaultList::between_keys(), {.key = key,
+                                             .where = input.place(*entry, node),
+                                             .expected = "an existing file or folder",
+                                             .found = fmt::format("{}: {}", paths[i], found),
+                                             .fix = "correct the path" + similar_file(paths[i]) + note});
+  }
+}
+
+void check_files(Check const& c) {
+  if (!c.known({"data.format", "data.path", "data.source"})) return;
+  auto const& d = c.config.data;
+  if (d.format == DataFormat::synthetic) {
+    if (!d.source.empty())
+      c.fault({"data.source", "data.format"}, "files, where data.source has some", "data.format = \"synthetic\"",
+              "remove data.source, or set data.format to that of the files");
+    return;
+  }
+  if (d.path.empty() && d.source.empty()) {
+    bool const text = d.format == DataFormat::text;
+    c.fault({"data.path"},
+            text ? "data.path: the text to train on, a file, a folder or a list of them"
+                 : "data.path: the token files to train on, a file, a folder or a list of them",
+            "nothing",
+            text ? "add path = \"my-text.txt\" below [data], or set data.format to \"synthetic\""
+                 : "add path = \"my-tokens\" below [data], or set data.format to \"synthetic\"");
+    return;
+  }
+  if (!d.path.empty() && !d.source.empty()) {
+    c.fault({"data.source", "data.path"}, "data.path or data.source", "both",
+            "name every source in a table [[data.source]] of its own, and remove data.path");
+    return;
+  }
+  std::vector<std::string> sources;
+  for (auto const& source : d.source) sources.push_back(source.path);
+  check_paths(c, d.source.empty() ? "data.path" : "data.source", d.source.empty() ? d.path : sources);
+}
+
+/// What the same weights are in few digits.
+std::string rounded(std::vector<double> const& weights, double sum) {
+  std::vector<std::string> out;
+  for (double const w : weights) out.push_back(fmt::format("{}", std::max(1.0, std::round(w / sum * 1e6))));
+  return base::join(out);
+}
+
+void check_weights(Check const& c) {
+  if (!c.known({"data.source", "data.shuffle"}) || c.config.data.shuffle == Shuffle::megatron) return;
+  std::vector<double> weights;
+  double sum = 0.0;
+  for (auto const& source : c.config.data.source) {
+    weights.push_back(source.weight);
+    sum += source.weight;
+  }
+  if (weights.size() < 2 || whole_weights(weights)) return;
+  c.fault({"data.source"},
+          "weights in the ratio of whole numbers with a sum of at most 4194304: shares are kept exactly",
+          "weights with too many digits", "round them, to " + rounded(weights, sum));
+}
+
+void check_shuffle(Check const& c) {
+  if (!c.known({"data.shuffle", "data.format", "run.seed"})) return;
+  auto const& d = c.config.data;
+  if (d.shuffle == Shuffle::windows) return;
+  if (d.format != DataFormat::megatron) {
+    c.fault({"data.shuffle", "data.format"}, "data.format = \"megatron\", whose files know their documents",
+            fmt::format("data.shuffle = \"{}\" with data.format = \"{}\"", to_string(d.shuffle), to_string(d.format)),
+            "set data.shuffle to \"windows\", or data.format to \"megatron\"");
+  } else if (d.shuffle == Shuffle::megatron && c.config.run.seed > 0xffffffff) {
+    c.fault({"run.seed", "data.shuffle"}, "run.seed below 2^32, as Megatron-LM's random numbers need",
+            fmt::format("{}", c.config.run.seed), "choose a smaller seed");
+  }
+}
+
+void check_ends(Check const& c) {
+  if (!c.known({"data.eod_token", "data.eod_mask_loss", "data.reset_positions", "model.vocab_size"})) return;
+  auto const& d = c.config.data;
+  if (d.eod_token >= c.config.model.vocab_size) {
+    c.fault({"data.eod_token", "model.vocab_size"}, "data.eod_token below model.vocab_size",
+            fmt::format("eod_token {}, vocab_size {}", d.eod_token, c.config.model.vocab_size),
+            "correct data.eod_token; -1: none");
+  }
+  if (d.eod_token >= 0) return;
+  for (auto const* key : {"data.eod_mask_loss", "data.reset_positions"}) {
+    bool const on = std::string_view(key) == "data.eod_mask_loss" ? d.eod_mask_loss : d.reset_positions;
+    if (on)
+      c.fault({key, "data.eod_token"}, "data.eod_token, the token that ends a document", "-1: none",
+              fmt::format("set data.eod_token, or {} to false", key));
+  }
+}
+
+/// Tokens are made once, beforehand.
+void check_tokenizer(Check const& c) {
+  if (!c.known({"data.format", "data.tokenizer"})) return;
+  auto const& d = c.config.data;
+  if (d.format != DataFormat::text || d.tokenizer == "bytes") return;
+  c.fault({"data.tokenizer", "data.format"}, "data.tokenizer = \"bytes\" where data.format is \"text\"",
+          fmt::format("tokenizer {}", d.tokenizer),
+          "make tokens of the text once: p3d data tokenize; then set data.format to \"megatron\"");
+}
+
+}  // namespace
+
+void check_data_files(Check const& check) {
+  check_files(check);
+  check_weights(check);
+  check_shuffle(check);
+  check_ends(check);
+  check_tokenizer(check);
+}
+
+}  // namespace p3d::config
