@@ -8,7 +8,9 @@
 #include <p3d/layout/axes.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 namespace p3d::data {
 
@@ -23,43 +25,66 @@ constexpr std::int64_t global_sample(std::int64_t step, std::int64_t index, std:
   return step * global_batch + index;
 }
 
-/// Cuts the training part into windows of seq_len tokens and deals them in a new random order every epoch; each epoch
-/// also starts at its own offset into the slack that the division leaves.
+/// Cuts the training part (split_source) of a source into samples of seq_len tokens, whose targets are the tokens one
+/// later, and deals them in the order of data.shuffle:
 ///
-/// With n training tokens, T = seq_len, W = (n - 1) / T windows and slack = (n - 1) - W T, sample g is epoch e = g / W,
-/// place i = g mod W; its window is permute(random_key(seed, "data.order"), e, i, W) and begins at
-/// random_below(random_key(seed, "data.offset"), 0, e, slack + 1) + window * T.
-/// Targets are the inputs one token later.
+/// - windows: with n training tokens, T = seq_len, W = (n - 1) / T windows and slack = (n - 1) - W T, sample g is epoch
+///   e = g / W, place i = g mod W; its window is permute(random_key(seed, "data.order"), e, i, W) and begins at
+///   random_below(random_key(seed, "data.offset"), 0, e, slack + 1) + window * T.
+/// - documents: the documents of an epoch in the order permute(random_key(seed, "data.documents"), e, ., documents),
+/// one
+///   behind the other; sample g begins at token g T of that stream.
+/// - megatron: that of Megatron-LM (src/data/megatron_order.cpp) for run.steps * batch.global samples.
+///
+/// Of several sources (data.source) each has its own samples, numbered apart; which of them a global sample comes from
+/// says src/data/blend.hpp. Source k above 0 has ".k" behind the purposes of its keys.
 class Sampler {
 public:
   /// `source` must outlive the sampler. Throws base::Error when the training part (or, if run.eval_batches and
-  /// data.split ask for evaluation, the held-out part) has fewer than seq_len + 1 tokens.
+  /// data.split ask for evaluation, the held-out part) of a source has fewer than seq_len + 1 tokens.
   Sampler(TokenSource const& source, config::Config const& config);
+  ~Sampler();
+  Sampler(Sampler&&) noexcept;
 
   std::int64_t seq_len() const { return seq_len_; }
+  /// Of all sources.
   std::int64_t num_train_windows() const { return train_windows_; }
   /// 0 when nothing is held out.
   std::int64_t num_eval_windows() const { return eval_windows_; }
+  /// Of one source.
   std::int64_t epoch(std::int64_t sample) const { return sample / train_windows_; }
+  /// The held-out tokens of each source, numbered as in the source as a whole.
+  std::vector<layout::Range> const& held_out() const { return held_out_; }
 
-  /// Inputs and targets of a global sample (seq_len each).
+  /// Inputs and targets of a global sample (seq_len each), masked.
   void train(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const;
-  /// Inputs and targets of place `index` in evaluation batch `batch`: held-out window (batch * global + index) mod
-  /// num_eval_windows(), in order and without offset.
+  /// Inputs and targets of place `index` in evaluation batch `batch`, masked: sample batch * global + index of the same
+  /// blend of sources; of a source the held-out window (number mod its windows), in order and without offset.
   void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets) const;
 
-private:
-  void window(std::int64_t first, std::span<int> inputs, std::span<int> targets) const;
+  /// data.eod_mask_loss: whether targets of -1 occur, which the loss does not count.
+  bool masks() const { return mask_; }
+  /// With data.eod_mask_loss: the target of an input that is data.eod_token becomes -1.
+  void mask(std::span<int const> inputs, std::span<int> targets) const;
+  /// data.reset_positions: whether positions differ from 0, 1, 2 and so on.
+  bool resets_positions() const { return reset_positions_; }
+  /// Of the inputs of one sample: 0 at its start and after each data.eod_token, one more each token.
+  void positions(std::span<int const> inputs, std::span<int> positions) const;
 
-  TokenSource const* source_;
-  Split split_;
+private:
+  struct Part;
+  struct Blended;
+  Part const& part_of(std::int64_t sample, std::int64_t& number) const;
+
   std::int64_t seq_len_;
   std::int64_t global_batch_;
   std::int64_t train_windows_ = 0;
-  std::int64_t slack_ = 0;
   std::int64_t eval_windows_ = 0;
-  base::RandomKey order_key_;
-  base::RandomKey offset_key_;
+  std::vector<layout::Range> held_out_;
+  std::vector<Part> parts_;
+  std::unique_ptr<Blended> blended_;  ///< null: one source
+  int eod_token_;
+  bool mask_, reset_positions_;
 };
 
 }  // namespace p3d::data

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where tokens come from: text files read as bytes, or a synthetic stream that is computed and not stored. A source is
-// a read-only array of tokens; which of them are trained on, and in which order, is the sampler's business.
+// Where tokens come from: files of tokens (token_files.hpp), several of these in given shares, or a synthetic stream
+// that is computed and not stored. A source is a read-only array of tokens; which of them are trained on, and in which
+// order, is the sampler's business.
 
 #include <p3d/layout/axes.hpp>
 
@@ -24,11 +25,24 @@ public:
   /// Number of tokens.
   virtual std::int64_t size() const = 0;
   /// Tokens [first, first + out.size()), which must exist. Safe to call from several threads; allocates nothing.
+  /// Throws base::Error (bad_input) for a token of a file that is not in the vocabulary.
   virtual void read(std::int64_t first, std::span<int> out) const = 0;
-  /// Hash of the content (xxHash64, seed 0): equal on ranks that hold equal data.
+  /// Hash of the content (xxHash64, seed 0): equal on ranks that hold equal data. Of files beyond 64 MiB a fingerprint:
+  /// their sizes, the first 4 KiB of each, and 64 KiB at both ends and 1,000 blocks of 4 KiB at fixed places of all.
   virtual std::uint64_t hash() const = 0;
   /// One line for the log: "5 files, 1115394 bytes".
   virtual std::string describe() const = 0;
+
+  /// Documents, in the order of their tokens, without gaps; 0: the source knows of none. Each has the tokens
+  /// document(i), perhaps none; throws base::Error (bad_input) where a file says impossible things of it.
+  virtual std::int64_t documents() const { return 0; }
+  virtual layout::Range document(std::int64_t i) const;
+  /// What Megatron-LM calls sequences: documents, or parts of them, in the same order.
+  virtual std::int64_t sequences() const { return documents(); }
+  virtual layout::Range sequence(std::int64_t i) const { return document(i); }
+  /// Several sources in given shares have parts; their tokens follow each other here. Any other is its own part.
+  virtual std::size_t parts() const { return 1; }
+  virtual TokenSource const& part(std::size_t) const { return *this; }
 };
 
 /// One file of a text source.
@@ -41,7 +55,7 @@ struct TextFile {
 /// it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under another
 /// name is left out. Throws base::Error when a path does not exist or no file is found.
 std::vector<TextFile> find_text_files(std::vector<std::string> const& paths);
-/// Of all files together: the number of tokens, and of bytes in the memory of each rank.
+/// Of all files together: the number of tokens.
 std::int64_t total_bytes(std::vector<TextFile> const& files);
 
 /// The bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable file, for no
@@ -58,6 +72,10 @@ std::unique_ptr<TokenSource> make_synthetic(std::uint64_t seed, std::int64_t voc
 /// The mean cross entropy (nats) that a perfect model reaches on the synthetic stream.
 double synthetic_entropy(std::int64_t vocab_size);
 
+/// Several sources that a sampler blends: config.data.source says the weights, which count in the hash.
+std::unique_ptr<TokenSource> make_joined(std::vector<std::unique_ptr<TokenSource>> parts,
+                                         std::vector<double> const& weights);
+
 /// The source of a checked configuration.
 std::unique_ptr<TokenSource> make_token_source(config::Config const& config);
 
@@ -67,5 +85,8 @@ struct Split {
   layout::Range held_out;
 };
 Split split_tokens(std::int64_t tokens, double fraction);
+/// The same, but of a source with documents whole ones: the last floor(fraction * documents), and at least one, unless
+/// fraction is 0. Throws base::Error (bad_input) where that leaves none for training.
+Split split_source(TokenSource const& source, double fraction);
 
 }  // namespace p3d::data

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/blend.hpp"
+
+#include <p3d/base/error.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace p3d::data {
+
+namespace {
+
+constexpr std::size_t most_places = 4096;
+
+/// The order of additions of numpy.sum, which the normalised weights depend on.
+double numpy_sum(double const* v, std::size_t n) {
+  if (n < 8) {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < n; ++i) sum += v[i];
+    return sum;
+  }
+  if (n > 128) {
+    auto const half = n / 2 - n / 2 % 8;
+    return numpy_sum(v, half) + numpy_sum(v + half, n - half);
+  }
+  double r[8];
+  std::copy_n(v, 8, r);
+  std::size_t i = 8;
+  for (; i < n - n % 8; i += 8) {
+    for (std::size_t k = 0; k < 8; ++k) r[k] += v[i + k];
+  }
+  double sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+  for (; i < n; ++i) sum += v[i];
+  return sum;
+}
+
+std::vector<double> normalised(std::vector<double> weights) {
+  double const sum = numpy_sum(weights.data(), weights.size());
+  for (auto& w : weights) w /= sum;
+  return weights;
+}
+
+}  // namespace
+
+Pick Blend::at(std::int64_t sample) const {
+  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
+  auto const periods = period_ > 0 ? sample / period_ : 0;
+  auto const wanted = sample - periods * period_;
+  std::lock_guard const lock(mutex_);
+  if (wanted < cursor_.sample || wanted - cursor_.sample > stride_) {
+    auto const place = std::min<std::int64_t>(wanted / stride_, std::ssize(places_) - 1);
+    if (wanted < cursor_.sample || place * stride_ > cursor_.sample)
+      cursor_ = {place * stride_, places_[static_cast<std::size_t>(place)]};
+  }
+  while (true) {
+    auto const source = next(cursor_.sample, cursor_.counts);
+    auto const number = cursor_.counts[source];
+    if (cursor_.sample == wanted) return {source, number + (period_ > 0 ? periods * in_period_[source] : 0)};
+    ++cursor_.counts[source];
+    ++cursor_.sample;
+    if (cursor_.sample == std::ssize(places_) * stride_) keep(cursor_);
+  }
+}
+
+void Blend::keep(Place const& place) const {
+  places_.push_back(place.counts);
+  if (places_.size() < most_places) return;
+  for (std::size_t i = 0; 2 * i < places_.size(); ++i) places_[i] = places_[2 * i];
+  places_.resize((places_.size() + 1) / 2);
+  stride_ *= 2;
+}
+
+EvenBlend::EvenBlend(std::vector<std::int64_t> weights) : Blend(weights.size()), weights_(std::move(weights)) {
+  in_period_ = weights_;
+  period_ = std::accumulate(weights_.begin(), weights_.end(), std::int64_t{0});
+  P3D_REQUIRE(weights_.size() >= 2 && weights_.size() < (1 << 15) && period_ <= (1 << 22) &&
+                  *std::min_element(weights_.begin(), weights_.end()) > 0,
+              "the products of weights fit 64 bits");
+}
+
+std::size_t EvenBlend::next(std::int64_t n, Counts const& counts) const {
+  auto const factor = 2 * static_cast<std::int64_t>(weights_.size()) - 2;
+  std::size_t best = weights_.size();
+  std::int64_t best_time = 0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    auto const behind = weights_[i] * (n + 1) - period_ * counts[i];  // times the period
+    if (factor * behind < period_) continue;
+    auto const time = (factor - 1) * period_ - factor * behind;  // until it must come: over the weight
+    if (best == weights_.size() || time * weights_[best] < best_time * weights_[i]) {
+      best = i;
+      best_time = time;
+    }
+  }
+  P3D_REQUIRE(best < weights_.size(), "some source may come");
+  return best;
+}
+
+MegatronBlend::MegatronBlend(std::vector<double> const& weights)
+    : Blend(weights.size()), shares_(normalised(weights)), weights_(normalised(shares_)) {}
+
+std::int64_t MegatronBlend::samples_of(std::size_t source, std::int64_t samples) const {
+  double const target = std::ceil(static_cast<double>(samples) * shares_[source]);
+  return static_cast<std::int64_t>(std::ceil(target * (1.0 + 0.005)));
+}
+
+std::size_t MegatronBlend::next(std::int64_t n, Counts const& counts) const {
+  double const place = std::max(static_cast<double>(n), 1.0);
+  std::size_t best = 0;
+  double most = 0.0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    double const volatile wanted = weights_[i] * place;  // rounded, as there: not one fused operation
+    double const error = wanted - static_cast<double>(counts[i]);
+    if (i == 0 || error > most) {
+      best = i;
+      most = error;
+    }
+  }
+  return best;
+}
+
+}  // namespace p3d::data

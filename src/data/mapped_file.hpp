@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Files as memory: pages come when they are read, from the page cache that all ranks of a node share, and go when
+// memory is short.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace p3d::data {
+
+/// A file that is only read. Its size is that at opening.
+class MappedFile {
+public:
+  MappedFile() = default;
+  /// Throws base::Error (bad_input, at `key` of the input) when the file cannot be opened or mapped.
+  MappedFile(std::string path, std::string const& key);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept { swap(other); }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  std::string const& path() const { return path_; }
+  std::int64_t size() const { return size_; }
+  std::span<std::byte const> bytes() const { return {data_, static_cast<std::size_t>(size_)}; }
+  /// Throws base::Error (bad_input) when the file is shorter now: reading beyond its end would end the process
+  /// (SIGBUS). The moment between this and the reading is not covered.
+  void require_whole() const;
+  /// Whole files are about to be read, front to back; false: windows at random places, as after opening.
+  void read_ahead(bool on) const;
+
+private:
+  void swap(MappedFile& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(file_, other.file_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+  std::string path_;
+  int file_ = -1;
+  std::byte const* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+/// Memory for large tables that the system may write out: a file in $TMPDIR (or /tmp) that has no name any more.
+class ScratchMemory {
+public:
+  ScratchMemory() = default;
+  /// Throws base::Error when the disk has no room. The memory is zeros.
+  explicit ScratchMemory(std::int64_t bytes);
+  ~ScratchMemory();
+  ScratchMemory(ScratchMemory&& other) noexcept { swap(other); }
+  ScratchMemory& operator=(ScratchMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  template <class T>
+  std::span<T> as() const {
+    return {static_cast<T*>(data_), static_cast<std::size_t>(size_) / sizeof(T)};
+  }
+
+private:
+  void swap(ScratchMemory& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+
+  void* data_ = nullptr;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace p3d::data

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Which tokens the training samples of one source are: one class for each data.shuffle.
+
+#include <p3d/base/random.hpp>
+#include <p3d/data/token_source.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace p3d::data {
+
+/// A pure function of the sample's number; what it keeps only makes it quick.
+class SampleOrder {
+public:
+  virtual ~SampleOrder() = default;
+  /// The inputs and the targets (one token later) of a sample of the source. Safe to call from several threads.
+  virtual void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const = 0;
+};
+
+/// Tokens that are collected piece by piece: as many inputs as there is room for, and one more target.
+class SampleTokens {
+public:
+  SampleTokens(std::span<int> inputs, std::span<int> targets) : inputs_(inputs), targets_(targets) {}
+  bool full() const { return got_ > inputs_.size(); }
+  /// Takes of the tokens of a source from `first` on as many as are needed, at most `count`.
+  void take(TokenSource const& source, std::int64_t first, std::int64_t count);
+  /// The targets that are inputs too. When full.
+  void finish() const;
+
+private:
+  std::span<int> inputs_, targets_;
+  std::size_t got_ = 0;
+};
+
+/// Windows of seq_len tokens, in a new order every epoch: see Sampler.
+std::unique_ptr<SampleOrder> make_window_order(TokenSource const& source, layout::Range tokens, std::int64_t seq_len,
+                                               base::RandomKey order, base::RandomKey offset);
+
+/// The first `documents` documents, which hold `tokens` tokens: in a new order every epoch, one behind the other
+/// without end; sample g begins at token g * seq_len of that stream, so that an epoch has every token once. Epoch e has
+/// document permute(order, e, i, documents) at place i. Keeps the number of tokens before every 1024th place of two
+/// epochs, as far as samples were read: reading on costs nothing, going on at a later place a walk over the index.
+std::unique_ptr<SampleOrder> make_document_order(TokenSource const& source, std::int64_t documents, std::int64_t tokens,
+                                                 base::RandomKey order);
+
+/// Those of Megatron-LM's GPTDataset over the first `sequences` sequences, which hold `tokens` tokens, for a run that
+/// asks for `samples`. Its three indices lie in a ScratchMemory: 4 bytes for each sequence and epoch, 20 for each
+/// sample.
+std::unique_ptr<SampleOrder> make_megatron_order(TokenSource const& source, std::int64_t sequences, std::int64_t tokens,
+                                                 std::int64_t seq_len, std::uint64_t seed, std::int64_t samples);
+
+}  // namespace p3d::data
