@@ -9,14 +9,17 @@
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/data/tokenizer.hpp>
 #include <p3d/io/checkpoint_writer.hpp>
 #include <p3d/io/model_export.hpp>
 #include <p3d/io/model_weights.hpp>
 #include <p3d/io/text_file.hpp>
 #include <p3d/run/checkpoint.hpp>
+#include <p3d/run/text.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -86,6 +89,21 @@ config::Config make_input(Words const& words, std::string const& precision) {
   return *std::move(result.config);
 }
 
+/// The tokenizer beside the model, for the checkpoint to carry; none where p3d cannot read it.
+io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab_size) {
+  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
+    auto const path = (fs::path(folder) / name).string();
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) continue;
+    try {
+      return run::open_tokenizer(path, "", vocab_size, true).stored;
+    } catch (base::Error const& e) {
+      base::warn_root(fmt::format("the checkpoint is without the tokenizer of the model\n{}", e.what()));
+    }
+  }
+  return {};
+}
+
 int import_model(Words const& words, std::string precision, comm::Communicator& world) {
   std::optional<io::ModelWeights> weights;
   auto const c = comm::agree(world, "read the model", [&] {
@@ -115,9 +133,11 @@ int import_model(Words const& words, std::string precision, comm::Communicator& 
   auto const parts = row_parts(*weights, element, world, self);
   auto const hash = io::load_weights(world, *weights, element, parts, buffer_bytes);
   auto const origin = fmt::format("weights {:016x} of {}", hash, fs::absolute(words.from).lexically_normal().string());
+  io::StoredTokenizer tokenizer;
+  comm::agree_on_root(world, [&] { tokenizer = find_tokenizer(words.from, c.model.vocab_size); });
   io::CheckpointWriter writer(world, {.buffer_bytes = buffer_bytes, .async = false});
-  writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}), run::checkpoint_table(weights->table()), false,
-               parts);
+  writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}, tokenizer),
+               run::checkpoint_table(weights->table()), false, parts);
   auto const result = writer.finish();
   if (result.error) throw base::Error(*result.error);
   for (auto const& note : weights->config().notes) base::warn_root(note);
@@ -159,15 +179,28 @@ std::int64_t read_size(std::string const& word) {
   throw wrong_words("--max-shard-size: a whole number with KB, MB or GB", word, "for example --max-shard-size 5GB");
 }
 
-/// The run's tokenizer, where it is a file that transformers reads.
-std::string copy_tokenizer(std::string const& tokenizer, std::string const& folder) {
-  if (fs::path(tokenizer).filename() != "tokenizer.json") return "";
-  auto const to = fs::path(folder) / "tokenizer.json";
-  std::error_code why;
-  fs::copy_file(tokenizer, to, fs::copy_options::overwrite_existing, why);
-  if (!why) return to.string();
-  base::warn_root(fmt::format("{} was not copied: {}", tokenizer, why.message()));
-  return "";
+/// Writes the run's tokenizer under the names that transformers looks for; the files that were written.
+std::vector<std::string> write_tokenizer(io::StoredTokenizer const& tokenizer, std::string const& folder) {
+  if (tokenizer.name.empty()) return {};
+  if (tokenizer.file.empty()) {
+    base::warn_root(fmt::format("the tokenizer {} is not in the checkpoint, its file is large: copy it into {}",
+                                tokenizer.name, folder));
+    return {};
+  }
+  auto const ending = fs::path(tokenizer.name).extension();
+  auto const name = ending == ".json" || ending == ".model" ? "tokenizer" + ending.string() : tokenizer.name;
+  std::vector<std::string> files{(fs::path(folder) / name).string()};
+  io::write_text_atomically(files.front(), tokenizer.file);
+  if (ending != ".json") return files;
+  nlohmann::ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                {"clean_up_tokenization_spaces", false}};
+  if (tokenizer.end >= 0) {
+    auto const read = data::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern);
+    config["eos_token"] = read->decode(std::vector{static_cast<std::int32_t>(tokenizer.end)});
+  }
+  files.push_back((fs::path(folder) / "tokenizer_config.json").string());
+  io::write_text_atomically(files.back(), config.dump(2) + "\n");
+  return files;
 }
 
 }  // namespace
@@ -207,15 +240,15 @@ int export_command(int argc, char** argv) {
     return base::as_bad_input([&] {
       auto const file = io::read_checkpoint(world, sorted.from);
       auto const c = comm::agree(world, "use the input in the checkpoint", [&] { return stored_input(file.header); });
-      auto files = io::export_model(world, file, c.model, sorted.to,
-                                    {.type = type_of(dtype, file.header.element),
-                                     .shard_bytes = shard_bytes,
-                                     .buffer_bytes = buffer_bytes,
-                                     .eos_token = c.data.eod_token});
-      if (world.rank() == 0) {
-        if (auto const tokenizer = copy_tokenizer(c.data.tokenizer, sorted.to); !tokenizer.empty())
-          files.push_back(tokenizer);
-      }
+      auto files =
+          io::export_model(world, file, c.model, sorted.to,
+                           {.type = type_of(dtype, file.header.element),
+                            .shard_bytes = shard_bytes,
+                            .buffer_bytes = buffer_bytes,
+                            .eos_token = c.data.eod_token >= 0 ? c.data.eod_token : file.header.tokenizer.end});
+      comm::agree_on_root(world, [&] {
+        for (auto const& name : write_tokenizer(file.header.tokenizer, sorted.to)) files.push_back(name);
+      });
       base::log_root("Written: " + base::join(files));
       return 0;
     });

@@ -48,21 +48,26 @@ std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t 
 
 }  // namespace
 
-RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
+RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern, std::int64_t vocab_size,
+                            bool keep_file) {
   RunTokenizer out;
-  out.tokenizer = data::make_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern);
-  if (c.data.tokenizer == "bytes") return out;  // data may have other tokens; rules_data.cpp looks at text
-  data::require_vocabulary(*out.tokenizer, c.model.vocab_size);
+  out.tokenizer = data::make_tokenizer(path, pattern);
+  data::require_vocabulary(*out.tokenizer, vocab_size);
   auto& s = out.stored;
-  s.name = std::filesystem::path(c.data.tokenizer).filename().string();
-  s.pattern = c.data.tokenizer_pattern;
+  s.name = std::filesystem::path(path).filename().string();
+  s.pattern = pattern;
   s.hash = out.tokenizer->hash();
   s.end = out.tokenizer->end_of_document();
   std::error_code unknown;
-  if (keep_file && std::filesystem::file_size(c.data.tokenizer, unknown) <= io::StoredTokenizer::largest_file)
-    s.file = base::read_text_file(c.data.tokenizer, "the run's tokenizer", "data.tokenizer",
-                                  io::StoredTokenizer::largest_file);
+  if (keep_file && std::filesystem::file_size(path, unknown) <= io::StoredTokenizer::largest_file)
+    s.file = base::read_text_file(path, "a tokenizer", path, io::StoredTokenizer::largest_file);
   return out;
+}
+
+RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
+  // Data of other kinds may have other tokens than bytes, without a tokenizer; rules_data.cpp looks at text.
+  if (c.data.tokenizer == "bytes") return {data::make_tokenizer("bytes"), {}};
+  return open_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern, c.model.vocab_size, keep_file);
 }
 
 template <class P>

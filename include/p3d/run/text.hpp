@@ -18,6 +18,9 @@ struct RunTokenizer {
   io::StoredTokenizer stored;
 };
 RunTokenizer open_tokenizer(config::Config const& config, bool keep_file);
+/// The same of a file, for a model of `vocab_size` tokens.
+RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern, std::int64_t vocab_size,
+                            bool keep_file);
 
 struct TextOptions {
   engine::SampleOptions draw;       ///< stop_tokens and complete are set here
