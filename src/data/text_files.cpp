@@ -92,12 +92,12 @@ std::vector<std::string> find_prefixes(std::vector<std::string> const& paths, st
   std::vector<std::string> indices;
   for (auto const& path : paths) {
     std::error_code ignored;
-    if (fs::is_directory(path, ignored)) {
+    bool const named = path.ends_with(".bin") || path.ends_with(".idx");
+    auto const prefix = named ? path.substr(0, path.size() - 4) : path;
+    if (!fs::exists(prefix + ".idx", ignored) && fs::is_directory(path, ignored)) {
       indices.push_back(path);
       continue;
     }
-    bool const named = path.ends_with(".bin") || path.ends_with(".idx");
-    auto const prefix = named ? path.substr(0, path.size() - 4) : path;
     if (!fs::exists(prefix + ".idx", ignored)) {
       bool const half = fs::exists(prefix + ".bin", ignored);
       throw base::Error({.expected = fmt::format("{0}.idx and {0}.bin", prefix),

@@ -238,6 +238,7 @@ DataFormat guess_format(std::string const& path) {
   std::error_code ignored;
   bool const named = path.ends_with(".bin") || path.ends_with(".idx");
   auto const index = (named ? path.substr(0, path.size() - 4) : path) + ".idx";
+  if (path.ends_with(".idx") || fs::exists(index, ignored)) return DataFormat::megatron;
   if (fs::is_directory(path, ignored)) {
     for (auto const& entry : fs::directory_iterator(path, ignored)) {
       auto const name = entry.path().string();
@@ -247,7 +248,6 @@ DataFormat guess_format(std::string const& path) {
     }
     return DataFormat::text;
   }
-  if (path.ends_with(".idx") || fs::exists(index, ignored)) return DataFormat::megatron;
   if (!fs::is_regular_file(path, ignored)) return DataFormat::text;
   MappedFile const file(path, path);
   return looks_like_npy(file) ? DataFormat::npy : looks_like_llmc(file) ? DataFormat::llmc : DataFormat::text;
