@@ -13,24 +13,29 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 
 namespace p3d::app {
 
 namespace {
 
-/// The value of a key of [data] as a canonical input says it.
-std::string stored_value(std::string const& input, char const* key) {
+/// The value of a key of [data] as a canonical input says it; none in files of versions that did not know it.
+std::optional<std::string> stored_if_any(std::string const& input, char const* key) {
   auto const section = input.find("\n[data]");
+  auto const end = section == std::string::npos ? section : input.find("\n[", section + 1);
   auto const begin = section == std::string::npos ? section : input.find(fmt::format("\n{} = ", key), section);
-  if (begin == std::string::npos) {
-    throw base::Error({.expected = fmt::format("the key data.{} in the input of the checkpoint", key),
-                       .found = "none",
-                       .where = "the checkpoint",
-                       .fix = "give a text: --file"},
-                      base::ExitCode::bad_input);
-  }
+  if (begin == std::string::npos || begin > end) return {};
   auto const value = input.find(" = ", begin) + 3;
   return input.substr(value, input.find('\n', value) - value);
+}
+
+std::string stored_value(std::string const& input, char const* key) {
+  if (auto const value = stored_if_any(input, key)) return *value;
+  throw base::Error({.expected = fmt::format("the key data.{} in the input of the checkpoint", key),
+                     .found = "none",
+                     .where = "the checkpoint",
+                     .fix = "give a text: --file"},
+                    base::ExitCode::bad_input);
 }
 
 std::int64_t text_bytes(std::vector<std::string> const& paths, std::string const& where, std::string const& fix) {
@@ -91,7 +96,10 @@ EvalData own_data(std::string const& input, config::Config const& stored) {
     out.changes = {"data.format=synthetic", split};
     return out;
   }
-  out.changes = {"data.format=text", "data.path=" + stored_value(input, "path"), split};
+  out.changes = {"data.format=" + stored_value(input, "format"), "data.path=" + stored_value(input, "path"), split};
+  for (char const* key : {"source", "eod_mask_loss"}) {
+    if (auto const value = stored_if_any(input, key)) out.changes.push_back(fmt::format("data.{}={}", key, *value));
+  }
   return out;
 }
 
@@ -115,9 +123,11 @@ int eval_command(int argc, char** argv) {
   };
   return with_stored_model(argc, argv, line, with_data, [&](auto& trainer, io::CheckpointHeader const& header) {
     auto const& c = trainer.config();
-    auto const split = data::split_tokens(trainer.source().size(), c.data.split);
-    auto tokens = texts.empty() ? split.held_out : split.training;
-    if (most_windows > 0) tokens.end = std::min(tokens.end, tokens.begin + most_windows * c.model.seq_len + 1);
+    auto tokens = trainer.sampler().held_out();
+    if (!texts.empty()) tokens = {{0, trainer.source().size()}};
+    for (auto& part : tokens) {
+      if (most_windows > 0) part.end = std::min(part.end, part.begin + most_windows * c.model.seq_len + 1);
+    }
     auto const score = trainer.score(tokens);
     base::log_root(fmt::format("step {}: loss {:.10f} nats per token, perplexity {:.4f}; {} of {}; {}", header.step,
                                score.loss, std::exp(score.loss), base::counted(score.windows, "window"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a stretch of tokens.
+// How many targets a loss is the mean of, and the loss of stretches of tokens.
 
 #include "trainer_state.hpp"
 
@@ -12,48 +12,89 @@
 namespace p3d::engine {
 
 template <class P>
-typename Trainer<P>::Score Trainer<P>::score(layout::Range tokens) {
+std::int64_t Trainer<P>::State::count_targets(bool training, std::int64_t batch) {
+  if (!sampler.masks()) return tokens_per_step();
+  std::vector<int> in(static_cast<std::size_t>(config.model.seq_len)), target(in.size());
+  std::int64_t counted = 0;
+  for (int m = 0; m < config.batch.microbatches; ++m) {
+    auto const first = first_sample(config, training ? batch : 0, here.dp, m);
+    for (std::int64_t b = first; b < first + config.batch.micro; ++b) {
+      training ? sampler.train(b, in, target) : sampler.eval(batch, b, in, target);
+      counted += std::count_if(target.begin(), target.end(), [](int t) { return t >= 0; });
+    }
+  }
+  mesh.along("dp").all_reduce(&counted, 1, comm::Type::int64, comm::Reduction::sum).wait();
+  return counted;
+}
+
+template <class P>
+typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& parts) {
   auto& s = *state_;
   s.refresh_weights();
   auto const seq = s.config.model.seq_len;
+  std::vector<std::int64_t> first_windows{0};  // of each part, and the end
+  std::int64_t tokens = 0;
+  for (auto const& part : parts) {
+    tokens += part.size();
+    first_windows.push_back(first_windows.back() + std::max<std::int64_t>(0, part.size() - 1) / seq);
+  }
   Score out;
-  out.windows = std::max<std::int64_t>(0, tokens.size() - 1) / seq;
+  out.windows = first_windows.back();
   if (out.windows == 0) {
     throw base::Error({.expected = fmt::format("at least {} tokens to evaluate (model.seq_len + 1)", seq + 1),
-                       .found = fmt::format("{}", tokens.size()),
+                       .found = fmt::format("{}", tokens),
                        .where = s.source->describe(),
                        .fix = "give a longer text"},
                       base::ExitCode::bad_input);
   }
   double sum = 0.0;
+  std::int64_t counted = 0;
   auto const length = static_cast<std::size_t>(seq);
+  auto const read = [&](std::int64_t first, auto const& with) {
+    for (std::int64_t b = 0; b < s.config.batch.micro; ++b) {
+      auto const at = static_cast<std::size_t>(b) * length;
+      std::span<int> const in(s.inputs.data() + at, length), target(s.targets.data() + at, length);
+      if (first + b < out.windows) {
+        auto const next = std::upper_bound(first_windows.begin(), first_windows.end(), first + b);
+        auto const& part = parts[static_cast<std::size_t>(next - first_windows.begin() - 1)];
+        auto const begin = part.begin + (first + b - *(next - 1)) * seq;
+        s.source->read(begin, in);
+        std::copy(in.begin() + 1, in.end(), target.begin());
+        s.source->read(begin + seq, target.last(1));
+        s.sampler.mask(in, target);
+      } else {  // the last batch is filled up with windows that count nothing
+        std::fill(in.begin(), in.end(), 0);
+        std::fill(target.begin(), target.end(), -1);
+      }
+      with(target);
+    }
+  };
   for (std::int64_t batch = 0; batch * s.config.batch.global < out.windows; ++batch) {
+    for (int m = 0; s.sampler.masks() && m < s.config.batch.microbatches; ++m) {
+      read(first_sample(s.config, batch, s.here.dp, m),
+           [&](auto target) { counted += std::count_if(target.begin(), target.end(), [](int t) { return t >= 0; }); });
+    }
     Hooks hooks;
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const first = first_sample(s.config, batch, s.here.dp, microbatch);
-      for (std::int64_t b = 0; b < s.config.batch.micro; ++b) {
-        auto const at = static_cast<std::size_t>(b) * length;
-        std::span<int> const in(s.inputs.data() + at, length), target(s.targets.data() + at, length);
-        if (first + b < out.windows) {
-          auto const begin = tokens.begin + (first + b) * seq;
-          s.source->read(begin, in);
-          std::copy(in.begin() + 1, in.end(), target.begin());
-          s.source->read(begin + seq, target.last(1));
-        } else {  // the last batch is filled up with windows that count nothing
-          std::fill(in.begin(), in.end(), 0);
-          std::fill(target.begin(), target.end(), -1);
-        }
-      }
+      read(first, [](auto) {});
       s.units.at(stage)->stage.load(slot, {first, s.config.batch.micro, seq}, s.inputs, s.targets);
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
+  if (s.sampler.masks()) {
+    s.mesh.along("dp").all_reduce(&counted, 1, comm::Type::int64, comm::Reduction::sum).wait();
+  } else {
+    counted = out.windows * seq;
+  }
   if (!s.counts_loss()) sum = 0.0;
-  out.loss = collectives::all_reduce(s.mesh.world(), sum) / static_cast<double>(out.windows * seq);
+  out.loss = collectives::all_reduce(s.mesh.world(), sum) / s.mean_over(counted);
   return out;
 }
 
-#define P3D_INSTANTIATE(P) template typename Trainer<P>::Score Trainer<P>::score(layout::Range);
+#define P3D_INSTANTIATE(P)                                                    \
+  template std::int64_t Trainer<P>::State::count_targets(bool, std::int64_t); \
+  template typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

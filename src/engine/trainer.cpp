@@ -415,7 +415,8 @@ StepResult Trainer<P>::step(double vote) {
     unit->reducer.begin();
     unit->reduced_before = false;
   }
-  s.executor->run(s.plan.training, result.step, result.loss_scale / static_cast<double>(s.tokens_per_step()),
+  s.counted_targets = s.count_targets(true, s.steps_done);
+  s.executor->run(s.plan.training, result.step, result.loss_scale / s.mean_over(s.counted_targets),
                   s.training_hooks(result));
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
@@ -428,9 +429,11 @@ double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
   s.refresh_weights();
   double sum = 0.0;
+  std::int64_t counted = 0;
   s.stopped_early = false;
   for (std::int64_t batch = 0; batch < batches; ++batch) {
     if (s.stop_together()) return std::numeric_limits<double>::quiet_NaN();
+    counted += s.count_targets(false, batch);
     Hooks hooks;
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
@@ -440,7 +443,7 @@ double Trainer<P>::evaluate(std::int64_t batches) {
   }
   if (!s.counts_loss()) sum = 0.0;
   sum = collectives::all_reduce(s.mesh.world(), sum);
-  return sum / static_cast<double>(batches * s.tokens_per_step());
+  return sum / s.mean_over(counted);
 }
 
 template <class P>

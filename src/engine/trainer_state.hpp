@@ -75,6 +75,7 @@ struct Trainer<P>::State {
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
+  std::int64_t counted_targets = 0;  ///< whose mean the loss of this step is, in the global batch
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
         ProviderFactory<P> const& provider);
@@ -86,6 +87,11 @@ struct Trainer<P>::State {
   /// loss of the whole group.
   bool counts_loss() const { return here.zero(layout::stage_axes.minus(layout::token_axes)); }
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
+  /// Targets of global batch `batch` that are not masked (data.eod_mask_loss): each replica counts its own. Collective
+  /// where the data mask any.
+  std::int64_t count_targets(bool training, std::int64_t batch);
+  /// What a sum of losses is divided by.
+  double mean_over(std::int64_t counted) const { return static_cast<double>(counted > 0 ? counted : 1); }
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
   comm::SharedBuffer prepare_reductions();
   /// Throws unless every rank has the same input and the same data.

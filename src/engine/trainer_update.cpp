@@ -62,7 +62,7 @@ void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
                              result.votes};
   auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
   wait_recorded(summed);
-  result.loss = sums[0] / static_cast<double>(tokens_per_step());
+  result.loss = sums[0] / mean_over(counted_targets);
   result.grad_norm = std::sqrt(sums[1]) / result.loss_scale;
   result.stop = sums[2] > 0.0;
   result.votes = sums[3];

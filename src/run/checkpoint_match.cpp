@@ -35,12 +35,13 @@ enum class Weight { ignored, noted, forbidden };
 
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
-  static std::set<std::string> const same_data{"run.seed", "batch.global", "data.format", "data.split",
-                                               "optimizer.type"};
-  static std::set<std::string> const free{"run.name",     "run.output_dir", "run.log_every",  "run.trace",
-                                          "run.ceiling",  "run.time_limit", "run.eval_every", "run.eval_batches",
-                                          "model.preset", "model.load",     "batch.micro",    "batch.microbatches",
-                                          "data.path",    "data.tokenizer"};
+  static std::set<std::string> const same_data{"run.seed",           "batch.global",         "data.format",
+                                               "data.split",         "data.shuffle",         "data.eod_token",
+                                               "data.eod_mask_loss", "data.reset_positions", "optimizer.type"};
+  static std::set<std::string> const free{
+      "run.name",       "run.output_dir",   "run.log_every", "run.trace",  "run.ceiling", "run.time_limit",
+      "run.eval_every", "run.eval_batches", "model.preset",  "model.load", "batch.micro", "batch.microbatches",
+      "data.path",      "data.tokenizer",   "data.source"};  // the hash of the data has the weights
   bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
   if (key == "model.dropout" || key == "run.precision" || key.starts_with("precision."))
@@ -49,6 +50,8 @@ Weight weight_of(std::string const& key, config::Config const& config, config::L
   if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
   if (key.starts_with("model.")) return Weight::forbidden;
   if (same_data.contains(key)) return all ? Weight::forbidden : Weight::ignored;
+  // Megatron-LM's order is made for so many samples.
+  if (key == "run.steps" && all && config.data.shuffle == config::Shuffle::megatron) return Weight::forbidden;
   bool const training = key.starts_with("optimizer.") || key == "run.steps";
   return training && all ? Weight::noted : Weight::ignored;
 }

@@ -11,7 +11,6 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/token_source.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/engine/precision.hpp>
@@ -66,20 +65,6 @@ std::string how_to_go_on(config::Config const& c) {
                                        : ": the same command goes on from here";
 }
 
-/// Of the training data, which each rank holds whole; rank 0 looks for all of them. What is wrong with them is told
-/// when they are opened. Collective.
-std::int64_t text_bytes(config::Config const& c, comm::Communicator& world) {
-  std::int64_t bytes = 0;
-  if (c.data.format == config::DataFormat::text && world.rank() == 0) {
-    try {
-      bytes = data::total_bytes(data::find_text_files(c.data.path));
-    } catch (base::Error const&) {
-    }
-  }
-  world.broadcast(&bytes, 1, comm::Type::int64, 0).wait();
-  return bytes;
-}
-
 /// What the processes of all ranks use; 0 where the model's memory is not theirs, or the system does not say.
 /// Collective.
 double memory_of_all(comm::Communicator& world) {
@@ -124,7 +109,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(config::canonical_toml(c));
   base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-  auto const host_memory = memory.total() + memory.checkpoint_copy + text_bytes(c, world);
+  auto const host_memory = memory.total() + memory.checkpoint_copy;
   if (device::on_host()) engine::require_memory(host_memory, world);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   report::add_plan(summary, c, plan);

@@ -26,7 +26,8 @@ namespace p3d::engine {
 /// What one step gave, the same on every rank.
 struct StepResult {
   std::int64_t step = 0;   ///< number of steps done, this one included
-  double loss = 0.0;       ///< mean cross entropy in nats over the tokens of the global batch, before the update
+  double loss = 0.0;       ///< mean cross entropy in nats over the targets of the global batch, before the update;
+                           ///< those that data.eod_mask_loss masks do not count
   double grad_norm = 0.0;  ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
   bool stop = false;        ///< some rank was asked to stop (stop_when)
@@ -95,13 +96,14 @@ public:
   /// and the rest read again. Replicas share the texts. Throws base::Error (bad_input) for a token outside the
   /// vocabulary.
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts, SampleOptions const& options);
-  /// Mean cross entropy over the windows of seq_len tokens that fit into [first, first + tokens] of the source, each
+  /// Mean cross entropy over the windows of seq_len tokens (and a target) that fit into these parts of the source, each
   /// once: the same under every layout. Returns the number of windows too.
   struct Score {
     double loss = 0.0;
     std::int64_t windows = 0;
   };
-  Score score(layout::Range tokens);
+  Score score(std::vector<layout::Range> const& parts);
+  Score score(layout::Range tokens) { return score(std::vector<layout::Range>{tokens}); }
 
   /// Steps done; a checkpoint sets it.
   std::int64_t steps_done() const;
