@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json of transformers <-> [model], and what is refused because p3d would compute something else.
+
+#include "support.hpp"
+
+#include <p3d/config/hugging_face.hpp>
+
+#include <nlohmann/json.hpp>
+#include <support/errors.hpp>
+#include <support/temp_dir.hpp>
+
+namespace p3d::config::test {
+namespace {
+
+using Json = nlohmann::json;
+using p3d::test::expect_error;
+
+Json gpt2() {
+  return {{"model_type", "gpt2"}, {"vocab_size", 50257}, {"n_positions", 1024}, {"n_embd", 768},
+          {"n_layer", 12},        {"n_head", 12},        {"n_inner", nullptr},  {"activation_function", "gelu_new"},
+          {"resid_pdrop", 0.1},   {"embd_pdrop", 0.1},   {"attn_pdrop", 0.1},   {"layer_norm_epsilon", 1e-5}};
+}
+Json llama() {
+  return {{"model_type", "llama"},
+          {"vocab_size", 128256},
+          {"max_position_embeddings", 131072},
+          {"hidden_size", 4096},
+          {"intermediate_size", 14336},
+          {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"tie_word_embeddings", false},
+          {"rope_theta", 500000.0},
+          {"attention_bias", false},
+          {"mlp_bias", false}};
+}
+Json with(Json file, char const* key, Json value) {
+  file[key] = std::move(value);
+  return file;
+}
+Json without(Json file, char const* key) {
+  file.erase(key);
+  return file;
+}
+HuggingFaceModel read(Json const& file) { return read_hugging_face(file.dump(), "F/config.json"); }
+
+/// The file is refused, with its path and exactly one difference, which says this.
+void refused(Json const& file, std::string const& words) {
+  expect_error([&] { read(file); }, "F/config.json");
+  expect_error([&] { read(file); }, "1 difference (");
+  expect_error([&] { read(file); }, words);
+}
+
+TEST(HuggingFaceConfig, Gpt2IsThePreset) {
+  auto const read_model = read(gpt2());
+  EXPECT_EQ(read_model.family, ModelFamily::gpt2);
+  auto expected = good("", {"model.preset=gpt2-124m", "model.dropout=0.1"}).model;
+  expected.preset.clear();
+  EXPECT_EQ(read_model.model, expected);
+  EXPECT_TRUE(read_model.notes.empty());
+}
+
+TEST(HuggingFaceConfig, LlamaIsThePreset) {
+  auto expected = good("", {"model.preset=llama3-8b", "model.seq_len=131072"}).model;
+  expected.preset.clear();
+  EXPECT_EQ(read(llama()).model, expected);
+  EXPECT_EQ(read(llama()).family, ModelFamily::llama);
+}
+
+TEST(HuggingFaceConfig, WhatIsLeftOutHasTheDefaultOfTransformers) {
+  auto file = without(without(without(llama(), "rms_norm_eps"), "rope_theta"), "num_key_value_heads");
+  auto const m = read(without(without(file, "tie_word_embeddings"), "hidden_act")).model;
+  EXPECT_EQ(m.norm_eps, 1e-6);
+  EXPECT_EQ(m.rope_theta, 1e4);
+  EXPECT_EQ(m.kv_heads, 32);
+  EXPECT_FALSE(m.tied_embeddings);
+  EXPECT_TRUE(read(gpt2()).model.tied_embeddings);
+  EXPECT_EQ(read(with(gpt2(), "n_inner", 100)).model.ffn, 100);
+  EXPECT_FALSE(read(with(gpt2(), "tie_word_embeddings", false)).model.tied_embeddings);
+}
+
+TEST(HuggingFaceConfig, ReadsBothFormsOfRotaryScaling) {
+  Json const scaling{{"rope_type", "llama3"},
+                     {"factor", 8.0},
+                     {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0},
+                     {"original_max_position_embeddings", 8192}};
+  auto const older = read(with(llama(), "rope_scaling", scaling)).model;
+  EXPECT_EQ(older.rope_scaling, RopeScaling::llama3);
+  EXPECT_EQ(older.rope_scaling_factor, 8.0);
+  EXPECT_EQ(older.rope_low_freq_factor, 1.0);
+  EXPECT_EQ(older.rope_high_freq_factor, 4.0);
+  EXPECT_EQ(older.rope_original_seq_len, 8192);
+  EXPECT_EQ(older.rope_theta, 5e5);
+  auto newer = with(without(llama(), "rope_theta"), "rope_parameters", scaling);
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  EXPECT_EQ(read(newer).model, older);
+  auto const linear = read(with(llama(), "rope_scaling", {{"type", "linear"}, {"factor", 2}})).model;
+  EXPECT_EQ(linear.rope_scaling, RopeScaling::linear);
+  EXPECT_EQ(linear.rope_scaling_factor, 2.0);
+  auto const plain = read(with(llama(), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}})).model;
+  EXPECT_EQ(plain.rope_scaling, RopeScaling::none);
+  EXPECT_EQ(plain.rope_theta, 7.0);
+}
+
+TEST(HuggingFaceConfig, RefusesOtherRotaryEmbeddings) {
+  refused(with(llama(), "rope_scaling", {{"rope_type", "yarn"}}), "\"yarn\"");
+  refused(with(llama(), "rope_scaling", {{"rope_type", "linear"}}), "factor, a number from 1 on: no such key");
+  refused(with(llama(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"beta", 1}}), "\"beta\"");
+  refused(with(llama(), "rope_scaling", 3), "rope_scaling, an object: the number 3");
+  refused(with(llama(), "rope_scaling",
+               {{"type", "llama3"},
+                {"factor", 2.0},
+                {"low_freq_factor", 4.0},
+                {"high_freq_factor", 4.0},
+                {"original_max_position_embeddings", 8}}),
+          "low_freq_factor below high_freq_factor: 4 and 4");
+}
+
+TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
+  for (auto const& [key, value] : std::vector<std::pair<char const*, Json>>{{"sliding_window", 4096},
+                                                                            {"quantization_config", Json::object()},
+                                                                            {"partial_rotary_factor", 0.5},
+                                                                            {"pretraining_tp", 2},
+                                                                            {"is_encoder_decoder", true},
+                                                                            {"hidden_act", "gelu"},
+                                                                            {"head_dim", 64},
+                                                                            {"attention_bias", true},
+                                                                            {"mlp_bias", true},
+                                                                            {"rms_norm_eps", "small"},
+                                                                            {"tie_word_embeddings", 1},
+                                                                            {"invented", 0}}) {
+    refused(with(llama(), key, value), key);
+  }
+  for (auto const& [key, value] : std::vector<std::pair<char const*, Json>>{{"scale_attn_weights", false},
+                                                                            {"scale_attn_by_inverse_layer_idx", true},
+                                                                            {"reorder_and_upcast_attn", true},
+                                                                            {"add_cross_attention", true},
+                                                                            {"activation_function", "gelu"},
+                                                                            {"n_head", 0},
+                                                                            {"n_embd", 1.5},
+                                                                            {"n_layer", std::int64_t{1} << 40},
+                                                                            {"pruned_heads", {{"0", {1}}}},
+                                                                            {"hidden_size", 768}}) {
+    refused(with(gpt2(), key, value), key);
+  }
+  refused(without(gpt2(), "n_layer"), "n_layer, a whole number from 1 to 65536: no such key");
+}
+
+TEST(HuggingFaceConfig, BiasesOfAllLinearLayersAreOneKey) {
+  EXPECT_TRUE(read(with(with(llama(), "attention_bias", true), "mlp_bias", true)).model.bias);
+  EXPECT_FALSE(read(llama()).model.bias);
+}
+
+TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {
+  auto file = llama();
+  file.update({{"architectures", {"LlamaForCausalLM"}},
+               {"torch_dtype", "bfloat16"},
+               {"use_cache", false},
+               {"bos_token_id", 1},
+               {"eos_token_id", {1, 2}},
+               {"transformers_version", "4.40"},
+               {"sliding_window", nullptr},
+               {"pretraining_tp", 1},
+               {"head_dim", 128},
+               {"quantization_config", nullptr},
+               {"id2label", {{"0", "x"}}}});
+  EXPECT_EQ(read(file).model, read(llama()).model);
+}
+
+TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
+  auto const three = read(with(gpt2(), "attn_pdrop", 0.0));
+  EXPECT_EQ(three.model.dropout, 0.0);
+  ASSERT_EQ(three.notes.size(), 1u);
+  expect_contains(three.notes[0], "model.dropout");
+  EXPECT_EQ(read(with(llama(), "attention_dropout", 0.1)).notes.size(), 1u);
+}
+
+TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
+  expect_error([] { read({{"model_type", "mistral"}}); }, "model_type \"gpt2\" or \"llama\"");
+  expect_error([] { read({{"a", 1}}); }, "found:    none");
+  expect_error([] { read(Json::array()); }, "model_type");
+  expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
+  expect_error([] { read_hugging_face("{", "p"); }, "at byte 2");
+  expect_error([] { read_hugging_face(std::string(1000, '['), "p"); }, "nested");
+}
+
+TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
+  for (auto const& overrides : std::vector<std::vector<std::string>>{
+           {"model.preset=gpt2-124m", "model.dropout=0.25", "model.ffn=99"},
+           {"model.preset=gpt2-tiny", "model.tied_embeddings=false", "model.norm_eps=1e-6"},
+           {"model.preset=llama3-8b", "model.rope_scaling=llama3", "model.rope_scaling_factor=32",
+            "model.rope_low_freq_factor=1.5", "model.rope_original_seq_len=4096"},
+           {"model.preset=llama-tiny", "model.bias=true", "model.rope_scaling=linear", "model.rope_scaling_factor=3"},
+           {"model.preset=llama-124m"}}) {
+    auto model = good("", overrides).model;
+    auto const text = write_hugging_face(model, "bfloat16", 7);
+    model.preset.clear();
+    EXPECT_EQ(read_hugging_face(text, "p").model, model) << text;
+    EXPECT_EQ(Json::parse(text)["torch_dtype"], "bfloat16");
+    EXPECT_EQ(Json::parse(text)["eos_token_id"], 7);
+  }
+}
+
+TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
+  auto const form = [](std::vector<std::string> const& overrides) { return family_of(good("", overrides).model); };
+  EXPECT_EQ(form({}), ModelFamily::gpt2);
+  expect_error([&] { form({"model.position=rope"}); }, "position = rope, which GPT-2 does not have");
+  expect_error([&] { form({"model.bias=false"}); }, "bias = false, which GPT-2");
+  expect_error([&] { form({"model.kv_heads=2"}); }, "kv_heads = 2 (heads = 4), which GPT-2");
+  expect_error([&] { form({"model.preset=llama-tiny", "model.norm=layernorm"}); }, "norm = layernorm, which Llama");
+}
+
+TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {
+  p3d::test::TempDir folder;
+  folder.write("m/config.json", with(with(llama(), "hidden_size", 64), "num_hidden_layers", 2).dump());
+  auto const load = "model.load=" + folder / "m";
+  auto const c = good("", {load, "model.dropout=0.5", "model.seq_len=200000", "model.heads=32"});
+  EXPECT_EQ(c.model.hidden, 64);
+  EXPECT_EQ(c.model.ffn, 14336);
+  EXPECT_EQ(c.model.kv_heads, 8);
+  EXPECT_EQ(c.model.dropout, 0.5);
+  EXPECT_EQ(c.model.seq_len, 200000);
+  EXPECT_EQ(c.model.load, folder / "m");
+  EXPECT_EQ(good(canonical_toml(c)), c);
+  auto const fault = only_fault(parse("[model]\nffn = 128\n", {load}));
+  EXPECT_EQ(fault.key, "model.ffn");
+  expect_contains(fault.expected, "model.ffn = 14336, as config.json");
+  expect_contains(fault.where, "t.toml:2:7");
+  expect_contains(fault.where, "model.load");
+  EXPECT_EQ(only_fault(parse("", {load, "model.preset=llama-tiny"})).key, "model.load");
+  auto const missing = only_fault(parse("", {"model.load=" + folder / "n"}));
+  EXPECT_EQ(missing.key, "model.load");
+  expect_contains(missing.where, "n/config.json");
+  folder.write("b/config.json", "{");
+  expect_contains(only_fault(parse("[model]\nload = \"b\"\n", {"model.load=" + folder / "b"})).found, "byte 2");
+}
+
+TEST(ModelLoad, LearnedPositionsEnd) {
+  p3d::test::TempDir folder;
+  folder.write("config.json", with(gpt2(), "vocab_size", 256).dump());
+  auto const load = "model.load=" + folder / "";
+  EXPECT_EQ(good("", {load, "model.seq_len=10"}).model.seq_len, 10);
+  auto const fault = only_fault(parse("", {load, "model.seq_len=1025"}));
+  EXPECT_EQ(fault.key, "model.seq_len");
+  expect_contains(fault.fix, "1024");
+}
+
+}  // namespace
+}  // namespace p3d::config::test

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensor of transformers holds which element of which parameter.
+
+#include <p3d/layout/hugging_face.hpp>
+
+#include <p3d/config/config.hpp>
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace p3d::layout::test {
+namespace {
+
+config::Config gpt2(bool tied) {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 11, m.hidden = 8, m.layers = 2, m.heads = m.kv_heads = 2, m.ffn = 12, m.seq_len = 5;
+  m.tied_embeddings = tied;
+  return c;
+}
+config::Config llama(bool bias) {
+  auto c = gpt2(false);
+  auto& m = c.model;
+  m.kv_heads = 1, m.bias = bias;
+  m.norm = config::Norm::rmsnorm, m.position = config::Position::rope, m.activation = config::Activation::swiglu;
+  return c;
+}
+
+struct Made {
+  ParamTable table;
+  HuggingFaceLayout layout;
+};
+Made make(config::Config const& c) {
+  auto table = make_param_table(c);
+  auto layout = hugging_face_layout(c.model, table);
+  return {std::move(table), std::move(layout)};
+}
+std::map<std::string, std::vector<std::int64_t>> shapes(HuggingFaceLayout const& layout) {
+  std::map<std::string, std::vector<std::int64_t>> out;
+  for (auto const& t : layout.tensors) EXPECT_TRUE(out.emplace(t.name, t.shape).second) << t.name;
+  return out;
+}
+
+TEST(HuggingFaceLayout, NamesTheTensorsOfGpt2) {
+  auto const found = shapes(make(gpt2(true)).layout);
+  EXPECT_EQ(found.size(), 2u + 2 * 12 + 2);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.at("transformer.wte.weight"), (Shape{11, 8}));
+  EXPECT_EQ(found.at("transformer.wpe.weight"), (Shape{5, 8}));
+  EXPECT_EQ(found.at("transformer.h.1.ln_1.bias"), (Shape{8}));
+  EXPECT_EQ(found.at("transformer.h.1.attn.c_attn.weight"), (Shape{8, 24}));
+  EXPECT_EQ(found.at("transformer.h.0.attn.c_attn.bias"), (Shape{24}));
+  EXPECT_EQ(found.at("transformer.h.1.attn.c_proj.weight"), (Shape{8, 8}));
+  EXPECT_EQ(found.at("transformer.h.0.mlp.c_fc.weight"), (Shape{8, 12}));
+  EXPECT_EQ(found.at("transformer.h.0.mlp.c_proj.weight"), (Shape{12, 8}));
+  EXPECT_EQ(found.at("transformer.ln_f.weight"), (Shape{8}));
+  EXPECT_EQ(shapes(make(gpt2(false)).layout).at("lm_head.weight"), (Shape{11, 8}));
+}
+
+TEST(HuggingFaceLayout, NamesTheTensorsOfLlama) {
+  auto const found = shapes(make(llama(false)).layout);
+  EXPECT_EQ(found.size(), 1u + 2 * 9 + 2);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.at("model.embed_tokens.weight"), (Shape{11, 8}));
+  EXPECT_EQ(found.at("model.layers.1.input_layernorm.weight"), (Shape{8}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.q_proj.weight"), (Shape{8, 8}));
+  EXPECT_EQ(found.at("model.layers.1.self_attn.k_proj.weight"), (Shape{4, 8}));
+  EXPECT_EQ(found.at("model.layers.0.self_attn.o_proj.weight"), (Shape{8, 8}));
+  EXPECT_EQ(found.at("model.layers.0.mlp.gate_proj.weight"), (Shape{12, 8}));
+  EXPECT_EQ(found.at("model.layers.0.mlp.down_proj.weight"), (Shape{8, 12}));
+  EXPECT_EQ(found.at("model.layers.0.post_attention_layernorm.weight"), (Shape{8}));
+  EXPECT_EQ(found.at("model.norm.weight"), (Shape{8}));
+  EXPECT_EQ(found.at("lm_head.weight"), (Shape{11, 8}));
+  EXPECT_EQ(shapes(make(llama(true)).layout).at("model.layers.1.self_attn.v_proj.bias"), (Shape{4}));
+}
+
+/// Every element of every tensor belongs to one element of one parameter.
+TEST(HuggingFaceLayout, CoversEveryTensorOnce) {
+  for (auto const& c : {gpt2(true), gpt2(false), llama(false), llama(true)}) {
+    auto const [table, layout] = make(c);
+    std::set<std::pair<std::size_t, std::int64_t>> seen;
+    for (std::size_t i = 0; i < table.specs().size(); ++i) {
+      auto const& spec = table.specs()[i];
+      auto const& place = layout.places[i];
+      auto const& shape = layout.tensors[place.tensor].shape;
+      for (std::int64_t row = 0; row < spec.rows; ++row) {
+        for (std::int64_t col = 0; col < spec.cols; ++col) {
+          auto const at = shape.size() == 1  ? place.first + col
+                          : place.transposed ? col * shape[1] + place.first + row
+                                             : (place.first + row) * shape[1] + col;
+          EXPECT_TRUE(seen.emplace(place.tensor, at).second) << spec.name;
+        }
+      }
+    }
+    std::size_t all = 0;
+    for (auto const& t : layout.tensors)
+      all += static_cast<std::size_t>(t.shape[0] * (t.shape.size() == 2 ? t.shape[1] : 1));
+    EXPECT_EQ(seen.size(), all);
+  }
+}
+
+/// Runs of a rectangle against the definition, element by element.
+TEST(HuggingFaceLayout, RunsAreTheRectangle) {
+  constexpr std::int64_t rows = 7, cols = 5, first = 3;
+  for (bool transposed : {false, true}) {
+    HuggingFacePlace const place{0, transposed, first};
+    std::int64_t const tensor_cols = transposed ? 12 : cols;
+    for (auto const& [r, c] : std::vector<std::pair<Range, Range>>{
+             {{0, rows}, {0, cols}}, {{2, 5}, {0, cols}}, {{0, rows}, {1, 4}}, {{3, 4}, {2, 3}}, {{4, 4}, {0, cols}}}) {
+      std::map<std::int64_t, std::int64_t> found, expected;  // place in the rectangle -> element of the tensor
+      for_element_runs(place, tensor_cols, r, c, [&](ElementRun const& run) {
+        for (std::int64_t i = 0; i < run.count; ++i)
+          EXPECT_TRUE(found.emplace(run.place + i * run.stride, run.first + i).second);
+      });
+      for (auto row = r.begin; row < r.end; ++row) {
+        for (auto col = c.begin; col < c.end; ++col)
+          expected[(row - r.begin) * c.size() + col - c.begin] =
+              transposed ? col * tensor_cols + first + row : (first + row) * tensor_cols + col;
+      }
+      EXPECT_EQ(found, expected) << transposed << " " << r.begin << " " << c.begin;
+    }
+  }
+}
+
+TEST(HuggingFaceLayout, KnowsTheConstantsOfOlderFiles) {
+  EXPECT_TRUE(is_hugging_face_buffer("h.3.attn.bias"));
+  EXPECT_TRUE(is_hugging_face_buffer("transformer.h.3.attn.masked_bias"));
+  EXPECT_TRUE(is_hugging_face_buffer("model.layers.1.self_attn.rotary_emb.inv_freq"));
+  EXPECT_FALSE(is_hugging_face_buffer("transformer.h.3.attn.c_attn.bias"));
+  EXPECT_FALSE(is_hugging_face_buffer("model.layers.1.self_attn.v_proj.bias"));
+}
+
+}  // namespace
+}  // namespace p3d::layout::test
