@@ -106,10 +106,13 @@ io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab
 
 int import_model(Words const& words, std::string precision, comm::Communicator& world) {
   std::optional<io::ModelWeights> weights;
+  io::StoredTokenizer tokenizer;
   auto const c = comm::agree(world, "read the model", [&] {
     weights.emplace(words.from);
     if (precision.empty()) precision = weights->element() == io::Element::float64 ? "fp64" : "fp32";
-    return make_input(words, precision);
+    auto input = make_input(words, precision);
+    tokenizer = run::open_tokenizer(input, true).stored;
+    return input;
   });
   comm::agree_on_root(world, [&] {
     if (!fs::exists(words.to)) return;
@@ -133,8 +136,8 @@ int import_model(Words const& words, std::string precision, comm::Communicator& 
   auto const parts = row_parts(*weights, element, world, self);
   auto const hash = io::load_weights(world, *weights, element, parts, buffer_bytes);
   auto const origin = fmt::format("weights {:016x} of {}", hash, fs::absolute(words.from).lexically_normal().string());
-  io::StoredTokenizer tokenizer;
-  comm::agree_on_root(world, [&] { tokenizer = find_tokenizer(words.from, c.model.vocab_size); });
+  if (tokenizer.name.empty())
+    comm::agree_on_root(world, [&] { tokenizer = find_tokenizer(words.from, c.model.vocab_size); });
   io::CheckpointWriter writer(world, {.buffer_bytes = buffer_bytes, .async = false});
   writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}, tokenizer),
                run::checkpoint_table(weights->table()), false, parts);

@@ -68,10 +68,10 @@ class Models(AppTest):
         return folder
 
     def test_losses_are_those_of_transformers(self):
-        for case in ("gpt2", "llama"):
+        for case in CASES:
             (size, loss), = expected(case, "eval")
             (self.folder / "eval.txt").write_bytes((program.SOURCE / "LICENSE").read_bytes()[:int(size)])
-            self.good("import", MODELS / case, f"{case}.h5")
+            self.good("import", MODELS / case, f"{case}.h5", "--precision", "fp64")
             said = self.good("eval", f"{case}.h5", "--file", "eval.txt")
             self.assertAlmostEqual(float(re.search(r"loss ([0-9.]+)", said)[1]), float(loss), delta=1e-9)
 

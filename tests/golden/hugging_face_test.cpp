@@ -67,7 +67,7 @@ std::unique_ptr<Trainer> make(std::string const& name, std::int64_t seq_len, Ove
   auto const input = p3d::config::parse_text(text, "hugging_face.toml", "/", overrides, world.size());
   EXPECT_TRUE(input.config) << p3d::config::format(input.faults);
   auto trainer = std::make_unique<Trainer>(input.config.value(), world);
-  auto const start = p3d::run::resume(*trainer);
+  auto const start = p3d::run::resume(*trainer, {});
   EXPECT_EQ(start.step, 0);
   EXPECT_TRUE(start.origin.starts_with("weights ")) << start.origin;
   EXPECT_TRUE(start.origin.ends_with(" of " + folder + name)) << start.origin;
@@ -122,7 +122,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama"),
+INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama", "llama3"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace
