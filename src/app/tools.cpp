@@ -5,6 +5,8 @@
 #include "report_command.hpp"
 #include "model_commands.hpp"
 #include "text_commands.hpp"
+#include "tokenize_command.hpp"
+#include "tokenizer_command.hpp"
 
 #include <string_view>
 
@@ -18,6 +20,9 @@ std::optional<int> run_tool(int argc, char** argv) {
   if (name == "report") return report_command(argc - 1, argv + 1);
   if (name == "import") return import_command(argc - 1, argv + 1);
   if (name == "export") return export_command(argc - 1, argv + 1);
+  if (name == "tokenizer") return tokenizer_command(argc - 1, argv + 1);
+  if (name == "data" && argc > 2 && std::string_view(argv[2]) == "tokenize")
+    return tokenize_command(argc - 2, argv + 2);
   return {};
 }
 
