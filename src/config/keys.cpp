@@ -257,6 +257,13 @@ MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, 
   return {};
 }
 
+MaybeMismatch read_tokenizer(toml::node const& node, std::string const& folder, Config& config) {
+  std::string name;
+  auto mismatch = read_string(node, false, name);
+  if (!mismatch) config.data.tokenizer = name == "bytes" ? name : absolute_path(name, folder);
+  return mismatch;
+}
+
 void add_data(std::vector<Key>& table) {
   Section<Data> s(table, "data", &Config::data);
   s.choice("format", &Data::format,
@@ -270,7 +277,12 @@ void add_data(std::vector<Key>& table) {
           return toml_list(paths);
         });
   add_data_sources(table);
-  s.name("tokenizer", &Data::tokenizer, {"bytes"}, "how text becomes tokens; bytes: one token per byte");
+  s.add("tokenizer", "\"bytes\" | file",
+        "how text becomes tokens; bytes: one token per byte; or tokenizer.json, *.tiktoken, *.model, relative to the "
+        "input file",
+        nullptr, read_tokenizer, [](Config const& config) { return toml_string(config.data.tokenizer); });
+  s.name("tokenizer_pattern", &Data::tokenizer_pattern, {"", "gpt2", "cl100k", "o200k", "llama3", "qwen2"},
+         "how a .tiktoken file, which does not say it, splits text");
   s.choice("shuffle", &Data::shuffle, {Shuffle::windows, Shuffle::documents, Shuffle::megatron},
            "what every epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does");
   s.integer("eod_token", &Data::eod_token, {-1, limits::width}, "token that ends a document; -1: none");

@@ -1,11 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "config/files.hpp"
 #include "config/rules.hpp"
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 namespace p3d::config {
 
+namespace fs = std::filesystem;
+
 namespace {
+
+/// What a tokenizer's file holds is no business of this room: data::require_vocabulary compares it with the model.
+void check_tokenizer_file(Check const& c) {
+  if (!c.known({"data.tokenizer", "data.tokenizer_pattern"})) return;
+  auto const& d = c.config.data;
+  bool const ranks = d.tokenizer.ends_with(".tiktoken");
+  if (ranks && d.tokenizer_pattern.empty())
+    c.fault({"data.tokenizer_pattern", "data.tokenizer"}, "how the .tiktoken file splits text, which it does not say",
+            "nothing", "set data.tokenizer_pattern, for example to \"gpt2\"");
+  if (!ranks && !d.tokenizer_pattern.empty())
+    c.fault({"data.tokenizer_pattern", "data.tokenizer"}, "data.tokenizer_pattern only with a .tiktoken file",
+            fmt::format("tokenizer {}", d.tokenizer), "remove data.tokenizer_pattern");
+  if (d.tokenizer == "bytes") return;
+  std::error_code error;
+  if (fs::is_regular_file(d.tokenizer, error)) return;
+  c.fault({"data.tokenizer"}, "\"bytes\", or the file of a tokenizer",
+          fmt::format("{}: {}", d.tokenizer, fs::exists(d.tokenizer, error) ? "no regular file" : "no such file"),
+          "correct the path" + similar_file(d.tokenizer));
+}
 
 void check_vocabulary(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer", "model.vocab_size"})) return;
@@ -50,6 +74,7 @@ void check_learning_rate(Check const& c) {
 
 void check_data(Check const& check) {
   check_data_files(check);
+  check_tokenizer_file(check);
   check_vocabulary(check);
   check_sample(check);
   check_learning_rate(check);

@@ -33,8 +33,8 @@ Reader reader_of(std::string const& name, std::string const& pattern) {
     return [](auto const& path, auto const& text, auto const&) { return read_sentencepiece(path, text); };
   throw base::Error({.expected = "\"bytes\", or a file *.json (Hugging Face's tokenizers), *.tiktoken (ranks) or "
                                  "*.model (SentencePiece)",
-                     .found = name,
-                     .where = "the name of the tokenizer",
+                     .found = "another ending",
+                     .where = name,
                      .fix = "give the file the ending of what it is"},
                     base::ExitCode::bad_input);
 }
@@ -52,11 +52,15 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string 
   return reader_of(name, pattern)(name, text, pattern);
 }
 
-void require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size) {
+std::string require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size) {
   constexpr std::int64_t most_padding = 1024;
   auto const tokens = tokenizer.vocab_size();
   bool const bytes = tokenizer.hash() == make_byte_tokenizer()->hash();
-  if (bytes ? vocab_size <= tokens : vocab_size >= tokens && vocab_size <= tokens + most_padding) return;
+  if (bytes ? vocab_size <= tokens : vocab_size >= tokens && vocab_size <= tokens + most_padding) {
+    if (bytes || vocab_size == tokens) return "";
+    return fmt::format("model.vocab_size = {} has {} more than the tokenizer's {} tokens: padding, which is never read",
+                       vocab_size, vocab_size - tokens, tokens);
+  }
   throw base::Error(
       {.expected = bytes ? "a model of at most 256 tokens: this tokenizer makes a token of each byte"
                          : fmt::format("a model of {} to {} tokens, for this tokenizer", tokens, tokens + most_padding),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/run/text.hpp>
 
+#include <p3d/base/log.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/engine/precision.hpp>
 
@@ -52,7 +53,8 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
                             bool keep_file) {
   RunTokenizer out;
   out.tokenizer = data::make_tokenizer(path, pattern);
-  data::require_vocabulary(*out.tokenizer, vocab_size);
+  if (auto const note = data::require_vocabulary(*out.tokenizer, vocab_size); !note.empty() && keep_file)
+    base::log_root(note);
   auto& s = out.stored;
   s.name = std::filesystem::path(path).filename().string();
   s.pattern = pattern;

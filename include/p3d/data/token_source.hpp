@@ -18,6 +18,8 @@ struct Config;
 
 namespace p3d::data {
 
+class Tokenizer;
+
 /// A read-only array of tokens, each in [0, vocabulary).
 class TokenSource {
 public:
@@ -61,6 +63,10 @@ std::int64_t total_bytes(std::vector<TextFile> const& files);
 /// The bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable file, for no
 /// bytes at all, and for a byte that is not in the vocabulary.
 std::unique_ptr<TokenSource> make_byte_text(std::vector<std::string> const& paths, std::int64_t vocab_size);
+
+/// The tokens of the files, which a tokenizer makes of each; after each file the token that ends a document, where
+/// there is one. All in memory, four bytes a token. Throws as make_byte_text does.
+std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths, Tokenizer const& tokenizer);
 
 /// A learnable stream of 2^40 tokens. Token i is either noise or follows from token i - 1:
 ///   r = random_block(random_key(seed, "data.synthetic"), stream 0, block i)

@@ -15,14 +15,15 @@
 namespace p3d::data {
 
 struct TokenizeOptions {
-  std::vector<std::string> inputs;  ///< text files, .jsonl or .json (a document a line), folders; also .gz and .zst
-  std::string prefix;               ///< of the files written
+  std::vector<std::string> inputs =
+      {};                   ///< text files, .jsonl or .json (a document a line), folders; also .gz and .zst
+  std::string prefix = {};  ///< of the files written
   std::string tokenizer = "bytes";
-  std::string pattern;  ///< of a tiktoken file
+  std::string pattern = {};  ///< of a tiktoken file
   std::string json_key = "text";
-  std::optional<bool> end_of_document;  ///< none: where the tokenizer names a token for it
-  std::optional<TokenType> type;        ///< none: as Megatron chooses
-  bool special = false;                 ///< special tokens in text become their ids
+  std::optional<bool> end_of_document = {};  ///< none: where the tokenizer names a token for it
+  std::optional<TokenType> type = {};        ///< none: as Megatron chooses
+  bool special = false;                      ///< special tokens in text become their ids
 };
 
 /// What a finished dataset holds.

@@ -62,7 +62,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string 
 
 /// Throws base::Error (bad_input) unless a model of `vocab_size` tokens is one for this tokenizer: it has a row for
 /// each token, and at most 1,024 more (people pad a vocabulary to a multiple of some size). A token for each byte is
-/// different: a model may have fewer than 256, where texts do without, and no more.
-void require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size);
+/// different: a model may have fewer than 256, where texts do without, and no more. Returns what there is to say of
+/// padding, or "".
+std::string require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size);
 
 }  // namespace p3d::data
