@@ -100,7 +100,8 @@ class Tokenize(AppTest):
     def test_a_killed_run_goes_on(self):
         self.good("corpus", "--tokenizer", GPT2, "--out", "whole")
         parts = self.folder / "killed.parts"
-        run = self.start_words(0, "data", "tokenize", "corpus", "--tokenizer", GPT2, "--out", "killed", "--threads", "1")
+        run = self.start_words(0, "data", "tokenize", "corpus", "--tokenizer", GPT2, "--out", "killed",
+                               "--threads", "1")
         run.wait_until(lambda: run.process.poll() is not None or (parts / "000000.len").exists(), "the first part")
         run.process.send_signal(signal.SIGKILL)
         run.finish()
