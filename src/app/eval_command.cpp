@@ -52,6 +52,14 @@ struct EvalData {
   std::int64_t most_windows = 0;  ///< 0: all there are
 };
 
+/// A text for a model with a tokenizer: it is made into tokens here.
+std::unique_ptr<data::TokenSource> tokenized(std::vector<std::string> const& texts, data::Tokenizer const& tokenizer) {
+  std::vector<std::string> paths;
+  for (auto const& text : texts) paths.push_back(std::filesystem::absolute(text).string());
+  text_bytes(paths, "--file", "correct the path, or make it readable on every node");
+  return data::make_tokenized_text(paths, tokenizer);
+}
+
 EvalData given_text(std::vector<std::string> const& texts, config::Config const& stored) {
   if (stored.model.vocab_size < 256) {
     throw base::Error({.expected = "a model of at least 256 tokens: text is read one token a byte",
@@ -97,7 +105,7 @@ EvalData own_data(std::string const& input, config::Config const& stored) {
     return out;
   }
   out.changes = {"data.format=" + stored_value(input, "format"), "data.path=" + stored_value(input, "path"), split};
-  for (char const* key : {"source", "eod_mask_loss"}) {
+  for (char const* key : {"source", "eod_mask_loss", "reset_positions"}) {
     if (auto const value = stored_if_any(input, key)) out.changes.push_back(fmt::format("data.{}={}", key, *value));
   }
   return out;
@@ -114,24 +122,32 @@ int eval_command(int argc, char** argv) {
                  "text file or folder, may be given again; without it the validation split of the run's own data (of "
                  "synthetic data, which have no end, the windows of one validation pass)")
       ->allow_extra_args(false);
+  add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
   std::int64_t most_windows = 0;
   auto const with_data = [&](io::CheckpointHeader const& header, config::Config const& stored) {
+    bool const bytes = line.tokenizer.empty() ? header.tokenizer.name.empty() : line.tokenizer == "bytes";
+    if (!texts.empty() && !bytes) return Overrides{};
     auto const data = texts.empty() ? own_data(header.input, stored) : given_text(texts, stored);
     most_windows = data.most_windows;
     return data.changes;
   };
   return with_stored_model(argc, argv, line, with_data, [&](auto& trainer, io::CheckpointHeader const& header) {
     auto const& c = trainer.config();
+    std::unique_ptr<data::TokenSource> made;
+    if (!texts.empty() && c.data.format != config::DataFormat::text)
+      made = comm::agree(trainer.mesh().world(), "make tokens of the text",
+                         [&] { return tokenized(texts, *stored_tokenizer(header, line, c.model.vocab_size)); });
+    auto const& source = made ? *made : trainer.source();
     auto tokens = trainer.sampler().held_out();
-    if (!texts.empty()) tokens = {{0, trainer.source().size()}};
+    if (!texts.empty()) tokens = {{0, source.size()}};
     for (auto& part : tokens) {
       if (most_windows > 0) part.end = std::min(part.end, part.begin + most_windows * c.model.seq_len + 1);
     }
-    auto const score = trainer.score(tokens);
+    auto const score = trainer.score(tokens, made.get());
     base::log_root(fmt::format("step {}: loss {:.10f} nats per token, perplexity {:.4f}; {} of {}; {}", header.step,
                                score.loss, std::exp(score.loss), base::counted(score.windows, "window"),
-                               base::counted(c.model.seq_len, "token"), trainer.source().describe()));
+                               base::counted(c.model.seq_len, "token"), source.describe()));
     return 0;
   });
 }

@@ -31,6 +31,10 @@ std::optional<int> given(Overrides const& layout, char const* key) {
 Overrides const only_reads = {
     "model.load=\"\"",
     "data.format=synthetic",
+    "data.source=[]",
+    "data.shuffle=windows",
+    "data.tokenizer=bytes",
+    "data.tokenizer_pattern=\"\"",
     "data.path=[]",
     "data.source=[]",
     "data.shuffle=windows",

@@ -28,8 +28,9 @@ std::int64_t Trainer<P>::State::count_targets(bool training, std::int64_t batch)
 }
 
 template <class P>
-typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& parts) {
+typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& parts, data::TokenSource const* given) {
   auto& s = *state_;
+  auto const& source = given != nullptr ? *given : *s.source;
   s.refresh_weights();
   auto const seq = s.config.model.seq_len;
   std::vector<std::int64_t> first_windows{0};  // of each part, and the end
@@ -43,7 +44,7 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
   if (out.windows == 0) {
     throw base::Error({.expected = fmt::format("at least {} tokens to evaluate (model.seq_len + 1)", seq + 1),
                        .found = fmt::format("{}", tokens),
-                       .where = s.source->describe(),
+                       .where = source.describe(),
                        .fix = "give a longer text"},
                       base::ExitCode::bad_input);
   }
@@ -58,9 +59,9 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
         auto const next = std::upper_bound(first_windows.begin(), first_windows.end(), first + b);
         auto const& part = parts[static_cast<std::size_t>(next - first_windows.begin() - 1)];
         auto const begin = part.begin + (first + b - *(next - 1)) * seq;
-        s.source->read(begin, in);
+        source.read(begin, in);
         std::copy(in.begin() + 1, in.end(), target.begin());
-        s.source->read(begin + seq, target.last(1));
+        source.read(begin + seq, target.last(1));
         s.sampler.mask(in, target);
       } else {  // the last batch is filled up with windows that count nothing
         std::fill(in.begin(), in.end(), 0);
@@ -78,7 +79,7 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const first = first_sample(s.config, batch, s.here.dp, microbatch);
       read(first, [](auto) {});
-      s.units.at(stage)->stage.load(slot, {first, s.config.batch.micro, seq}, s.inputs, s.targets);
+      s.load_microbatch(stage, slot, first);
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }
@@ -94,7 +95,7 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
 
 #define P3D_INSTANTIATE(P)                                                    \
   template std::int64_t Trainer<P>::State::count_targets(bool, std::int64_t); \
-  template typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const&);
+  template typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const&, data::TokenSource const*);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

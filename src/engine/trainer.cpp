@@ -194,6 +194,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
+  if (sampler.resets_positions()) positions.resize(tokens);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
         c, plan, s, here, tp, *arena, *workspace,
@@ -317,7 +318,15 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
       sampler.eval(eval_batch, index + b, in, out);
     }
   }
-  units.at(stage)->stage.load(slot, {sample, config.batch.micro, config.model.seq_len}, inputs, targets);
+  load_microbatch(stage, slot, sample);
+}
+
+template <class P>
+void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
+  auto const seq = static_cast<std::size_t>(config.model.seq_len);
+  for (std::size_t at = 0; at < positions.size(); at += seq)
+    sampler.positions(std::span(inputs).subspan(at, seq), std::span(positions).subspan(at, seq));
+  units.at(stage)->stage.load(slot, {sample, config.batch.micro, config.model.seq_len}, inputs, targets, positions);
 }
 
 template <class P>

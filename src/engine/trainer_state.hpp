@@ -75,6 +75,7 @@ struct Trainer<P>::State {
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
+  std::vector<int> positions;        ///< the same, where documents begin anew
   std::int64_t counted_targets = 0;  ///< whose mean the loss of this step is, in the global batch
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
@@ -100,6 +101,8 @@ struct Trainer<P>::State {
   bool stop_together();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
+  /// What is in inputs and targets, the microbatch that begins with `sample`.
+  void load_microbatch(int stage, int slot, std::int64_t sample);
   void reduce(int stage);
   /// Waits for other ranks during the update.
   void wait_recorded(comm::Request& request);

@@ -102,7 +102,7 @@ public:
     double loss = 0.0;
     std::int64_t windows = 0;
   };
-  Score score(std::vector<layout::Range> const& parts);
+  Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr);
   Score score(layout::Range tokens) { return score(std::vector<layout::Range>{tokens}); }
 
   /// Steps done; a checkpoint sets it.
