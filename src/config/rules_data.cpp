@@ -41,15 +41,18 @@ void check_vocabulary(Check const& c) {
           fmt::format("vocab_size {}", c.config.model.vocab_size), "set model.vocab_size to 256");
 }
 
-/// Text goes in and comes out as bytes: a token each.
+/// Without a tokenizer text goes in and comes out as bytes: a token each.
 void check_sample(Check const& c) {
-  if (!c.known({"sample.tokens", "sample.prompt", "model.vocab_size"}) || c.config.sample.tokens == 0) return;
+  if (!c.known({"sample.tokens", "sample.prompt", "model.vocab_size", "data.tokenizer"})) return;
+  if (c.config.sample.tokens == 0 || c.config.data.tokenizer != "bytes") return;
   auto const vocabulary = c.config.model.vocab_size;
   if (vocabulary > 256) {
     c.fault({"sample.tokens", "model.vocab_size"},
-            "no sample.tokens where model.vocab_size is above 256: a token is printed as one byte",
+            "no sample.tokens where model.vocab_size is above 256 and data.tokenizer is \"bytes\": a token is printed "
+            "as one "
+            "byte",
             fmt::format("tokens {}, vocab_size {}", c.config.sample.tokens, vocabulary),
-            "set sample.tokens to 0, or model.vocab_size to 256");
+            "name the tokenizer (data.tokenizer), set sample.tokens to 0, or model.vocab_size to 256");
     return;
   }
   for (char const byte : c.config.sample.prompt) {

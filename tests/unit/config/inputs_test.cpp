@@ -36,28 +36,33 @@ TEST_P(Example, IsRightAndReproducesItself) {
   EXPECT_EQ(hash(*again.config), hash(*result.config));
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, Example,
-                         testing::Values(
-                             InputCase{"quickstart.toml", 8, {}},
-                             InputCase{"quickstart.toml", 4, {"parallel.dp=1", "parallel.tp=1", "parallel.pp=4"}},
-                             InputCase{"gpt2-tiny.toml", 1, {}},
-                             InputCase{"gpt2-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
-                             InputCase{"gpt2-tiny.toml", 8, {}}, InputCase{"gpt2-tiny.toml", 7, {"parallel.pp=7"}},
-                             InputCase{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
-                             InputCase{"llama-tiny.toml", 5, {"parallel.pp=5"}}, InputCase{"gpt2-124m.toml", 4, {}},
-                             InputCase{"llama3-8b.toml", 64, {}},
+INSTANTIATE_TEST_SUITE_P(
+    Inputs, Example,
+    testing::Values(
+        InputCase{"quickstart.toml", 8, {}},
+        InputCase{"quickstart.toml", 4, {"parallel.dp=1", "parallel.tp=1", "parallel.pp=4"}},
+        InputCase{"gpt2-tiny.toml", 1, {}}, InputCase{"gpt2-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
+        InputCase{"gpt2-tiny.toml", 8, {}}, InputCase{"gpt2-tiny.toml", 7, {"parallel.pp=7"}},
+        InputCase{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
+        InputCase{"llama-tiny.toml", 5, {"parallel.pp=5"}}, InputCase{"gpt2-124m.toml", 4, {}},
+        InputCase{"llama3-8b.toml", 64, {}},
+        // Its files are made by scripts/whole-way.sh.
+        InputCase{"whole-way.toml",
+                  4,
+                  {"data.format=synthetic", "data.path=[]", "data.shuffle=windows",
+                   "data.tokenizer=" + std::string(P3D_SOURCE_DIR) + "/tests/unit/data/tokenizers/gpt2.json"}},
 #if P3D_16BIT
-                             InputCase {
-                               "llama-3b.toml", 2, {}
-                             }
+        InputCase {
+          "llama-3b.toml", 2, {}
+        }
 #else
-                             InputCase{"llama-3b.toml", 2, {"run.precision=fp32", "precision.gradients=fp32"}}
+        InputCase{"llama-3b.toml", 2, {"run.precision=fp32", "precision.gradients=fp32"}}
 #endif
-                             ));
+        ));
 
 TEST(Inputs, EachFileIsTestedHere) {
-  std::vector<std::string> const tested{"gpt2-124m.toml",  "gpt2-tiny.toml", "llama-3b.toml",
-                                        "llama-tiny.toml", "llama3-8b.toml", "quickstart.toml"};
+  std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml",  "llama-3b.toml", "llama-tiny.toml",
+                                        "llama3-8b.toml", "quickstart.toml", "whole-way.toml"};
   std::size_t met = 0;
   for (auto const& entry : std::filesystem::directory_iterator(std::string(P3D_SOURCE_DIR) + "/inputs")) {
     auto const name = entry.path().filename().string();
