@@ -101,6 +101,8 @@ public:
   }
   std::string found(char const* key) const { return file_.contains(key) ? describe(file_[key]) : "no such key"; }
 
+  bool good() const { return faults_.empty(); }
+
   /// Keys with one value, those without effect, and unknown ones.
   void finish() {
     for (auto const& row : required()) {
@@ -230,6 +232,19 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.activation = Activation::swiglu;
 }
 
+/// Sizes of matrices follow from these.
+void require_heads(Reader& r, HuggingFaceModel const& read) {
+  auto const& m = read.model;
+  bool const gpt = read.family == ModelFamily::gpt2;
+  if (m.hidden % m.heads != 0)
+    r.wrong(gpt ? "n_embd divisible by n_head" : "hidden_size divisible by num_attention_heads",
+            fmt::format("{} and {}", m.hidden, m.heads));
+  else if (!gpt && m.head_dim() % 2 != 0)
+    r.wrong("an even hidden_size / num_attention_heads, whose pairs rotate", fmt::format("{}", m.head_dim()));
+  if (m.heads % m.kv_heads != 0)
+    r.wrong("num_attention_heads divisible by num_key_value_heads", fmt::format("{} and {}", m.heads, m.kv_heads));
+}
+
 }  // namespace
 
 char const* to_string(ModelFamily family) { return family == ModelFamily::gpt2 ? "gpt2" : "llama"; }
@@ -251,6 +266,7 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
                        .fix = "p3d reads these two architectures; choose a model of one of them"},
                       base::ExitCode::bad_input);
   }
+  if (r.good()) require_heads(r, out);
   r.finish();
   return out;
 }

@@ -29,10 +29,10 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
     auto const loaded = read_hugging_face_folder(folder).model;
     auto const preset = std::exchange(config.model, loaded).preset;
     config.model.preset = preset;
+    sources.set_given(load_key, *last);  // first: the keys below point there
     for (auto const& name : keys_of("model")) {
-      if (name != "preset") sources.set_preset("model." + name, load_key);
+      if (name != "preset" && name != "load") sources.set_preset("model." + name, load_key);
     }
-    sources.set_given(load_key, *last);
     return loaded;
   } catch (base::Error const& e) {
     faults.add(input.order(*last, *last->node),

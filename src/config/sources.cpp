@@ -26,7 +26,9 @@ std::string Sources::place(std::string_view key, Config const& config) const {
     case Kind::given:
       if (!e->from_file()) return input_.place(*e, *e->node);
       return fmt::format("{} ({} = {})", input_.place(*e, *e->node), key, value);
-    case Kind::preset: return fmt::format("{} ({} = {} of this preset)", input_.place(*e, *e->node), key, value);
+    case Kind::preset:
+      return fmt::format("{} ({} = {} of this {})", input_.place(*e, *e->node), key, value,
+                         e->key->full() == "model.load" ? "model" : "preset");
     case Kind::by_default:
     case Kind::lost:
     case Kind::open: break;

@@ -28,7 +28,13 @@ base::Error refused(std::string expected, std::string found, std::string where, 
 
 constexpr char const* complete = "copy the whole folder again from where it comes from";
 
-layout::ParamTable table_of(config::HuggingFaceModel const& read) {
+/// What config.json says is believed only as far as there are tensors: a layer has several.
+layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors const& files, std::string const& folder) {
+  auto const tensors = static_cast<std::int64_t>(files.tensors.size());
+  if (read.model.layers > tensors) {
+    throw refused(fmt::format("tensors of the {} layers of config.json", read.model.layers),
+                  fmt::format("{} tensors", tensors), folder, complete);
+  }
   config::Config c;
   c.model = read.model;
   return layout::make_param_table(c);
@@ -45,9 +51,9 @@ Tensor const* find(Safetensors const& files, std::string_view name) {
 ModelWeights::ModelWeights(std::string folder)
     : folder_(std::move(folder)),
       config_(config::read_hugging_face_folder(folder_)),
-      table_(table_of(config_)),
-      layout_(layout::hugging_face_layout(config_.model, table_)),
       files_(read_safetensors_folder(folder_)),
+      table_(table_of(config_, files_, folder_)),
+      layout_(layout::hugging_face_layout(config_.model, table_)),
       reader_(files_) {
   require_tensors();
   require_tied();

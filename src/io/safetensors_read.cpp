@@ -145,8 +145,8 @@ std::map<std::string, std::string> read_index(std::string const& path) {
   std::map<std::string, std::string> out;
   for (auto const& item : index["weight_map"].items()) {
     auto const* shard = item.value().is_string() ? &item.value().get_ref<std::string const&>() : nullptr;
-    if (!shard || shard->empty() || shard->find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
-        *shard == "..")
+    if (!shard || shard->empty() || shard->size() > 255 ||
+        shard->find_first_of(std::string_view("/\0", 2)) != std::string::npos || *shard == "..")
       throw refused("the name of a file in this folder", describe(item.value()),
                     fmt::format("{}, tensor {}", path, in_quotes(item.key())));
     out.emplace(item.key(), *shard);
@@ -157,6 +157,7 @@ std::map<std::string, std::string> read_index(std::string const& path) {
 }  // namespace
 
 std::int64_t Tensor::elements() const {
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the other sizes are
   std::int64_t n = 1;
   for (auto const size : shape) n *= size;
   return n;

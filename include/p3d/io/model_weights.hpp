@@ -38,9 +38,9 @@ private:
 
   std::string folder_;
   config::HuggingFaceModel config_;
+  Safetensors files_;
   layout::ParamTable table_;
   layout::HuggingFaceLayout layout_;
-  Safetensors files_;
   TensorReader reader_;
   std::vector<char> run_;
 };

@@ -146,6 +146,9 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
                                                                             {"hidden_size", 768}}) {
     refused(with(gpt2(), key, value), key);
   }
+  refused(with(gpt2(), "n_head", 7), "n_embd divisible by n_head: 768 and 7");
+  refused(with(gpt2(), "n_head", 1000), "n_embd divisible by n_head: 768 and 1000");
+  refused(with(llama(), "num_key_value_heads", 31), "divisible by num_key_value_heads: 32 and 31");
   refused(without(gpt2(), "n_layer"), "n_layer, a whole number from 1 to 65536: no such key");
 }
 
@@ -236,6 +239,14 @@ TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {
   expect_contains(missing.where, "n/config.json");
   folder.write("b/config.json", "{");
   expect_contains(only_fault(parse("[model]\nload = \"b\"\n", {"model.load=" + folder / "b"})).found, "byte 2");
+}
+
+TEST(ModelLoad, ItsFolderIsThePlaceOfWhatIsWrongInIt) {
+  p3d::test::TempDir folder;
+  folder.write("config.json", with(llama(), "num_key_value_heads", 4).dump());
+  auto const fault = only_fault(parse("[model]\nload = \"" + (folder / "") + "\"\n", {"parallel.tp=8"}));
+  EXPECT_EQ(fault.key, "parallel.tp");
+  expect_contains(fault.where, "t.toml:2:8 (model.kv_heads = 4 of this model)");
 }
 
 TEST(ModelLoad, LearnedPositionsEnd) {
