@@ -10,7 +10,8 @@ transformers computes norms, softmax and rotary angles in fp32 whatever the mode
 every name of float32 standing for float64 (in_double()).
 
 Format of <case>.reference.txt: words separated by a space, lines that start with # are comments.
-    eval BYTES LOSS             mean loss over the windows of the first BYTES bytes of LICENSE
+    eval BYTES LOSS             mean loss over the windows (of all positions that the model has) of the first BYTES
+                                bytes of LICENSE
     score SEQ_LEN WINDOW LOSS   mean loss of one window of SEQ_LEN tokens of the same text; with SEQ_LEN 1 that is the
                                 negative log-probability of one token
     step T LR LOSS GRAD_NORM    as in make_reference.py: training from these weights on LICENSE
@@ -86,7 +87,8 @@ def windows_of(text, length):
 
 def scores(model):
     with torch.no_grad():
-        lines = [f"eval {EVAL_BYTES} {loss_of(model, windows_of(TEXT[:EVAL_BYTES], 32)).item():.17g}"]
+        windows = windows_of(TEXT[:EVAL_BYTES], model.config.max_position_embeddings)
+        lines = [f"eval {EVAL_BYTES} {loss_of(model, windows).item():.17g}"]
         for length, window in SCORES:
             loss = loss_of(model, [windows_of(TEXT, length)[window]])
             lines.append(f"score {length} {window} {loss.item():.17g}")
