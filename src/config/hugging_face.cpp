@@ -143,7 +143,8 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   m.heads = m.kv_heads = r.integer("n_head", limits::hidden);
   m.seq_len = r.integer("n_positions", limits::width);
   m.ffn = r.integer("n_inner", limits::width, 4 * m.hidden);
-  r.value("n_ctx");  // the same as n_positions, in older files
+  if (r.integer("n_ctx", limits::width, m.seq_len) != m.seq_len)  // in older files
+    r.wrong("n_ctx = n_positions", fmt::format("{} and {}", r.found("n_ctx"), m.seq_len));
   m.norm_eps = r.number("layer_norm_epsilon", 1e-300, 1.0, 1e-5);
   auto const activation = r.value("activation_function");
   if (!activation.is_null() && activation != "gelu_new" && activation != "gelu_pytorch_tanh")

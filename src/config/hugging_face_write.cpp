@@ -64,6 +64,7 @@ std::string write_hugging_face(Model const& m, std::string_view dtype, std::int6
            {"model_type", "gpt2"},
            {"vocab_size", m.vocab_size},
            {"n_positions", m.seq_len},
+           {"n_ctx", m.seq_len},  // the same, for readers of older files
            {"n_embd", m.hidden},
            {"n_layer", m.layers},
            {"n_head", m.heads},

@@ -138,6 +138,7 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
                                                                             {"scale_attn_by_inverse_layer_idx", true},
                                                                             {"reorder_and_upcast_attn", true},
                                                                             {"add_cross_attention", true},
+                                                                            {"n_ctx", 512},
                                                                             {"activation_function", "gelu"},
                                                                             {"n_head", 0},
                                                                             {"n_embd", 1.5},
