@@ -32,6 +32,7 @@ constexpr char const* footer =
     "  p3d mesh input.toml --ranks 64 --rank 5      a rank's coordinates, groups and neighbours; without --rank, all\n"
     "  p3d schedule compare input.toml              the pipeline's schedules: show, check, simulate, compare\n"
     "  p3d checkpoint ls|show|verify|diff|prune PATH ...   what is in checkpoints\n"
+    "  p3d data show|head|check|stats FILE ...      what is in files of tokens\n"
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
     "  p3d report RUN ... --out report.html         a page with the curves and numbers of runs\n"
     "  p3d import FOLDER OUT.h5                     a model in Hugging Face form; p3d export CHECKPOINT FOLDER: back\n"

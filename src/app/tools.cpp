@@ -2,6 +2,7 @@
 #include "tools.hpp"
 
 #include "checkpoint_command.hpp"
+#include "data_command.hpp"
 #include "report_command.hpp"
 #include "model_commands.hpp"
 #include "text_commands.hpp"
@@ -15,6 +16,7 @@ namespace p3d::app {
 std::optional<int> run_tool(int argc, char** argv) {
   std::string_view const name = argc > 1 ? argv[1] : "";
   if (name == "checkpoint") return checkpoint_command(argc - 1, argv + 1);
+  if (name == "data") return data_command(argc - 1, argv + 1);
   if (name == "generate") return generate_command(argc - 1, argv + 1);
   if (name == "eval") return eval_command(argc - 1, argv + 1);
   if (name == "report") return report_command(argc - 1, argv + 1);

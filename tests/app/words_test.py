@@ -37,7 +37,8 @@ class Words(AppTest):
 class CommandLines(Words):
     def test_every_command_has_the_four_parts(self):
         for command, found in {"generate": ".*--nonsense", "eval": ".*--nonsense", "schedule show": ".*--nonsense",
-                               "mesh": ".*--nonsense",
+                               "mesh": ".*--nonsense", "data": "A subcommand is required",
+                               "data show": "files is required",
                                "checkpoint": "A subcommand is required", "schedule": "A subcommand is required",
                                "checkpoint ls": "folder is required"}.items():
             with self.subTest(command=command):
@@ -47,7 +48,8 @@ class CommandLines(Words):
         self.refused("other.h5", "eval", "file.h5", "other.h5")
 
     def test_help_is_no_error(self):
-        for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh"):
+        for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh", "data",
+                        "data check"):
             run = self.words(*command.split(), "--help")
             self.assertEqual((run.code, run.err), (0, ""))
             self.assertIn("--help", run.out)

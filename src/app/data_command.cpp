@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data_command.hpp"
+
+#include "command_line.hpp"
+#include "words.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/data/statistics.hpp>
+#include <p3d/data/token_files.hpp>
+#include <p3d/data/tokenizer.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace p3d::app {
+
+namespace {
+
+using data::TokenFiles;
+
+void say(std::string const& line) { std::fputs((line + "\n").c_str(), stdout); }
+
+/// What the words say.
+struct Line {
+  std::vector<std::string> paths;
+  std::string format, tokenizer, pattern;
+  std::int64_t documents = 3, tokens = 64, vocabulary = TokenFiles::most_tokens, eod = -1, top = 10;
+};
+
+TokenFiles open(Line const& line, std::string const& path, TokenFiles::Check check = TokenFiles::Check::sample) {
+  using Format = config::DataFormat;
+  auto format = data::guess_format(path);
+  for (auto f : {Format::text, Format::megatron, Format::llmc, Format::npy}) {
+    if (line.format == to_string(f)) format = f;
+  }
+  return {format, {path}, line.vocabulary, path, check};
+}
+
+int show(Line const& line) {
+  say(fmt::format("{:<9} {:<7} {:>15} {:>12} {:>12} {:>11}  {:<16}  {}", "format", "type", "tokens", "documents",
+                  "sequences", "bytes", "hash", "file"));
+  for (auto const& path : line.paths) {
+    auto const source = open(line, path);
+    for (auto const& file : source.files()) {
+      auto const count = [](std::int64_t n) { return n > 0 ? fmt::format("{}", n) : std::string("-"); };
+      say(fmt::format("{:<9} {:<7} {:>15} {:>12} {:>12} {:>11}  {:016x}  {}", to_string(source.format()), file.type,
+                      file.tokens, count(file.documents), count(file.sequences),
+                      base::human_bytes(static_cast<double>(file.bytes)), source.hash(), file.path));
+    }
+  }
+  return 0;
+}
+
+/// On one line.
+std::string printable(std::string const& text) {
+  std::string out;
+  for (char const c : text) {
+    if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    else
+      out += c;
+  }
+  return out;
+}
+
+void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line, data::Tokenizer const* tokenizer) {
+  auto const shown = std::min(tokens.size(), line.tokens);
+  std::vector<int> ids(static_cast<std::size_t>(shown));
+  source.read(tokens.begin, ids);
+  std::string list, text;
+  for (int const id : ids) {
+    list += fmt::format(" {}", id);
+    if (tokenizer != nullptr) tokenizer->decode(id, text);
+  }
+  char const* const more = shown < tokens.size() ? " ..." : "";
+  say(fmt::format("  ids:{}{}", list, more));
+  if (tokenizer != nullptr) say(fmt::format("  text: {}{}", printable(text), more));
+}
+
+int head(Line const& line) {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  if (!line.tokenizer.empty()) tokenizer = data::make_tokenizer(line.tokenizer, line.pattern);
+  for (auto const& path : line.paths) {
+    auto const source = open(line, path);
+    say(source.describe());
+    if (source.documents() == 0) {
+      say_tokens(source, {0, source.size()}, line, tokenizer.get());
+      continue;
+    }
+    for (std::int64_t d = 0; d < std::min(line.documents, source.documents()); ++d) {
+      auto const tokens = source.document(d);
+      say(fmt::format("document {}: {}", d, base::counted(tokens.size(), "token")));
+      say_tokens(source, tokens, line, tokenizer.get());
+    }
+  }
+  return 0;
+}
+
+int check(Line const& line) {
+  constexpr std::int64_t most = 20;
+  std::int64_t all = 0;
+  auto const tell = [&](base::ErrorText const& e) {
+    if (all++ < most) say(fmt::format("{}: expected {}, found {}", e.where, e.expected, e.found));
+    return true;
+  };
+  for (auto const& path : line.paths) {
+    auto const before = all;
+    try {
+      auto const source = open(line, path, TokenFiles::Check::header);
+      source.walk(tell);
+      if (all == before) say(fmt::format("{}: good", source.describe()));
+    } catch (base::Error const& e) {
+      tell(e.text());
+    }
+  }
+  if (all > most) say(fmt::format("and {} more", base::counted(all - most, "error")));
+  return all > 0 ? static_cast<int>(base::ExitCode::bad_input) : 0;
+}
+
+void say_lengths(data::TokenStatistics const& s) {
+  say(fmt::format("tokens per document   min {}, median {}, mean {:.1f}, max {}", s.lengths.begin()->first, s.median(),
+                  s.mean(), s.lengths.rbegin()->first));
+  std::map<unsigned, std::int64_t> rows;  // by the number of bits
+  for (auto const& [length, count] : s.lengths) rows[std::bit_width(static_cast<std::uint64_t>(length))] += count;
+  std::int64_t highest = 0;
+  for (auto const& [bits, count] : rows) highest = std::max(highest, count);
+  for (auto const& [bits, count] : rows) {
+    auto const least = bits == 0 ? 0 : std::int64_t{1} << (bits - 1), last = (std::int64_t{1} << bits) - 1;
+    auto const bar = static_cast<std::size_t>(std::max<std::int64_t>(1, 40 * count / highest));
+    say(fmt::format("  {:>10} to {:<10} {:>12}  {}", least, last, count, std::string(bar, '#')));
+  }
+}
+
+int stats(Line const& line) {
+  for (auto const& path : line.paths) {
+    auto const source = open(line, path);
+    auto const s = data::measure(source, static_cast<int>(line.eod), static_cast<std::size_t>(line.top));
+    auto const share = [&](std::int64_t n) { return 100.0 * static_cast<double>(n) / static_cast<double>(s.tokens); };
+    say(fmt::format("{}\ntokens                {}\ndocuments             {}", source.describe(), s.tokens,
+                    s.lengths.empty() ? "-" : fmt::format("{}", s.documents())));
+    if (!s.lengths.empty()) say_lengths(s);
+    say(fmt::format("ids                   {} different ones, the highest {}", s.distinct, s.highest));
+    if (line.eod >= 0) say(fmt::format("end of document ({})   {} ({:.3f} %)", line.eod, s.ends, share(s.ends)));
+    say("most frequent ids");
+    for (auto const& [id, count] : s.most_frequent)
+      say(fmt::format("  {:>10} {:>12} {:>7.3f} %", id, count, share(count)));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int data_command(int argc, char** argv) {
+  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
+  CLI::App app{
+      "Looks into files of tokens: Megatron-LM (.bin and .idx), llm.c, numpy, or text. One process is enough."};
+  app.name("p3d data");
+  app.require_subcommand(1);
+  Line line;
+  constexpr std::uint64_t many = std::uint64_t{1} << 40;
+  auto const add = [&](char const* name, char const* what) {
+    auto* const sub = app.add_subcommand(name, what);
+    sub->add_option("files", line.paths, "files or folders; of a pair the path with or without .bin or .idx")
+        ->required();
+    sub->add_option("--format", line.format, "text, megatron, llmc or npy (as the file looks)")
+        ->check(CLI::IsMember({"text", "megatron", "llmc", "npy"}));
+    return sub;
+  };
+  auto const* const sh = add("show", "format, type, tokens, documents, bytes and hash");
+  auto* const he = add("head", "the first documents");
+  he->add_option("--documents", line.documents, "how many documents (3)")->check(count_from(1, many));
+  he->add_option("--tokens", line.tokens, "most tokens of a document (64)")->check(count_from(1, 1 << 24));
+  he->add_option("--tokenizer", line.tokenizer, "file, or bytes: print the text too");
+  he->add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
+  auto* const ch = add("check", "read everything; exit code 2, and at most 20 errors, when something is wrong");
+  ch->add_option("--vocab", line.vocabulary, "ids must be below")->check(count_from(1, TokenFiles::most_tokens));
+  auto* const st = add("stats", "lengths of documents, ids that occur, the most frequent ones");
+  st->add_option("--eod", line.eod, "token that ends a document")->check(count_from(0, TokenFiles::most_tokens - 1));
+  st->add_option("--top", line.top, "most frequent ids (10)")->check(count_from(0, 1 << 20));
+  if (auto const code = parse_words(app, argc, argv)) return *code;
+  if (*sh) return show(line);
+  if (*he) return head(line);
+  if (*ch) return check(line);
+  return stats(line);
+}
+
+}  // namespace p3d::app
