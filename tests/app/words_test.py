@@ -48,8 +48,8 @@ class CommandLines(Words):
         self.refused("other.h5", "eval", "file.h5", "other.h5")
 
     def test_help_is_no_error(self):
-        for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh", "data",
-                        "data check"):
+        for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh",
+                        "data", "data check"):
             run = self.words(*command.split(), "--help")
             self.assertEqual((run.code, run.err), (0, ""))
             self.assertIn("--help", run.out)
