@@ -73,7 +73,8 @@ def main():
         best = {"library": 1e9, "p3d": 1e9}
         with tempfile.TemporaryDirectory(prefix="p3d-bench-") as folder:
             lines = pathlib.Path(folder, "text.jsonl")
-            lines.write_text("".join(json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents))
+            with open(lines, "w") as file:
+                file.writelines(json.dumps({"text": d}, ensure_ascii=False) + "\n" for d in documents)
             command = [options.program, "data", "tokenize", lines, "--tokenizer", path, "--out", f"{folder}/out",
                        "--threads", "1", "--no-eod", "--dtype", "i32"] + (["--pattern", pattern] if pattern else [])
             for _ in range(options.rounds):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Writes tokens as Megatron's IndexedDataset, version 1: PREFIX.bin holds the tokens, PREFIX.idx says where documents
-// begin. docs/indexed_dataset.md describes both. The files are those that Megatron's own writer makes, byte by byte.
+// begin. docs/tokenize.md describes both. The files are those that Megatron's own writer makes, byte by byte.
 
 #include <cstdint>
 #include <functional>

@@ -8,15 +8,9 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <atomic>
 #include <span>
 
 namespace p3d::data {
-
-std::uint64_t Bpe::next_number() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
 
 namespace {
 
@@ -42,21 +36,6 @@ void Bpe::prepare() {
   for (std::int32_t id = 0; cuts_at_space && id < vocabulary.size(); ++id)
     cuts_at_space = next_cut(vocabulary.text(id), 0) == std::string_view::npos;
 }
-
-namespace {
-
-/// The cache of this thread, for the model that it used last.
-WordCache& cache_of(std::uint64_t model) {
-  struct Kept {
-    std::uint64_t model = 0;
-    WordCache cache;
-  };
-  thread_local Kept kept;
-  if (kept.model != model) kept = {model, {}};
-  return kept.cache;
-}
-
-}  // namespace
 
 void Bpe::start(std::string_view word, std::vector<std::int32_t>& out) const {
   std::int32_t waiting = -1;  // an unknown character, which may be fused with the next
@@ -107,7 +86,7 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& out) const {
 }
 
 void Bpe::encode_word(std::string_view word, std::vector<std::int32_t>& out) const {
-  auto& cache = cache_of(number);
+  auto& cache = word_cache(number);
   bool const kept = word.size() <= WordCache::longest_word;
   std::uint64_t hash = 0;
   if (kept) {

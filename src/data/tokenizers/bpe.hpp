@@ -4,6 +4,7 @@
 
 #include "data/tokenizers/merges.hpp"
 #include "data/tokenizers/vocabulary.hpp"
+#include "data/tokenizers/word_cache.hpp"
 
 #include <array>
 #include <cstdint>
@@ -29,10 +30,9 @@ struct Bpe {
   /// Appends the tokens of a word. Any number of threads; each keeps the words it has met.
   void encode(std::string_view word, std::vector<std::int32_t>& out) const;
 
-  std::uint64_t const number = next_number();  ///< of this model, unlike all others of the process
+  std::uint64_t number = next_tokenizer_number();
 
 private:
-  static std::uint64_t next_number();
   void encode_word(std::string_view word, std::vector<std::int32_t>& out) const;
   void start(std::string_view word, std::vector<std::int32_t>& out) const;
 };

@@ -7,12 +7,16 @@
 #if P3D_SENTENCEPIECE
 
 #include "data/tokenizers/added_tokens.hpp"
+#include "data/tokenizers/sentencepiece_options.hpp"
+#include "data/tokenizers/word_cache.hpp"
 
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -38,6 +42,7 @@ public:
       special.push_back({.id = id, .content = texts.back(), .special = true});
     }
     special_ = AddedTokens(std::move(special), texts);
+    cuts_ = can_cut(sentencepiece_options(text));
   }
 
   std::int64_t vocab_size() const override { return model_.GetPieceSize(); }
@@ -60,7 +65,6 @@ public:
       out += " \xE2\x81\x87 ";  // as the library prints it
       return;
     }
-    constexpr std::string_view space = "\xE2\x96\x81";
     for (std::size_t at = 0; at < piece.size();) {
       bool const is_space = std::string_view(piece).substr(at).starts_with(space);
       out.push_back(is_space ? ' ' : piece[at]);
@@ -97,7 +101,50 @@ private:
                       base::ExitCode::bad_input);
   }
 
+  /// True: a space between two words of ASCII can be taken for the one that the library puts before every text. No
+  /// piece holds a space behind another character, merges look at nothing else, and known normalizations leave ASCII
+  /// where it is. A Unigram model adds up the whole text, so its sums would differ in their last bits.
+  bool can_cut(SentencePieceOptions const& o) const {
+    bool const known = o.normalization == "identity" || o.normalization == "nfkc" || o.normalization == "nmt_nfkc";
+    if (!o.bpe || !o.add_dummy_prefix || !o.escape_whitespaces || o.whitespace_as_suffix || !known) return false;
+    if (find(space) < 0) return false;
+    for (int id = 0; id < model_.GetPieceSize(); ++id) {
+      std::string_view piece = model_.IdToPiece(id);
+      while (piece.starts_with(space)) piece.remove_prefix(space.size());
+      if (piece.find(space) != piece.npos || piece.find(' ') != piece.npos) return false;
+    }
+    return true;
+  }
+
+  /// The next single space between two printable characters of ASCII.
+  static std::size_t next_cut(std::string_view text, std::size_t from) {
+    auto const plain = [](char c) { return c > 0x20 && c < 0x7F; };
+    for (auto at = text.find(' ', from); at != text.npos; at = text.find(' ', at + 1)) {
+      if (at > from && at + 1 < text.size() && plain(text[at - 1]) && plain(text[at + 1])) return at;
+    }
+    return text.npos;
+  }
+
   void encode_plain(std::string_view text, std::vector<std::int32_t>& out) const {
+    if (!cuts_) return encode_whole(text, out);
+    auto& cache = word_cache(number_);
+    for (std::size_t at = 0; at < text.size();) {
+      auto const end = std::min(next_cut(text, at), text.size());
+      auto const word = text.substr(at, end - at);
+      at = end + (end < text.size() ? 1 : 0);
+      bool const kept = word.size() <= WordCache::longest_word;
+      auto const hash = kept ? XXH3_64bits(word.data(), word.size()) : 0;
+      if (auto const* const found = kept ? cache.find(word, hash) : nullptr) {
+        out.insert(out.end(), found->ids.begin(), found->ids.begin() + found->tokens);
+        continue;
+      }
+      auto const from = out.size();
+      encode_whole(word, out);
+      if (kept) cache.keep(word, hash, std::span(out).subspan(from));
+    }
+  }
+
+  void encode_whole(std::string_view text, std::vector<std::int32_t>& out) const {
     std::vector<int> ids;
     auto const status = model_.Encode({text.data(), text.size()}, &ids);
     if (!status.ok()) {
@@ -110,7 +157,10 @@ private:
     out.insert(out.end(), ids.begin(), ids.end());
   }
 
+  static constexpr std::string_view space = "\xE2\x96\x81";
   std::string name_;
+  bool cuts_ = false;
+  std::uint64_t number_ = next_tokenizer_number();
   sp::SentencePieceProcessor model_;
   AddedTokens special_;
   std::uint64_t hash_ = 0;

@@ -44,4 +44,9 @@ private:
   std::vector<Entry> table_ = std::vector<Entry>(mask + 1);
 };
 
+/// A number that no other tokenizer of this process has.
+std::uint64_t next_tokenizer_number();
+/// The cache of this thread, empty when the thread used another tokenizer last.
+WordCache& word_cache(std::uint64_t tokenizer);
+
 }  // namespace p3d::data
