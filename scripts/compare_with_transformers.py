@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def in_double(model):
-    """transformers computes norms and rotary angles in fp32 whatever the model's type: from here on float32 is float64."""
+    """transformers computes norms and rotary angles in fp32 whatever the model's type: from here on fp32 is fp64."""
     torch.float = torch.float32 = torch.float64
     torch.Tensor.float = torch.Tensor.double
     for name, module in list(model.named_modules()):

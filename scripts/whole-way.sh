@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The whole way without Python: text -> tokenizer -> tokens -> training on dp=2 tp=2 -> a model in Hugging Face form.
-# Everything is written below runs/whole-way/. Words after the command go to the training: run.precision=fp64, for example.
+# Everything is written below runs/whole-way/. Words after the command go to the training, such as run.precision=fp64.
 #
 # usage: scripts/whole-way.sh [--compare] [key=value ...]
-#   --compare: then load the model with transformers (from PyPI, into a virtual environment) and compare numbers and text
+#   --compare: then load the model with transformers (PyPI, in a virtual environment) and compare numbers and text
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
