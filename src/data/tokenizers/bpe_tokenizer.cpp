@@ -153,10 +153,11 @@ private:
                          .fix = "use the tokenizer that the tokens were made with"},
                         base::ExitCode::bad_input);
     }
-    if (auto const found = content_.find(token); found != content_.end())
+    auto const& vocabulary = p_.model.vocabulary;
+    if (token < vocabulary.size() && vocabulary.has(token))
+      p_.decoder.token(vocabulary.text(token), first, out);
+    else if (auto const found = content_.find(token); found != content_.end())
       p_.decoder.token(found->second, first, out);
-    else if (token < p_.model.vocabulary.size())
-      p_.decoder.token(p_.model.vocabulary.text(token), first, out);
   }
 
   BpeParts p_;

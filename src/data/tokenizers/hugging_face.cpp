@@ -123,6 +123,7 @@ std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
   std::set<std::string> contents;
   std::set<std::int32_t> taken;
   for (auto const& [token, id] : vocab.items()) taken.insert(id.get<std::int32_t>());
+  std::int32_t next = static_cast<std::int32_t>(vocab.size());
   for (std::size_t i = 0; i < list->size(); ++i) {
     JsonObject const t((*list)[i], file.file, fmt::format("added_tokens[{}]", i));
     AddedToken token;
@@ -138,10 +139,15 @@ std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
     if (known != vocab.end() && *known != token.id)
       bad_tokenizer(fmt::format("the id {} that the vocabulary gives \"{}\"", known->dump(), token.content),
                     fmt::format("{}", token.id), t.where("id"));
+    // The library numbers tokens that the vocabulary lacks itself, whatever the file says.
+    if (known == vocab.end() && token.id != next)
+      bad_tokenizer(fmt::format("the id {}, which follows from the vocabulary and the tokens before", next),
+                    fmt::format("{}", token.id), t.where("id"));
     bool const twice = !ids.insert(token.id).second || !contents.insert(token.content).second;
     if (twice || (known == vocab.end() && taken.contains(token.id)))
       bad_tokenizer("an id of its own for each token", fmt::format("{}, which another token has", token.id),
                     t.where("id"));
+    if (token.id >= next) next = token.id + 1;
     out.push_back(std::move(token));
   }
   return out;

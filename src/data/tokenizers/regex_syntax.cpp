@@ -15,7 +15,9 @@ namespace {
 
 // White_Space of Unicode. PCRE2's \s also has U+180E, which left that property in Unicode 6.3.
 constexpr std::string_view space = R"(\t-\r\x{85}\p{Z})";
-constexpr std::string_view word = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})";
+// Letters, marks, digits, connectors, and letters in circles, which Unicode counts as alphabetic.
+constexpr std::string_view word =
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
 class Translator {

@@ -191,6 +191,7 @@ TEST_F(TokenizerFile, WhatIsWrongIsPlaced) {
   refused(json(R"("ab":2000000000)", ""), "an id from 0 to ");
   refused(json("", "", "", R"("unk_token":"nothing",)"), "model.unk_token");
   refused(json("", "", R"("added_tokens":[{"id":3,"content":"x3"}])"), "added_tokens[0].id");
+  refused(json("", "", R"("added_tokens":[{"id":28,"content":"x3"}])"), "the id 27, which follows");
   refused(json("", "", R"("added_tokens":[{"id":3,"content":"a"}])"), "the id 0 that the vocabulary gives \"a\"");
   refused(json("", "", R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"})"),
           "pre_tokenizer.pattern.Regex");
