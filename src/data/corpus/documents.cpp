@@ -46,10 +46,11 @@ public:
     }
     bytes_.erase(0, std::exchange(begin_, 0));
     auto const old = bytes_.size();
-    bytes_.resize(old + chunk);
-    auto const got = stream_->read(bytes_.data() + old, chunk);
+    bytes_.resize(old + step_);
+    auto const got = stream_->read(bytes_.data() + old, step_);
     bytes_.resize(old + got);
-    at_end_ = got < chunk;
+    at_end_ = got < step_;
+    step_ = std::min(4 * step_, chunk);
     progress_(stream_->consumed() - std::exchange(consumed_, stream_->consumed()));
     return true;
   }
@@ -64,6 +65,7 @@ private:
   std::function<void(std::int64_t)> const& progress_;
   std::string bytes_;
   std::size_t begin_ = 0;
+  std::size_t step_ = std::size_t{1} << 14;  ///< of the next read: most files are small
   std::int64_t offset_ = 0, consumed_ = 0;
   bool at_end_ = false;
 };
