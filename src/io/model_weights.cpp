@@ -40,6 +40,16 @@ layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors co
   return layout::make_param_table(c);
 }
 
+/// `in` [rows, cols] as `out` [cols, rows], whose rows are `stride` apart.
+template <class T>
+void transpose(void const* in, std::int64_t rows, std::int64_t cols, void* out, std::int64_t stride) {
+  auto const* const from = static_cast<T const*>(in);
+  auto* const to = static_cast<T*>(out);
+  for (std::int64_t c = 0; c < cols; ++c) {
+    for (std::int64_t r = 0; r < rows; ++r) to[c * stride + r] = from[r * cols + c];
+  }
+}
+
 /// Older files of GPT-2 leave the prefix out.
 Tensor const* find(Safetensors const& files, std::string_view name) {
   auto const* tensor = files.find(name);
@@ -127,18 +137,27 @@ void ModelWeights::read(std::string const& parameter, layout::Range rows, layout
   }
   auto const bytes = size_of(as);
   auto* const to = static_cast<char*>(out);
-  layout::for_element_runs(where, wanted.shape.back(), rows, cols, [&](layout::ElementRun const& run) {
-    if (run.stride == 1) {
+  if (!place.transposed) {
+    layout::for_element_runs(where, wanted.shape.back(), rows, cols, [&](layout::ElementRun const& run) {
       reader_.read(tensor, run.first, run.count, as, to + static_cast<std::size_t>(run.place) * bytes);
-      return;
-    }
-    run_.resize(static_cast<std::size_t>(run.count) * bytes);
-    reader_.read(tensor, run.first, run.count, as, run_.data());
-    for (std::int64_t i = 0; i < run.count; ++i) {
-      std::memcpy(to + static_cast<std::size_t>(run.place + i * run.stride) * bytes,
-                  run_.data() + static_cast<std::size_t>(i) * bytes, bytes);
-    }
-  });
+    });
+    return;
+  }
+  // Some columns at a time: then whole cache lines of the result are written.
+  constexpr std::int64_t block = 32;
+  run_.resize(static_cast<std::size_t>(block * rows.size()) * bytes);
+  for (auto begin = cols.begin; begin < cols.end; begin += block) {
+    layout::Range const some{begin, std::min(begin + block, cols.end)};
+    layout::for_element_runs(where, wanted.shape.back(), rows, some, [&](layout::ElementRun const& run) {
+      reader_.read(tensor, run.first, run.count, as,
+                   run_.data() + static_cast<std::size_t>(run.place * rows.size()) * bytes);
+    });
+    auto* const first = to + static_cast<std::size_t>(begin - cols.begin) * bytes;
+    if (as == Element::float32)
+      transpose<float>(run_.data(), some.size(), rows.size(), first, cols.size());
+    else
+      transpose<double>(run_.data(), some.size(), rows.size(), first, cols.size());
+  }
 }
 
 namespace {
