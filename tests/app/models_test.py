@@ -75,6 +75,19 @@ class Models(AppTest):
             said = self.good("eval", f"{case}.h5", "--file", "eval.txt")
             self.assertAlmostEqual(float(re.search(r"loss ([0-9.]+)", said)[1]), float(loss), delta=1e-9)
 
+    def test_greedy_texts_are_those_of_transformers(self):
+        licence = (program.SOURCE / "LICENSE").read_text()
+        for case in CASES:
+            self.good("import", MODELS / case, f"{case}.h5", "--precision", "fp64")
+            texts = [[int(word) for word in line] for line in expected(case, "greedy")]
+            self.assertEqual(len(texts), 2)
+            words = ["generate", f"{case}.h5", "--temperature", "0", "--tokens", "20", "--json"]
+            for size, *_ in texts:
+                words += ["--prompt", licence[:size]]
+            for layout, ranks in ((), 0), (("parallel.tp=2",), 2), (("parallel.pp=2",), 2):
+                found = [json.loads(line)["tokens"] for line in self.good(*words, *layout, ranks=ranks).splitlines()]
+                self.assertEqual(found, [tokens for _, *tokens in texts], (case, layout))
+
     def test_exports_have_the_same_bytes(self):
         for case in CASES:
             self.good("import", MODELS / case, f"{case}.h5")

@@ -14,6 +14,7 @@ Format of <case>.reference.txt: words separated by a space, lines that start wit
                                 bytes of LICENSE
     score SEQ_LEN WINDOW LOSS   mean loss of one window of SEQ_LEN tokens of the same text; with SEQ_LEN 1 that is the
                                 negative log-probability of one token
+    greedy BYTES TOKEN...       what the likeliest tokens are after the first BYTES bytes of LICENSE
     step T LR LOSS GRAD_NORM    as in make_reference.py: training from these weights on LICENSE
 """
 
@@ -95,6 +96,13 @@ def scores(model):
     return lines
 
 
+def greedy(model):
+    for prompt in (1, 11):
+        with torch.no_grad(), in_double():
+            text = model.generate(torch.tensor([list(TEXT[:prompt])]), max_new_tokens=20, do_sample=False, pad_token_id=0)
+        yield f"greedy {prompt} {' '.join(map(str, text[0][prompt:].tolist()))}"
+
+
 def training(model):
     t, seq_len = TRAINING, 32
     train = TEXT[: len(TEXT) - math.floor(len(TEXT) * t["split"])]
@@ -135,7 +143,7 @@ def make(case):
     for file in folder.iterdir():
         file.chmod(0o644)
     lines = ["# Made by make_hugging_face.py, which describes the format; do not edit."]
-    lines += scores(load(folder)) + list(training(load(folder)))
+    lines += scores(load(folder)) + list(greedy(load(folder))) + list(training(load(folder)))
     (MODELS / f"{case}.reference.txt").write_text("\n".join(lines) + "\n")
     print(case, *lines[1:3], *lines[-2:], sep="\n  ")
 
