@@ -49,10 +49,13 @@ private:
     std::vector<std::int64_t> begins;
   };
 
+  std::int64_t document_at(std::int64_t epoch, std::int64_t place) const {
+    return static_cast<std::int64_t>(permute(order_, static_cast<std::uint64_t>(epoch),
+                                             static_cast<std::uint64_t>(place),
+                                             static_cast<std::uint64_t>(documents_)));
+  }
   layout::Range document(std::int64_t epoch, std::int64_t place) const {
-    auto const chosen = permute(order_, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(place),
-                                static_cast<std::uint64_t>(documents_));
-    return source_->document(static_cast<std::int64_t>(chosen));
+    return source_->document(document_at(epoch, place));
   }
 
   Place find(std::int64_t epoch, std::int64_t token) const {
@@ -78,8 +81,11 @@ private:
 
   void walk_on(std::int64_t epoch, std::vector<std::int64_t>& begins) const {
     auto const first = (std::ssize(begins) - 1) * block, end = std::min(first + block, documents_);
+    // The numbers first: then the reads, each a miss of the caches, overlap.
+    std::array<std::int64_t, block> chosen;
+    for (auto i = first; i < end; ++i) chosen[static_cast<std::size_t>(i - first)] = document_at(epoch, i);
     auto sum = begins.back();
-    for (auto i = first; i < end; ++i) sum += document(epoch, i).size();
+    for (auto i = first; i < end; ++i) sum += source_->document(chosen[static_cast<std::size_t>(i - first)]).size();
     begins.push_back(sum);
   }
 

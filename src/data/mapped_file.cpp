@@ -46,7 +46,7 @@ MappedFile::MappedFile(std::string path, std::string const& key) : path_(std::mo
   }
   data_ = static_cast<std::byte const*>(data);
   size_ = status.st_size;
-  read_ahead(false);
+  expect(Access::windows);
 }
 
 MappedFile::~MappedFile() {
@@ -64,10 +64,11 @@ void MappedFile::require_whole() const {
                     base::ExitCode::bad_input);
 }
 
-void MappedFile::read_ahead(bool on) const {
+void MappedFile::expect(Access access) const {
   if (data_ == nullptr) return;
+  int const advice = access == Access::windows ? MADV_RANDOM : access == Access::most ? MADV_NORMAL : MADV_SEQUENTIAL;
   // Advice alone: whatever the system makes of it, the bytes are the same.
-  ::madvise(const_cast<std::byte*>(data_), static_cast<std::size_t>(size_), on ? MADV_SEQUENTIAL : MADV_RANDOM);
+  ::madvise(const_cast<std::byte*>(data_), static_cast<std::size_t>(size_), advice);
 }
 
 ScratchMemory::ScratchMemory(std::int64_t bytes) : size_(bytes) {

@@ -30,8 +30,10 @@ public:
   /// Throws base::Error (bad_input) when the file is shorter now: reading beyond its end would end the process
   /// (SIGBUS). The moment between this and the reading is not covered.
   void require_whole() const;
-  /// Whole files are about to be read, front to back; false: windows at random places, as after opening.
-  void read_ahead(bool on) const;
+  /// How the file is about to be read: windows at random places, as after opening; most of it in any order; or front to
+  /// back. Of a large file on a disk the wrong one costs minutes.
+  enum class Access { windows, most, in_order };
+  void expect(Access access) const;
 
 private:
   void swap(MappedFile& other) noexcept {

@@ -34,6 +34,7 @@ MegatronIndex::MegatronIndex(std::string const& path, std::string bin_path, std:
   check_sizes();
   tokens_ = bin_bytes_ / item_;
   if (sampled) check_sample();
+  file_.expect(MappedFile::Access::most);  // a new order of documents needs all of it
 }
 
 void MegatronIndex::refuse(std::string expected, std::string found, std::int64_t offset) const {

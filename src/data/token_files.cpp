@@ -227,9 +227,10 @@ void TokenFiles::walk(std::function<bool(base::ErrorText const&)> const& tell) c
 }
 
 void TokenFiles::read_ahead(bool on) const {
+  using Access = MappedFile::Access;
   for (auto const& shard : shards_) {
-    shard.file.read_ahead(on);
-    if (shard.index) shard.index->file().read_ahead(on);
+    shard.file.expect(on ? Access::in_order : Access::windows);
+    if (shard.index) shard.index->file().expect(on ? Access::in_order : Access::most);
   }
 }
 
