@@ -36,6 +36,18 @@ RUN = {
     "p3d generate FILE --prompt \"This licence\" --tokens 200 --temperature 0.8 --top-p 0.9": ("", ()),
     "mpiexec -n 4 p3d generate FILE parallel.tp=2 parallel.pp=2": ("--tokens 4", ()),
     "p3d eval FILE --file text.txt": ("", ()),
+    "p3d report runs/quickstart": ("", ("report.html",)),
+    "p3d report runs/quickstart again --out compare.html": ("", ("compare.html",)),
+    "p3d tokenizer train text.txt --vocab-size 1000 --special \"<|endoftext|>\" --out tokenizer.json": (
+        "", ("tokenizer.json",)),
+    "p3d data tokenize text.txt --tokenizer tokenizer.json --out tokens": ("", ("tokens.bin", "tokens.idx")),
+    "p3d data show tokens": ("", ()),
+    "p3d data head tokens --tokenizer tokenizer.json": ("", ()),
+    "p3d data check tokens": ("", ()),
+    "p3d data stats tokens": ("", ()),
+    "p3d import MODEL model.h5": ("", ("model.h5",)),
+    "p3d export FILE model": ("", ("model/model.safetensors",)),
+    "mpiexec -n 2 p3d input.toml model.load=MODEL": ("run.steps=2", ("loaded/metrics.csv",)),
     f"p3d schedule show {TINY} --svg now.svg --csv mine.csv": ("", ("now.svg", "mine.csv")),
     f"p3d schedule check {TINY} pipeline.schedule=file pipeline.file=mine.csv": ("", ()),
     "p3d schedule simulate inputs/llama3-8b.toml --ranks 64 --flops 1e14 --bandwidth 2.5e10": (
@@ -98,6 +110,8 @@ class Readme(AppTest):
         (self.folder / "bin/mpiexec").chmod(0o755)
         quick = QUICK.format(source=program.SOURCE)
         (self.folder / "text.txt").write_text((program.SOURCE / "LICENSE").read_text())
+        (self.folder / "input.toml").write_text('[run]\noutput_dir = "loaded"\n[data]\npath = "LICENSE"\n'
+                                                "[parallel]\ndp = 2\n")
         made = self.shell(f"p3d inputs/quickstart.toml {quick} run.name=made checkpoint.every=1 checkpoint.keep=0 "
                           "parallel.dp=1 parallel.tp=1 parallel.pp=1")
         self.assertEqual(made.returncode, 0, made.stdout)
@@ -105,7 +119,8 @@ class Readme(AppTest):
         other, file = (f"{folder}/made-0000000{step}.h5" for step in (1, 2))
         for command, (more, files) in RUN.items():
             words = f"{command} {more}".format(source=program.SOURCE)
-            for name, path in (("FILE", file), ("OTHER", other), ("FOLDER", folder)):
+            for name, path in (("FILE", file), ("OTHER", other), ("FOLDER", folder),
+                               ("MODEL", f"{program.SOURCE}/tests/golden/hugging_face/gpt2")):
                 words = words.replace(name, path)
             with self.subTest(command=command):
                 for name in files:

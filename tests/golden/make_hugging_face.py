@@ -99,7 +99,8 @@ def scores(model):
 def greedy(model):
     for prompt in (1, 11):
         with torch.no_grad(), in_double():
-            text = model.generate(torch.tensor([list(TEXT[:prompt])]), max_new_tokens=20, do_sample=False, pad_token_id=0)
+            text = model.generate(torch.tensor([list(TEXT[:prompt])]), max_new_tokens=20, do_sample=False,
+                                  pad_token_id=0)
         yield f"greedy {prompt} {' '.join(map(str, text[0][prompt:].tolist()))}"
 
 
