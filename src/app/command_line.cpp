@@ -36,6 +36,7 @@ constexpr char const* footer =
     "  p3d generate CHECKPOINT --prompt \"The \"     text from a trained model; p3d eval CHECKPOINT: its loss\n"
     "  p3d report RUN ... --out report.html         a page with the curves and numbers of runs\n"
     "  p3d import FOLDER OUT.h5                     a model in Hugging Face form; p3d export CHECKPOINT FOLDER: back\n"
+    "  p3d data tokenize TEXT ... --tokenizer FILE --out PREFIX   text to token files; p3d tokenizer train: the FILE\n"
     "\n"
     "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
     "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"

@@ -49,7 +49,7 @@ class CommandLines(Words):
 
     def test_help_is_no_error(self):
         for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh",
-                        "data", "data check"):
+                        "data", "data check", "data tokenize", "tokenizer", "tokenizer train"):
             run = self.words(*command.split(), "--help")
             self.assertEqual((run.code, run.err), (0, ""))
             self.assertIn("--help", run.out)

@@ -4,7 +4,7 @@
 
     compare_generation.py texts P3D [MODELS]   8 random GPT-2 and Llama models in fp64: the same tokens from several
                                                prompts at once, on 1 rank, tp=2 and pp=2
-    compare_generation.py time P3D [TOKENS]    29 M parameters, 1,024 positions, fp32, one core: seconds a token, in turn
+    compare_generation.py time P3D [TOKENS]    29 M parameters, 1,024 positions, fp32, a core: seconds a token, in turn
 
 P3D: the program; ranks are started with mpiexec.
 """
