@@ -16,6 +16,8 @@ namespace p3d::app {
 std::optional<int> run_tool(int argc, char** argv) {
   std::string_view const name = argc > 1 ? argv[1] : "";
   if (name == "checkpoint") return checkpoint_command(argc - 1, argv + 1);
+  if (name == "data" && argc > 2 && std::string_view(argv[2]) == "tokenize")
+    return tokenize_command(argc - 2, argv + 2);
   if (name == "data") return data_command(argc - 1, argv + 1);
   if (name == "generate") return generate_command(argc - 1, argv + 1);
   if (name == "eval") return eval_command(argc - 1, argv + 1);
@@ -23,8 +25,6 @@ std::optional<int> run_tool(int argc, char** argv) {
   if (name == "import") return import_command(argc - 1, argv + 1);
   if (name == "export") return export_command(argc - 1, argv + 1);
   if (name == "tokenizer") return tokenizer_command(argc - 1, argv + 1);
-  if (name == "data" && argc > 2 && std::string_view(argv[2]) == "tokenize")
-    return tokenize_command(argc - 2, argv + 2);
   return {};
 }
 

@@ -25,13 +25,6 @@ namespace {
                     base::ExitCode::bad_input);
 }
 
-template <class T>
-T load(MappedFile const& file, std::size_t offset) {
-  T out;
-  std::memcpy(&out, file.bytes().data() + offset, sizeof(T));
-  return out;
-}
-
 /// The file must end with its last token.
 void check_size(MappedFile const& file, TokenPlace const& place) {
   auto const there = file.size() - place.offset, item = bytes_of(place.type);
@@ -88,7 +81,7 @@ std::optional<std::int64_t> npy_count(std::string_view shape) {
 
 bool looks_like_llmc(MappedFile const& file) {
   if (file.size() < llmc_header) return false;
-  auto const magic = load<std::int32_t>(file, 0);
+  auto const magic = file.load<std::int32_t>(0);
   return magic == gpt2_tokens || magic == llama3_tokens;
 }
 
@@ -99,8 +92,8 @@ bool looks_like_npy(MappedFile const& file) {
 TokenPlace read_llmc_header(MappedFile const& file) {
   if (file.size() < llmc_header)
     refuse(file, 0, "a header of 1024 bytes, as llm.c writes it", fmt::format("{} bytes", file.size()));
-  auto const magic = load<std::int32_t>(file, 0), version = load<std::int32_t>(file, 4),
-             count = load<std::int32_t>(file, 8);
+  auto const magic = file.load<std::int32_t>(0), version = file.load<std::int32_t>(4),
+             count = file.load<std::int32_t>(8);
   if (magic != gpt2_tokens && magic != llama3_tokens)
     refuse(file, 0, "the magic number 20240520 or 20240801: tokens of llm.c",
            magic == 20240522 ? "20240522: an evaluation file of llm.c" : fmt::format("{}", magic),
@@ -116,11 +109,11 @@ TokenPlace read_llmc_header(MappedFile const& file) {
 
 TokenPlace read_npy_header(MappedFile const& file) {
   if (!looks_like_npy(file)) refuse(file, 0, "\"\\x93NUMPY\" at the start: an array of numpy", "other bytes");
-  auto const version = load<std::uint8_t>(file, 6);
+  auto const version = file.load<std::uint8_t>(6);
   if (version < 1 || version > 3) refuse(file, 6, "version 1, 2 or 3 of numpy's format", fmt::format("{}", version));
   std::int64_t const fixed = version == 1 ? 10 : 12;
   if (file.size() < fixed) refuse(file, 8, "the length of the header", "the end of the file");
-  std::int64_t const length = version == 1 ? load<std::uint16_t>(file, 8) : load<std::uint32_t>(file, 8);
+  std::int64_t const length = version == 1 ? file.load<std::uint16_t>(8) : file.load<std::uint32_t>(8);
   if (length > file.size() - fixed)
     refuse(file, 8, fmt::format("a header within the {} bytes of the file", file.size()), fmt::format("{}", length));
   std::string_view const dictionary(reinterpret_cast<char const*>(file.bytes().data()) + fixed,

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +28,13 @@ public:
   std::string const& path() const { return path_; }
   std::int64_t size() const { return size_; }
   std::span<std::byte const> bytes() const { return {data_, static_cast<std::size_t>(size_)}; }
+  /// The number that begins at byte `offset`, aligned or not; it must lie within the file.
+  template <class T>
+  T load(std::int64_t offset) const {
+    T out;
+    std::memcpy(&out, data_ + offset, sizeof(T));
+    return out;
+  }
   /// Throws base::Error (bad_input) when the file is shorter now: reading beyond its end would end the process
   /// (SIGBUS). The moment between this and the reading is not covered.
   void require_whole() const;

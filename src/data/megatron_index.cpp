@@ -16,13 +16,6 @@ constexpr std::int64_t header_bytes = 34;
 constexpr std::string_view magic("MMIDIDX\0\0", 9);
 constexpr std::int64_t samples = 1000;
 
-template <class T>
-T load(MappedFile const& file, std::int64_t offset) {
-  T out;
-  std::memcpy(&out, file.bytes().data() + offset, sizeof(T));
-  return out;
-}
-
 constexpr char const* again = "make both files again, or copy them again; p3d data check lists all errors";
 
 }  // namespace
@@ -50,9 +43,9 @@ void MegatronIndex::read_header() {
   if (size < header_bytes) refuse("an index of at least 34 bytes", fmt::format("{} bytes", size), 0);
   if (std::memcmp(file_.bytes().data(), magic.data(), magic.size()) != 0)
     refuse("\"MMIDIDX\" at the start: an index file of Megatron-LM", "other bytes", 0);
-  if (auto const version = load<std::uint64_t>(file_, 9); version != 1)
+  if (auto const version = file_.load<std::uint64_t>(9); version != 1)
     refuse("version 1 of the index", fmt::format("version {}", version), 9);
-  auto const code = load<std::uint8_t>(file_, 17);
+  auto const code = file_.load<std::uint8_t>(17);
   auto const type = megatron_type(code);
   if (!type) {
     refuse("integers as tokens: type 1 (uint8), 2 (int8), 3 (int16), 4 (int32), 5 (int64) or 8 (uint16)",
@@ -63,7 +56,7 @@ void MegatronIndex::read_header() {
   }
   type_ = *type;
   item_ = bytes_of(type_);
-  auto const sequences = load<std::uint64_t>(file_, 18), starts = load<std::uint64_t>(file_, 26);
+  auto const sequences = file_.load<std::uint64_t>(18), starts = file_.load<std::uint64_t>(26);
   auto const bytes = static_cast<std::uint64_t>(size);
   if (sequences > bytes / 12)
     refuse(fmt::format("as many sequences as {} bytes can describe", size), fmt::format("{}", sequences), 18);
@@ -108,12 +101,12 @@ void MegatronIndex::check_sample() const {
   each(documents_, [&](std::int64_t i) { document(i); });
 }
 
-std::int64_t MegatronIndex::size_at(std::int64_t i) const { return load<std::int32_t>(file_, header_bytes + 4 * i); }
+std::int64_t MegatronIndex::size_at(std::int64_t i) const { return file_.load<std::int32_t>(header_bytes + 4 * i); }
 std::int64_t MegatronIndex::pointer(std::int64_t i) const {
-  return load<std::int64_t>(file_, header_bytes + 4 * sequences_ + 8 * i);
+  return file_.load<std::int64_t>(header_bytes + 4 * sequences_ + 8 * i);
 }
 std::int64_t MegatronIndex::first_sequence(std::int64_t i) const {
-  return load<std::int64_t>(file_, header_bytes + 12 * sequences_ + 8 * i);
+  return file_.load<std::int64_t>(header_bytes + 12 * sequences_ + 8 * i);
 }
 
 base::ErrorText MegatronIndex::text(Fault const& fault, std::string const& of) const {

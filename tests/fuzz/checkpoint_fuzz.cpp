@@ -5,6 +5,7 @@
 // usage: checkpoint_fuzz FILES [SEED [FIRST]]      FIRST: number of the first file, to look at one again
 
 #include "allocations.hpp"
+#include "hostile.hpp"
 #include "mutations.hpp"
 
 #include "unit/io/checkpoint_cases.hpp"
@@ -20,23 +21,13 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
 
-#include <unistd.h>
-
 namespace p3d::fuzz {
 namespace {
-
-std::string current;  ///< what a crash happens in
-
-void say_current() {
-  if (::write(STDERR_FILENO, current.data(), current.size()) < 0) return;
-}
 
 /// What the readers say of a file.
 struct Verdict {
@@ -162,16 +153,6 @@ int fuzz(std::uint64_t files, std::uint64_t seed, std::uint64_t first) {
 }  // namespace p3d::fuzz
 
 int main(int argc, char** argv) {
-  auto const number = [&](int i, std::uint64_t other) {
-    return argc > i ? std::strtoull(argv[i], nullptr, 10) : other;
-  };
   p3d::comm::Environment mpi(argc, argv);
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) {
-    std::signal(signal, [](int which) {
-      p3d::fuzz::say_current();
-      std::signal(which, SIG_DFL);
-      std::raise(which);
-    });
-  }
-  return p3d::fuzz::fuzz(number(1, 200), number(2, 1), number(3, 0));
+  return p3d::fuzz::run_fuzz(argc, argv, 200, p3d::fuzz::fuzz);
 }

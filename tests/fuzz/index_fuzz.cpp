@@ -6,6 +6,7 @@
 // usage: index_fuzz FILES [SEED [FIRST]]      FIRST: number of the first file, to look at one again
 
 #include "allocations.hpp"
+#include "hostile.hpp"
 
 #include "unit/data/index_writer.hpp"
 
@@ -18,9 +19,7 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <random>
@@ -29,12 +28,6 @@
 
 namespace p3d::fuzz {
 namespace {
-
-std::string current;  ///< what a crash happens in
-
-void say_current() {
-  if (::write(STDERR_FILENO, current.data(), current.size()) < 0) return;
-}
 
 class Random {
 public:
@@ -205,16 +198,4 @@ int fuzz(std::uint64_t files, std::uint64_t seed, std::uint64_t first) {
 }  // namespace
 }  // namespace p3d::fuzz
 
-int main(int argc, char** argv) {
-  auto const number = [&](int i, std::uint64_t other) {
-    return argc > i ? std::strtoull(argv[i], nullptr, 10) : other;
-  };
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) {
-    std::signal(signal, [](int which) {
-      p3d::fuzz::say_current();
-      std::signal(which, SIG_DFL);
-      std::raise(which);
-    });
-  }
-  return p3d::fuzz::fuzz(number(1, 500), number(2, 1), number(3, 0));
-}
+int main(int argc, char** argv) { return p3d::fuzz::run_fuzz(argc, argv, 500, p3d::fuzz::fuzz); }

@@ -5,6 +5,7 @@
 // usage: model_fuzz FILES [SEED [FIRST]]      FIRST: number of the first file, to look at one again
 
 #include "allocations.hpp"
+#include "hostile.hpp"
 #include "model_mutations.hpp"
 
 #include <p3d/base/error.hpp>
@@ -16,22 +17,12 @@
 #include <support/temp_dir.hpp>
 
 #include <array>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <optional>
 
-#include <unistd.h>
-
 namespace p3d::fuzz {
 namespace {
-
-std::string current;  ///< what a crash happens in
-
-void say_current() {
-  if (::write(STDERR_FILENO, current.data(), current.size()) < 0) return;
-}
 
 /// Hash of all numbers, or nothing where the model is refused as it should be.
 std::optional<std::uint64_t> read(std::string const& folder, std::string& text) {
@@ -119,16 +110,4 @@ int fuzz(std::uint64_t files, std::uint64_t seed, std::uint64_t first) {
 }  // namespace
 }  // namespace p3d::fuzz
 
-int main(int argc, char** argv) {
-  auto const number = [&](int i, std::uint64_t other) {
-    return argc > i ? std::strtoull(argv[i], nullptr, 10) : other;
-  };
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) {
-    std::signal(signal, [](int which) {
-      p3d::fuzz::say_current();
-      std::signal(which, SIG_DFL);
-      std::raise(which);
-    });
-  }
-  return p3d::fuzz::fuzz(number(1, 200), number(2, 1), number(3, 0));
-}
+int main(int argc, char** argv) { return p3d::fuzz::run_fuzz(argc, argv, 200, p3d::fuzz::fuzz); }

@@ -5,6 +5,7 @@
 // usage: tokenizer_fuzz FILES [SEED [FIRST]]      FIRST: number of the first file, to look at one again
 
 #include "allocations.hpp"
+#include "hostile.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/data/tokenizer.hpp>
@@ -15,9 +16,7 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -26,14 +25,10 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 namespace p3d::fuzz {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string current;  ///< what a crash happens in
 
 std::string read(std::string const& name) {
   std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/unit/data/tokenizers/" + name, std::ios::binary);
@@ -177,16 +172,4 @@ int fuzz(std::uint64_t files, std::uint64_t seed, std::uint64_t first) {
 }  // namespace
 }  // namespace p3d::fuzz
 
-int main(int argc, char** argv) {
-  auto const number = [&](int i, std::uint64_t other) {
-    return argc > i ? std::strtoull(argv[i], nullptr, 10) : other;
-  };
-  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) {
-    std::signal(signal, [](int which) {
-      if (::write(STDERR_FILENO, p3d::fuzz::current.data(), p3d::fuzz::current.size()) < 0) return;
-      std::signal(which, SIG_DFL);
-      std::raise(which);
-    });
-  }
-  return p3d::fuzz::fuzz(number(1, 500), number(2, 1), number(3, 0));
-}
+int main(int argc, char** argv) { return p3d::fuzz::run_fuzz(argc, argv, 500, p3d::fuzz::fuzz); }

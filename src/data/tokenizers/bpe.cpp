@@ -14,12 +14,12 @@ namespace p3d::data {
 
 namespace {
 
-constexpr std::string_view space = "\xE2\x96\x81";
+constexpr std::string_view metaspace = "\xE2\x96\x81";
 
-/// Where the first space behind another character is, from `from` on.
+/// Where the first metaspace behind another character is, from `from` on.
 std::size_t next_cut(std::string_view text, std::size_t from) {
-  for (auto at = text.find(space, from); at != text.npos; at = text.find(space, at + space.size())) {
-    if (at > from && !text.substr(from, at - from).ends_with(space)) return at;
+  for (auto at = text.find(metaspace, from); at != text.npos; at = text.find(metaspace, at + metaspace.size())) {
+    if (at > from && !text.substr(from, at - from).ends_with(metaspace)) return at;
   }
   return text.npos;
 }
@@ -32,7 +32,7 @@ void Bpe::prepare() {
     of_byte[b] = vocabulary.find({&byte, 1});
     fallback[b] = vocabulary.find(fmt::format("<0x{:02X}>", b));
   }
-  cuts_at_space = !byte_level && !whole_words && vocabulary.find(space) >= 0;
+  cuts_at_space = !byte_level && !whole_words && vocabulary.find(metaspace) >= 0;
   for (std::int32_t id = 0; cuts_at_space && id < vocabulary.size(); ++id)
     cuts_at_space = next_cut(vocabulary.text(id), 0) == std::string_view::npos;
 }

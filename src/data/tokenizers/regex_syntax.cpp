@@ -14,7 +14,7 @@ namespace p3d::data {
 namespace {
 
 // White_Space of Unicode. PCRE2's \s also has U+180E, which left that property in Unicode 6.3.
-constexpr std::string_view space = R"(\t-\r\x{85}\p{Z})";
+constexpr std::string_view white_space = R"(\t-\r\x{85}\p{Z})";
 // Letters, marks, digits, connectors, and letters in circles, which Unicode counts as alphabetic.
 constexpr std::string_view word =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
@@ -61,8 +61,8 @@ private:
     char const c = in_[at_ + 1];
     bool const ruby = syntax_ == RegexSyntax::oniguruma;
     switch (c) {
-      case 's': return set(space, false);
-      case 'S': return set(space, true);
+      case 's': return set(white_space, false);
+      case 'S': return set(white_space, true);
       case 'w': return set(word, false);
       case 'W': return set(word, true);
       case 'h':

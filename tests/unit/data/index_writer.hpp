@@ -12,6 +12,9 @@
 
 namespace p3d::test {
 
+/// Files that make_megatron_order.py wrote.
+inline std::string const reference = P3D_SOURCE_DIR "/tests/unit/data/reference/";
+
 template <class T>
 void append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<char const*>(&value), sizeof(value));

@@ -23,8 +23,7 @@ using namespace p3d;
 using namespace p3d::data;
 using config::DataFormat;
 using config::Shuffle;
-
-std::string const reference = P3D_SOURCE_DIR "/tests/unit/data/reference/";
+using test::reference;
 
 config::Config settings(std::vector<std::string> const& prefixes, std::int64_t seq_len, Shuffle shuffle) {
   config::Config c;

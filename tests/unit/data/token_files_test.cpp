@@ -17,8 +17,8 @@ using namespace p3d;
 using config::DataFormat;
 using data::TokenFiles;
 using test::expect_error;
+using test::reference;
 
-std::string const reference = P3D_SOURCE_DIR "/tests/unit/data/reference/";
 std::vector<int> const ids{0, 1, 2, 100, 127, 5, 6, 7, 8, 9, 10, 11};
 
 std::vector<int> all(data::TokenSource const& source) {
