@@ -163,16 +163,16 @@ void PreTokenizer::change(std::size_t step, Piece const& piece, Sink const& sink
       before = static_cast<std::ptrdiff_t>(s.metaspace.size());
     }
   }
-  auto const pass = [&](std::size_t begin, std::size_t end) {
+  auto const hand_on = [&](std::size_t begin, std::size_t end) {
     run(step + 1,
         {std::string_view(text).substr(begin, end - begin), piece.offset - before + static_cast<std::ptrdiff_t>(begin),
          piece.first && begin == 0},
         sink);
   };
   if (s.splits)
-    cut(s, text, pass);
+    cut(s, text, hand_on);
   else
-    pass(0, text.size());
+    hand_on(0, text.size());
 }
 
 void PreTokenizer::split(std::string_view text, bool first, Sink const& sink) const { run(0, {text, 0, first}, sink); }
