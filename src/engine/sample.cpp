@@ -128,8 +128,9 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   std::size_t longest = 0;
   for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
   auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
-  // Replicas share the texts; not where weights move, which takes all of them in every pass.
-  auto const replicas = static_cast<std::size_t>(s.config.memory.moves_weights() ? 1 : s.config.parallel.dp);
+  // Replicas share the texts; not where a stage's weights come from all of them: then all make every pass.
+  bool const together = s.config.memory.divides() || s.config.memory.moves_weights();
+  auto const replicas = static_cast<std::size_t>(together ? 1 : s.config.parallel.dp);
   auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
   auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica
   auto const batch = std::min(each, static_cast<std::size_t>(std::max<std::int64_t>(1, options.batch)));

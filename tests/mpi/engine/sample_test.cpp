@@ -86,6 +86,9 @@ TEST_P(Sample, IsTheSameOnEveryLayoutAndInEveryBatch) {
       {fmt::format("parallel.dp={}", n)},
       {fmt::format("parallel.dp={}", n), "memory.shard=" + std::string(n > 1 ? "parameters" : "none")},
       {fmt::format("parallel.dp={}", n), "memory.offload_parameters=disk"}};
+  for (char const* shard : {"optimizer", "gradients"}) {
+    if (n > 1) layouts.push_back({fmt::format("parallel.dp={}", n), fmt::format("memory.shard={}", shard)});
+  }
   if (n <= 2) layouts.push_back({fmt::format("parallel.tp={}", n), n > 1 ? "parallel.sequence=true" : "run.seed=1"});
   if (n <= 4) layouts.push_back({fmt::format("parallel.pp={}", n)});
   if (n == 4) layouts.push_back({"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=zb_v"});
@@ -96,12 +99,15 @@ TEST_P(Sample, IsTheSameOnEveryLayoutAndInEveryBatch) {
     SCOPED_TRACE(fmt::format("{}", layout.front()));
     engine::Trainer<Policy> trainer(make_config(GetParam(), layout, n), world);
     for (int s = 0; s < 5; ++s) trainer.step();
+    // One text, which has no part for most replicas, right after a step.
+    auto const first = trainer.sample({prompts.front()}, options(20, 0.9)).front();
     for (std::int64_t const batch : {1, 2, 16}) {
       auto o = options(20, 0.9);
       o.batch = batch;
       auto const found = trainer.sample(prompts, o);
       if (expected.empty()) expected = found;
       EXPECT_EQ(found, expected) << "batch " << batch;
+      EXPECT_EQ(first, expected.front());
     }
   }
   ASSERT_EQ(expected.size(), prompts.size());
