@@ -2,7 +2,6 @@
 #include <p3d/run/text.hpp>
 
 #include <p3d/base/log.hpp>
-#include <p3d/base/text_file.hpp>
 #include <p3d/engine/precision.hpp>
 
 #include <algorithm>
@@ -52,7 +51,8 @@ std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t 
 RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern, std::int64_t vocab_size,
                             bool keep_file) {
   RunTokenizer out;
-  out.tokenizer = data::make_tokenizer(path, pattern);
+  auto text = data::read_tokenizer_file(path);
+  out.tokenizer = data::parse_tokenizer(path, text, pattern);
   if (auto const note = data::require_vocabulary(*out.tokenizer, vocab_size); !note.empty() && keep_file)
     base::log_root(note);
   auto& s = out.stored;
@@ -60,9 +60,7 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
   s.pattern = pattern;
   s.hash = out.tokenizer->hash();
   s.end = out.tokenizer->end_of_document();
-  std::error_code unknown;
-  if (keep_file && std::filesystem::file_size(path, unknown) <= io::StoredTokenizer::largest_file)
-    s.file = base::read_text_file(path, "a tokenizer", path, io::StoredTokenizer::largest_file);
+  if (keep_file && std::ssize(text) <= io::StoredTokenizer::largest_file) s.file = std::move(text);
   return out;
 }
 

@@ -55,8 +55,10 @@ public:
 /// that is not UTF-8. No token is added that stands for no text (BOS, EOS). Throws base::Error (bad_input) that names
 /// the file and the place in it.
 std::unique_ptr<Tokenizer> make_tokenizer(std::string const& name, std::string const& pattern = "");
-/// The same of a file whose bytes are `text`. What lies beside the file is not known then: end_of_document() may be -1
-/// or another one.
+/// The bytes of such a file, of at most 256 MiB.
+std::string read_tokenizer_file(std::string const& path);
+/// The same of a file whose bytes are `text`. Where `name` is not its path, what lies beside the file is not known:
+/// end_of_document() may be -1 or another one.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string const& text,
                                            std::string const& pattern = "");
 

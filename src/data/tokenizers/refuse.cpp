@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text_file.hpp>
+#include <p3d/data/tokenizer.hpp>
 
 #include <fmt/format.h>
 

@@ -17,7 +17,4 @@ inline constexpr std::int64_t largest_tokenizer_file = std::int64_t{1} << 28;
 /// Ids have room for so many holes beyond the number of tokens: a table of ids is never much larger than the file.
 inline constexpr std::int64_t largest_id_gap = 1 << 16;
 
-/// The bytes of a file of a tokenizer.
-std::string read_tokenizer_file(std::string const& path);
-
 }  // namespace p3d::data
