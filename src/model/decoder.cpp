@@ -12,30 +12,6 @@ namespace p3d::model {
 
 namespace {
 
-/// Hands out pieces of one block of memory, or counts them (`data` null).
-template <class S, class A>
-struct Pieces {
-  S* data = nullptr;
-  A* sums = nullptr;
-  std::int64_t used = 0, sums_used = 0;
-  template <class T>
-  View1<T> take(std::int64_t n) {
-    if constexpr (std::is_same_v<T, S>) {
-      return View1<T>(std::exchange(data, data ? data + n : nullptr), count(used, n));
-    } else {
-      return View1<T>(std::exchange(sums, sums ? sums + n : nullptr), count(sums_used, n));
-    }
-  }
-  template <class T>
-  View2<T> take(std::int64_t rows, std::int64_t cols) {
-    return View2<T>(take<T>(rows * cols).data(), rows, cols);
-  }
-  static std::int64_t count(std::int64_t& sum, std::int64_t n) {
-    sum += n;
-    return n;
-  }
-};
-
 void copy_ints(std::vector<int> const& from, View1<int> to) {
   Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
                                                                                                   from.size());
@@ -49,27 +25,28 @@ std::int64_t attention_elements(BlockSizes const& s) {
   return kernels::attention_workspace(shape);
 }
 
-/// Where the layers of a pass leave what they compute. Several passes use one place: nothing is kept for a backward.
-template <class P, class Source>
-void take(Source& source, BlockSizes const& s, BlockActivations<P>& saved, BlockScratch<P>& scratch) {
-  saved = take_block<P>(source, s);
-  scratch.branch = source.template take<typename P::Storage>(s.tokens, s.hidden);
-  scratch.attention = source.template take<typename P::Accumulate>(attention_elements(s));
-}
-
 }  // namespace
 
 template <class P>
+template <class Source>
+void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
+  sizes_.tokens = sizes_.rows = sizes_.most_rows = rows;
+  x_ = source.template take<S>(rows, sizes_.hidden);
+  tokens_ = source.template take<int>(rows);
+  of_text_ = source.template take<int>(rows);
+  positions_ = source.template take<int>(rows);
+  saved_ = take_block<P>(source, sizes_);
+  block_.branch = source.template take<S>(rows, sizes_.hidden);
+  block_.attention = source.template take<typename P::Accumulate>(attention_elements(sizes_));
+}
+
+template <class P>
 DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows)
-    : sizes_(block_sizes_of(c, most_rows)),
-      most_rows_(most_rows),
-      x_("p3d::model::decoded_rows", static_cast<std::size_t>(most_rows * c.model.hidden)),
-      numbers_("p3d::model::decoded_numbers", static_cast<std::size_t>(3 * most_rows)) {
-  Pieces<S, typename P::Accumulate> counter;
-  take<P>(counter, sizes_, saved_, block_);
-  memory_ = device::Owned1<S>("p3d::model::decoder_scratch", static_cast<std::size_t>(counter.used));
-  sums_ =
-      device::Owned1<typename P::Accumulate>("p3d::model::decoder_sums", static_cast<std::size_t>(counter.sums_used));
+    : sizes_(block_sizes_of(c, most_rows)), most_rows_(most_rows) {
+  device::ArenaSize size;
+  take(size, most_rows);
+  bytes_ = size.bytes;
+  memory_ = device::Owned1<std::byte>("p3d::model::decoder_scratch", bytes_ + device::Arena::alignment);
 }
 
 template <class P>
@@ -78,21 +55,14 @@ void DecoderScratch<P>::begin(DecodedRows const& given, std::int64_t capacity) {
   P3D_REQUIRE(n >= 1 && n <= most_rows_, "a pass has rows, and the scratch has room for them");
   P3D_REQUIRE(given.texts.size() == given.tokens.size() && given.positions.size() == given.tokens.size(),
               "every row has a text and a position");
-  sizes_.tokens = sizes_.rows = sizes_.most_rows = n;
+  device::Arena arena(bytes_, "p3d::model::decoder_scratch", memory_.data());
+  take(arena, n);
+  copy_ints(given.tokens, tokens_);
+  copy_ints(given.texts, of_text_);
+  copy_ints(given.positions, positions_);
   rows_ = {0, given.begin ? 1 : n, given.begin ? n : 1};
-  copy_ints(given.tokens, ints(0));
-  copy_ints(given.texts, ints(1));
-  copy_ints(given.positions, ints(2));
-  rows_.positions = ints(2);
-  texts_ = {ints(1), given.begin, capacity};
-  Pieces<S, typename P::Accumulate> pieces{memory_.data(), sums_.data()};
-  take<P>(pieces, sizes_, saved_, block_);
-}
-
-template <class P>
-std::size_t DecoderScratch<P>::bytes() const {
-  return (x_.size() + memory_.size()) * sizeof(S) + sums_.size() * sizeof(typename P::Accumulate) +
-         numbers_.size() * sizeof(int);
+  rows_.positions = positions_;
+  texts_ = {of_text_, given.begin, capacity};
 }
 
 template <class P>

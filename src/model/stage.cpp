@@ -19,24 +19,6 @@ using layout::StageRecompute;
 
 namespace {
 
-/// Stands in for the arena to learn how much will be taken. What no memory holds is `most`: sums do not overflow.
-struct SizeCounter {
-  static constexpr std::size_t most = std::size_t{1} << 62;
-  std::size_t bytes = 0;
-  std::size_t used() const { return bytes; }
-  template <class T>
-  View1<T> take(std::int64_t n) {
-    auto const wanted = static_cast<std::size_t>(n);
-    bytes = std::min(most, bytes + (wanted < most / sizeof(T) ? device::Arena::padded(wanted * sizeof(T)) : most));
-    return {};
-  }
-  template <class T>
-  View2<T> take(std::int64_t rows, std::int64_t cols) {
-    take<T>(rows * cols);
-    return {};
-  }
-};
-
 void copy_tokens(std::span<int const> from, View1<int> to) {
   if (from.empty()) return;
   P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has micro * seq_len tokens");
@@ -115,7 +97,7 @@ Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompu
 
 template <class P>
 std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
-  SizeCounter counter;
+  device::ArenaSize counter;
   Workspace().take(c, recompute, with_loss, 0, counter);
   return counter.bytes;
 }
@@ -184,11 +166,11 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
   std::size_t total = 0;
   auto const add = [&](int count, auto const& take) {
     if (count <= 0) return;
-    SizeCounter counter;
+    device::ArenaSize counter;
     take(counter);
     auto const n = static_cast<std::size_t>(count);
-    auto const bytes = counter.bytes > SizeCounter::most / n ? SizeCounter::most : counter.bytes * n;
-    total = std::min(SizeCounter::most, total + bytes);
+    auto const bytes = counter.bytes > device::ArenaSize::most / n ? device::ArenaSize::most : counter.bytes * n;
+    total = std::min(device::ArenaSize::most, total + bytes);
   };
   int const kept = std::min(sets.recompute.slots_kept, sets.slots);
   add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), 0, counter); });
@@ -200,7 +182,7 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
 template <class P>
 std::int64_t Stage<P>::offloaded_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
                                        layout::StageActivations const& sets, bool gradients) {
-  SizeCounter counter;
+  device::ArenaSize counter;
   auto const slot = take_slot(c, stages, stage, sets.recompute, 0, counter);
   if (gradients && sets.rebuilt > 0) take_rebuilt(c, sets.recompute, 0, counter);
   return static_cast<std::int64_t>((gradients ? counter.used() : slot.saved_end) - slot.begin);

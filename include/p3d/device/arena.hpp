@@ -4,7 +4,9 @@
 
 #include <p3d/device/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace p3d::device {
@@ -40,6 +42,24 @@ private:
   std::size_t capacity_ = 0;
   std::size_t used_ = 0;
   std::size_t high_water_ = 0;
+};
+
+/// Stands in for an arena to learn how much will be taken. What no memory holds is `most`: sums do not overflow.
+struct ArenaSize {
+  static constexpr std::size_t most = std::size_t{1} << 62;
+  std::size_t bytes = 0;
+  std::size_t used() const { return bytes; }
+  template <class T>
+  View1<T> take(std::int64_t n) {
+    auto const wanted = static_cast<std::size_t>(n);
+    bytes = std::min(most, bytes + (wanted < most / sizeof(T) ? Arena::padded(wanted * sizeof(T)) : most));
+    return {};
+  }
+  template <class T>
+  View2<T> take(std::int64_t rows, std::int64_t cols) {
+    take<T>(rows * cols);
+    return {};
+  }
 };
 
 }  // namespace p3d::device

@@ -7,8 +7,10 @@
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/vocab.hpp>
 
+#include <p3d/device/arena.hpp>
 #include <p3d/layout/stages.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,26 +35,25 @@ public:
   void begin(DecodedRows const& rows, std::int64_t capacity);
 
   /// [rows, hidden]: what a stage reads and leaves.
-  View2<S> x() const { return view(x_, sizes_.hidden); }
-  View1<int const> tokens() const { return ints(0); }
+  View2<S> x() const { return x_; }
+  View1<int const> tokens() const { return tokens_; }
   kernels::TokenRows const& rows() const { return rows_; }
   kernels::CachedTexts const& texts() const { return texts_; }
   BlockActivations<P> const& saved() const { return saved_; }
   BlockScratch<P> const& block() const { return block_; }
-  /// Bytes of all.
-  std::size_t bytes() const;
 
 private:
-  View2<S> view(device::Owned1<S> const& memory, std::int64_t columns) const {
-    return View2<S>(memory.data(), rows_.rows(), columns);
-  }
-  View1<int> ints(std::int64_t which) const { return View1<int>(numbers_.data() + which * most_rows_, rows_.rows()); }
+  /// Takes the views for `rows` rows. Several layers leave what they compute in one place: nothing is kept for a
+  /// backward.
+  template <class Source>
+  void take(Source& source, std::int64_t rows);
 
   BlockSizes sizes_;
   std::int64_t most_rows_;
-  device::Owned1<S> x_, memory_;  ///< [most_rows, hidden]; everything else of type S
-  device::Owned1<typename P::Accumulate> sums_;
-  device::Owned1<int> numbers_;  ///< tokens, texts, positions
+  std::size_t bytes_ = 0;
+  device::Owned1<std::byte> memory_;  ///< for the arena of a pass
+  View2<S> x_;
+  View1<int> tokens_, of_text_, positions_;
   kernels::TokenRows rows_;
   kernels::CachedTexts texts_;
   BlockActivations<P> saved_;
