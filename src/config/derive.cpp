@@ -46,6 +46,11 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   auto const rest = with_rest(p);
   if (sources.known("parallel.dp") && rest.product(expert_axes) > 0) static_cast<PerAxis&>(p) = rest;
 
+  follow(sources, "context.order", {"data.pack"}, [&] {
+    config.context.order = config.data.pack ? ContextOrder::striped : ContextOrder::zigzag;
+    return true;
+  });
+
   auto& b = config.batch;
   if (sources.given("batch.global")) {
     follow(sources, "batch.microbatches", {"batch.micro", "parallel.dp"}, [&] {
@@ -85,7 +90,7 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     auto const open = [&](char const* key) { return !sources.given(key) && !sources.from_preset(key); };
     bool const chooses = open("memory.recompute") || config.memory.recompute == Recompute::automatic;
     config.memory.free = {.recompute = chooses,
-                          .shard = open("memory.shard") && p.dp > 1,
+                          .shard = open("memory.shard") && p.product(token_axes) > 1,
                           .offload_optimizer = open("memory.offload_optimizer"),
                           .offload_parameters = open("memory.offload_parameters") && open("memory.gather"),
                           .offload_activations = open("memory.offload_activations")};

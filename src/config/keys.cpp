@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 namespace p3d::config {
@@ -67,6 +68,30 @@ void add_run(std::vector<Key>& table) {
       });
 }
 
+MaybeMismatch read_window(toml::node const& node, std::string const&, Config& config) {
+  std::vector<std::int64_t> windows;
+  auto const read_one = [&](toml::node const& element) {
+    std::int64_t value = 0;
+    auto mismatch = read_integer(element, {0, limits::width}, value);
+    if (!mismatch) windows.push_back(value);
+    return mismatch;
+  };
+  if (auto const* list = node.as_array()) {
+    for (auto const& element : *list) {
+      if (auto mismatch = read_one(element)) {
+        mismatch->found += " in the list";
+        return mismatch;
+      }
+    }
+    if (windows.empty()) return Mismatch{&node, "an empty list", "give one number for each layer, or remove the key"};
+  } else if (auto mismatch = read_one(node)) {
+    return mismatch;
+  }
+  bool const none = std::all_of(windows.begin(), windows.end(), [](auto w) { return w == 0; });
+  config.model.window = none ? std::vector<std::int64_t>{} : windows;
+  return {};
+}
+
 void add_model(std::vector<Key>& table) {
   Section<Model> s(table, "model", &Config::model);
   auto presets = preset_names();
@@ -116,6 +141,15 @@ void add_model(std::vector<Key>& table) {
            "of llama3: what turns more often than this stays as it is");
   s.integer("rope_original_seq_len", &Model::rope_original_seq_len, {1, limits::width},
             "of llama3: tokens in a sequence of the first training");
+  s.add(
+      "window", "integer >= 0 | list of integers >= 0",
+      "sliding window: tokens that a query sees, itself included; 0: all before it; a list has one number a layer and "
+      "begins anew where it ends",
+      "0", read_window, [](Config const& config) {
+        auto const& window = config.model.window;
+        if (window.empty()) return std::string("0");
+        return window.size() == 1 ? fmt::format("{}", window[0]) : fmt::format("[{}]", fmt::join(window, ", "));
+      });
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 
@@ -153,6 +187,50 @@ void add_parallel(std::vector<Key>& table) {
         [](Config const& config) { return toml_string(config.parallel.order); });
 }
 
+/// A name, or [a, r].
+MaybeMismatch read_exchange(toml::node const& node, std::string const&, Config& config) {
+  auto& c = config.context;
+  if (auto const* list = node.as_array()) {
+    std::vector<std::int64_t> sizes;
+    for (auto const& element : *list) {
+      if (auto mismatch = read_integer(element, {1, limits::axis}, sizes.emplace_back())) {
+        mismatch->found += " in the list";
+        return mismatch;
+      }
+    }
+    if (sizes.size() != 2)
+      return Mismatch{&node, base::counted(static_cast<std::int64_t>(sizes.size()), "number"),
+                      "give two: the ranks of an all-to-all and the groups in the ring, such as [2, 4]"};
+    c.exchange = ContextExchange::nested;
+    c.all_to_all = static_cast<int>(sizes[0]);
+    c.ring = static_cast<int>(sizes[1]);
+    return {};
+  }
+  constexpr std::array kinds{ContextExchange::automatic, ContextExchange::ring, ContextExchange::gather,
+                             ContextExchange::all_to_all};
+  std::vector<std::string> names;
+  for (auto kind : kinds) names.emplace_back(to_string(kind));
+  std::size_t index = 0;
+  auto mismatch = read_choice(node, names, index);
+  if (!mismatch) c.exchange = kinds[index];
+  return mismatch;
+}
+
+void add_context(std::vector<Key>& table) {
+  Section<Context> s(table, "context", &Config::context);
+  s.choice("order", &Context::order, {ContextOrder::zigzag, ContextOrder::striped, ContextOrder::contiguous},
+           "which tokens of a sequence each rank of cp has; zigzag and striped make causal attention even",
+           "zigzag; with data.pack: striped");
+  s.add("exchange", "string: auto | ring | gather | all_to_all, or a list [a, r]",
+        "how attention brings the tokens together: keys and values go round, are gathered, or tokens are exchanged for "
+        "heads; [a, r]: all-to-all in groups of a neighbours, a ring over r groups; auto: what sends the fewest bytes",
+        nullptr, read_exchange, [](Config const& config) {
+          auto const& c = config.context;
+          return c.exchange == ContextExchange::nested ? fmt::format("[{}, {}]", c.all_to_all, c.ring)
+                                                       : toml_string(to_string(c.exchange));
+        });
+}
+
 void add_batch(std::vector<Key>& table) {
   Section<Batch> s(table, "batch", &Config::batch);
   s.integer("micro", &Batch::micro, {1, limits::axis}, "sequences in a microbatch");
@@ -161,6 +239,7 @@ void add_batch(std::vector<Key>& table) {
   s.integer("microbatches", &Batch::microbatches, {1, limits::axis},
             "microbatches per step on each data-parallel replica",
             "global / (micro x dp); without global: parallel.pp");
+  s.flag("variable", &Batch::variable, "samples are documents of their own length, at most model.seq_len");
 }
 
 MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {
@@ -287,6 +366,9 @@ void add_data(std::vector<Key>& table) {
            "what every epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does");
   s.integer("eod_token", &Data::eod_token, {-1, limits::width}, "token that ends a document; -1: none");
   s.flag("eod_mask_loss", &Data::eod_mask_loss, "the token after eod_token is not to be predicted");
+  s.flag("pack", &Data::pack,
+         "the documents of a sample do not see each other, each begins at position 0, and its last token predicts "
+         "nothing");
   s.flag("reset_positions", &Data::reset_positions, "positions begin anew after eod_token");
   s.number("split", &Data::split, {.max = 0.9},
            "fraction of the tokens (of files with documents: of these, at least one), at the end, held out for "
@@ -457,6 +539,7 @@ std::vector<Key> const& keys() {
     add_run(t);
     add_model(t);
     add_parallel(t);
+    add_context(t);
     add_batch(t);
     add_pipeline(t);
     add_data(t);

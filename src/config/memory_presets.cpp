@@ -46,7 +46,7 @@ public:
 
   void shard() {
     auto& m = c_.memory;
-    if (!sources_.known("parallel.dp") || c_.parallel.dp == 1 || !free("memory.shard")) return;
+    if (!sources_.known("parallel.dp") || c_.parallel.product(token_axes) == 1 || !free("memory.shard")) return;
     set("memory.shard");
     if (level_ == Level::none) return;
     m.shard = level_ == Level::extreme ? Shard::parameters

@@ -39,6 +39,26 @@ char const* to_string(LossScaling v) {
   return "?";
 }
 
+char const* to_string(ContextOrder v) {
+  switch (v) {
+    case ContextOrder::zigzag: return "zigzag";
+    case ContextOrder::striped: return "striped";
+    case ContextOrder::contiguous: return "contiguous";
+  }
+  return "?";
+}
+
+char const* to_string(ContextExchange v) {
+  switch (v) {
+    case ContextExchange::automatic: return "auto";
+    case ContextExchange::ring: return "ring";
+    case ContextExchange::gather: return "gather";
+    case ContextExchange::all_to_all: return "all_to_all";
+    case ContextExchange::nested: return "nested";
+  }
+  return "?";
+}
+
 char const* to_string(Norm v) {
   switch (v) {
     case Norm::layernorm: return "layernorm";

@@ -87,6 +87,7 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
     }
     check_mesh(check, purpose);
     if (training) {
+      check_context(check);
       check_parallel(check);
       check_pipeline(check);
       check_data(check);

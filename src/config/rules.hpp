@@ -39,6 +39,7 @@ void check_model(Check const& check);  ///< sizes of the model, and their divisi
 void check_size(Check const& check);   ///< sizes whose products would not fit into any memory, or into 64 bits
 /// The sizes of the axes and their order; for training, only axes that p3d trains with.
 void check_mesh(Check const& check, Purpose purpose);
+void check_context(Check const& check);     ///< the tokens of a sequence over cp
 void check_parallel(Check const& check);    ///< the batch over the mesh, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only
 void check_data(Check const& check);        ///< vocabulary, learning rate; and

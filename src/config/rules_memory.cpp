@@ -79,12 +79,12 @@ void check_sequence(Check const& c) {
   if (p.tp == 1)
     c.fault({"parallel.sequence", "parallel.tp"}, "parallel.tp above 1: one rank has nobody to divide tokens with",
             "tp 1", "remove parallel.sequence, or raise parallel.tp");
-  if (!c.known({"batch.micro", "model.seq_len"})) return;
-  auto const tokens = c.config.batch.micro * c.config.model.seq_len;
+  if (!c.known({"batch.micro", "model.seq_len", "parallel.cp"})) return;
+  auto const tokens = c.config.batch.micro * (c.config.model.seq_len / p.cp);
   if (tokens < p.tp)
     c.fault({"parallel.sequence", "parallel.tp", "batch.micro", "model.seq_len"},
-            "a token of every microbatch (batch.micro x model.seq_len) for each rank of tp",
-            fmt::format("{} x {} = {} for tp {}", c.config.batch.micro, c.config.model.seq_len,
+            "a token of every microbatch (batch.micro x model.seq_len / parallel.cp) for each rank of tp",
+            fmt::format("{} x {} / {} = {} for tp {}", c.config.batch.micro, c.config.model.seq_len, p.cp,
                         base::counted(tokens, "token"), p.tp),
             "remove parallel.sequence, lower parallel.tp, or raise batch.micro");
 }
@@ -101,9 +101,13 @@ void check_shard_keys(Check const& c) {
             "memory.reduce = \"microbatch\" only with shard = \"gradients\" or \"parameters\": it saves no memory else",
             fmt::format("shard \"{}\"", to_string(m.shard)),
             "set memory.shard to one of these, or remove memory.reduce");
-  if (c.known({"parallel.dp"}) && m.divides() && c.config.parallel.dp == 1)
-    c.fault({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp) to divide the state", "dp 1",
-            "raise parallel.dp, or remove memory.shard");
+  if (c.known(axis_keys(token_axes)) && m.divides() && c.config.parallel.product(token_axes) == 1)
+    c.fault({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp x cp) to divide the state",
+            "dp 1, cp 1", "raise parallel.dp, or remove memory.shard");
+  if (c.known({"memory.shard_over", "parallel.cp"}) && m.shard_over > 0 && c.config.parallel.cp > 1)
+    c.fault({"memory.shard_over", "parallel.cp"}, "memory.shard_over only with parallel.cp = 1",
+            fmt::format("shard_over {}, cp {}", m.shard_over, c.config.parallel.cp),
+            "remove memory.shard_over: the state is divided over dp x cp");
   if (c.known({"memory.shard_over", "parallel.dp"}) && m.shard_over > 0) {
     auto const dp = c.config.parallel.dp;
     if (m.shard == Shard::none)

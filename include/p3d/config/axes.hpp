@@ -22,15 +22,15 @@ enum class AxisKind { dense, expert };
 //   name, kind, the dense axis whose place in the order it takes,
 //   it splits the tokens of a batch, p3d trains with more than one rank along it, it has a key in [parallel],
 //   default, help
-#define P3D_AXES(ROW)                                                                                            \
-  ROW(tp, dense, tp, false, true, true, "1", "tensor-parallel size: each layer is split over so many ranks")     \
-  ROW(cp, dense, cp, true, false, true, "1", "context-parallel size: parts of a sequence; not yet for training") \
-  ROW(pp, dense, pp, false, true, true, "1", "pipeline-parallel size: stages of consecutive layers")             \
-  ROW(dp, dense, dp, true, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")  \
-  ROW(etp, expert, tp, false, false, true, "1",                                                                  \
-      "tensor-parallel size of experts: each expert is split over so many ranks; not yet for training")          \
-  ROW(ep, expert, dp, false, false, true, "1",                                                                   \
-      "expert-parallel size: the experts are dealt to so many ranks; not yet for training")                      \
+#define P3D_AXES(ROW)                                                                                                 \
+  ROW(tp, dense, tp, false, true, true, "1", "tensor-parallel size: each layer is split over so many ranks")          \
+  ROW(cp, dense, cp, true, true, true, "1", "context-parallel size: the tokens of a sequence are split over so many") \
+  ROW(pp, dense, pp, false, true, true, "1", "pipeline-parallel size: stages of consecutive layers")                  \
+  ROW(dp, dense, dp, true, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")       \
+  ROW(etp, expert, tp, false, false, true, "1",                                                                       \
+      "tensor-parallel size of experts: each expert is split over so many ranks; not yet for training")               \
+  ROW(ep, expert, dp, false, false, true, "1",                                                                        \
+      "expert-parallel size: the experts are dealt to so many ranks; not yet for training")                           \
   ROW(edp, expert, dp, false, false, false, "ranks of a stage / (the other axes of experts)", "replicas of each expert")
 
 #define P3D_AXIS(axis, ...) axis,

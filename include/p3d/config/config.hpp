@@ -31,6 +31,10 @@ enum class GpuAware { automatic, on, off };
 enum class Shard { none, optimizer, gradients, parameters };
 /// How often a message of all weights or gradients goes out.
 enum class MessageEvery { step, microbatch };
+/// Which tokens of a sequence a rank of cp has.
+enum class ContextOrder { zigzag, striped, contiguous };
+/// How attention brings together what cp divides; nested: an all-to-all among neighbours, a ring over their groups.
+enum class ContextExchange { automatic, ring, gather, all_to_all, nested };
 /// Where something waits that is not needed now.
 enum class OffloadTo { none, host, disk };
 /// Which activations are discarded by forward and made again for backward.
@@ -85,8 +89,14 @@ struct Model {
   double rope_high_freq_factor = 4.0;         ///< of llama3
   std::int64_t rope_original_seq_len = 8192;  ///< of llama3
   double norm_eps = 1e-5;
+  /// A query sees so many tokens, itself included; 0: all before it. One number for each layer; a list that is shorter
+  /// than the model begins anew. Empty: none has a window.
+  std::vector<std::int64_t> window;
 
   std::int64_t head_dim() const { return hidden / heads; }
+  std::int64_t window_of(std::int64_t layer) const {
+    return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
+  }
   bool operator==(Model const&) const = default;
 };
 
@@ -97,12 +107,22 @@ struct Parallel : PerAxis {
   bool operator==(Parallel const&) const = default;
 };
 
+/// [context]: how the tokens of a sequence are divided over parallel.cp (layout/context.hpp).
+struct Context {
+  ContextOrder order = ContextOrder::zigzag;  ///< default: striped where data.pack is set
+  ContextExchange exchange = ContextExchange::automatic;
+  int all_to_all = 1;  ///< of ContextExchange::nested: ranks of an all-to-all
+  int ring = 1;        ///< and such groups in the ring
+  bool operator==(Context const&) const = default;
+};
+
 /// [batch]: `micro` sequences per microbatch; and one of `global` (sequences per step) or `microbatches` (per rank and
 /// step). The other one is derived: global = micro * microbatches * dp. With neither, microbatches = parallel.pp.
 struct Batch {
   std::int64_t micro = 1;
   std::int64_t global = 1;
   std::int64_t microbatches = 1;
+  bool variable = false;  ///< samples are documents, each of its own length
   bool operator==(Batch const&) const = default;
 };
 
@@ -139,6 +159,7 @@ struct Data {
   Shuffle shuffle = Shuffle::windows;
   std::int64_t eod_token = -1;   ///< that ends a document; -1: none
   bool eod_mask_loss = false;    ///< what follows the end of a document is not to be predicted
+  bool pack = false;             ///< the documents of a sample do not see each other
   bool reset_positions = false;  ///< positions begin anew after the end of a document
   double split = 0.1;            ///< fraction of the tokens (with documents: of those), at the end, for evaluation
   bool operator==(Data const&) const = default;
@@ -266,6 +287,7 @@ struct Config {
   Run run;
   Model model;
   Parallel parallel;
+  Context context;
   Batch batch;
   Pipeline pipeline;
   Data data;
@@ -296,6 +318,8 @@ char const* to_string(LayerSplit);
 char const* to_string(RopeScaling);
 char const* to_string(DataFormat);
 char const* to_string(Shuffle);
+char const* to_string(ContextOrder);
+char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
 char const* to_string(OptimizerType);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"
