@@ -80,7 +80,7 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
     : seq_len_(config.model.seq_len),
       global_batch_(config.batch.global),
       eod_token_(static_cast<int>(config.data.eod_token)),
-      mask_(config.data.eod_mask_loss),
+      mask_(config.data.eod_mask_loss || config.data.pack),
       reset_positions_(config.data.reset_positions) {
   P3D_REQUIRE(seq_len_ >= 1 && global_batch_ >= 1, "the batch is not empty");
   P3D_REQUIRE((!mask_ && !reset_positions_) || eod_token_ >= 0, "there is a token that ends documents");
@@ -151,6 +151,28 @@ void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs
   tokens.take(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, seq_len_ + 1);
   tokens.finish();
   mask(inputs, targets);
+}
+
+namespace {
+void find_documents(std::span<int const> inputs, int eod_token, std::span<int> documents) {
+  int first = 0;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    documents[i] = first;
+    if (inputs[i] == eod_token) first = static_cast<int>(i) + 1;
+  }
+}
+}  // namespace
+
+void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+                    std::span<int> documents) const {
+  train(sample, inputs, targets);
+  find_documents(inputs, eod_token_, documents);
+}
+
+void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
+                   std::span<int> documents) const {
+  eval(batch, index, inputs, targets);
+  find_documents(inputs, eod_token_, documents);
 }
 
 void Sampler::mask(std::span<int const> inputs, std::span<int> targets) const {

@@ -117,7 +117,7 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
     // `p3d --check` plans before Kokkos knows its threads: then for one.
     int const threads = Kokkos::is_initialized() ? device::host_threads() : 1;
     kernels::AttentionShape shape;
-    shape.rows.seq_len = c.model.seq_len;
+    shape.keys = base::TokenSet::range(0, c.model.seq_len);
     shape.head_dim = c.model.head_dim();
     m.panels =
         threads * (static_cast<std::int64_t>(linalg::gemm_workspace_bytes()) + kernels::attention_panel_bytes(shape));
@@ -209,7 +209,7 @@ double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
       if (schedule::makes_input_gradient(a.op) && a.slot >= plan.activations[s].recompute.slots_kept)
         sum += per_token[s];
     }
-  return sum * static_cast<double>(c.batch.micro * c.model.seq_len * c.parallel.dp);
+  return sum * static_cast<double>(c.batch.micro * c.model.seq_len * c.parallel.dp);  // cp divides them
 }
 
 double offloaded_bytes_per_step(config::Config const& c, RunPlan const& plan) {
@@ -244,6 +244,7 @@ layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {
 std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes,
                                                bool divided) {
   std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
+  if (sizes.cp > 1) out.insert(out.end(), {layout::Axis::cp, layout::Axis::dp});  // attention; counts of targets
   for (auto const& spec : table.specs()) {
     auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();
     for (auto set : {spec.gradient_axes(), holders, gather_axes(spec, divided)}) {

@@ -153,6 +153,8 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
       tp{exec, &mesh.along("tp"), c.parallel.sequence},
+      cp(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
+                           : parallel::ContextParallel()),
       activations_memory(prepare_reductions()),
       loss_scaler(c.precision) {
   make_replica_groups();
@@ -189,12 +191,13 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
-  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp);
+  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp,
+                    &cp);
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
   targets.resize(tokens);
-  if (sampler.resets_positions()) positions.resize(tokens);
+  documents.resize(c.data.pack ? tokens : 0);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
         c, plan, s, here, tp, *arena, *workspace,
@@ -312,10 +315,11 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
   for (std::int64_t b = 0; b < config.batch.micro; ++b) {
     auto const at = static_cast<std::size_t>(b) * seq;
     std::span<int> const in(inputs.data() + at, seq), out(targets.data() + at, seq);
+    auto const borders = std::span(documents).subspan(documents.empty() ? 0 : at, documents.empty() ? 0 : seq);
     if (training) {
-      sampler.train(sample + b, in, out);
+      sampler.train(sample + b, in, out, borders);
     } else {
-      sampler.eval(eval_batch, index + b, in, out);
+      sampler.eval(eval_batch, index + b, in, out, borders);
     }
   }
   load_microbatch(stage, slot, sample);
@@ -324,9 +328,29 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
 template <class P>
 void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
-  for (std::size_t at = 0; at < positions.size(); at += seq)
-    sampler.positions(std::span(inputs).subspan(at, seq), std::span(positions).subspan(at, seq));
-  units.at(stage)->stage.load(slot, {sample, config.batch.micro, config.model.seq_len}, inputs, targets, positions);
+  bool const divided = config.parallel.cp > 1;
+  positions.resize(divided || config.data.pack || sampler.resets_positions() ? inputs.size() : 0);
+  for (std::size_t at = 0; at < positions.size(); at += seq) {
+    auto const own = std::span(positions).subspan(at, seq);
+    if (documents.empty()) {
+      sampler.positions(std::span(inputs).subspan(at, seq), own);
+    } else {
+      for (std::size_t i = 0; i < seq; ++i) own[i] = static_cast<int>(i) - documents[at + i];
+    }
+  }
+  kernels::TokenRows rows{sample, config.batch.micro, config.model.seq_len};
+  auto& to = units.at(stage)->stage;
+  if (!divided) return to.load(slot, rows, {inputs, targets, positions, documents});
+  rows.tokens = cp.division().tokens(here.cp);
+  rows.seq_len = rows.tokens.size();
+  rows.sample_tokens = config.model.seq_len;
+  std::vector<int> own[3];  // every number of a token goes with it
+  std::span<int const> const whole[3]{inputs, targets, positions};
+  for (int k = 0; k < 3; ++k)
+    for (std::size_t at = 0; at < inputs.size(); at += seq)
+      for (std::int64_t i = 0; i < rows.seq_len; ++i)
+        own[k].push_back(whole[k][at + static_cast<std::size_t>(rows.tokens.at(i))]);
+  to.load(slot, rows, {own[0], own[1], own[2], documents});
 }
 
 template <class P>

@@ -49,6 +49,7 @@ struct Trainer<P>::State {
   data::Sampler sampler;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
+  parallel::ContextParallel cp;
   comm::Communicator own_group, between_groups;         ///< of replicas, with hybrid sharding
   comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
   comm::SharedBuffer activations_memory;                ///< none without tensor parallelism
@@ -75,7 +76,8 @@ struct Trainer<P>::State {
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
   std::vector<int> inputs, targets;  ///< one microbatch, host
-  std::vector<int> positions;        ///< the same, where documents begin anew
+  std::vector<int> positions;        ///< the same, where rows are told them
+  std::vector<int> documents;        ///< the same, with data.pack
   std::int64_t counted_targets = 0;  ///< whose mean the loss of this step is, in the global batch
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,

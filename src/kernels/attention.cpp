@@ -9,61 +9,67 @@ namespace p3d::kernels {
 
 namespace {
 
-/// One team: one tile of queries of one head, running over the tiles of keys up to the diagonal.
-template <class S>
+/// One team: one tile of queries of one head, running over the tiles of keys that they see.
+template <class S, class O>
 struct Forward {
   using T = Acc<S>;
   Problem<S> p;
-  StridedMatrix<S> out;
+  Store mode;
+  StridedMatrix<O> out;
   View1<T> lse;
   std::size_t bytes;
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const query0 = team.league_rank() % p.tiles * tile;
-    std::int64_t const head = team.league_rank() / p.tiles % p.shape.heads;
-    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.heads;
-    int const dim = static_cast<int>(p.shape.head_dim), queries = p.count(query0);
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = p.queries_in(query0);
     T const scale = static_cast<T>(p.shape.scale);
-    auto const q = p.block(p.qkv, sample, query0, head);
+    auto const q = p.of_query(p.q, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), keep = scratch.take_tile();
     T* const top = scratch.take(tile);  // running maximum and sum of each row
     T* const sum = scratch.take(tile);
-    auto const place = p.block(out, sample, query0, head);
+    auto const place = p.of_query(out, sample, query0, head);
     StridedMatrix<T> const y = p.sums_of(place, scratch);
+    bool const adds = mode == Store::add;
     tile_rows(team, queries, [&](int i) {
       tile_once(team, [&] {
-        top[i] = -infinity<T>;
-        sum[i] = T(0);
+        top[i] = adds ? lse(p.statistic(sample, head, query0 + i)) : -infinity<T>;
+        sum[i] = top[i] > -infinity<T> ? T(1) : T(0);
       });
     });
-    set_zero(team, queries, dim, y);
+    if (!adds) set_zero(team, queries, dim, y);
 
-    for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
-      int const keys = p.count(key0);
-      transpose(team, keys, dim, p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head))), keys_t);
+    auto const seen = p.visible(sample, query0, queries);
+    for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {
+      int const keys = p.keys_in(key0);
+      transpose(team, keys, dim, p.of_key(p.k, sample, key0, p.kv_of(head)), keys_t);
       set_zero(team, queries, tile, score);
       if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
       tile_barrier(team);
       product(team, queries, tile, dim, q, keys_t, score);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
-        T* const s = score.row(i);
-        std::int64_t const causal = query0 + i - key0 + 1;
-        int const valid = static_cast<int>(causal < keys ? causal : keys);
+        auto const range = p.visible_in(sample, query0 + i, key0, keys);
+        int const begin = static_cast<int>(range.begin), n = static_cast<int>(range.end) - begin;
+        T* const row = score.row(i);
+        tile_cols(team, n > 0 ? begin : tile, [=](int j) { row[j] = T(0); });
+        if (n <= 0) return;
+        tile_cols(team, tile - begin - n, [=](int j) { row[begin + n + j] = T(0); });
+        T* const s = row + begin;
         T const before = top[i];
-        T const now = tile_col_max<T>(team, valid, before, [=](int j) { return scale * s[j]; });
+        T const now = tile_col_max<T>(team, n, before, [=](int j) { return scale * s[j]; });
         T const shrink = exp_of(before - now);
-        T const part = tile_col_sum<T>(team, valid, [=](int j) { return s[j] = exp_of(scale * s[j] - now); });
-        tile_cols(team, tile - valid, [=](int j) { s[valid + j] = T(0); });
+        T const part = tile_col_sum<T>(team, n, [=](int j) { return s[j] = exp_of(scale * s[j] - now); });
         if (p.dropout.active()) {
-          T const* const k = keep.row(i);
-          tile_cols(team, valid, [=](int j) { s[j] *= k[j]; });
+          T const* const k = keep.row(i) + begin;
+          tile_cols(team, n, [=](int j) { s[j] *= k[j]; });
         }
-        if (key0 > 0) {
+        if (before > -infinity<T>) {
           T* const yi = y.row(i);
           tile_cols(team, dim, [=](int d) { yi[d] *= shrink; });
         }
@@ -73,15 +79,17 @@ struct Forward {
         });
       });
       tile_barrier(team);
-      product(team, queries, dim, keys, score, p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head))), y);
+      product(team, queries, dim, keys, score, p.of_key(p.v, sample, key0, p.kv_of(head)), y);
       tile_barrier(team);
     }
     tile_rows(team, queries, [&](int i) {
       T const* const yi = y.row(i);
-      S* const result = place.row(i);
-      T const inverse = T(1) / sum[i];
+      O* const result = place.row(i);
+      T const inverse = sum[i] > T(0) ? T(1) / sum[i] : T(1);
       tile_cols(team, dim, [=](int d) { put(result[d], yi[d] * inverse); });
-      tile_once(team, [&] { lse(p.lse_at(sample, head, query0 + i)) = top[i] + std::log(sum[i]); });
+      tile_once(team, [&] {
+        lse(p.statistic(sample, head, query0 + i)) = sum[i] > T(0) ? top[i] + std::log(sum[i]) : -infinity<T>;
+      });
     });
   }
 };
@@ -92,36 +100,38 @@ struct Forward {
 // Scores are computed again from lse. Queries and keys get a kernel each, so no two teams add to one element.
 
 /// One team: one tile of queries of one head -> dq.
-template <class S>
+template <class S, class D>
 struct BackwardQueries {
   using T = Acc<S>;
   Problem<S> p;
   StridedMatrix<S const> dout;
   View1<T const> lse, delta;
-  StridedMatrix<S> dqkv;
+  Store mode;
+  StridedMatrix<D> dq_all;
   std::size_t bytes;
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const query0 = team.league_rank() % p.tiles * tile;
-    std::int64_t const head = team.league_rank() / p.tiles % p.shape.heads;
-    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.heads;
-    int const dim = static_cast<int>(p.shape.head_dim), queries = p.count(query0);
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim), queries = p.queries_in(query0);
     T const scale = static_cast<T>(p.shape.scale);
-    auto const q = p.block(p.qkv, sample, query0, head);
-    auto const dy = p.block(dout, sample, query0, head);
+    auto const q = p.of_query(p.q, sample, query0, head);
+    auto const dy = p.of_query(dout, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
-    auto const place = p.block(dqkv, sample, query0, head);
+    auto const place = p.of_query(dq_all, sample, query0, head);
     StridedMatrix<T> const dq = p.sums_of(place, scratch);
-    set_zero(team, queries, dim, dq);
+    if (mode == Store::overwrite) set_zero(team, queries, dim, dq);
 
-    for (std::int64_t key0 = 0; key0 <= query0; key0 += tile) {
-      int const keys = p.count(key0);
-      auto const k = p.block(p.qkv, sample, key0, p.key_head(p.kv_of(head)));
-      auto const v = p.block(p.qkv, sample, key0, p.value_head(p.kv_of(head)));
+    auto const seen = p.visible(sample, query0, queries);
+    for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {
+      int const keys = p.keys_in(key0);
+      auto const k = p.of_key(p.k, sample, key0, p.kv_of(head));
+      auto const v = p.of_key(p.v, sample, key0, p.kv_of(head));
       transpose(team, keys, dim, k, keys_t);
       transpose(team, keys, dim, v, values_t);
       set_zero(team, queries, tile, score);
@@ -132,17 +142,21 @@ struct BackwardQueries {
       product(team, queries, tile, dim, dy, values_t, dprob);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
-        T* const s = score.row(i);
-        T* const d = dprob.row(i);
-        std::int64_t const causal = query0 + i - key0 + 1;
-        int const valid = static_cast<int>(causal < keys ? causal : keys);
-        T const norm = lse(p.lse_at(sample, head, query0 + i)), shift = delta(p.lse_at(sample, head, query0 + i));
+        auto const range = p.visible_in(sample, query0 + i, key0, keys);
+        int const begin = static_cast<int>(range.begin), n = static_cast<int>(range.end) - begin;
+        T* const row = score.row(i);
+        tile_cols(team, n > 0 ? begin : tile, [=](int j) { row[j] = T(0); });
+        if (n <= 0) return;
+        tile_cols(team, tile - begin - n, [=](int j) { row[begin + n + j] = T(0); });
+        T* const s = row + begin;
+        T* const d = dprob.row(i) + begin;
+        auto const at = p.statistic(sample, head, query0 + i);
+        T const norm = lse(at), shift = delta(at);
         if (p.dropout.active()) {
-          T const* const m = keep.row(i);
-          tile_cols(team, valid, [=](int j) { d[j] *= m[j]; });
+          T const* const m = keep.row(i) + begin;
+          tile_cols(team, n, [=](int j) { d[j] *= m[j]; });
         }
-        tile_cols(team, valid, [=](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
-        tile_cols(team, tile - valid, [=](int j) { s[valid + j] = T(0); });
+        tile_cols(team, n, [=](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
       });
       tile_barrier(team);
       product(team, queries, dim, keys, score, k, dq);
@@ -152,42 +166,59 @@ struct BackwardQueries {
   }
 };
 
-/// One team: one tile of keys of one kv head -> dk, dv, over the query heads that share it and the query tiles from the
-/// diagonal on. Score tiles are transposed: [key, query].
-template <class S>
+/// One team: one tile of keys of one kv head -> dk, dv, over the query heads that share it and the tiles of queries
+/// that see it. Score tiles are transposed: [key, query].
+template <class S, class D>
 struct BackwardKeys {
   using T = Acc<S>;
   Problem<S> p;
   StridedMatrix<S const> dout;
   View1<T const> lse, delta;
-  StridedMatrix<S> dqkv;
+  Store mode;
+  StridedMatrix<D> dk_all, dv_all;
   std::size_t bytes;
   int level = 0;
 
+  /// Of `queries` queries from query0 on those that see a key, from query0: a row of them, as both ends of what a query
+  /// sees ascend.
+  KOKKOS_INLINE_FUNCTION KeyRange seeing(std::int64_t sample, std::int64_t key, std::int64_t query0,
+                                         int queries) const {
+    std::int64_t begin = p.shape.queries.below(p.shape.keys.at(key)) - query0;
+    begin = begin < 0 ? 0 : (begin < queries ? begin : queries);
+    std::int64_t end = queries;
+    if (p.shape.documents.extent(0) > 0 || p.shape.window > 0)
+      while (end > begin && p.visible(sample, query0 + end - 1).begin > key) --end;
+    return {begin, end};
+  }
+
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const key0 = team.league_rank() % p.tiles * tile;
-    std::int64_t const kv = team.league_rank() / p.tiles % p.shape.kv_heads;
-    std::int64_t const sample = team.league_rank() / p.tiles / p.shape.kv_heads;
+    std::int64_t const key0 = team.league_rank() % p.key_tiles * tile;
+    std::int64_t const kv = team.league_rank() / p.key_tiles % p.shape.kv_heads;
+    std::int64_t const sample = team.league_rank() / p.key_tiles / p.shape.kv_heads;
     std::int64_t const group = p.shape.heads / p.shape.kv_heads;
-    int const dim = static_cast<int>(p.shape.head_dim), keys = p.count(key0);
+    int const dim = static_cast<int>(p.shape.head_dim), keys = p.keys_in(key0);
     T const scale = static_cast<T>(p.shape.scale);
-    auto const k = p.block(p.qkv, sample, key0, p.key_head(kv));
-    auto const v = p.block(p.qkv, sample, key0, p.value_head(kv));
+    auto const k = p.of_key(p.k, sample, key0, kv);
+    auto const v = p.of_key(p.v, sample, key0, kv);
 
     auto scratch = scratch_of<T>(team, level, bytes);
     StridedMatrix<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
     StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
-    auto const key_place = p.block(dqkv, sample, key0, p.key_head(kv));
-    auto const value_place = p.block(dqkv, sample, key0, p.value_head(kv));
+    auto const key_place = p.of_key(dk_all, sample, key0, kv);
+    auto const value_place = p.of_key(dv_all, sample, key0, kv);
     StridedMatrix<T> const dk = p.sums_of(key_place, scratch), dv = p.sums_of(value_place, scratch);
-    set_zero(team, keys, dim, dk);
-    set_zero(team, keys, dim, dv);
+    if (mode == Store::overwrite) {
+      set_zero(team, keys, dim, dk);
+      set_zero(team, keys, dim, dv);
+    }
 
+    std::int64_t const first_query = p.shape.queries.below(p.shape.keys.at(key0));
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (std::int64_t query0 = key0; query0 < p.shape.rows.seq_len; query0 += tile) {
-        int const queries = p.count(query0);
-        auto const q = p.block(p.qkv, sample, query0, head);
-        auto const dy = p.block(dout, sample, query0, head);
+      for (std::int64_t query0 = first_query / tile * tile; query0 < p.queries; query0 += tile) {
+        if (p.visible(sample, query0).begin >= key0 + keys) break;  // nor do later ones
+        int const queries = p.queries_in(query0);
+        auto const q = p.of_query(p.q, sample, query0, head);
+        auto const dy = p.of_query(dout, sample, query0, head);
         transpose(team, queries, dim, q, queries_t);
         transpose(team, queries, dim, dy, dout_t);
         set_zero(team, keys, tile, score);
@@ -197,26 +228,28 @@ struct BackwardKeys {
         product(team, keys, tile, dim, k, queries_t, score);
         product(team, keys, tile, dim, v, dout_t, dprob);
         tile_barrier(team);
-        T const* const norm = &lse(p.lse_at(sample, head, query0));
-        T const* const shift = &delta(p.lse_at(sample, head, query0));
+        T const* const norm_all = &lse(p.statistic(sample, head, query0));
+        T const* const shift_all = &delta(p.statistic(sample, head, query0));
         tile_rows(team, keys, [&](int i) {
-          T* const s = score.row(i);
-          T* const d = dprob.row(i);
-          // Queries before the key do not see it.
-          std::int64_t const hidden = key0 + i - query0;
-          int const begin = static_cast<int>(hidden < 0 ? 0 : (hidden < queries ? hidden : queries));
-          tile_cols(team, begin, [=](int j) { s[j] = d[j] = T(0); });
+          auto const range = seeing(sample, key0 + i, query0, queries);
+          int const begin = static_cast<int>(range.begin), n = static_cast<int>(range.end) - begin;
+          T* const s_all = score.row(i);
+          T* const d_all = dprob.row(i);
+          tile_cols(team, begin, [=](int j) { s_all[j] = d_all[j] = T(0); });
+          tile_cols(team, tile - begin - n, [=](int j) { s_all[begin + n + j] = d_all[begin + n + j] = T(0); });
+          T* const s = s_all + begin;
+          T* const d = d_all + begin;
+          T const* const norm = norm_all + begin;
+          T const* const shift = shift_all + begin;
           if (p.dropout.active()) {
-            T const* const m = keep.row(i);
-            tile_cols(team, queries - begin, [=](int n) {
-              int const j = begin + n;
+            T const* const m = keep.row(i) + begin;
+            tile_cols(team, n, [=](int j) {
               T const prob = exp_of(scale * s[j] - norm[j]);
               s[j] = prob * m[j];
               d[j] = prob * (d[j] * m[j] - shift[j]) * scale;
             });
           } else {
-            tile_cols(team, queries - begin, [=](int n) {
-              int const j = begin + n;
+            tile_cols(team, n, [=](int j) {
               s[j] = exp_of(scale * s[j] - norm[j]);
               d[j] = s[j] * (d[j] - shift[j]) * scale;
             });
@@ -232,78 +265,143 @@ struct BackwardKeys {
   }
 };
 
+/// One team: one tile of queries of one head.
+template <class S>
+struct Delta {
+  using T = Acc<S>;
+  Problem<S> p;
+  StridedMatrix<S const> out, dout;
+  View1<T> delta;
+  std::size_t bytes = 64;
+  int level = 0;
+
+  KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
+    std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
+    int const dim = static_cast<int>(p.shape.head_dim);
+    auto const y = p.of_query(out, sample, query0, head), dy = p.of_query(dout, sample, query0, head);
+    tile_rows(team, p.queries_in(query0), [&](int i) {
+      S const* const a = y.row(i);
+      S const* const b = dy.row(i);
+      T const sum = tile_col_sum<T>(team, dim, [=](int d) { return T(a[d]) * T(b[d]); });
+      tile_once(team, [&] { delta(p.statistic(sample, head, query0 + i)) = sum; });
+    });
+  }
+};
+
+template <class U>
+StridedMatrix<U> matrix(HeadRows<U> m) {
+  return {m.data, m.stride};
+}
+
 }  // namespace
 
-template <class S>
+template <class S, class O>
 void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                 View2<S const> qkv, View2<S> out, View1<Acc<S>> lse) {
-  Problem<S> const p(shape, dropout, qkv);
-  launch_tiles(
-      "p3d::kernels::attention_forward", exec, shape.rows.samples * shape.heads * p.tiles,
-      Forward<S>{
-          p, {out.data(), static_cast<std::int64_t>(out.stride(0))}, lse, p.scratch_bytes(p.narrow ? 2 : 1, 2, 2)});
+                                 HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store,
+                                 HeadRows<O> out, View1<Acc<S>> lse) {
+  Problem<S> const p(shape, dropout, q, k, v);
+  launch_tiles("p3d::kernels::attention_forward", exec, shape.samples * shape.heads * p.query_tiles,
+               Forward<S, O>{p, store, matrix(out), lse, p.scratch_bytes(p.template beside<O> ? 2 : 1, 2, 2)});
 }
 
-template <class S>
+template <class S, class D>
 void portable::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                  View2<S const> qkv, View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout,
-                                  View2<S> dqkv, View1<Acc<S>> delta) {
-  Problem<S> const p(shape, dropout, qkv);
-  std::int64_t const heads = shape.heads, dim = shape.head_dim, seq = shape.rows.seq_len;
-  for_rows(
-      "p3d::kernels::attention_delta", exec, shape.rows.rows() * heads,
-      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
-        std::int64_t const row = i / heads, head = i % heads;
-        S const* const y = &out(row, head * dim);
-        S const* const dy = &dout(row, head * dim);
-        auto const sum = sum_of<Acc<S>>(team, dim, [=](std::int64_t d) { return y[d] * dy[d]; });
-        once(team, [&] { delta((row / seq * heads + head) * seq + row % seq) = sum; });
-      });
-  StridedMatrix<S const> const dy{dout.data(), static_cast<std::int64_t>(dout.stride(0))};
-  StridedMatrix<S> const d{dqkv.data(), static_cast<std::int64_t>(dqkv.stride(0))};
-  launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.rows.samples * heads * p.tiles,
-               BackwardQueries<S>{p, dy, lse, delta, d, p.scratch_bytes(p.narrow ? 3 : 2, 3, 0)});
-  launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.rows.samples * shape.kv_heads * p.tiles,
-               BackwardKeys<S>{p, dy, lse, delta, d, p.scratch_bytes(p.narrow ? 4 : 2, 3, 0)});
+                                  HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
+                                  View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
+                                  Store store_kv, HeadRows<D> dk, HeadRows<D> dv) {
+  Problem<S> const p(shape, dropout, q, k, v);
+  bool const beside = p.template beside<D>;
+  launch_tiles(
+      "p3d::kernels::attention_backward_queries", exec, shape.samples * shape.heads * p.query_tiles,
+      BackwardQueries<S, D>{p, matrix(dout), lse, delta, store_q, matrix(dq), p.scratch_bytes(beside ? 3 : 2, 3, 0)});
+  launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.samples * shape.kv_heads * p.key_tiles,
+               BackwardKeys<S, D>{p, matrix(dout), lse, delta, store_kv, matrix(dk), matrix(dv),
+                                  p.scratch_bytes(beside ? 4 : 2, 3, 0)});
 }
-
-std::int64_t attention_workspace(AttentionShape const& shape) { return shape.rows.rows() * shape.heads; }
 
 std::int64_t attention_panel_bytes(AttentionShape const& shape) {
-  return on_host ? 2 * shape.rows.seq_len * shape.head_dim * static_cast<std::int64_t>(sizeof(float)) : 0;
+  return on_host ? 2 * shape.keys.size() * shape.head_dim * static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
 template <class S>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                       View2<S> out, View1<Acc<S>> lse, View1<Acc<S>>) {
+void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
+                     View1<Acc<S>> delta) {
+  P3D_REQUIRE(static_cast<std::int64_t>(delta.extent(0)) >= shape.statistics(), "every query and head has a delta");
+  Problem<S> const p(shape, {}, out, {}, {});
+  launch_tiles("p3d::kernels::attention_delta", exec, shape.samples * shape.heads * p.query_tiles,
+               Delta<S>{p, matrix(out), matrix(dout), delta});
+}
+
+template <class S, class O>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
+                       HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse) {
+  P3D_REQUIRE(store == Store::overwrite || (std::is_same_v<O, Acc<S>>), "sums that go on are of the type of sums");
+  P3D_REQUIRE(static_cast<std::int64_t>(lse.extent(0)) >= shape.statistics(), "every query and head has a log-sum-exp");
   if constexpr (on_host)
-    blas::attention_forward<S>(exec, shape, dropout, qkv, out, lse);
+    blas::attention_forward<S, O>(exec, shape, dropout, q, k, v, store, out, lse);
   else
-    portable::attention_forward<S>(exec, shape, dropout, qkv, out, lse);
+    portable::attention_forward<S, O>(exec, shape, dropout, q, k, v, store, out, lse);
+}
+
+template <class S, class D>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
+                        HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
+                        View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
+                        HeadRows<D> dv) {
+  bool const whole = store_q == Store::overwrite && store_kv == Store::overwrite;
+  P3D_REQUIRE(whole || (std::is_same_v<D, Acc<S>>), "sums that go on are of the type of sums");
+  if constexpr (on_host)
+    blas::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv);
+  else
+    portable::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv);
+}
+
+template <class From, class To>
+void copy_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<From const> from,
+               Given<HeadRows<To>> to) {
+  for_chunks<element_width>(
+      "p3d::kernels::copy_rows", exec, rows, columns, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        From const* const in = from.data + r * from.stride + c;
+        To* const out = to.data + r * to.stride + c;
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) put(out[i], in[i]);
+      });
 }
 
 template <class S>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv,
-                        View1<Acc<S>> workspace) {
-  P3D_REQUIRE(static_cast<std::int64_t>(workspace.extent(0)) >= attention_workspace(shape),
-              "attention workspace too small");
-  if constexpr (on_host)
-    blas::attention_backward<S>(exec, shape, dropout, qkv, out, lse, dout, dqkv);
-  else
-    portable::attention_backward<S>(exec, shape, dropout, qkv, out, lse, dout, dqkv, workspace);
+void add_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<S const> from,
+              Given<HeadRows<S>> to) {
+  for_chunks<element_width>(
+      "p3d::kernels::add_rows", exec, rows, columns, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        S const* const in = from.data + r * from.stride + c;
+        S* const out = to.data + r * to.stride + c;
+        P3D_SIMD
+        for (int i = 0; i < n; ++i) out[i] += in[i];
+      });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                           \
-  template void portable::attention_forward<S>(ExecSpace const&, AttentionShape const&, Dropout const&,              \
-                                               View2<S const>, View2<S>, View1<Acc<S>>);                             \
-  template void portable::attention_backward<S>(ExecSpace const&, AttentionShape const&, Dropout const&,             \
-                                                View2<S const>, View2<S const>, View1<Acc<S> const>, View2<S const>, \
-                                                View2<S>, View1<Acc<S>>);                                            \
-  template void attention_forward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>,        \
-                                     View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                        \
-  template void attention_backward<S>(ExecSpace const&, AttentionShape const&, Dropout const&, View2<S const>,       \
-                                      View2<S const>, View1<Acc<S> const>, View2<S const>, View2<S>, View1<Acc<S>>);
+#define P3D_INSTANTIATE(From, To) \
+  template void copy_rows<From, To>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<From const>, HeadRows<To>);
+P3D_INSTANTIATE(double, double)
+P3D_INSTANTIATE(float, float)
+P3D_INSTANTIATE(bfloat16, bfloat16)
+P3D_INSTANTIATE(float16, float16)
+P3D_INSTANTIATE(float, bfloat16)
+P3D_INSTANTIATE(float, float16)
+#undef P3D_INSTANTIATE
+template void add_rows<double>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<double const>, HeadRows<double>);
+template void add_rows<float>(ExecSpace const&, std::int64_t, std::int64_t, HeadRows<float const>, HeadRows<float>);
+
+#define P3D_INSTANTIATE(S, D)                 \
+  P3D_INSTANTIATE_ATTENTION(portable::, S, D) \
+  P3D_INSTANTIATE_ATTENTION(, S, D)
+P3D_ATTENTION_TYPES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+#define P3D_INSTANTIATE(S)                                                                                        \
+  template void attention_delta<S>(ExecSpace const&, AttentionShape const&, HeadRows<S const>, HeadRows<S const>, \
+                                   View1<Acc<S>>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

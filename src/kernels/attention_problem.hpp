@@ -1,78 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What both forms of attention share: where one head of one sample lies in the matrices, and its dropout factors.
+// What both forms of attention share: where one head of one sample lies in the matrices, which keys a query sees, and
+// the dropout factors.
 
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/attention.hpp>
 
 #include "attention_tile.hpp"
 
+#include <algorithm>
+
 namespace p3d::kernels {
 
-/// Where one head of one sample lies, and the parts of the description that every kernel needs.
+/// Places of keys, in the set of keys that there are.
+struct KeyRange {
+  std::int64_t begin, end;
+};
+
+/// Where one head of one sample lies, and the parts of the description that every kernel needs. Queries and keys are
+/// called by their places in their sets.
 template <class S>
 struct Problem {
   using A = Acc<S>;
-  /// Whether results add up beside the matrix that they are stored in, which keeps them in 16 bits.
-  static constexpr bool narrow = !std::is_same_v<S, A>;
+  /// Whether results add up beside a matrix of type D that they are stored in.
+  template <class D>
+  static constexpr bool beside = !std::is_same_v<D, A>;
+  /// Whether elements are widened for the BLAS.
+  static constexpr bool narrow = beside<S>;
   AttentionShape shape;
   Dropout dropout;
-  StridedMatrix<S const> qkv;
-  std::int64_t tiles;  ///< along the sequence
+  StridedMatrix<S const> q, k, v;
+  std::int64_t queries, keys;           ///< of a sample
+  std::int64_t query_tiles, key_tiles;  ///< of them
 
-  Problem(AttentionShape const& s, Dropout const& d, View2<S const> m)
+  Problem(AttentionShape const& s, Dropout const& d, HeadRows<S const> query, HeadRows<S const> key,
+          HeadRows<S const> value)
       : shape(s),
         dropout(d),
-        qkv{m.data(), static_cast<std::int64_t>(m.stride(0))},
-        tiles((s.rows.seq_len + tile - 1) / tile) {
+        q{query.data, query.stride},
+        k{key.data, key.stride},
+        v{value.data, value.stride},
+        queries(s.queries.size()),
+        keys(s.keys.size()),
+        query_tiles((queries + tile - 1) / tile),
+        key_tiles((keys + tile - 1) / tile) {
     P3D_REQUIRE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "kv_heads must divide heads");
-    P3D_REQUIRE(static_cast<std::int64_t>(m.extent(0)) == s.rows.rows() &&
-                    static_cast<std::int64_t>(m.extent(1)) == (s.heads + 2 * s.kv_heads) * s.head_dim,
-                "qkv must be [rows, (heads + 2 kv_heads) head_dim]");
+    P3D_REQUIRE(s.documents.extent(0) == 0 || static_cast<std::int64_t>(s.documents.extent(0)) == s.samples * s.seq_len,
+                "documents are known of all tokens of the samples");
   }
 
-  /// The [positions, head_dim] block from `position` on of the column group `head` (queries, then keys, then values).
+  /// The [places, head_dim] block from `place` on of a head of a matrix with a row for each query.
   template <class U>
-  KOKKOS_INLINE_FUNCTION StridedMatrix<U> block(StridedMatrix<U> m, std::int64_t sample, std::int64_t position,
-                                                std::int64_t head) const {
-    return {m.row(sample * shape.rows.seq_len + position) + head * shape.head_dim, m.stride};
+  KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_query(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
+                                                   std::int64_t head) const {
+    return {m.row(sample * queries + place) + head * shape.head_dim, m.stride};
   }
-  KOKKOS_INLINE_FUNCTION std::int64_t key_head(std::int64_t kv) const { return shape.heads + kv; }
-  KOKKOS_INLINE_FUNCTION std::int64_t value_head(std::int64_t kv) const { return shape.heads + shape.kv_heads + kv; }
+  /// The same of a matrix with a row for each key.
+  template <class U>
+  KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_key(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
+                                                 std::int64_t head) const {
+    return {m.row(sample * keys + place) + head * shape.head_dim, m.stride};
+  }
   KOKKOS_INLINE_FUNCTION std::int64_t kv_of(std::int64_t head) const { return head / (shape.heads / shape.kv_heads); }
-  KOKKOS_INLINE_FUNCTION int count(std::int64_t position) const {  ///< positions in the tile that starts here
-    return static_cast<int>(shape.rows.seq_len - position < tile ? shape.rows.seq_len - position : tile);
+  /// Queries, or keys, in the tile that starts here.
+  KOKKOS_INLINE_FUNCTION int queries_in(std::int64_t place) const { return in_tile(queries - place); }
+  KOKKOS_INLINE_FUNCTION int keys_in(std::int64_t place) const { return in_tile(keys - place); }
+  KOKKOS_INLINE_FUNCTION static int in_tile(std::int64_t left) { return static_cast<int>(left < tile ? left : tile); }
+  KOKKOS_INLINE_FUNCTION std::int64_t statistic(std::int64_t sample, std::int64_t head, std::int64_t query) const {
+    return (sample * shape.heads + head) * queries + query;
   }
-  KOKKOS_INLINE_FUNCTION std::int64_t lse_at(std::int64_t sample, std::int64_t head, std::int64_t query) const {
-    return (sample * shape.heads + head) * shape.rows.seq_len + query;
+
+  /// The keys that a query sees. Both ends ascend with the query.
+  KOKKOS_INLINE_FUNCTION KeyRange visible(std::int64_t sample, std::int64_t query) const {
+    std::int64_t const index = shape.queries.at(query);
+    std::int64_t first = shape.documents.extent(0) > 0 ? shape.documents(sample * shape.seq_len + index) : 0;
+    if (shape.window > 0 && first < index + 1 - shape.window) first = index + 1 - shape.window;
+    return {first > 0 ? shape.keys.below(first) : 0, shape.keys.below(index + 1)};
+  }
+  /// The keys that some of `count` queries in a row see.
+  KOKKOS_INLINE_FUNCTION KeyRange visible(std::int64_t sample, std::int64_t query, int count) const {
+    return {visible(sample, query).begin, visible(sample, query + count - 1).end};
+  }
+  /// The part of `count` keys from key0 on that a query sees, counted from key0.
+  KOKKOS_INLINE_FUNCTION KeyRange visible_in(std::int64_t sample, std::int64_t query, std::int64_t key0,
+                                             int count) const {
+    auto const all = visible(sample, query);
+    auto const clamp = [=](std::int64_t place) {
+      std::int64_t const x = place - key0;
+      return x < 0 ? 0 : (x < count ? x : count);
+    };
+    return {clamp(all.begin), clamp(all.end)};
   }
 
   /// Where a result of [tile, head_dim] is added up: in its place m, or in scratch memory if m holds 16 bits.
-  KOKKOS_INLINE_FUNCTION StridedMatrix<A> sums_of(StridedMatrix<S> m, Scratch<A>& scratch) const {
-    if constexpr (narrow)
+  template <class D>
+  KOKKOS_INLINE_FUNCTION StridedMatrix<A> sums_of(StridedMatrix<D> m, Scratch<A>& scratch) const {
+    if constexpr (beside<D>)
       return {scratch.take(shape.head_dim * tile), shape.head_dim};
     else
       return m;
   }
   /// Rounds them into their place, by the threads that added them up.
-  KOKKOS_INLINE_FUNCTION void store(TileTeam const& team, int rows, StridedMatrix<A> sums, StridedMatrix<S> m) const {
-    if constexpr (narrow) convert_tile(team, rows, static_cast<int>(shape.head_dim), sums, m);
+  template <class D>
+  KOKKOS_INLINE_FUNCTION void store(TileTeam const& team, int rows, StridedMatrix<A> sums, StridedMatrix<D> m) const {
+    if constexpr (beside<D>) convert_tile(team, rows, static_cast<int>(shape.head_dim), sums, m);
   }
 
   /// Dropout factors of a tile: keep(query, key), or its transpose.
   KOKKOS_INLINE_FUNCTION void keep(TileTeam const& team, std::int64_t sample, std::int64_t head, std::int64_t query0,
-                                   int queries, std::int64_t key0, int keys, bool transposed,
+                                   int rows, std::int64_t key0, int columns, bool transposed,
                                    StridedMatrix<A> out) const {
-    auto const stream = static_cast<std::uint64_t>(shape.rows.first_sample + sample);
-    std::int64_t const seq = shape.rows.seq_len;
-    tile_rows(team, queries, [&](int i) {
-      auto const first = static_cast<std::uint64_t>(((shape.first_head + head) * seq + query0 + i) * seq + key0);
-      for (int j = 0; j < keys; j += 4) {
-        int const n = keys - j < 4 ? keys - j : 4;
+    auto const stream = static_cast<std::uint64_t>(shape.first_sample + sample);
+    std::int64_t const seq = shape.seq_len, first_run = shape.keys.runs[0].count;
+    bool const in_a_row = shape.keys.stride == 1;
+    tile_rows(team, rows, [&](int i) {
+      auto const row = ((shape.first_head + head) * seq + shape.queries.at(query0 + i)) * seq;
+      for (int j = 0; j < columns;) {
+        std::int64_t const place = key0 + j, left = place < first_run ? first_run - place : columns - j;
+        int n = in_a_row ? (columns - j < 4 ? columns - j : 4) : 1;
+        if (left < n) n = static_cast<int>(left);
+        auto const first = static_cast<std::uint64_t>(row + shape.keys.at(place));
         if (transposed)
-          keep_factors(dropout, stream, first + j, n, out.row(j) + i, static_cast<int>(out.stride));
+          keep_factors(dropout, stream, first, n, out.row(j) + i, static_cast<int>(out.stride));
         else
-          keep_factors(dropout, stream, first + j, n, out.row(i) + j);
+          keep_factors(dropout, stream, first, n, out.row(i) + j);
+        j += n;
       }
     });
   }
@@ -85,26 +137,40 @@ struct Problem {
   }
 };
 
-/// Attention as a portable kernel, for every execution space. Arguments as in attention.hpp; `delta` has one element
-/// per query and head.
-namespace portable {
-template <class S>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                       View2<S> out, View1<Acc<S>> lse);
-template <class S>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv,
-                        View1<Acc<S>> delta);
-}  // namespace portable
+// Both forms; arguments as in attention.hpp. Portable: for every execution space. BLAS: its products are the BLAS's,
+// only where kernels run on the host.
+#define P3D_ATTENTION_FORM(form)                                                                                      \
+  namespace form {                                                                                                    \
+  template <class S, class O = S>                                                                                     \
+  void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                  \
+                         HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, \
+                         View1<Acc<S>> lse);                                                                          \
+  template <class S, class D = S>                                                                                     \
+  void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                 \
+                          HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,      \
+                          View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,          \
+                          Store store_kv, HeadRows<D> dk, HeadRows<D> dv);                                            \
+  }
+P3D_ATTENTION_FORM(portable)
+P3D_ATTENTION_FORM(blas)
+#undef P3D_ATTENTION_FORM
 
-/// Attention on the host, its products done by the BLAS. Only where kernels run on the host.
-namespace blas {
-template <class S>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                       View2<S> out, View1<Acc<S>> lse);
-template <class S>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv);
-}  // namespace blas
+/// INSTANTIATE(S, D) for the types of elements and of results.
+#define P3D_ATTENTION_TYPES(INSTANTIATE) \
+  INSTANTIATE(float, float)              \
+  INSTANTIATE(double, double)            \
+  INSTANTIATE(bfloat16, bfloat16)        \
+  INSTANTIATE(bfloat16, float)           \
+  INSTANTIATE(float16, float16)          \
+  INSTANTIATE(float16, float)
+
+#define P3D_INSTANTIATE_ATTENTION(scope, S, D)                                                                     \
+  template void scope attention_forward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,             \
+                                              HeadRows<S const>, HeadRows<S const>, HeadRows<S const>, Store,      \
+                                              HeadRows<D>, View1<Acc<S>>);                                         \
+  template void scope attention_backward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,            \
+                                               HeadRows<S const>, HeadRows<S const>, HeadRows<S const>,            \
+                                               HeadRows<S const>, View1<Acc<S> const>, View1<Acc<S> const>, Store, \
+                                               HeadRows<D>, Store, HeadRows<D>, HeadRows<D>);
 
 }  // namespace p3d::kernels

@@ -11,6 +11,7 @@ namespace {
 template <class S>
 struct CachedForward {
   using T = Acc<S>;
+  TokenRows rows;
   AttentionShape shape;
   CachedTexts texts;
   View2<S const> qkv, keys, values;
@@ -21,7 +22,7 @@ struct CachedForward {
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
     std::int64_t const row = team.league_rank() / shape.heads, head = team.league_rank() % shape.heads;
     std::int64_t const kv = head / (shape.heads / shape.kv_heads), dim = shape.head_dim;
-    std::int64_t const length = shape.rows.positions(row) + 1;
+    std::int64_t const length = rows.positions(row) + 1;
     int const columns = static_cast<int>(dim);
     std::int64_t const cache = texts.text(row) * shape.kv_heads + kv;
     S const* const q = &qkv(row, head * dim);
@@ -32,7 +33,8 @@ struct CachedForward {
     tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { y[d] = T(0); }); });
     // Every thread knows the maximum and the sum.
     T top = -infinity<T>, sum = T(0);
-    for (std::int64_t key0 = 0; key0 < length; key0 += tile) {
+    std::int64_t const first = shape.window > 0 && shape.window < length ? length - shape.window : 0;
+    for (std::int64_t key0 = first; key0 < length; key0 += tile) {
       int const count = static_cast<int>(length - key0 < tile ? length - key0 : tile);
       S const* const k = &keys(cache, key0 * dim);
       S const* const v = &values(cache, key0 * dim);
@@ -79,12 +81,12 @@ struct CachedForward {
 }  // namespace
 
 template <class S>
-void store_keys_values(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts, View2<S const> qkv,
-                       View2<S> keys, View2<S> values) {
+void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
+                       CachedTexts const& texts, View2<S const> qkv, View2<S> keys, View2<S> values) {
   std::int64_t const kv_heads = shape.kv_heads, dim = shape.head_dim, first_key = shape.heads * dim;
-  auto const positions = shape.rows.positions;
+  auto const positions = rows.positions;
   for_rows(
-      "p3d::kernels::store_keys_values", exec, shape.rows.rows() * kv_heads,
+      "p3d::kernels::store_keys_values", exec, rows.rows() * kv_heads,
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
         std::int64_t const row = i / kv_heads, kv = i % kv_heads;
         std::int64_t const cache = texts.text(row) * kv_heads + kv, place = positions(row) * dim;
@@ -100,20 +102,22 @@ void store_keys_values(ExecSpace const& exec, AttentionShape const& shape, Cache
 }
 
 template <class S>
-void cached_attention_forward(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts,
-                              View2<S const> qkv, View2<S const> keys, View2<S const> values, View2<S> out) {
+void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
+                              CachedTexts const& texts, View2<S const> qkv, View2<S const> keys, View2<S const> values,
+                              View2<S> out) {
   using Pieces = Scratch<Acc<S>>;
   auto const bytes =
       64 + sizeof(Acc<S>) * static_cast<std::size_t>(Pieces::padded(tile) + Pieces::padded(shape.head_dim));
-  launch_tiles("p3d::kernels::cached_attention_forward", exec, shape.rows.rows() * shape.heads,
-               CachedForward<S>{shape, texts, qkv, keys, values, out, bytes});
+  launch_tiles("p3d::kernels::cached_attention_forward", exec, rows.rows() * shape.heads,
+               CachedForward<S>{rows, shape, texts, qkv, keys, values, out, bytes});
 }
 
-#define P3D_INSTANTIATE(S)                                                                                        \
-  template void store_keys_values<S>(ExecSpace const&, AttentionShape const&, CachedTexts const&, View2<S const>, \
-                                     View2<S>, View2<S>);                                                         \
-  template void cached_attention_forward<S>(ExecSpace const&, AttentionShape const&, CachedTexts const&,          \
-                                            View2<S const>, View2<S const>, View2<S const>, View2<S>);
+#define P3D_INSTANTIATE(S)                                                                                          \
+  template void store_keys_values<S>(ExecSpace const&, TokenRows const&, AttentionShape const&, CachedTexts const&, \
+                                     View2<S const>, View2<S>, View2<S>);                                           \
+  template void cached_attention_forward<S>(ExecSpace const&, TokenRows const&, AttentionShape const&,              \
+                                            CachedTexts const&, View2<S const>, View2<S const>, View2<S const>,     \
+                                            View2<S>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -48,11 +48,11 @@ template <class S>
 void position_forward(ExecSpace const& exec, TokenRows const& rows, View2<S const> positions, View2<S> out) {
   auto const places = rows.positions;
   bool const given = places.extent(0) > 0;
-  auto const first_row = rows.first_row, seq_len = rows.seq_len;
+  auto const first_row = rows.first_row;
   for_chunks<element_width>(
       "p3d::kernels::position_forward", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const p = &positions(given ? places(first_row + r) : (first_row + r) % seq_len, c);
+        S const* const p = &positions(given ? places(first_row + r) : rows.index(r), c);
         S* const y = &out(r, c);
         P3D_SIMD
         for (int i = 0; i < n; ++i) put(y[i], y[i] + p[i]);
@@ -61,6 +61,7 @@ void position_forward(ExecSpace const& exec, TokenRows const& rows, View2<S cons
 
 template <class S, class G>
 void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S const> dout, Given<View2<G>> dpositions) {
+  P3D_REQUIRE(rows.positions.extent(0) > 0 || rows.tokens.size() == 0, "divided samples have positions");
   auto const here = static_cast<std::int64_t>(dout.extent(0));
   auto const samples = rows.samples, first_row = rows.first_row, seq_len = rows.seq_len;
   if (auto const places = rows.positions; places.extent(0) > 0) {

@@ -14,9 +14,8 @@ struct DropoutIndex {
 };
 KOKKOS_INLINE_FUNCTION DropoutIndex dropout_index(TokenRows const& rows, std::int64_t row, std::int64_t col,
                                                   std::int64_t hidden) {
-  std::int64_t const r = rows.first_row + row;
-  return {static_cast<std::uint64_t>(rows.first_sample + r / rows.seq_len),
-          static_cast<std::uint64_t>((r % rows.seq_len) * hidden + col)};
+  return {static_cast<std::uint64_t>(rows.first_sample + (rows.first_row + row) / rows.seq_len),
+          static_cast<std::uint64_t>(rows.index(row) * hidden + col)};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -18,19 +19,34 @@ using layout::LayerRecompute;
 using kernels::TokenRows;
 using kernels::Store;
 
-BlockSizes block_sizes(config::Config const& c, int tp_rank) {
+parallel::ContextHeads context_heads(config::Config const& c, int tp_rank) {
+  auto const heads = c.model.heads / c.parallel.tp;
+  return {.heads = heads,
+          .kv_heads = c.model.kv_heads / c.parallel.tp,
+          .head_dim = c.model.head_dim(),
+          .first_head = heads * tp_rank,
+          .scale = 1.0 / std::sqrt(static_cast<double>(c.model.head_dim()))};
+}
+
+BlockSizes block_sizes(config::Config const& c, RankPlace rank) {
+  using Attention = parallel::ContextAttention<double>;  // any type: counts of elements
   std::int64_t const tp = c.parallel.tp;
+  auto const division = layout::context_division(c);
+  auto const heads = context_heads(c, 0);
   BlockSizes s;
-  s.tokens = c.batch.micro * c.model.seq_len;
+  s.tokens = c.batch.micro * division.share_of_place(rank.cp).size();
+  s.most_tokens = c.batch.micro * division.most_tokens();
+  s.qkv_elements = Attention::qkv_elements(division, heads, c.batch.micro);
+  s.lse_elements = Attention::lse_elements(division, heads, c.batch.micro);
   s.sequence = c.parallel.sequence;
-  auto const share = s.sequence ? layout::even_share(s.tokens, c.parallel.tp, tp_rank) : layout::Range{0, s.tokens};
+  auto const share = s.sequence ? layout::even_share(s.tokens, c.parallel.tp, rank.tp) : layout::Range{0, s.tokens};
   s.rows = share.size();
   s.first_row = share.begin;
-  s.most_rows = s.sequence ? (s.tokens + tp - 1) / tp : s.tokens;
+  s.most_rows = s.sequence ? (s.most_tokens + tp - 1) / tp : s.most_tokens;
   s.hidden = c.model.hidden;
-  s.heads = c.model.heads / tp;
-  s.kv_heads = c.model.kv_heads / tp;
-  s.head_dim = c.model.head_dim();
+  s.heads = heads.heads;
+  s.kv_heads = heads.kv_heads;
+  s.head_dim = heads.head_dim;
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.activation == config::Activation::swiglu;
   s.layernorm = c.model.norm == config::Norm::layernorm;
@@ -39,7 +55,9 @@ BlockSizes block_sizes(config::Config const& c, int tp_rank) {
 
 BlockSizes block_sizes_of(config::Config const& c, std::int64_t tokens) {
   auto s = block_sizes(c);
-  s.tokens = s.rows = s.most_rows = tokens;
+  s.tokens = s.most_tokens = s.rows = s.most_rows = tokens;
+  s.qkv_elements = tokens * s.qkv();
+  s.lse_elements = tokens * s.heads;
   s.first_row = 0;
   s.sequence = false;
   return s;
@@ -89,7 +107,11 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
-    : tp_(&tp), sizes_(block_sizes(c)), global_heads_(c.model.heads), norm_(c) {
+    : tp_(&tp),
+      sizes_(block_sizes(c)),
+      window_(c.model.window_of(layer)),
+      division_(layout::context_division(c)),
+      norm_(c) {
   if (c.model.position == config::Position::rope) {
     auto const frequencies = layout::rope_frequencies(c.model);
     rope_frequencies_ = device::Owned1<double>("p3d::model::rope_frequencies", frequencies.size());
@@ -106,30 +128,39 @@ TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorP
 }
 
 template <class P>
-kernels::AttentionShape TransformerBlock<P>::attention_shape(TokenRows const& rows) const {
-  kernels::AttentionShape s;
-  s.rows = rows;
-  s.heads = sizes_.heads;
-  s.kv_heads = sizes_.kv_heads;
-  s.head_dim = sizes_.head_dim;
-  s.first_head = sizes_.heads * tp_->rank();
-  s.global_heads = global_heads_;
-  s.scale = 1.0 / std::sqrt(static_cast<double>(sizes_.head_dim));
-  return s;
+typename parallel::ContextAttention<typename P::Storage>::Call TransformerBlock<P>::attention_call(
+    TokenRows const& rows, bool training) const {
+  bool const divided = rows.tokens.size() > 0;
+  return {
+      .division = divided ? division_.of_length(rows.sample_tokens) : layout::ContextDivision{.seq_len = rows.seq_len},
+      .first_sample = rows.first_sample,
+      .samples = rows.samples,
+      .window = window_,
+      .documents = rows.documents,
+      .dropout = training ? probability_dropout_ : kernels::Dropout{}};
 }
 
 template <class P>
-void TransformerBlock<P>::attend(TokenRows const& rows, bool training, BlockActivations<P> const& a,
-                                 BlockScratch<P> const& t, KeyValueCache<P> const* cache) {
-  if (cache) {
-    auto const shape = attention_shape(rows);
-    kernels::store_keys_values<S>(tp_->exec, shape, cache->texts, a.qkv, cache->keys, cache->values);
-    if (!cache->texts.begin)
-      return kernels::cached_attention_forward<S>(tp_->exec, shape, cache->texts, a.qkv, cache->keys, cache->values,
-                                                  a.heads);
-  }
-  auto const dropout = training ? probability_dropout_ : kernels::Dropout{};
-  kernels::attention_forward<S>(tp_->exec, attention_shape(rows), dropout, a.qkv, a.heads, a.lse, t.attention);
+View1<typename P::Storage> TransformerBlock<P>::kept_qkv(BlockActivations<P> const& a) const {
+  return View1<S>(a.qkv.data(), std::max(sizes_.qkv_elements, static_cast<std::int64_t>(a.qkv.size())));
+}
+
+template <class P>
+void TransformerBlock<P>::attend_cached(TokenRows const& rows, BlockActivations<P> const& a, BlockScratch<P> const& t,
+                                        KeyValueCache<P> const& cache) {
+  kernels::AttentionShape shape;
+  shape.samples = rows.samples;
+  shape.seq_len = rows.seq_len;
+  shape.heads = sizes_.heads;
+  shape.kv_heads = sizes_.kv_heads;
+  shape.head_dim = sizes_.head_dim;
+  shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes_.head_dim));
+  shape.window = window_;
+  kernels::store_keys_values<S>(tp_->exec, rows, shape, cache.texts, a.qkv, cache.keys, cache.values);
+  if (cache.texts.begin)
+    t.attention->forward(attention_call(rows, false), device::flat(a.qkv), a.heads, a.lse);
+  else
+    kernels::cached_attention_forward<S>(tp_->exec, rows, shape, cache.texts, a.qkv, cache.keys, cache.values, a.heads);
 }
 
 template <class P>
@@ -156,7 +187,13 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
   auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered).wait();
   parallel::column_linear_forward<S>(*tp_, normed, w.qkv.value, w.qkv_bias.value, a.qkv);
   rotate(rows, Rotation::forward, a.qkv);
-  attend(rows, training, a, t, cache);
+  if (cache) {
+    attend_cached(rows, a, t, *cache);
+  } else {
+    auto const call = attention_call(rows, training);
+    t.attention->exchange(call, kept_qkv(a));
+    t.attention->forward(call, kept_qkv(a), a.heads, a.lse);
+  }
   if (mid_is_there) return;
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
   auto const dropout = training ? attn_dropout_ : kernels::Dropout{};
@@ -305,10 +342,10 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
   if (weights) kernels::bias_backward<S, G>(exec, own, w.attn_out_bias.grad);
   auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
-  if (discarded.attention) attend(rows, true, a, t);
+  auto const call = attention_call(rows, true);
+  if (discarded.attention) t.attention->forward(call, kept_qkv(a), a.heads, a.lse);
   if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.heads, w.attn_out.grad, View1<G>());
-  kernels::attention_backward<S>(exec, attention_shape(rows), probability_dropout_, a.qkv, a.heads, a.lse, t.dheads,
-                                 t.dqkv, t.attention);
+  t.attention->backward(call, kept_qkv(a), a.heads, a.lse, t.dheads, t.dqkv);
   rotate(rows, Rotation::backward, t.dqkv);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
   if (!gathers) normed = norm();

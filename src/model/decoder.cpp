@@ -18,31 +18,28 @@ void copy_ints(std::vector<int> const& from, View1<int> to) {
   Kokkos::deep_copy(to, host);
 }
 
-std::int64_t attention_elements(BlockSizes const& s) {
-  kernels::AttentionShape shape;
-  shape.rows = {0, 1, s.tokens};
-  shape.heads = s.heads;
-  return kernels::attention_workspace(shape);
-}
-
 }  // namespace
 
 template <class P>
 template <class Source>
 void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
-  sizes_.tokens = sizes_.rows = sizes_.most_rows = rows;
+  sizes_.tokens = sizes_.most_tokens = sizes_.rows = sizes_.most_rows = rows;
+  sizes_.qkv_elements = rows * sizes_.qkv();
+  sizes_.lse_elements = rows * sizes_.heads;
   x_ = source.template take<S>(rows, sizes_.hidden);
   tokens_ = source.template take<int>(rows);
   of_text_ = source.template take<int>(rows);
   positions_ = source.template take<int>(rows);
   saved_ = take_block<P>(source, sizes_);
   block_.branch = source.template take<S>(rows, sizes_.hidden);
-  block_.attention = source.template take<typename P::Accumulate>(attention_elements(sizes_));
+  using Attention = parallel::ContextAttention<S>;
+  block_.attention =
+      std::make_shared<Attention>(Attention::take(source, layout::ContextDivision{.seq_len = rows}, heads_, 1));
 }
 
 template <class P>
 DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows)
-    : sizes_(block_sizes_of(c, most_rows)), most_rows_(most_rows) {
+    : sizes_(block_sizes_of(c, most_rows)), heads_(context_heads(c, 0)), most_rows_(most_rows) {
   device::ArenaSize size;
   take(size, most_rows);
   bytes_ = size.bytes;

@@ -43,15 +43,9 @@ bool owns_gradient(layout::StageMap const& stages, int stage) {
   return !hands_over(stages, stage) || !hands_over(stages, stage - 1);
 }
 
-std::int64_t attention_elements(config::Config const& c, BlockSizes const& s) {
-  kernels::AttentionShape shape;
-  shape.rows = {0, c.batch.micro, c.model.seq_len};
-  shape.heads = s.heads;
-  shape.kv_heads = s.kv_heads;
-  shape.head_dim = s.head_dim;
-  shape.global_heads = c.model.heads;
-  return kernels::attention_workspace(shape);
-}
+/// Whether rows are told their positions: they do not follow from their numbers where documents begin anew, or where a
+/// rank has some tokens of each sample.
+bool needs_positions(config::Config const& c) { return c.data.reset_positions || c.data.pack || c.parallel.cp > 1; }
 
 }  // namespace
 
@@ -68,11 +62,14 @@ void RecomputeScratch::add(layout::StageRecompute const& stage) {
 
 template <class P>
 template <class Source>
-void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, int tp_rank,
+void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, RankPlace rank,
                         Source& source) {
   using S = typename P::Storage;
-  auto const s = block_sizes(c, tp_rank);
-  block = take_scratch<P>(source, s, attention_elements(c, s));
+  auto const s = block_sizes(c, rank);
+  block = take_scratch<P>(source, s);
+  using Attention = parallel::ContextAttention<S>;
+  block.attention = std::make_shared<Attention>(
+      Attention::take(source, layout::context_division(c), context_heads(c, rank.tp), c.batch.micro));
   bool const one_norm = recompute.parts.norm_outputs && !recompute.separate_norms;
   auto const parts = one_norm ? recompute.parts.without({.norm_outputs = true}) : recompute.parts;
   for (int i = 0; i < recompute.layers; ++i) {
@@ -84,30 +81,33 @@ void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompu
   }
   for (int i = 0; i < recompute.inputs; ++i) inputs.push_back(take_rows<P>(source, s));
   if (!with_loss) return;
-  dfinal = s.sequence ? block.dnorm : source.template take<S>(s.tokens, s.hidden);
-  row_max = source.template take<typename P::Accumulate>(s.tokens);
-  sums = source.template take<typename P::Accumulate>(2, s.tokens);
+  dfinal = s.sequence ? block.dnorm : take_tokens<S>(source, s, s.hidden);
+  using Sum = typename P::Accumulate;
+  row_max = View1<Sum>(source.template take<Sum>(s.most_tokens).data(), s.tokens);
+  sums = View2<Sum>(source.template take<Sum>(2, s.most_tokens).data(), 2, s.tokens);
 }
 
 template <class P>
 Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
-                        device::Arena& arena, int tp_rank) {
-  take(c, recompute, with_loss, tp_rank, arena);
+                        device::Arena& arena, int tp_rank, parallel::ContextParallel* cp)
+    : rank{tp_rank, cp ? cp->rank() : 0} {
+  take(c, recompute, with_loss, rank, arena);
+  if (cp) block.attention->attach(ExecSpace(), *cp);
 }
 
 template <class P>
 std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
   device::ArenaSize counter;
-  Workspace().take(c, recompute, with_loss, 0, counter);
+  Workspace().take(c, recompute, with_loss, {}, counter);
   return counter.bytes;
 }
 
 template <class P>
 template <class Source>
 typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, layout::StageMap const& stages,
-                                                      int stage, StageRecompute const& recompute, int tp_rank,
+                                                      int stage, StageRecompute const& recompute, RankPlace rank,
                                                       Source& source) {
-  auto const s = block_sizes(c, tp_rank);
+  auto const s = block_sizes(c, rank);
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   ActivationSlot slot;
@@ -118,7 +118,10 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
     auto const kept = recompute.input(l);
     bool const handed_over = l == 0 && hands_over(stages, stage - 1);
     if (kept == KeptInput::whole && !handed_over) slot.x[at] = take_rows<P>(source, s);
-    if (kept == KeptInput::shared) slot.shares[at] = source.template take<S>(s.tokens * s.hidden / c.parallel.tp);
+    if (kept == KeptInput::shared) {
+      auto const share = s.tokens * s.hidden / c.parallel.tp;
+      slot.shares[at] = View1<S>(source.template take<S>(s.most_tokens * s.hidden / c.parallel.tp).data(), share);
+    }
   };
   if (travels_narrow(c)) {
     for (auto& buffer : slot.narrow)
@@ -130,13 +133,17 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   for (int l = 0; l < layers; ++l) take_x(l);
   if (output_waits) take_x(static_cast<int>(layers));
   for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
-  if (c.data.reset_positions) slot.positions = source.template take<int>(s.tokens);
-  if (stages.is_first(stage)) slot.tokens = source.template take<int>(s.tokens);
+  auto const take_each = [&]<class T>(T) {  // one of every token
+    return View1<T>(source.template take<T>(s.most_tokens).data(), s.tokens);
+  };
+  if (needs_positions(c)) slot.positions = take_each(int());
+  if (c.data.pack) slot.documents = source.template take<int>(c.batch.micro * c.model.seq_len);
+  if (stages.is_first(stage)) slot.tokens = take_each(int());
   if (stages.is_last(stage)) {
-    slot.targets = source.template take<int>(s.tokens);
+    slot.targets = take_each(int());
     slot.final_norm = take_norm<P>(source, s);
-    slot.logits = source.template take<S>(s.tokens, vocab);
-    slot.lse = source.template take<typename P::Accumulate>(s.tokens);
+    slot.logits = take_tokens<S>(source, s, vocab);
+    slot.lse = take_each(typename P::Accumulate());
   }
   slot.saved_end = source.used();
   if (!output_waits) take_x(static_cast<int>(layers));
@@ -148,8 +155,8 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
 template <class P>
 template <class Source>
 typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, StageRecompute const& recompute,
-                                                     int tp_rank, Source& source) {
-  auto const s = block_sizes(c, tp_rank);
+                                                     RankPlace rank, Source& source) {
+  auto const s = block_sizes(c, rank);
   RebuiltSet set;
   set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
   for (int l = 0; l < recompute.num_layers(); ++l) {
@@ -173,9 +180,9 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
     total = std::min(device::ArenaSize::most, total + bytes);
   };
   int const kept = std::min(sets.recompute.slots_kept, sets.slots);
-  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), 0, counter); });
-  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, 0, counter); });
-  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, 0, counter); });
+  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), {}, counter); });
+  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, {}, counter); });
+  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, {}, counter); });
   return total;
 }
 
@@ -183,8 +190,8 @@ template <class P>
 std::int64_t Stage<P>::offloaded_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
                                        layout::StageActivations const& sets, bool gradients) {
   device::ArenaSize counter;
-  auto const slot = take_slot(c, stages, stage, sets.recompute, 0, counter);
-  if (gradients && sets.rebuilt > 0) take_rebuilt(c, sets.recompute, 0, counter);
+  auto const slot = take_slot(c, stages, stage, sets.recompute, {}, counter);
+  if (gradients && sets.rebuilt > 0) take_rebuilt(c, sets.recompute, {}, counter);
   return static_cast<std::int64_t>((gradients ? counter.used() : slot.saved_end) - slot.begin);
 }
 
@@ -199,6 +206,7 @@ void Stage<P>::resume(int slot, TokenRows rows, bool gradients) {
   auto& s = slots_[at(slot)];
   s.rows = rows;
   s.rows.positions = s.positions;
+  s.rows.documents = s.documents;
   s.rebuilt = gradients && !rebuilt_.empty() ? slot : -1;
 }
 
@@ -222,9 +230,9 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
   P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
               "slots whose microbatches are offloaded are alike");
-  auto const rebuild = [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, tp.rank(), arena)); };
+  auto const rebuild = [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, workspace.rank, arena)); };
   for (int k = 0; k < sets.slots; ++k) {
-    auto& slot = slots_.emplace_back(take_slot(c, stages, stage, recompute(k), tp.rank(), arena));
+    auto& slot = slots_.emplace_back(take_slot(c, stages, stage, recompute(k), workspace.rank, arena));
     if (!offloads_ || sets.rebuilt == 0) continue;
     rebuild();
     slot.end = arena.used();
@@ -255,15 +263,17 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
 }
 
 template <class P>
-void Stage<P>::load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets,
-                    std::span<int const> positions) {
+void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
   auto& s = slots_[at(slot)];
+  P3D_REQUIRE(given.positions.size() == s.positions.extent(0),
+              "a microbatch has positions where they do not follow from the rows");
+  copy_tokens(given.positions, s.positions);
+  copy_tokens(given.documents, s.documents);
   s.rows = rows;
-  P3D_REQUIRE(positions.size() == s.positions.extent(0), "a microbatch has positions where documents begin anew");
-  copy_tokens(positions, s.positions);
   s.rows.positions = s.positions;
-  if (first_) copy_tokens(tokens, s.tokens);
-  if (last_) copy_tokens(targets, s.targets);
+  s.rows.documents = s.documents;
+  if (first_) copy_tokens(given.inputs, s.tokens);
+  if (last_) copy_tokens(given.targets, s.targets);
 }
 
 template <class P>

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the restart tests share: an input that many layouts can run, those layouts, and runs that stop half way."""
 import csv
+import math
 import os
 import pathlib
 import signal
@@ -53,6 +54,9 @@ LAYOUTS = {
     "4shard": (4, 1, 1, ("memory.shard=parameters", "memory.gather=microbatch", "memory.recompute=full",
                          "memory.offload_optimizer=disk")),
     "4hybrid": (4, 1, 1, ("memory.shard=parameters", "memory.shard_over=2", "memory.offload_parameters=disk")),
+    "3cp": (1, 1, 1, ("parallel.cp=3", "context.exchange=ring")),
+    "4cp": (1, 1, 1, ("parallel.cp=4", "context.exchange=[2, 2]", "context.order=striped", "memory.shard=optimizer")),
+    "8cp": (1, 2, 2, ("parallel.cp=2", "context.exchange=gather")),
     "5pp": (1, 1, 5, ()),
     "6dp-tp": (3, 2, 1, ()),
     "6tp-pp": (1, 3, 2, ("pipeline.schedule=zb_h1",)),
@@ -74,8 +78,9 @@ def keys(layout, output, *more):
 
 
 def ranks(layout):
-    dp, tp, pp, _ = LAYOUTS[layout]
-    return dp * tp * pp
+    dp, tp, pp, further = LAYOUTS[layout]
+    return dp * tp * pp * math.prod(int(word.removeprefix("parallel.cp=")) for word in further
+                                    if word.startswith("parallel.cp="))
 
 
 def train(folder, layout, output, *more):

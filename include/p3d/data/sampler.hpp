@@ -62,6 +62,11 @@ public:
   /// blend of sources; of a source the held-out window (number mod its windows), in order and without offset.
   void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets) const;
 
+  /// The same; `documents`, unless empty, gets the number in the sample of the first token of each token's document.
+  void train(std::int64_t sample, std::span<int> inputs, std::span<int> targets, std::span<int> documents) const;
+  void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
+            std::span<int> documents) const;
+
   /// data.eod_mask_loss: whether targets of -1 occur, which the loss does not count.
   bool masks() const { return mask_; }
   /// With data.eod_mask_loss: the target of an input that is data.eod_token becomes -1.

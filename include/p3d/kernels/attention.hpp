@@ -1,40 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Causal self-attention with grouped queries (Ainslie et al., arXiv 2305.13245), tiled over queries with the row's
+// Causal attention with grouped queries (Ainslie et al., arXiv 2305.13245), tiled over queries with the row's
 // log-sum-exp saved for the backward pass (Dao et al., arXiv 2205.14135): memory grows linearly in the sequence length.
-// Scores, softmax and sums are Acc<S> (common.hpp); each element of a result is rounded once.
+// Queries and keys may be any two sets of the tokens of a sample; results over several sets of keys merge by their
+// log-sum-exp. Scores, softmax and sums are Acc<S> (common.hpp); each element of a result is rounded once.
+//
+// A query of token i sees the keys of tokens [max(first token of its document, i + 1 - window), i].
 
 #include <p3d/kernels/common.hpp>
 
 namespace p3d::kernels {
 
-/// Local heads of one rank. qkv is [rows, (heads + 2 kv_heads) head_dim] = (queries | keys | values), head by head.
+/// Heads in the rows of a matrix: head h of row r has head_dim elements from data + r * stride + h * head_dim on.
+template <class T>
+struct HeadRows {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+};
+/// Those of m from column `first_column` on.
+template <class T>
+HeadRows<T> heads_of(View2<T> const& m, std::int64_t first_column = 0) {
+  return {m.data() + first_column, static_cast<std::int64_t>(m.stride(0))};
+}
+
+/// What a call of attention works on. Rows of q are [samples, queries.size()], those of k and v [samples, keys.size()].
 struct AttentionShape {
-  TokenRows rows{};
-  std::int64_t heads = 0;     ///< local query heads; query head h uses kv head h / (heads / kv_heads)
-  std::int64_t kv_heads = 0;  ///< local key/value heads
+  std::int64_t first_sample = 0;  ///< global number of the first sample (for dropout)
+  std::int64_t samples = 0;
+  std::int64_t seq_len = 0;  ///< tokens of a whole sample
+  base::TokenSet queries, keys;
+  std::int64_t heads = 0;     ///< query heads; query head h uses kv head h / (heads / kv_heads)
+  std::int64_t kv_heads = 0;  ///< key/value heads
   std::int64_t head_dim = 0;
-  std::int64_t first_head = 0;  ///< global number of the first local query head (for dropout)
-  std::int64_t global_heads = 0;
-  double scale = 1.0;  ///< 1 / sqrt(head_dim)
+  std::int64_t first_head = 0;   ///< global number of the first query head (for dropout)
+  double scale = 1.0;            ///< 1 / sqrt(head_dim)
+  std::int64_t window = 0;       ///< tokens that a query sees, itself included; 0: all before it
+  View1<int const> documents{};  ///< [samples, seq_len]: the first token of each token's document; empty: token 0
+
+  /// Numbers of lse and delta, one for each query and head: at (sample * heads + head) * queries.size() + query.
+  std::int64_t statistics() const { return samples * heads * queries.size(); }
 };
 
-/// Elements of workspace, of type Acc<S>, that backward needs (one per query and head; forward takes the same view and
-/// leaves it alone). Score tiles live in the team's scratch memory. Work grows with the causal half of the scores. No
-/// atomics: results have the same bits for every number of threads and every split of heads and samples.
-std::int64_t attention_workspace(AttentionShape const& shape);
 /// Bytes in which each thread of a host widens elements of 16 bits, backward at the most; part of the team's scratch.
 std::int64_t attention_panel_bytes(AttentionShape const& shape);
 
-/// out [rows, heads head_dim] = dropout(softmax(scale q k^T, causal)) v; lse [samples * heads * seq_len] is the
-/// log-sum-exp of each row of scaled scores, at (sample * heads + head) * seq_len + query.
+// Score tiles live in the team's scratch memory. Blocks of keys that no query of a tile sees are not computed: work
+// grows with what is seen. No atomics: results have the same bits for every number of threads and every split of heads
+// and samples.
+
+/// out (as q) = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of each row of scaled
+/// scores. A query that sees none of the keys: out 0, lse -infinity. O: S, or Acc<S> for results that are not whole
+/// yet. Store::add: out and lse hold the result over other keys and get that over both.
+template <class S, class O = S>
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
+                       HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse);
+/// delta = sum over head_dim of out * dout: what backward needs of the output over all keys.
 template <class S>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                       View2<S> out, View1<Acc<S>> lse, View1<Acc<S>> workspace);
-/// dqkv is overwritten. What several queries or heads add up is kept in Acc<S> until it is whole.
+void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
+                     View1<Acc<S>> delta);
+/// dq, dk and dv over these keys, from lse and delta over all keys. What several queries or heads add up is kept in
+/// Acc<S> until it is whole. D: S, or Acc<S> for sums that are not whole yet.
+template <class S, class D = S>
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
+                        HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
+                        View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
+                        HeadRows<D> dv);
+
+/// to [rows, columns] = from, converted; rows lie where they lie. Between S and S, or Acc<S> and S.
+template <class From, class To>
+void copy_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<From const> from,
+               Given<HeadRows<To>> to);
+/// to [rows, columns] += from.
 template <class S>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, View2<S const> qkv,
-                        View2<S const> out, View1<Acc<S> const> lse, View2<S const> dout, View2<S> dqkv,
-                        View1<Acc<S>> workspace);
+void add_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<S const> from,
+              Given<HeadRows<S>> to);
 
 }  // namespace p3d::kernels

@@ -16,16 +16,20 @@ struct CachedTexts {
   std::int64_t capacity = 0;  ///< positions that a cache has room for
 };
 
-/// Puts the keys and values of qkv (AttentionShape) into the caches, [texts kv_heads, capacity head_dim] each.
-template <class S>
-void store_keys_values(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts, View2<S const> qkv,
-                       View2<S> keys, View2<S> values);
+// Of the shape: heads, kv_heads, head_dim, scale and window. qkv is [rows, (heads + 2 kv_heads) head_dim] = (queries |
+// keys | values), head by head.
 
-/// out [rows, heads head_dim]: softmax(scale q k^T) v over the positions up to the row's own, which is in the cache by
-/// now. Two passes over keys and values are made of 2 length head_dim elements of each head; scores live in a team's
-/// scratch. Bits do not depend on the number of threads or on what other rows there are.
+/// Puts the keys and values of qkv into the caches, [texts kv_heads, capacity head_dim] each.
 template <class S>
-void cached_attention_forward(ExecSpace const& exec, AttentionShape const& shape, CachedTexts const& texts,
-                              View2<S const> qkv, View2<S const> keys, View2<S const> values, View2<S> out);
+void store_keys_values(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
+                       CachedTexts const& texts, View2<S const> qkv, View2<S> keys, View2<S> values);
+
+/// out [rows, heads head_dim]: softmax(scale q k^T) v over the positions that the row's own, which is in the cache by
+/// now, sees. Two passes over keys and values are made of 2 length head_dim elements of each head; scores live in a
+/// team's scratch. Bits do not depend on the number of threads or on what other rows there are.
+template <class S>
+void cached_attention_forward(ExecSpace const& exec, TokenRows const& rows, AttentionShape const& shape,
+                              CachedTexts const& texts, View2<S const> qkv, View2<S const> keys, View2<S const> values,
+                              View2<S> out);
 
 }  // namespace p3d::kernels

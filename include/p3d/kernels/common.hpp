@@ -8,6 +8,7 @@
 // type of their own, G, by default Acc<S>.
 
 #include <p3d/base/random.hpp>
+#include <p3d/base/token_set.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
 
@@ -48,16 +49,26 @@ struct Dropout {
 /// rate in [0, 1).
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
 
-/// Which samples the rows of an activation matrix belong to: first_row + row = sample * seq_len + position. The matrix
-/// has all rows of the samples, or, where a kernel says so, some in a row.
+/// Which tokens the rows of an activation matrix are: first_row + row = sample * seq_len + place. The matrix has all rows
+/// of the samples, or, where a kernel says so, some in a row.
 struct TokenRows {
   std::int64_t first_sample = 0;  ///< global number of the first sample
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
-  std::int64_t seq_len = 0;
+  std::int64_t seq_len = 0;       ///< rows of a sample: its tokens, or where cp divides them those of this rank
   std::int64_t first_row = 0;  ///< rows of the samples that lie before those of the matrix (on other ranks)
   /// The position of each row of the samples, where it is not its row's number within the sample: where documents begin
   /// anew (data.reset_positions), or where the rows are the newest tokens of texts. Else empty.
   View1<int const> positions{};
+  base::TokenSet tokens{};         ///< which tokens of a sample have rows; of no size: all of them
+  std::int64_t sample_tokens = 0;  ///< tokens of a whole sample; 0: seq_len
+  /// Of the tokens of whole samples: the first token (its number in the sample) of each one's document. Tokens do not
+  /// attend to other documents. Empty: a sample is one document.
+  View1<int const> documents{};
+  /// The number of a row's token within its sample.
+  KOKKOS_FUNCTION std::int64_t index(std::int64_t row) const {
+    std::int64_t const place = (first_row + row) % seq_len;
+    return tokens.size() > 0 ? tokens.at(place) : place;
+  }
   std::int64_t rows() const { return samples * seq_len; }
 };
 

@@ -6,19 +6,22 @@
 #include <p3d/config/config.hpp>
 #include <p3d/layout/recompute.hpp>
 #include <p3d/model/parameters.hpp>
+#include <p3d/parallel/context.hpp>
 
 #include <cstdint>
+#include <memory>
 
 namespace p3d::model {
 
 /// Sizes of one rank's part of a layer. N = tokens of a microbatch; n = those of this rank between the GEMMs: its rows
 /// under sequence parallelism (parallel/rows.hpp), else N.
 struct BlockSizes {
-  std::int64_t tokens = 0;     ///< N = micro * seq_len
-  std::int64_t rows = 0;       ///< n
-  std::int64_t first_row = 0;  ///< of those
-  std::int64_t most_rows = 0;  ///< the largest n of any rank: what is taken for them, so that all ranks take the same
-  bool sequence = false;       ///< whether n is less than N
+  std::int64_t tokens = 0;       ///< N = micro * seq_len, or this rank's part of these under context parallelism
+  std::int64_t most_tokens = 0;  ///< the largest N of any rank: what is taken for them, so that all ranks take the same
+  std::int64_t rows = 0;         ///< n
+  std::int64_t first_row = 0;    ///< of those
+  std::int64_t most_rows = 0;    ///< as most_tokens
+  bool sequence = false;         ///< whether n is less than N
   std::int64_t hidden = 0;
   std::int64_t heads = 0;     ///< local query heads
   std::int64_t kv_heads = 0;  ///< local key/value heads
@@ -26,12 +29,19 @@ struct BlockSizes {
   std::int64_t ffn = 0;  ///< local
   bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
+  std::int64_t qkv_elements = 0;  ///< of BlockActivations::qkv: N qkv, or more where an all-to-all exchanges it
+  std::int64_t lse_elements = 0;  ///< of BlockActivations::lse
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
 };
-/// `tp_rank` matters for the rank's rows alone.
-BlockSizes block_sizes(config::Config const& config, int tp_rank = 0);
-/// The same for `tokens` of them, whole on every rank: no sequence parallelism.
+/// Where a rank stands: for its rows and tokens alone.
+struct RankPlace {
+  int tp = 0, cp = 0;
+};
+BlockSizes block_sizes(config::Config const& config, RankPlace rank = {});
+/// The heads of a rank of tp, as attention is told of them.
+parallel::ContextHeads context_heads(config::Config const& config, int tp_rank);
+/// The same for `tokens` of them, whole on every rank: no sequence and no context parallelism.
 BlockSizes block_sizes_of(config::Config const& config, std::int64_t tokens);
 
 /// A norm's output and statistics.
@@ -46,9 +56,9 @@ struct NormActivations {
 template <class P>
 struct BlockActivations {
   NormActivations<P> norm1;
-  View2<typename P::Storage> qkv;     ///< [N, qkv], after the rotary embedding
+  View2<typename P::Storage> qkv;     ///< [N, qkv], after the rotary embedding; then as attention keeps it
   View2<typename P::Storage> heads;   ///< attention output [N, heads head_dim]
-  View1<typename P::Accumulate> lse;  ///< [micro heads seq_len]
+  View1<typename P::Accumulate> lse;  ///< as attention keeps it
   View2<typename P::Storage> mid;     ///< [n, hidden]
   NormActivations<P> norm2;
   View2<typename P::Storage> up;   ///< [N, up]
@@ -96,15 +106,27 @@ BlockParts rebuilt_parts(layout::StageRecompute const& stage, int layer);
 /// Scratch that all layers of all stages of a rank share.
 template <class P>
 struct BlockScratch {
-  View2<typename P::Storage> branch;        ///< [N, hidden]
-  View2<typename P::Storage> dnorm;         ///< [N, hidden]; under sequence parallelism branch, which is read by then
-  View2<typename P::Storage> gathered;      ///< [N, hidden], input of a column-parallel linear; only there
-  View2<typename P::Storage> dact;          ///< [N, ffn]
-  View2<typename P::Storage> dup;           ///< [N, up]
-  View2<typename P::Storage> dheads;        ///< [N, heads head_dim]
-  View2<typename P::Storage> dqkv;          ///< [N, qkv]
-  View1<typename P::Accumulate> attention;  ///< attention_workspace
+  View2<typename P::Storage> branch;    ///< [N, hidden]
+  View2<typename P::Storage> dnorm;     ///< [N, hidden]; under sequence parallelism branch, which is read by then
+  View2<typename P::Storage> gathered;  ///< [N, hidden], input of a column-parallel linear; only there
+  View2<typename P::Storage> dact;      ///< [N, ffn]
+  View2<typename P::Storage> dup;       ///< [N, up]
+  View2<typename P::Storage> dheads;    ///< [N, heads head_dim]
+  View2<typename P::Storage> dqkv;      ///< [N, qkv]
+  std::shared_ptr<parallel::ContextAttention<typename P::Storage>> attention;
 };
+
+/// [N, columns], of memory for the largest N.
+template <class T, class Source>
+View2<T> take_tokens(Source& source, BlockSizes const& s, std::int64_t columns) {
+  return View2<T>(source.template take<T>(s.most_tokens, columns).data(), s.tokens, columns);
+}
+/// [N, qkv], of memory for s.qkv_elements.
+template <class P, class Source>
+View2<typename P::Storage> take_qkv(Source& source, BlockSizes const& s) {
+  return View2<typename P::Storage>(source.template take<typename P::Storage>(s.qkv_elements).data(), s.tokens,
+                                    s.qkv());
+}
 
 /// [n, hidden].
 template <class P, class Source>
@@ -128,27 +150,27 @@ BlockActivations<P> take_block(Source& source, BlockSizes const& s, BlockParts c
   using S = typename P::Storage;
   BlockActivations<P> a;
   a.norm1 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
-  if (parts.qkv) a.qkv = source.template take<S>(s.tokens, s.qkv());
-  if (parts.heads) a.heads = source.template take<S>(s.tokens, s.heads * s.head_dim);
-  if (parts.lse) a.lse = source.template take<typename P::Accumulate>(s.tokens * s.heads);
+  if (parts.qkv) a.qkv = take_qkv<P>(source, s);
+  if (parts.heads) a.heads = take_tokens<S>(source, s, s.heads * s.head_dim);
+  if (parts.lse) a.lse = source.template take<typename P::Accumulate>(s.lse_elements);
   if (parts.mid) a.mid = take_rows<P>(source, s);
   a.norm2 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
-  if (parts.up) a.up = source.template take<S>(s.tokens, s.up());
-  if (parts.act) a.act = source.template take<S>(s.tokens, s.ffn);
+  if (parts.up) a.up = take_tokens<S>(source, s, s.up());
+  if (parts.act) a.act = take_tokens<S>(source, s, s.ffn);
   return a;
 }
+/// All but `attention`.
 template <class P, class Source>
-BlockScratch<P> take_scratch(Source& source, BlockSizes const& s, std::int64_t attention_elements) {
+BlockScratch<P> take_scratch(Source& source, BlockSizes const& s) {
   using S = typename P::Storage;
   BlockScratch<P> b;
-  b.branch = source.template take<S>(s.tokens, s.hidden);
-  b.dnorm = s.sequence ? b.branch : source.template take<S>(s.tokens, s.hidden);
-  if (s.sequence) b.gathered = source.template take<S>(s.tokens, s.hidden);
-  b.dact = source.template take<S>(s.tokens, s.ffn);
-  b.dup = source.template take<S>(s.tokens, s.up());
-  b.dheads = source.template take<S>(s.tokens, s.heads * s.head_dim);
-  b.dqkv = source.template take<S>(s.tokens, s.qkv());
-  b.attention = source.template take<typename P::Accumulate>(attention_elements);
+  b.branch = take_tokens<S>(source, s, s.hidden);
+  b.dnorm = s.sequence ? b.branch : take_tokens<S>(source, s, s.hidden);
+  if (s.sequence) b.gathered = take_tokens<S>(source, s, s.hidden);
+  b.dact = take_tokens<S>(source, s, s.ffn);
+  b.dup = take_tokens<S>(source, s, s.up());
+  b.dheads = take_tokens<S>(source, s, s.heads * s.head_dim);
+  b.dqkv = take_qkv<P>(source, s);
   return b;
 }
 

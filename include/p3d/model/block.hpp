@@ -88,8 +88,11 @@ public:
                        BlockScratch<P> const& scratch);
 
 private:
-  void attend(kernels::TokenRows const& rows, bool training, BlockActivations<P> const& saved,
-              BlockScratch<P> const& scratch, KeyValueCache<P> const* cache = nullptr);
+  typename parallel::ContextAttention<S>::Call attention_call(kernels::TokenRows const& rows, bool training) const;
+  /// The whole memory of a.qkv, as attention keeps it.
+  View1<S> kept_qkv(BlockActivations<P> const& a) const;
+  void attend_cached(kernels::TokenRows const& rows, BlockActivations<P> const& saved, BlockScratch<P> const& scratch,
+                     KeyValueCache<P> const& cache);
   /// Queries and keys, by their positions.
   void rotate(kernels::TokenRows const& rows, kernels::Rotation direction, View2<S> qkv) const;
   void activate(BlockActivations<P> const& saved);
@@ -116,11 +119,11 @@ private:
   /// A norm's output, made again where it was discarded; with `gather` on its way into scratch.
   parallel::WholeRows<S> norm_output(NormWeights<P> const& w, bool discarded, View2<S const> x,
                                      NormActivations<P> const& norm, bool gather, BlockScratch<P> const& scratch) const;
-  kernels::AttentionShape attention_shape(kernels::TokenRows const& rows) const;
 
   parallel::TensorParallel* tp_;
   BlockSizes sizes_;
-  std::int64_t global_heads_ = 0;
+  std::int64_t window_;
+  layout::ContextDivision division_;
   device::Owned1<double> rope_frequencies_;  ///< [head_dim / 2]; empty: no rotary embedding
   NormLayer<P> norm_;
   kernels::Dropout probability_dropout_, attn_dropout_, mlp_dropout_;

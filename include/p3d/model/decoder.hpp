@@ -49,6 +49,7 @@ private:
   void take(Source& source, std::int64_t rows);
 
   BlockSizes sizes_;
+  parallel::ContextHeads heads_;
   std::int64_t most_rows_;
   std::size_t bytes_ = 0;
   device::Owned1<std::byte> memory_;  ///< for the arena of a pass

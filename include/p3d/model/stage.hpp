@@ -39,11 +39,12 @@ struct RecomputeScratch {
 template <class P>
 struct Workspace {
   /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  /// `tp_rank` matters under sequence parallelism.
+  /// `cp`: null for one rank of it; it must outlive the workspace.
   Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
-            int tp_rank = 0);
+            int tp_rank, parallel::ContextParallel* cp = nullptr);
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
 
+  RankPlace rank;
   BlockScratch<P> block;
   View2<typename P::Storage> dfinal;      ///< [tokens, hidden]; under sequence parallelism block.dnorm
   View1<typename P::Accumulate> row_max;  ///< [tokens]
@@ -55,7 +56,7 @@ struct Workspace {
 private:
   Workspace() = default;
   template <class Source>
-  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, int tp_rank,
+  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, RankPlace rank,
             Source& source);
 };
 
@@ -113,10 +114,15 @@ public:
     return slots_[at(slot)].narrow[static_cast<std::size_t>(message)];
   }
 
-  /// Says which samples are in a slot. Tokens are needed on the first stage, targets on the last; pass empty spans
-  /// elsewhere. `positions`: of each row, where documents begin anew (data.reset_positions), on every stage.
-  void load(int slot, TokenRows rows, std::span<int const> tokens, std::span<int const> targets,
-            std::span<int const> positions = {});
+  /// Of each row of a microbatch, but for `documents`.
+  struct Tokens {
+    std::span<int const> inputs;     ///< needed on the first stage
+    std::span<int const> targets;    ///< needed on the last stage
+    std::span<int const> positions;  ///< where cp divides samples, or documents begin anew
+    std::span<int const> documents;  ///< data.pack: TokenRows::documents, of whole samples
+  };
+  /// Says which tokens are in a slot.
+  void load(int slot, TokenRows rows, Tokens const& tokens);
 
   /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
   double forward(StageWeights<P> const& w, int slot, bool training);
@@ -145,7 +151,7 @@ private:
     std::vector<BlockActivations<P>> blocks;
     View2<S> d;
     std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
-    View1<int> tokens, targets, positions;
+    View1<int> tokens, targets, positions, documents;
     NormActivations<P> final_norm;
     View2<S> logits;  ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;
@@ -160,9 +166,9 @@ private:
   };
   template <class Source>
   static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
-                                  layout::StageRecompute const& recompute, int tp_rank, Source& source);
+                                  layout::StageRecompute const& recompute, RankPlace rank, Source& source);
   template <class Source>
-  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, int tp_rank,
+  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, RankPlace rank,
                                  Source& source);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   /// What is recomputed of a slot.

@@ -160,7 +160,7 @@ TEST(LayerBytes, AreDividedByTpUnderSequenceParallelism) {
   EXPECT_DOUBLE_EQ(layer_bytes<device::Fp32>(c), rows + tokens + lse + statistics);
   std::int64_t next = 0;
   for (int r = 0; r < 3; ++r) {
-    auto const s = model::block_sizes(c, r);
+    auto const s = model::block_sizes(c, {.tp = r});
     EXPECT_EQ(s.first_row, next);
     EXPECT_EQ(s.most_rows, 22);
     next += s.rows;

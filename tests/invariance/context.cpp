@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences divided over cp against one rank: every layout with cp > 1, every order and exchange, with sequences of odd
+// length. Rank 0 trains the reference alone; losses of every step and gradients of the first one must agree.
+//
+//   mpiexec -n N invariance_context [--full] [--precision fp64|fp32] [--dropout RATE] [--only WORD] [--sabotage]
+//
+// Without --full every layout has one order and one exchange, taken in turn. Exit code 1 when a loss is off by more
+// than 1e-9 (fp32: 2e-4), or a gradient by more than 1e-12 (fp32: 2e-3) of the largest element of its tensor (or of a
+// thousandth of the largest of all).
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/engine/precision.hpp>
+#include <p3d/engine/trainer.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Options {
+  bool full = false, sabotage = false;
+  std::string precision = "fp64", dropout = "0.0", only;
+};
+
+/// A model, its data and its batch.
+struct Case {
+  std::string name;
+  Words overrides;
+};
+
+struct Layout {
+  std::string name;
+  Words overrides;
+};
+
+struct Result {
+  std::vector<double> losses;
+  std::map<std::string, std::vector<double>> gradients;
+};
+
+constexpr int num_steps = 6;
+
+// 4 key/value heads of 8 under tp = 2 leave 2 for an all-to-all. 37 tokens: no piece is like another.
+std::vector<Case> cases() {
+  Words const llama{"model.preset=llama-tiny", "model.vocab_size=257", "model.heads=8",
+                    "model.kv_heads=4",        "model.hidden=64",      "model.ffn=96"};
+  Words const gpt2{"model.preset=gpt2-tiny",    "model.vocab_size=257", "model.heads=8",
+                   "model.kv_heads=8",          "model.hidden=64",      "model.ffn=96",
+                   "model.tied_embeddings=true"};
+  auto const with = [](Words words, Words const& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  return {{"llama", with(llama, {"model.seq_len=37", "batch.micro=2"})},
+          {"gpt2", with(gpt2, {"model.seq_len=33", "batch.micro=1"})},
+          {"window", with(llama, {"model.seq_len=40", "batch.micro=1", "model.window=[7, 0]"})},
+          {"packed", with(llama, {"model.seq_len=41", "batch.micro=2", "data.pack=true", "data.eod_token=10"})},
+          {"packed-gpt2",
+           with(gpt2, {"model.seq_len=48", "batch.micro=1", "data.pack=true", "data.eod_token=32", "model.window=9"})}};
+}
+
+/// Exchanges that cp allows.
+Words exchanges(int cp, int kv_heads) {
+  Words out{"ring", "gather", "auto"};
+  if (kv_heads % cp == 0) out.emplace_back("all_to_all");
+  for (int a = 2; a < cp; ++a)
+    if (cp % a == 0 && kv_heads % a == 0) out.push_back(fmt::format("[{}, {}]", a, cp / a));
+  return out;
+}
+
+/// Every dp x tp x pp x cp of the ranks with cp > 1.
+std::vector<Layout> layouts(int ranks, int kv_heads, bool full, std::size_t turn) {
+  std::vector<Layout> out;
+  std::size_t taken = turn;
+  for (int cp = 2; cp <= ranks; ++cp)
+    for (int tp = 1; tp <= 2; ++tp)
+      for (int pp = 1; pp <= 2; ++pp) {
+        if (ranks % (cp * tp * pp) != 0) continue;
+        int const dp = ranks / (cp * tp * pp);
+        if (dp > 2) continue;
+        Words const kinds = exchanges(cp, kv_heads / tp);
+        Words const orders{"zigzag", "striped", "contiguous"};
+        // Everything else that must go with cp, in turn.
+        Words const others{"pipeline.lookahead=1",       "memory.recompute=full",
+                           "memory.shard=parameters",    "memory.recompute=[\"attention\", \"norm\"]",
+                           "parallel.order=cp-tp-pp-dp", "memory.shard=gradients"};
+        Words const pipelines{"1f1b", "zb_h1", "interleaved_1f1b"};
+        auto const add = [&](std::size_t kind, std::size_t order, std::size_t other) {
+          Words words{fmt::format("parallel.cp={}", cp),
+                      fmt::format("parallel.tp={}", tp),
+                      fmt::format("parallel.pp={}", pp),
+                      fmt::format("parallel.dp={}", dp),
+                      "context.exchange=" + kinds[kind % kinds.size()],
+                      "context.order=" + orders[order % orders.size()],
+                      others[other % others.size()]};
+          auto name = fmt::format("dp{} tp{} pp{} cp{} {} {} {}", dp, tp, pp, cp, kinds[kind % kinds.size()],
+                                  orders[order % orders.size()], others[other % others.size()]);
+          if (tp > 1 && other % 2 == 1) words.emplace_back("parallel.sequence=true");
+          if (pp > 1) {
+            words.push_back("pipeline.schedule=" + pipelines[other % pipelines.size()]);
+            name += " " + pipelines[other % pipelines.size()];
+          }
+          out.push_back({name, words});
+        };
+        if (full) {
+          for (std::size_t k = 0; k < kinds.size(); ++k)
+            for (std::size_t o = 0; o < orders.size(); ++o) add(k, o, taken++);
+        } else {
+          for (std::size_t i = 0; i < 2; ++i, ++taken) add(taken, taken / 2 + i, taken);
+        }
+      }
+  return out;
+}
+
+p3d::config::Config make_config(Options const& o, Case const& c, Layout const& l, int ranks, int seed) {
+  auto words = c.overrides;
+  for (std::string s :
+       {fmt::format("run.steps={}", num_steps), fmt::format("run.seed={}", seed), "run.precision=" + o.precision,
+        "model.dropout=" + o.dropout, std::string("optimizer.warmup_steps=3"), std::string("optimizer.lr=1e-3"),
+        std::string("run.eval_batches=0"), std::string("comm.bucket_mb=0.1"), std::string("batch.global=4"),
+        std::string("model.layers=4"), std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""})
+    words.push_back(s);
+  words.insert(words.end(), l.overrides.begin(), l.overrides.end());
+  auto result = p3d::config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
+  P3D_REQUIRE(result.config.has_value(), l.name + "\n" + p3d::config::format(result.faults));
+  return *result.config;
+}
+
+template <class P>
+Result train(P, p3d::config::Config const& config, p3d::comm::Communicator const& comm) {
+  p3d::engine::Trainer<P> trainer(config, comm);
+  Result out;
+  trainer.keep_gradients(true);
+  for (int s = 0; s < num_steps; ++s) {
+    out.losses.push_back(trainer.step().loss);
+    if (s > 0) continue;
+    for (auto const& spec : trainer.plan().table.specs()) out.gradients[spec.name] = trainer.gather_gradient(spec.name);
+    trainer.keep_gradients(false);
+  }
+  P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
+  return out;
+}
+
+Result train(p3d::config::Config const& c, p3d::comm::Communicator const& comm) {
+  return p3d::engine::with_policy(c, [&](auto policy) { return train(policy, c, comm); });
+}
+
+/// Largest relative deviations of losses and of gradients.
+std::pair<double, double> deviations(Result const& a, Result const& b) {
+  double loss = 0, gradient = 0;
+  auto const grow = [](double& most, double value) { most = value <= most ? most : value; };  // takes NaN
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    grow(loss, std::fabs(a.losses[i] - b.losses[i]) / std::fabs(a.losses[i]));
+  double whole = 0;
+  for (auto const& [name, all] : a.gradients)
+    for (double x : all) whole = std::max(whole, std::fabs(x));
+  for (auto const& [name, all] : a.gradients) {
+    auto const& other = b.gradients.at(name);
+    // The gradient of a key's bias is rounding alone: softmax does not feel it.
+    double largest = 1e-3 * whole, most = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      largest = std::max(largest, std::fabs(all[i]));
+      grow(most, std::fabs(all[i] - other[i]));
+    }
+    grow(gradient, most / largest);
+  }
+  return {loss, gradient};
+}
+
+int run(Options const& o) {
+  auto world = p3d::comm::Communicator::world();
+  bool const wide = o.precision == "fp64";
+  int failures = 0, runs = 0;
+  std::size_t turn = 0;
+  double worst_loss = 0, worst_gradient = 0;
+  for (auto const& c : cases()) {
+    if (!o.only.empty() && c.name.find(o.only) == std::string::npos) continue;
+    int const kv_heads = c.name.find("gpt2") == std::string::npos ? 4 : 8;
+    // Every rank has the reference: no message to compare with.
+    auto const reference = train(make_config(o, c, {"one rank", {}}, 1, 3), p3d::comm::Communicator::self());
+    P3D_REQUIRE(reference.losses.front() > reference.losses.back() + 0.01, "the reference learns");
+    for (auto const& layout : layouts(world.size(), kv_heads, o.full, turn++)) {
+      auto const result = train(make_config(o, c, layout, world.size(), o.sabotage ? 4 : 3), world);
+      auto const [loss, gradient] = deviations(reference, result);
+      bool const good = loss <= (wide ? 1e-9 : 2e-4) && gradient <= (wide ? 1e-12 : 2e-3);
+      ++runs;
+      failures += good ? 0 : 1;
+      worst_loss = std::max(worst_loss, loss);
+      worst_gradient = std::max(worst_gradient, gradient);
+      p3d::base::log_root(fmt::format("{} {:<12} {:<60} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL",
+                                      c.name, layout.name, loss, gradient));
+    }
+  }
+  P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
+  p3d::base::log_root(
+      fmt::format("{} ranks, {}, dropout {}: {} runs, {} failed; losses within {:.1e}, gradients {:.1e}", world.size(),
+                  o.precision, o.dropout, runs, failures, worst_loss, worst_gradient));
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+bool read_options(int argc, char** argv, Options& o) {
+  for (int i = 1; i < argc; ++i) {
+    std::string const a = argv[i];
+    std::string* const value = a == "--precision" ? &o.precision
+                               : a == "--dropout" ? &o.dropout
+                               : a == "--only"    ? &o.only
+                                                  : nullptr;
+    if (value != nullptr && i + 1 < argc)
+      *value = argv[++i];
+    else if (a == "--full")
+      o.full = true;
+    else if (a == "--sabotage")
+      o.sabotage = true;
+    else
+      return false;
+  }
+  return o.precision == "fp64" || o.precision == "fp32";
+}
+
+int main(int argc, char** argv) {
+  Options o;
+  if (!read_options(argc, argv, o)) {
+    std::fputs(
+        "usage: invariance_context [--full] [--precision fp64|fp32] [--dropout RATE] [--only WORD] [--sabotage]\n",
+        stderr);
+    return 2;
+  }
+  p3d::comm::Environment mpi(argc, argv);
+  try {
+    p3d::device::Environment kokkos(argc, argv, 1);
+    p3d::linalg::set_blas_threads(p3d::device::host_threads());
+    return mpi.exit_code(run(o));
+  } catch (std::exception const& e) {
+    p3d::base::error_here(e.what());
+    p3d::comm::abort_all(1);
+  }
+}
