@@ -63,6 +63,37 @@ Owned1<S> vector(std::int64_t n) {
   return v;
 }
 
+kernels::AttentionShape self_attention(std::int64_t n, std::int64_t heads, std::int64_t dim, std::int64_t window = 0) {
+  kernels::AttentionShape s;
+  s.samples = 1;
+  s.seq_len = n;
+  s.queries = s.keys = p3d::base::TokenSet::range(0, n);
+  s.heads = s.kv_heads = heads;
+  s.head_dim = dim;
+  s.scale = 0.125;
+  s.window = window;
+  return s;
+}
+template <class S>
+void attend(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
+            device::View2<S> out, device::View1<kernels::Acc<S>> lse) {
+  auto const h = shape.heads * shape.head_dim;
+  kernels::attention_forward<S>(e, shape, {}, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+                                kernels::heads_of(qkv, 2 * h), kernels::Store::overwrite, kernels::heads_of(out), lse);
+}
+template <class S>
+void attend_backward(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
+                     device::View2<S const> out, device::View1<kernels::Acc<S> const> lse, device::View2<S const> d,
+                     device::View1<kernels::Acc<S>> delta, device::View2<S> dqkv) {
+  auto const h = shape.heads * shape.head_dim;
+  auto const all = kernels::Store::overwrite;
+  kernels::attention_delta<S>(e, shape, kernels::heads_of(out), kernels::heads_of(d), delta);
+  kernels::attention_backward<S>(e, shape, {}, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+                                 kernels::heads_of(qkv, 2 * h), kernels::heads_of(d), lse,
+                                 device::View1<kernels::Acc<S> const>(delta), all, kernels::heads_of(dqkv), all,
+                                 kernels::heads_of(dqkv, h), kernels::heads_of(dqkv, 2 * h));
+}
+
 /// FLOPs of one exponential as the kernels do it (numeric.hpp): seven steps of a polynomial and the scaling.
 constexpr double exponential = 20;
 
@@ -157,13 +188,12 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   add("rope", 4 * N * H, 6 * N * H, [=] {
     kernels::rope<S>(e, {0, 1, n}, 2 * heads, h / heads, frequencies, kernels::Rotation::forward, qkv);
   });
-  kernels::AttentionShape const shape{{0, 1, n}, heads, heads, h / heads, 0, heads, 0.125};
-  auto const space = vector<A>(kernels::attention_workspace(shape)), attention_lse = vector<A>(n * heads);
+  auto const shape = self_attention(n, heads, h / heads);
+  auto const delta = vector<A>(n * heads), attention_lse = vector<A>(n * heads);
   double const causal = 4.0 * N * (N + 1) / 2 * H;
-  add("attention_forward", 4 * N * H, causal,
-      [=] { kernels::attention_forward<S>(e, shape, {}, qkv, x, attention_lse, space); });
+  add("attention_forward", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse); });
   add("attention_backward", 8 * N * H, 2.5 * causal,
-      [=] { kernels::attention_backward<S>(e, shape, {}, qkv, x, attention_lse, d, dqkv, space); });
+      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv); });
   std::int64_t const params = std::int64_t{1} << 24;
   auto const P = static_cast<double>(params);
   auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);
@@ -205,14 +235,14 @@ void attention(std::vector<std::int64_t> const& lengths) {
   fmt::print("tokens,forward_ms,forward_of_product,backward_ms,backward_of_product,peak_MiB\n");
   for (auto n : lengths) {
     auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h), out = matrix(n, h), d = matrix(n, h);
-    kernels::AttentionShape const shape{{0, 1, n}, heads, heads, dim, 0, heads, 0.125};
-    auto const space = vector(kernels::attention_workspace(shape)), lse = vector(n * heads);
+    auto const shape = self_attention(n, heads, dim);
+    auto const delta = vector(n * heads), lse = vector(n * heads);
     bench::Case forward{[&] {
-      kernels::attention_forward<F>(e, shape, {}, qkv, out, lse, space);
+      attend<F>(e, shape, qkv, out, lse);
       device::fence(e, "p3d::bench::attention");
     }};
     bench::Case backward{[&] {
-      kernels::attention_backward<F>(e, shape, {}, qkv, out, lse, d, dqkv, space);
+      attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv);
       device::fence(e, "p3d::bench::attention");
     }};
     bench::time_in_turn({&roof.product, &forward, &backward}, 9);
@@ -222,6 +252,24 @@ void attention(std::vector<std::int64_t> const& lengths) {
                flops / forward.best() / roof.speed(), backward.best() * 1e3,
                2.5 * flops / backward.best() / roof.speed(), peak_memory());
   }
+}
+
+/// A sliding window against all keys.
+void window(std::int64_t n, std::int64_t window) {
+  constexpr std::int64_t heads = 2, dim = 64, h = heads * dim;
+  device::ExecSpace const e;
+  auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h), out = matrix(n, h), d = matrix(n, h);
+  auto const delta = vector(n * heads), lse = vector(n * heads);
+  auto const both = [&](std::int64_t seen) {
+    auto const shape = self_attention(n, heads, dim, seen);
+    attend<F>(e, shape, qkv, out, lse);
+    attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv);
+    device::fence(e, "p3d::bench::attention");
+  };
+  bench::Case full{[&] { both(0); }}, windowed{[&] { both(window); }};
+  bench::time_in_turn({&full, &windowed}, 3);
+  fmt::print("tokens,window,full_ms,window_ms,speedup\n{},{},{:.1f},{:.1f},{:.2f}\n", n, window, full.best() * 1e3,
+             windowed.best() * 1e3, full.best() / windowed.best());
 }
 
 }  // namespace
@@ -234,9 +282,14 @@ int main(int argc, char** argv) {
   Sizes sizes = {1024, 768, 3072, 50257, 12};
   for (std::size_t i = 0; i < std::min(given.size(), sizes.size()); ++i)
     if (given[i] != 0) sizes[i] = given[i];
-  bench::print_stamp(setup.world, mode == "--attention" ? "p3d attention" : "p3d kernels");
+  bench::print_stamp(setup.world, mode == "--attention" ? "p3d attention"
+                                  : mode == "--window"  ? "p3d window"
+                                                        : "p3d kernels");
   if (mode == "--attention") {
     attention(given.empty() ? std::vector<std::int64_t>{1024, 2048, 4096, 8192} : given);
+  } else if (mode == "--window") {
+    given.resize(2);
+    window(given[0] > 0 ? given[0] : 32768, given[1] > 0 ? given[1] : 1024);
   } else if (mode == "--bf16") {
     compare<device::bfloat16>(sizes);
   } else if (mode == "--fp16") {

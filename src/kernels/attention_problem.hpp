@@ -6,6 +6,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/attention.hpp>
 
+#include "attention_forms.hpp"
 #include "attention_tile.hpp"
 
 #include <algorithm>
@@ -136,24 +137,6 @@ struct Problem {
     return static_cast<std::size_t>(n) * sizeof(A) + 64;
   }
 };
-
-// Both forms; arguments as in attention.hpp. Portable: for every execution space. BLAS: its products are the BLAS's,
-// only where kernels run on the host.
-#define P3D_ATTENTION_FORM(form)                                                                                      \
-  namespace form {                                                                                                    \
-  template <class S, class O = S>                                                                                     \
-  void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                  \
-                         HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, \
-                         View1<Acc<S>> lse);                                                                          \
-  template <class S, class D = S>                                                                                     \
-  void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                 \
-                          HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,      \
-                          View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,          \
-                          Store store_kv, HeadRows<D> dk, HeadRows<D> dv);                                            \
-  }
-P3D_ATTENTION_FORM(portable)
-P3D_ATTENTION_FORM(blas)
-#undef P3D_ATTENTION_FORM
 
 /// INSTANTIATE(S, D) for the types of elements and of results.
 #define P3D_ATTENTION_TYPES(INSTANTIATE) \

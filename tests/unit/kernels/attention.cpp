@@ -126,17 +126,14 @@ TEST(AttentionShape, WhatDoesNotFitIsRefused) {
       },
       "kv_heads must divide heads");
   Case const good{1, 4, 2, 2, 8, 0.0};
-  Owned2<double> const narrow("p3d::test::qkv", 4, 47), out("p3d::test::out", 4, 16);
-  Owned1<double> const lse("p3d::test::lse", 8), none("p3d::test::none", 0);
-  expect_error(
-      [&] { kernels::attention_forward<double>(ExecSpace(), good.shape(), good.dropout(), narrow, out, lse, none); },
-      "qkv must be [rows, (heads + 2 kv_heads) head_dim]");
-  Owned2<double> const qkv("p3d::test::qkv", 4, 48);
-  expect_error(
-      [&] {
-        kernels::attention_backward<double>(ExecSpace(), good.shape(), good.dropout(), qkv, out, lse, out, qkv, none);
-      },
-      "attention workspace too small");
+  Owned2<double> const qkv("p3d::test::qkv", 4, 48), out("p3d::test::out", 4, 16);
+  Owned1<double> const few("p3d::test::lse", 7), lse("p3d::test::lse", 8);
+  expect_error([&] { attend<double>(good, good.shape(), qkv, out, few, false); },
+               "every query and head has a log-sum-exp");
+  Owned1<int> const documents("p3d::test::documents", 3);
+  auto shape = good.shape();
+  shape.documents = documents;
+  expect_error([&] { attend<double>(good, shape, qkv, out, lse, false); }, "documents are known of all tokens");
 }
 
 }  // namespace attention_test

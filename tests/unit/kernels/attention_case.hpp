@@ -7,6 +7,9 @@
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/attention.hpp>
 
+#include <kernels/attention_forms.hpp>
+
+#include <algorithm>
 #include <utility>
 
 namespace attention_test {
@@ -22,9 +25,26 @@ struct Case {
   std::int64_t rows() const { return samples * seq; }
   std::int64_t width() const { return (heads + 2 * kv_heads) * dim; }
   std::int64_t out_width() const { return heads * dim; }
+  std::int64_t window = 0;
+  std::vector<int> documents{};  ///< [samples, seq]: the first token of each one's document
   kernels::AttentionShape shape() const {
-    return {
-        {first_sample, samples, seq}, heads, kv_heads, dim, first_head, 4, 1.0 / std::sqrt(static_cast<double>(dim))};
+    kernels::AttentionShape s;
+    s.first_sample = first_sample;
+    s.samples = samples;
+    s.seq_len = seq;
+    s.queries = s.keys = p3d::base::TokenSet::range(0, seq);
+    s.heads = heads;
+    s.kv_heads = kv_heads;
+    s.head_dim = dim;
+    s.first_head = first_head;
+    s.scale = 1.0 / std::sqrt(static_cast<double>(dim));
+    s.window = window;
+    return s;
+  }
+  /// The first key that query i sees.
+  std::int64_t first_key(std::int64_t sample, std::int64_t i) const {
+    std::int64_t const first = documents.empty() ? 0 : documents[static_cast<std::size_t>(sample * seq + i)];
+    return window > 0 ? std::max(first, i + 1 - window) : first;
   }
   kernels::Dropout dropout() const { return kernels::make_dropout(rate, 5, "attention"); }
   std::string name() const {
@@ -37,25 +57,70 @@ struct Output {
   Vec out, lse;
 };
 
+/// Columns of queries, keys and values in a matrix that holds all three.
 template <class T>
-Output forward(Case const& c, Vec const& qkv) {
+struct Parts {
+  kernels::HeadRows<T> q, k, v;
+  Parts(Case const& c, View2<T> const& m)
+      : q(kernels::heads_of(m)),
+        k(kernels::heads_of(m, c.heads * c.dim)),
+        v(kernels::heads_of(m, (c.heads + c.kv_heads) * c.dim)) {}
+};
+
+/// Self-attention by either form: `portable` or what p3d takes.
+template <class T>
+void attend(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T> out, View1<Acc<T>> lse,
+            bool portable) {
+  Parts<T const> const in(c, qkv);
+  auto const y = kernels::heads_of(out);
+  auto const call = [&](auto const& form) {
+    form(ExecSpace(), shape, c.dropout(), in.q, in.k, in.v, kernels::Store::overwrite, y, lse);
+  };
+  if (portable)
+    call([](auto const&... a) { kernels::portable::attention_forward<T>(a...); });
+  else
+    call([](auto const&... a) { kernels::attention_forward<T>(a...); });
+}
+template <class T>
+void attend_backward(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T const> out,
+                     View1<Acc<T> const> lse, View2<T const> dout, View2<T> dqkv, bool portable) {
+  Owned1<Acc<T>> const delta("p3d::test::delta", c.rows() * c.heads);
+  kernels::attention_delta<T>(ExecSpace(), shape, kernels::heads_of(out), kernels::heads_of(dout), delta);
+  Parts<T const> const in(c, qkv);
+  Parts<T> const d(c, dqkv);
+  auto const overwrite = kernels::Store::overwrite;
+  auto const call = [&](auto const& form) {
+    form(ExecSpace(), shape, c.dropout(), in.q, in.k, in.v, kernels::heads_of(dout), lse, View1<Acc<T> const>(delta),
+         overwrite, d.q, overwrite, d.k, d.v);
+  };
+  if (portable)
+    call([](auto const&... a) { kernels::portable::attention_backward<T>(a...); });
+  else
+    call([](auto const&... a) { kernels::attention_backward<T>(a...); });
+}
+
+template <class T>
+Output forward(Case const& c, Vec const& qkv, bool portable = false) {
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width());
-  Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads),
-      space("p3d::test::space", attention_workspace(c.shape()));
+  Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads);
   Kokkos::deep_copy(out, static_cast<T>(std::nan("")));  // must be overwritten
-  kernels::attention_forward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv), out, lse,
-                                space);
+  auto const documents = ints_of(c.documents);
+  auto shape = c.shape();
+  shape.documents = documents;
+  attend<T>(c, shape, matrix_of<T>(c.rows(), c.width(), qkv), out, lse, portable);
   return {host(out), host(lse)};
 }
 
 template <class T>
-Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved) {
+Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved, bool portable = false) {
   Owned2<T> const dqkv("p3d::test::dqkv", c.rows(), c.width());
-  Owned1<Acc<T>> const space("p3d::test::space", attention_workspace(c.shape()));
   Kokkos::deep_copy(dqkv, static_cast<T>(std::nan("")));
-  kernels::attention_backward<T>(ExecSpace(), c.shape(), c.dropout(), matrix_of<T>(c.rows(), c.width(), qkv),
-                                 matrix_of<T>(c.rows(), c.out_width(), saved.out), vector_of<Acc<T>>(saved.lse),
-                                 matrix_of<T>(c.rows(), c.out_width(), dout), dqkv, space);
+  auto const documents = ints_of(c.documents);
+  auto shape = c.shape();
+  shape.documents = documents;
+  auto const lse = vector_of<Acc<T>>(saved.lse);
+  attend_backward<T>(c, shape, matrix_of<T>(c.rows(), c.width(), qkv), matrix_of<T>(c.rows(), c.out_width(), saved.out),
+                     lse, matrix_of<T>(c.rows(), c.out_width(), dout), dqkv, portable);
   return host(dqkv);
 }
 template <class T>
@@ -85,7 +150,7 @@ struct Head {
   double probabilities(Vec const& qkv, std::int64_t i, Vec& p) const {
     p.assign(c.seq, 0.0);
     double sum = 0;
-    for (std::int64_t j = 0; j <= i; ++j) {
+    for (std::int64_t j = c.first_key(sample, i); j <= i; ++j) {
       double s = 0;
       for (std::int64_t d = 0; d < c.dim; ++d) s += qkv[q(i, d)] * qkv[k(j, d)];
       p[j] = std::exp(s / std::sqrt(static_cast<double>(c.dim)));

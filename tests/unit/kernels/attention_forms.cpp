@@ -17,17 +17,11 @@ void check_portable(Case const& c, double tolerance) {
   auto const qkv_values = rounded<T>(random_values("qkv", c.rows() * c.width())),
              dout_values = rounded<T>(random_values("dout", c.rows() * c.out_width()));
   auto const expected = plain(c, qkv_values);
-  auto const qkv = matrix_of<T>(c.rows(), c.width(), qkv_values),
-             dout = matrix_of<T>(c.rows(), c.out_width(), dout_values);
-  Owned2<T> const out("p3d::test::out", c.rows(), c.out_width()), dqkv("p3d::test::dqkv", c.rows(), c.width());
-  Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads), delta("p3d::test::delta", c.rows() * c.heads);
-  Kokkos::deep_copy(out, static_cast<T>(std::nan("")));
-  Kokkos::deep_copy(dqkv, static_cast<T>(std::nan("")));
-  kernels::portable::attention_forward<T>(ExecSpace(), c.shape(), c.dropout(), qkv, out, lse);
-  expect_close(host(out), expected.out, tolerance, "out");
-  expect_close(host(lse), expected.lse, std::min(tolerance, 4e-6), "lse");
-  kernels::portable::attention_backward<T>(ExecSpace(), c.shape(), c.dropout(), qkv, out, lse, dout, dqkv, delta);
-  expect_close(host(dqkv), plain_gradient(c, qkv_values, dout_values), 3 * tolerance, "dqkv");
+  auto const found = forward<T>(c, qkv_values, true);
+  expect_close(found.out, expected.out, tolerance, "out");
+  expect_close(found.lse, expected.lse, std::min(tolerance, 4e-6), "lse");
+  expect_close(backward<T>(c, qkv_values, dout_values, found, true), plain_gradient(c, qkv_values, dout_values),
+               3 * tolerance, "dqkv");
 }
 
 TEST_P(PortableAttention, MatchesTheMatricesWrittenOut) {

@@ -29,12 +29,12 @@ Vec token_by_token(Case const& c, Vec const& qkv) {
     auto const d = matrix_of<S>(c.samples, c.width(), rows);
     auto const y = matrix_of<S>(c.samples, c.out_width(), Vec(c.samples * c.out_width()));
     auto const texts_view = ints_of(text), positions = ints_of(position);
-    auto shape = c.shape();
-    shape.rows = {0, c.samples, 1};
-    shape.rows.positions = positions;
+    auto const shape = c.shape();
+    kernels::TokenRows new_rows{0, c.samples, 1};
+    new_rows.positions = positions;
     kernels::CachedTexts const at{texts_view, false, capacity};
-    kernels::store_keys_values<S>(ExecSpace(), shape, at, d, keys, values);
-    kernels::cached_attention_forward<S>(ExecSpace(), shape, at, d, keys, values, y);
+    kernels::store_keys_values<S>(ExecSpace(), new_rows, shape, at, d, keys, values);
+    kernels::cached_attention_forward<S>(ExecSpace(), new_rows, shape, at, d, keys, values, y);
     auto const found = host(y);
     for (std::int64_t s = 0; s < c.samples; ++s)
       std::copy_n(found.begin() + s * c.out_width(), c.out_width(), out.begin() + (s * c.seq + p) * c.out_width());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same call twice gives the same bits, with as many threads as this run has (a race would show).
 
-#include "support.hpp"
+#include "attention_case.hpp"
 
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/cross_entropy.hpp>
@@ -68,18 +68,13 @@ TEST(Repeat, NormBackward) {
 }
 
 TEST(Repeat, AttentionWithDropout) {
-  kernels::AttentionShape const shape{{0, 2, 150}, 4, 2, 16, 0, 4, 0.25};
-  auto const drop = kernels::make_dropout(0.2, 1, "attention");
-  auto const qkv = matrix_of<float>(300, 128, random_values("qkv", 300 * 128));
-  auto const dout = matrix_of<float>(300, 64, random_values("dout", 300 * 64));
+  attention_test::Case const c{2, 150, 4, 2, 16, 0.2};
+  auto const qkv = random_values("qkv", 300 * 128), dout = random_values("dout", 300 * 64);
   expect_repeats(
       [&] {
-        Owned2<float> const out("p3d::test::out", 300, 64), dqkv("p3d::test::dqkv", 300, 128);
-        Owned1<float> const lse("p3d::test::lse", 1200), space("p3d::test::space", attention_workspace(shape));
-        kernels::attention_forward<float>(ExecSpace(), shape, drop, qkv, out, lse, space);
-        kernels::attention_backward<float>(ExecSpace(), shape, drop, qkv, out, lse, dout, dqkv, space);
-        auto all = host(out);
-        auto const g = host(dqkv);
+        auto const y = attention_test::forward<float>(c, qkv);
+        auto all = y.out;
+        auto const g = attention_test::backward<float>(c, qkv, dout, y);
         all.insert(all.end(), g.begin(), g.end());
         return all;
       },

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of some queries over some keys: documents and windows against the matrices written out, and blocks of keys,
+// one after the other, against all at once.
+
+#include "attention_case.hpp"
+
+#include <p3d/base/token_set.hpp>
+
+namespace attention_test {
+
+using p3d::base::TokenSet;
+
+/// The first token of each one's document, for documents of these lengths, again and again.
+std::vector<int> documents_of(std::int64_t samples, std::int64_t seq, std::vector<int> const& lengths) {
+  std::vector<int> out;
+  std::size_t next = 0;
+  for (std::int64_t s = 0; s < samples; ++s)
+    for (int first = 0; first < seq;) {
+      int const end = std::min(static_cast<int>(seq), first + lengths[next++ % lengths.size()]);
+      out.insert(out.end(), static_cast<std::size_t>(end - first), first);
+      first = end;
+    }
+  return out;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> out;
+  auto const add = [&](Case c, std::int64_t window, std::vector<int> const& lengths) {
+    c.window = window;
+    if (!lengths.empty()) c.documents = documents_of(c.samples, c.seq, lengths);
+    out.push_back(c);
+  };
+  add({1, 70, 2, 1, 8, 0.0}, 1, {});
+  add({2, 70, 2, 2, 8, 0.3}, 3, {});
+  add({1, 600, 2, 1, 8, 0.0}, 65, {});
+  add({1, 530, 1, 1, 6, 0.2}, 300, {});
+  add({1, 65, 2, 2, 8, 0.0}, 1000, {});
+  add({2, 70, 4, 2, 8, 0.0}, 0, {1});
+  add({2, 70, 4, 2, 8, 0.2}, 0, {1, 5, 70, 3, 64});
+  add({1, 600, 2, 1, 8, 0.0}, 0, {257, 3, 200, 1, 1});
+  add({1, 600, 1, 1, 8, 0.1}, 40, {257, 3, 200, 1, 1});
+  return out;
+}
+
+class AttentionMask : public ::testing::TestWithParam<std::tuple<int, bool>> {
+protected:
+  Case const c = cases()[static_cast<std::size_t>(std::get<0>(GetParam()))];
+  bool const portable = std::get<1>(GetParam());
+};
+TEST_P(AttentionMask, IsThatOfTheMatricesWrittenOut) {
+  auto const qkv = random_values("qkv", c.rows() * c.width()), dout = random_values("dout", c.rows() * c.out_width());
+  auto const expected = plain(c, qkv);
+  auto const d = forward<double>(c, qkv, portable);
+  expect_close(d.out, expected.out, 1e-13, "out");
+  expect_close(d.lse, expected.lse, 1e-13, "lse");
+  expect_close(backward<double>(c, qkv, dout, d, portable), plain_gradient(c, qkv, dout), 1e-13, "dqkv");
+  auto const f = forward<float>(c, qkv, portable);
+  expect_close(f.out, expected.out, 4e-6, "out, float");
+  expect_close(backward<float>(c, qkv, dout, f, portable), plain_gradient(c, qkv, dout), 1e-5, "dqkv, float");
+}
+INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Combine(::testing::Range(0, 9), ::testing::Bool()),
+                         [](auto const& info) {
+                           return std::to_string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "_portable" : "_chosen");
+                         });
+
+/// Rows of the tokens of a set, of each sample.
+Vec rows_of(Vec const& m, std::int64_t samples, std::int64_t seq, std::int64_t width, TokenSet const& tokens) {
+  Vec out;
+  for (std::int64_t s = 0; s < samples; ++s)
+    for (std::int64_t i = 0; i < tokens.size(); ++i) {
+      auto const row = m.begin() + (s * seq + tokens.at(i)) * width;
+      out.insert(out.end(), row, row + width);
+    }
+  return out;
+}
+
+/// What a rank of context parallelism does: its queries, over one set of keys after the other.
+template <class S>
+void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portable, double tolerance) {
+  using A = Acc<S>;
+  auto const qkv = rounded<S>(random_values("qkv", c.rows() * c.width())),
+             dout = rounded<S>(random_values("dout", c.rows() * c.out_width()));
+  auto const whole = plain(c, qkv);
+  auto const gradient = plain_gradient(c, qkv, dout);
+  auto const documents = ints_of(c.documents);
+  auto const key_columns = c.kv_heads * c.dim;
+  Vec dkeys(c.rows() * 2 * key_columns, 0.0);
+  for (auto const& mine : sets) {
+    auto const n = c.samples * mine.size();
+    auto const own = matrix_of<S>(n, c.width(), rows_of(qkv, c.samples, c.seq, c.width(), mine));
+    auto const own_dout = matrix_of<S>(n, c.out_width(), rows_of(dout, c.samples, c.seq, c.out_width(), mine));
+    Owned2<A> const out("p3d::test::out", n, c.out_width()), dq("p3d::test::dq", n, c.out_width());
+    Owned1<A> const lse("p3d::test::lse", n * c.heads), delta("p3d::test::delta", n * c.heads);
+    Kokkos::deep_copy(out, std::nan(""));
+    Kokkos::deep_copy(dq, std::nan(""));
+    auto const call = [&](TokenSet const& keys, auto const& with) {
+      auto shape = c.shape();
+      shape.queries = mine;
+      shape.keys = keys;
+      shape.documents = documents;
+      auto const others =
+          matrix_of<S>(c.samples * keys.size(), c.width(), rows_of(qkv, c.samples, c.seq, c.width(), keys));
+      with(shape, Parts<S const>(c, View2<S const>(own)), Parts<S const>(c, View2<S const>(others)));
+    };
+    auto store = kernels::Store::overwrite;
+    for (auto const& keys : sets) {
+      call(keys, [&](auto const& shape, auto const& q, auto const& kv) {
+        auto const y = kernels::heads_of(View2<A>(out));
+        if (portable)
+          kernels::portable::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, store, y, lse);
+        else
+          kernels::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, store, y, lse);
+      });
+      store = kernels::Store::add;
+    }
+    expect_close(host(out), rows_of(whole.out, c.samples, c.seq, c.out_width(), mine), tolerance, "out");
+    // delta of the whole output
+    call(mine, [&](auto const& shape, auto const&, auto const&) {
+      auto const y = matrix_of<S>(n, c.out_width(), rows_of(whole.out, c.samples, c.seq, c.out_width(), mine));
+      kernels::attention_delta<S>(ExecSpace(), shape, kernels::heads_of(View2<S const>(y)),
+                                  kernels::heads_of(View2<S const>(own_dout)), delta);
+    });
+    store = kernels::Store::overwrite;
+    for (auto const& keys : sets) {
+      Owned2<A> const part("p3d::test::dkeys", c.samples * keys.size(), 2 * key_columns);
+      Kokkos::deep_copy(part, std::nan(""));
+      call(keys, [&](auto const& shape, auto const& q, auto const& kv) {
+        auto const dk = kernels::heads_of(View2<A>(part)), dv = kernels::heads_of(View2<A>(part), key_columns);
+        auto const dy = kernels::heads_of(View2<S const>(own_dout));
+        auto const dqs = kernels::heads_of(View2<A>(dq));
+        View1<A const> const norm = lse, shift = delta;
+        auto const all = kernels::Store::overwrite;
+        if (portable)
+          kernels::portable::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, dy, norm, shift,
+                                                      store, dqs, all, dk, dv);
+        else
+          kernels::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, dy, norm, shift, store,
+                                            dqs, all, dk, dv);
+      });
+      auto const found = host(part);
+      for (std::int64_t s = 0; s < c.samples; ++s)
+        for (std::int64_t i = 0; i < keys.size(); ++i)
+          for (std::int64_t j = 0; j < 2 * key_columns; ++j)
+            dkeys[(s * c.seq + keys.at(i)) * 2 * key_columns + j] += found[(s * keys.size() + i) * 2 * key_columns + j];
+      store = kernels::Store::add;
+    }
+    expect_close(host(dq),
+                 columns_of(rows_of(gradient, c.samples, c.seq, c.width(), mine), c.width(), {{0, c.heads * c.dim}}),
+                 3 * tolerance, "dq");
+  }
+  expect_close(dkeys, columns_of(gradient, c.width(), {{c.heads * c.dim, 2 * key_columns}}), 3 * tolerance, "dk, dv");
+}
+
+TEST(AttentionBlocks, OneAfterTheOtherAreAllAtOnce) {
+  auto const range = [](std::int64_t a, std::int64_t b) { return TokenSet::range(a, b); };
+  auto const striped = [](std::int64_t first, std::int64_t count) {
+    TokenSet t;
+    t.stride = 3;
+    t.runs[0] = {first, count};
+    return t;
+  };
+  std::vector<std::vector<TokenSet>> const divisions{
+      {range(0, 20), range(20, 21), range(21, 71)},         // one sees nothing of the last
+      {{{{0, 9}, {60, 11}}, 1}, {{{9, 20}, {29, 31}}, 1}},  // zigzag
+      {striped(0, 24), striped(1, 24), striped(2, 23)}};
+  for (auto c : {Case{2, 71, 4, 2, 8, 0.0}, Case{1, 71, 2, 2, 6, 0.3}})
+    for (std::int64_t window : {0, 17})
+      for (bool const packed : {false, true})
+        for (auto const& sets : divisions)
+          for (bool const portable : {false, true}) {
+            c.window = window;
+            c.documents = packed ? documents_of(c.samples, c.seq, {13, 1, 30, 40}) : std::vector<int>{};
+            check_blocks<double>(c, sets, portable, 1e-13);
+            check_blocks<float>(c, sets, portable, 1e-5);
+          }
+}
+
+TEST(AttentionBlocks, In16BitsAddUpInMore) {
+  Case c{1, 71, 2, 1, 8, 0.2};
+  c.documents = documents_of(1, 71, {50, 21});
+  for (bool const portable : {false, true}) {
+    check_blocks<bfloat16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, portable, 1e-2);
+    check_blocks<float16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, portable, 2e-3);
+  }
+}
+
+}  // namespace attention_test
