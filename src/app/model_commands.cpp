@@ -212,7 +212,8 @@ int import_command(int argc, char** argv) {
   Overrides words;
   std::string precision;
   CLI::App app{
-      "Makes a checkpoint of a model in Hugging Face form (GPT-2 or Llama: config.json and safetensors). It has the "
+      "Makes a checkpoint of a model in Hugging Face form (GPT-2, Llama or Mistral: config.json and safetensors). It "
+      "has the "
       "weights and no moments: a run takes them with checkpoint.load = \"weights\". One process is enough; several "
       "divide the work."};
   app.name("p3d import");

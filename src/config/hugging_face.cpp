@@ -56,7 +56,7 @@ std::vector<Required> const& required() {
       {"scale_attn_weights", true, "scores divided by the root of the head's width"},
       {"scale_attn_by_inverse_layer_idx", false, "scores of all layers scaled alike"},
       {"reorder_and_upcast_attn", false, "scores in the order and type of run.precision"},
-      {"sliding_window", nullptr, "attention to all earlier tokens"},
+      {"sliding_window", nullptr, "a window only where model_type is mistral"},
       {"use_sliding_window", false, "attention to all earlier tokens"},
       {"quantization_config", nullptr, "weights that are numbers"},
       {"pretraining_tp", 1, "whole matrix products"},
@@ -71,6 +71,7 @@ public:
   Reader(json const& file, std::string path) : file_(file), path_(std::move(path)) {}
 
   bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
+  bool left_out(char const* key) const { return !file_.contains(key); }
   json const& value(char const* key) {
     static json const null;
     seen_.insert(key);
@@ -201,6 +202,7 @@ void read_rope(Reader& r, Model& m, std::string const& path) {
   inner.finish();
 }
 
+/// What LlamaConfig and MistralConfig share.
 void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
   auto& m = out.model;
   m.vocab_size = r.integer("vocab_size", limits::width);
@@ -233,6 +235,19 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.activation = Activation::swiglu;
 }
 
+/// MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default, and null
+/// stands for none (sliding_window) or for all heads (num_key_value_heads).
+void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_window = 4096, default_kv_heads = 8;
+  read_llama(r, out, path);
+  auto& m = out.model;
+  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
+  if (m.bias) r.wrong("attention_bias = false (Mistral has no biases)", r.found("attention_bias"));
+  bool const windowed = r.has("sliding_window") || r.left_out("sliding_window");
+  if (windowed) m.window = {r.integer("sliding_window", limits::width, default_window)};
+  r.value("sliding_window");
+}
+
 /// Sizes of matrices follow from these.
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
@@ -248,7 +263,14 @@ void require_heads(Reader& r, HuggingFaceModel const& read) {
 
 }  // namespace
 
-char const* to_string(ModelFamily family) { return family == ModelFamily::gpt2 ? "gpt2" : "llama"; }
+char const* to_string(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::gpt2: return "gpt2";
+    case ModelFamily::llama: return "llama";
+    case ModelFamily::mistral: return "mistral";
+  }
+  return "?";
+}
 
 HuggingFaceModel read_hugging_face(std::string_view text, std::string const& path) {
   auto const file = parse_json(text, path);
@@ -260,11 +282,14 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   } else if (type == "llama") {
     out.family = ModelFamily::llama;
     read_llama(r, out, path);
+  } else if (type == "mistral") {
+    out.family = ModelFamily::mistral;
+    read_mistral(r, out, path);
   } else {
-    throw base::Error({.expected = "model_type \"gpt2\" or \"llama\"",
+    throw base::Error({.expected = "model_type \"gpt2\", \"llama\" or \"mistral\"",
                        .found = type.is_null() ? "none" : describe(type),
                        .where = path,
-                       .fix = "p3d reads these two architectures; choose a model of one of them"},
+                       .fix = "p3d reads these architectures; choose a model of one of them"},
                       base::ExitCode::bad_input);
   }
   if (r.good()) require_heads(r, out);

@@ -5,6 +5,7 @@
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace p3d::config {
@@ -12,6 +13,22 @@ namespace p3d::config {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+bool has_window(Model const& m) {
+  for (std::int64_t l = 0; l < m.layers; ++l)
+    if (m.window_of(l) > 0) return true;
+  return false;
+}
+
+bool one_window(Model const& m) {
+  for (std::int64_t l = 1; l < m.layers; ++l)
+    if (m.window_of(l) != m.window_of(0)) return false;
+  return true;
+}
+
+std::string window_text(Model const& m) {
+  return m.window.size() == 1 ? fmt::format("{}", m.window[0]) : fmt::format("[{}]", fmt::join(m.window, ", "));
+}
 
 /// The keys of `m` that a family does not have.
 std::vector<std::string> strange(Model const& m, ModelFamily family) {
@@ -25,6 +42,9 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.activation == (gpt ? Activation::gelu : Activation::swiglu), "activation", to_string(m.activation));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
+  bool const mistral = family == ModelFamily::mistral;
+  want(mistral ? one_window(m) : !has_window(m), "window", window_text(m));
+  if (mistral) want(!m.bias, "bias", "true");
   return out;
 }
 
@@ -42,41 +62,49 @@ Json rope_of(Model const& m) {
 }  // namespace
 
 ModelFamily family_of(Model const& m) {
-  auto const gpt = strange(m, ModelFamily::gpt2), llama = strange(m, ModelFamily::llama);
+  auto const gpt = strange(m, ModelFamily::gpt2);
   if (gpt.empty()) return ModelFamily::gpt2;
-  if (llama.empty()) return ModelFamily::llama;
+  auto const windowed = has_window(m) ? ModelFamily::mistral : ModelFamily::llama;
+  auto const llama = strange(m, windowed);
+  if (llama.empty()) return windowed;
   bool const nearer_gpt = gpt.size() <= llama.size();
   throw base::Error(
-      {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads) or of Llama "
-                   "(rmsnorm, rope, swiglu)",
+      {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
+                   "Llama (rmsnorm, rope, swiglu, no window) or of Mistral (as Llama, no bias, one window for all "
+                   "layers)",
        .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                            nearer_gpt ? "GPT-2" : "Llama"),
+                            nearer_gpt                         ? "GPT-2"
+                            : windowed == ModelFamily::mistral ? "Mistral"
+                                                               : "Llama"),
        .where = "[model]",
        .fix = "no other form has a name among the models of Hugging Face that p3d knows"},
       base::ExitCode::bad_input);
 }
 
-std::string write_hugging_face(Model const& m, std::string_view dtype, std::int64_t eos_token) {
-  Json out;
-  Json const eos = eos_token >= 0 ? Json(eos_token) : Json(nullptr);
-  if (family_of(m) == ModelFamily::gpt2) {
-    out = {{"architectures", {"GPT2LMHeadModel"}},
-           {"model_type", "gpt2"},
-           {"vocab_size", m.vocab_size},
-           {"n_positions", m.seq_len},
-           {"n_ctx", m.seq_len},  // the same, for readers of older files
-           {"n_embd", m.hidden},
-           {"n_layer", m.layers},
-           {"n_head", m.heads},
-           {"n_inner", m.ffn},
-           {"activation_function", "gelu_new"},
-           {"resid_pdrop", m.dropout},
-           {"embd_pdrop", m.dropout},
-           {"attn_pdrop", m.dropout},
-           {"layer_norm_epsilon", m.norm_eps}};
-  } else {
-    out = {{"architectures", {"LlamaForCausalLM"}},
-           {"model_type", "llama"},
+namespace {
+
+Json write_gpt2(Model const& m) {
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"vocab_size", m.vocab_size},
+          {"n_positions", m.seq_len},
+          {"n_ctx", m.seq_len},  // the same, for readers of older files
+          {"n_embd", m.hidden},
+          {"n_layer", m.layers},
+          {"n_head", m.heads},
+          {"n_inner", m.ffn},
+          {"activation_function", "gelu_new"},
+          {"resid_pdrop", m.dropout},
+          {"embd_pdrop", m.dropout},
+          {"attn_pdrop", m.dropout},
+          {"layer_norm_epsilon", m.norm_eps}};
+}
+
+/// Of Llama, and of Mistral.
+Json write_llama(Model const& m, ModelFamily family) {
+  bool const mistral = family == ModelFamily::mistral;
+  Json out{{"architectures", {mistral ? "MistralForCausalLM" : "LlamaForCausalLM"}},
+           {"model_type", to_string(family)},
            {"vocab_size", m.vocab_size},
            {"max_position_embeddings", m.seq_len},
            {"hidden_size", m.hidden},
@@ -89,10 +117,21 @@ std::string write_hugging_face(Model const& m, std::string_view dtype, std::int6
            {"rms_norm_eps", m.norm_eps},
            {"rope_theta", m.rope_theta},
            {"rope_scaling", rope_of(m)},
-           {"attention_bias", m.bias},
-           {"mlp_bias", m.bias},
            {"attention_dropout", 0.0}};
+  if (mistral) {
+    out["sliding_window"] = m.window_of(0);
+  } else {
+    out["attention_bias"] = out["mlp_bias"] = m.bias;
   }
+  return out;
+}
+
+}  // namespace
+
+std::string write_hugging_face(Model const& m, std::string_view dtype, std::int64_t eos_token) {
+  auto const family = family_of(m);
+  auto out = family == ModelFamily::gpt2 ? write_gpt2(m) : write_llama(m, family);
+  Json const eos = eos_token >= 0 ? Json(eos_token) : Json(nullptr);
   out["bos_token_id"] = nullptr;
   out["eos_token_id"] = eos;
   out["tie_word_embeddings"] = m.tied_embeddings;

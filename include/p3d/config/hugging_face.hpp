@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// config.json of Hugging Face transformers <-> [model], for model_type "gpt2" and "llama". docs/model_files.md lists
-// the keys. Source: GPT2Config and LlamaConfig of transformers (4.x and 5.x), whose defaults stand for keys that a file
-// may leave out.
+// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama" and "mistral".
+// docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig and MistralConfig of transformers (4.x and 5.x),
+// whose defaults stand for keys that a file may leave out.
 
 #include <p3d/config/config.hpp>
 
@@ -13,7 +13,7 @@
 namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
-enum class ModelFamily { gpt2, llama };
+enum class ModelFamily { gpt2, llama, mistral };
 char const* to_string(ModelFamily family);  ///< as model_type says it
 
 struct HuggingFaceModel {
@@ -29,8 +29,8 @@ HuggingFaceModel read_hugging_face(std::string_view json, std::string const& pat
 /// FOLDER/config.json, of at most 1 MiB.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
-/// The family whose architecture the model has. Throws base::Error (bad_input) that names the keys of [model] that
-/// neither has.
+/// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers.
+/// Throws base::Error (bad_input) that names the keys of [model] that none has.
 ModelFamily family_of(Model const& model);
 
 /// config.json of the model, with weights of a dtype that is named as torch does ("float32"). `eos_token` -1: null.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2 and Llama.
+// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2 and Llama; Mistral's are as Llama's.
 //
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
@@ -35,7 +35,7 @@ struct HuggingFaceLayout {
   std::vector<HuggingFacePlace> places;    ///< one for each row of the table
 };
 
-/// Throws base::Error (bad_input) for a model that is neither a GPT-2 nor a Llama (config::family_of).
+/// Throws base::Error (bad_input) for a model of no family (config::family_of).
 HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table);
 
 /// Whether a tensor of that name is a constant, saved by older versions, that no model reads (causal masks, rotary

@@ -36,6 +36,14 @@ Json llama() {
           {"attention_bias", false},
           {"mlp_bias", false}};
 }
+/// As Mistral-7B-v0.1.
+Json mistral() {
+  return {{"model_type", "mistral"},     {"vocab_size", 32000},        {"max_position_embeddings", 32768},
+          {"hidden_size", 4096},         {"intermediate_size", 14336}, {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},   {"num_key_value_heads", 8},   {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},      {"sliding_window", 4096},
+          {"tie_word_embeddings", false}};
+}
 Json with(Json file, char const* key, Json value) {
   file[key] = std::move(value);
   return file;
@@ -119,6 +127,31 @@ TEST(HuggingFaceConfig, RefusesOtherRotaryEmbeddings) {
           "low_freq_factor below high_freq_factor: 4 and 4");
 }
 
+TEST(HuggingFaceConfig, MistralIsALlamaWithAWindow) {
+  auto const read_model = read(mistral());
+  EXPECT_EQ(read_model.family, ModelFamily::mistral);
+  EXPECT_STREQ(to_string(read_model.family), "mistral");
+  auto expected = read(with(without(mistral(), "sliding_window"), "model_type", "llama")).model;
+  EXPECT_TRUE(expected.window.empty());
+  expected.window = {4096};
+  EXPECT_EQ(read_model.model, expected);
+  EXPECT_EQ(read(with(mistral(), "sliding_window", 1)).model.window_of(31), 1);
+  // null is none, and a file that says nothing means the default of transformers.
+  EXPECT_TRUE(read(with(mistral(), "sliding_window", nullptr)).model.window.empty());
+  EXPECT_EQ(read(without(mistral(), "sliding_window")).model.window, std::vector<std::int64_t>{4096});
+  EXPECT_EQ(read(with(without(mistral(), "num_key_value_heads"), "num_attention_heads", 16)).model.kv_heads, 8);
+  EXPECT_EQ(read(with(mistral(), "num_key_value_heads", nullptr)).model.kv_heads, 32);
+}
+
+TEST(HuggingFaceConfig, RefusesOtherWindows) {
+  refused(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
+  refused(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
+  refused(with(mistral(), "sliding_window", {1, 2}), "sliding_window, a whole number");
+  refused(with(mistral(), "layer_types", {"full_attention"}), "\"layer_types\"");
+  refused(with(with(mistral(), "attention_bias", true), "mlp_bias", true), "Mistral has no biases");
+  refused(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral");
+}
+
 TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
   for (auto const& [key, value] : std::vector<std::pair<char const*, Json>>{{"sliding_window", 4096},
                                                                             {"quantization_config", Json::object()},
@@ -183,7 +216,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "mistral"}}); }, "model_type \"gpt2\" or \"llama\"");
+  expect_error([] { read({{"model_type", "qwen2"}}); }, "model_type \"gpt2\", \"llama\" or \"mistral\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -198,6 +231,8 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=llama3-8b", "model.rope_scaling=llama3", "model.rope_scaling_factor=32",
             "model.rope_low_freq_factor=1.5", "model.rope_original_seq_len=4096"},
            {"model.preset=llama-tiny", "model.bias=true", "model.rope_scaling=linear", "model.rope_scaling_factor=3"},
+           {"model.preset=llama-tiny", "model.window=5"},
+           {"model.preset=llama-tiny", "model.window=16777216", "model.tied_embeddings=true", "model.kv_heads=1"},
            {"model.preset=llama-124m"}}) {
     auto model = good("", overrides).model;
     auto const text = write_hugging_face(model, "bfloat16", 7);
@@ -215,6 +250,45 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
   expect_error([&] { form({"model.bias=false"}); }, "bias = false, which GPT-2");
   expect_error([&] { form({"model.kv_heads=2"}); }, "kv_heads = 2 (heads = 4), which GPT-2");
   expect_error([&] { form({"model.preset=llama-tiny", "model.norm=layernorm"}); }, "norm = layernorm, which Llama");
+}
+
+TEST(HuggingFaceConfig, OneWindowMakesAMistral) {
+  auto const model = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"model.preset=llama-tiny", "model.layers=4"});
+    return good("", overrides).model;
+  };
+  for (auto const* same : {"model.window=7", "model.window=[7, 7]", "model.window=[7, 7, 7, 7]"}) {
+    auto const file = Json::parse(write_hugging_face(model({same}), "float32", -1));
+    EXPECT_EQ(file["model_type"], "mistral") << same;
+    EXPECT_EQ(file["architectures"], Json{"MistralForCausalLM"});
+    EXPECT_EQ(file["sliding_window"], 7);
+    EXPECT_FALSE(file.contains("attention_bias")) << "no key of MistralConfig";
+    EXPECT_EQ(read(file).model.window, std::vector<std::int64_t>{7});
+  }
+  for (auto const* none : {"model.window=0", "model.window=[0, 0]"}) {
+    auto const file = Json::parse(write_hugging_face(model({none}), "float32", -1));
+    EXPECT_EQ(file["model_type"], "llama") << none;
+    EXPECT_FALSE(file.contains("sliding_window"));
+  }
+  auto const refuses = [&](std::vector<std::string> const& overrides, char const* words) {
+    expect_error([&] { write_hugging_face(model(overrides), "float32", -1); }, words);
+  };
+  refuses({"model.window=[7, 0]"}, "window = [7, 0], which Mistral does not have");
+  refuses({"model.window=[7, 0]"}, "one window for all layers");
+  refuses({"model.window=[7, 7, 7, 8]"}, "window = [7, 7, 7, 8], which Mistral");
+  refuses({"model.window=7", "model.bias=true"}, "bias = true, which Mistral");
+  expect_error([] { family_of(good("", {"model.window=7"}).model); }, "window = 7, which GPT-2 does not have");
+}
+
+TEST(ModelLoad, TheWindowIsTheFolders) {
+  p3d::test::TempDir folder;
+  folder.write("config.json", mistral().dump());
+  auto const load = "model.load=" + folder / "";
+  EXPECT_EQ(good("", {load, "model.seq_len=64"}).model.window, std::vector<std::int64_t>{4096});
+  EXPECT_EQ(good("", {load, "model.window=4096"}).model.window_of(3), 4096);
+  auto const fault = only_fault(parse("", {load, "model.window=64"}));
+  EXPECT_EQ(fault.key, "model.window");
+  expect_contains(fault.expected, "model.window = 4096, as config.json");
 }
 
 TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {

@@ -76,6 +76,15 @@ TEST(HuggingFaceLayout, NamesTheTensorsOfLlama) {
   EXPECT_EQ(shapes(make(llama(true)).layout).at("model.layers.1.self_attn.v_proj.bias"), (Shape{4}));
 }
 
+TEST(HuggingFaceLayout, MistralHasTheTensorsOfLlama) {
+  auto windowed = llama(false);
+  windowed.model.window = {3};
+  auto const mistral = make(windowed).layout, plain = make(llama(false)).layout;
+  EXPECT_EQ(mistral.family, config::ModelFamily::mistral);
+  EXPECT_EQ(plain.family, config::ModelFamily::llama);
+  EXPECT_EQ(shapes(mistral), shapes(plain));
+}
+
 /// Every element of every tensor belongs to one element of one parameter.
 TEST(HuggingFaceLayout, CoversEveryTensorOnce) {
   for (auto const& c : {gpt2(true), gpt2(false), llama(false), llama(true)}) {
