@@ -122,7 +122,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama", "llama3"),
+INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama", "llama3", "mistral"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

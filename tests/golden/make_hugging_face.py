@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes small random models with Hugging Face transformers, and what p3d must compute with them, in fp64.
 
-    make_hugging_face.py            write hugging_face/<case>/ and hugging_face/<case>.reference.txt
+    make_hugging_face.py [CASE...]  write hugging_face/<case>/ and hugging_face/<case>.reference.txt, of all cases
     make_hugging_face.py --check FOLDER CASE
                                     load FOLDER (p3d's export of a case, in fp64) and compare logits and losses
 
@@ -50,6 +50,10 @@ CASES = {
         num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, tie_word_embeddings=True,
         rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 0.5,
                          "high_freq_factor": 2.0, "original_max_position_embeddings": 32}, **TOKENS)),
+    "mistral": (torch.float32, None, lambda: transformers.MistralConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, **TOKENS)),
 }
 
 
@@ -162,13 +166,14 @@ def check(folder, case):
 
 def main():
     parser = argparse.ArgumentParser(description="Makes models and reference values with Hugging Face transformers.")
+    parser.add_argument("case", nargs="*", metavar="CASE", help=f"one of {', '.join(CASES)}; without one: all")
     parser.add_argument("--check", nargs=2, metavar=("FOLDER", "CASE"),
                         help="compare an export's logits, write nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.check:
         sys.exit(0 if check(*arguments.check) else 1)
-    for case in CASES:
+    for case in arguments.case or CASES:
         make(case)
 
 
