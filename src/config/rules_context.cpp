@@ -8,9 +8,27 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 namespace p3d::config {
 
 namespace {
+
+/// The ranks nearest to `size` (below, or equal) that an all-to-all inside cp can have.
+int fitting(Check const& c, int size) {
+  auto const cp = c.config.parallel.cp;
+  auto both = std::int64_t{cp};
+  if (c.known({"model.kv_heads", "parallel.tp"}) && c.config.model.kv_heads % c.config.parallel.tp == 0)
+    both = std::gcd(both, c.config.model.kv_heads / c.config.parallel.tp);
+  while (both % size != 0) --size;
+  return size;
+}
+
+std::string pair_text(Check const& c, int size) {
+  auto const a = fitting(c, size);
+  return fmt::format("[{}, {}]", a, c.config.parallel.cp / a);
+}
 
 /// The ranks of an all-to-all exchange tokens for whole heads.
 void check_all_to_all(Check const& c, int size) {
@@ -20,7 +38,8 @@ void check_all_to_all(Check const& c, int size) {
   c.fault({"context.exchange", "parallel.cp", "model.kv_heads", "parallel.tp"},
           "an all-to-all over a divisor of the key/value heads of a rank (model.kv_heads / parallel.tp)",
           fmt::format("{} ranks for {} / {} = {}", size, kv_heads, tp, base::counted(kv_heads / tp, "head")),
-          fmt::format("choose [a, r] with a = {}, or \"ring\"", one_of(nearest_divisors(size, kv_heads / tp))));
+          fitting(c, size) == 1 ? std::string("set context.exchange to \"ring\" or \"gather\"")
+                                : fmt::format("set context.exchange to {}, or to \"ring\"", pair_text(c, size)));
 }
 
 }  // namespace
@@ -33,8 +52,7 @@ void check_context(Check const& c) {
   if (nested && std::int64_t{x.all_to_all} * x.ring != cp) {
     c.fault({"context.exchange", "parallel.cp"}, "[a, r] with a x r = parallel.cp",
             fmt::format("[{}, {}] for cp {}", x.all_to_all, x.ring, cp),
-            cp % x.all_to_all == 0 ? fmt::format("set context.exchange to [{}, {}]", x.all_to_all, cp / x.all_to_all)
-                                   : fmt::format("choose a = {}", one_of(nearest_divisors(x.all_to_all, cp))));
+            fmt::format("set context.exchange to {}", pair_text(c, x.all_to_all)));
   } else if (cp > 1 && nested) {
     check_all_to_all(c, x.all_to_all);
   } else if (cp > 1 && x.exchange == ContextExchange::all_to_all) {
@@ -43,8 +61,8 @@ void check_context(Check const& c) {
   if (!c.known({"model.seq_len"}) || cp == 1 || c.config.model.seq_len >= 2 * std::int64_t{cp}) return;
   c.fault({"parallel.cp", "model.seq_len"}, "at least two tokens of a sequence for each rank of cp",
           fmt::format("seq_len {} for cp {}", c.config.model.seq_len, cp),
-          fmt::format("set parallel.cp to at most {}, or model.seq_len to at least {}", c.config.model.seq_len / 2,
-                      2 * std::int64_t{cp}));
+          fmt::format("set parallel.cp to at most {}, or model.seq_len to at least {}",
+                      std::max<std::int64_t>(1, c.config.model.seq_len / 2), 2 * std::int64_t{cp}));
 }
 
 }  // namespace p3d::config
