@@ -76,7 +76,7 @@ TEST(Inputs, EachFileIsTestedHere) {
 TEST(Inputs, QuickstartOnTooFewRanksSaysWhatToDo) {
   auto const result = parse_file(file("quickstart.toml"), {}, 4);
   ASSERT_FALSE(result.faults.empty());
-  EXPECT_EQ(result.faults.front().found, "dp 2 x tp 2 x pp 2 = 8 ranks, but the run has 4");
+  EXPECT_EQ(result.faults.front().found, "dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4");
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
                "inputs that all ranks of tp hold", "divides them already");
   std::string const four = "tp = 4\n[model]\nheads = 4\nhidden = 16\nffn = 32\n";
   refused_with(four + "seq_len = 3\n[batch]\nmicro = 1\n", "parallel.sequence", "for each rank of tp",
-               "1 x 3 = 3 tokens for tp 4");
+               "1 x 3 / 1 = 3 tokens for tp 4");
   good("[parallel]\nsequence = true\n" + four + "seq_len = 3\n[batch]\nmicro = 2\n");
 }
 

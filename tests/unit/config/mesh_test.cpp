@@ -12,14 +12,14 @@ ParseResult layout(std::vector<std::string> const& overrides, int ranks) {
 }
 
 TEST(Mesh, RefusesToTrainWithAxesThatAreNotThereYet) {
-  auto const fault = only_fault(parse("[parallel]\ncp = 2\n", {"parallel.ep=2"}, 4));
-  EXPECT_EQ(fault.key, "parallel.cp");
-  EXPECT_EQ(fault.where, "t.toml:2:6 (parallel.cp = 2); command line: parallel.ep=2");
-  expect_contains(fault.expected, "parallel.cp = 1 and parallel.ep = 1: p3d cannot train with cp or ep > 1 yet");
-  EXPECT_EQ(fault.found, "cp 2, ep 2");
+  auto const fault = only_fault(parse("[parallel]\netp = 2\n", {"parallel.ep=2"}, 4));
+  EXPECT_EQ(fault.key, "parallel.etp");
+  EXPECT_EQ(fault.where, "t.toml:2:7 (parallel.etp = 2); command line: parallel.ep=2");
+  expect_contains(fault.expected, "parallel.etp = 1 and parallel.ep = 1: p3d cannot train with etp or ep > 1 yet");
+  EXPECT_EQ(fault.found, "etp 2, ep 2");
   expect_contains(fault.fix, "p3d mesh");
   expect_contains(only_fault(parse("", {"parallel.etp=2"}, 4)).expected, "cannot train with etp > 1");
-  good("[parallel]\ncp = 1\netp = 1\nep = 1\n");
+  good("[parallel]\ncp = 2\netp = 1\nep = 1\n");
 }
 
 TEST(Mesh, ALayoutTakesThemAndWhatIsLeftIsEdp) {
