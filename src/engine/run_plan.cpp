@@ -198,10 +198,10 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
 }
 
 double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
-  auto const seen = static_cast<double>(c.model.seq_len);
   std::vector<double> per_token;
-  for (auto const& sets : plan.activations)
-    per_token.push_back(plan::recompute_flops_per_token(c, sets.recompute, seen));
+  for (int s = 0; s < plan.stages.num_stages(); ++s)
+    per_token.push_back(plan::recompute_flops_per_token(c, plan.activations[static_cast<std::size_t>(s)].recompute,
+                                                        plan.stages.layers(s).begin, plan::Keys::all));
   double sum = 0.0;
   for (auto const& actions : plan.training->ranks)
     for (auto const& a : actions) {

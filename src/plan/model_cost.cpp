@@ -3,6 +3,8 @@
 
 #include <p3d/config/config.hpp>
 
+#include <algorithm>
+
 namespace p3d::plan {
 
 std::int64_t weights_per_layer(config::Config const& config) {
@@ -17,26 +19,35 @@ std::int64_t matmul_weights(config::Config const& config) {
   return m.layers * weights_per_layer(config) + m.vocab_size * m.hidden;
 }
 
+double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {
+  auto const s = config.model.seq_len, window = config.model.window_of(layer);
+  auto const most = static_cast<double>(window > 0 ? std::min(window, s) : s);
+  if (keys == Keys::all) return most;
+  // The first `most` queries see 1, 2, ..., most keys, the others `most`.
+  return most - most * (most - 1) / (2.0 * static_cast<double>(s));
+}
+
 double flops_per_token(config::Config const& config) {
   auto const& m = config.model;
+  double keys = 0.0;
+  for (std::int64_t l = 0; l < m.layers; ++l) keys += keys_per_query(config, l, Keys::all);
   // Scores and weighted sum: 2 * 2 operations per head dimension and seen token, three times with backward.
-  return 6.0 * static_cast<double>(matmul_weights(config)) + 12.0 * static_cast<double>(m.layers) *
-                                                                 static_cast<double>(m.heads * m.head_dim()) *
-                                                                 static_cast<double>(m.seq_len);
+  return 6.0 * static_cast<double>(matmul_weights(config)) + 12.0 * static_cast<double>(m.heads * m.head_dim()) * keys;
 }
 
 double model_flops_per_step(config::Config const& config) {
   return flops_per_token(config) * static_cast<double>(config.batch.global) * static_cast<double>(config.model.seq_len);
 }
 
-double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen) {
+double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
+                                 std::int64_t first_layer, Keys keys) {
   auto const& m = config.model;
-  double const attention = 4.0 * static_cast<double>(m.heads * m.head_dim()) * seen;
+  double const each_key = 4.0 * static_cast<double>(m.heads * m.head_dim());
   auto const down = m.hidden * m.ffn, out = m.heads * m.head_dim() * m.hidden;
   double sum = 0.0;
   for (int l = 0; l < stage.num_layers(); ++l) {
     auto const& layer = stage.layer(l);
-    if (layer.attention || layer.full) sum += attention;
+    if (layer.attention || layer.full) sum += each_key * keys_per_query(config, first_layer + l, keys);
     if (!layer.full) continue;
     auto weights = weights_per_layer(config) - (stage.keeps_sums ? out : 0);
     if (stage.group_end(l) == l + 1) weights -= down;

@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
+#include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 
@@ -20,10 +21,9 @@ static constexpr double most_seconds = 1e9, most_bytes = 1e24;  // in a table of
 
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
-  auto const tokens = static_cast<double>(config.batch.micro * m.seq_len);
+  auto const tokens = static_cast<double>(config.batch.micro * m.seq_len) / config.parallel.cp;
   double const products = 2.0 * static_cast<double>(weights_per_layer(config));
-  // Token i of a sequence sees i + 1 tokens: (s + 1) / 2 on average, two products of 2 operations each.
-  double const attention = 2.0 * static_cast<double>(m.heads * m.head_dim() * (m.seq_len + 1));
+  double const each_key = 4.0 * static_cast<double>(m.heads * m.head_dim());  // two products of 2 operations each
   double const head = 2.0 * static_cast<double>(m.vocab_size * m.hidden);
   double const scale = tokens / (rates.flops * config.parallel.tp);
   // A configuration by hand may have the keys of [precision] at their defaults for fp32.
@@ -32,17 +32,19 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   auto const bytes = narrow ? config::bytes_of(config::Precision::bf16) : type_bytes(config).storage;
   PipelineCosts costs;
   for (int s = 0; s < stages.num_stages(); ++s) {
-    double const layers = stages.num_layers(s), last = stages.is_last(s) ? head : 0.0;
-    costs.stages.push_back({.forward = scale * (layers * (products + attention) + last),
-                            .input = scale * (layers * (products + 2 * attention) + last),
-                            .weight = scale * (layers * products + last)});
+    auto const range = stages.layers(s);
+    double attention = 0.0;
+    for (auto l = range.begin; l < range.end; ++l) attention += each_key * keys_per_query(config, l, Keys::seen);
+    double const linear = stages.num_layers(s) * products + (stages.is_last(s) ? head : 0.0);
+    costs.stages.push_back(
+        {.forward = scale * (linear + attention), .input = scale * (linear + 2 * attention), .weight = scale * linear});
     if (config.memory.recompute == config::Recompute::automatic) continue;
     auto const recompute = layout::stage_recompute(config.memory, stages, s);
-    costs.stages.back().recompute =
-        scale * recompute_flops_per_token(config, recompute, 0.5 * static_cast<double>(m.seq_len + 1));
+    costs.stages.back().recompute = scale * recompute_flops_per_token(config, recompute, range.begin, Keys::seen);
     costs.slots_kept = recompute.slots_kept;
   }
-  double const rows = config.parallel.sequence ? std::ceil(tokens / config.parallel.tp) : tokens;
+  auto const most = static_cast<double>(config.batch.micro * layout::context_division(config).most_tokens());
+  double const rows = config.parallel.sequence ? std::ceil(most / config.parallel.tp) : most;
   costs.message_bytes = rows * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/plan/recompute.hpp>
 
-#include <p3d/plan/model_cost.hpp>
-
 #include <algorithm>
 
 namespace p3d::plan {
@@ -19,10 +17,11 @@ layout::StageRecompute stage_recompute(RecomputeChoice const& choice, layout::St
   return out;
 }
 
-double recompute_cost_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen) {
+double recompute_cost_per_token(config::Config const& config, layout::StageRecompute const& stage,
+                                std::int64_t first_layer, Keys keys) {
   constexpr double norm = 50, activation = 70;
   auto const& m = config.model;
-  double sum = recompute_flops_per_token(config, stage, seen);
+  double sum = recompute_flops_per_token(config, stage, first_layer, keys);
   for (auto const& l : stage.layers) {
     if (l.norm || l.full) sum += norm * 2 * static_cast<double>(m.hidden);
     if (l.activation || l.full) sum += activation * static_cast<double>(m.ffn);

@@ -2,6 +2,7 @@
 #include <p3d/plan/traffic.hpp>
 
 #include <p3d/config/config.hpp>
+#include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/schedule/query.hpp>
 
@@ -29,11 +30,18 @@ Counts remade(layout::StageRecompute const& r) {
   return out;
 }
 
+/// Layers whose attention backward remakes.
+double remade_attention(layout::StageRecompute const& r) {
+  int layers = 0;
+  for (int l = 0; l < r.num_layers(); ++l) layers += r.layer(l).full || r.layer(l).attention ? 1 : 0;
+  return layers;
+}
+
 }  // namespace
 
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
                              std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
-                             int pipeline_rank) {
+                             int pipeline_rank, int context_rank) {
   using schedule::Op;
   Counts all;
   double losses = 0;
@@ -60,7 +68,8 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     if (schedule::makes_weight_gradient(a.op)) all.gathers += 2 * layers + first + last;
     if (a.op == Op::backward_weight) all.gathers += 2 * layers;
   }
-  auto const tokens = static_cast<double>(config.batch.micro * config.model.seq_len);
+  auto const here = layout::context_division(config).share_of_place(context_rank).size();
+  auto const tokens = static_cast<double>(config.batch.micro * here);
   auto const types = type_bytes(config);
   double const others = config.parallel.tp - 1;
   double const each = others * tokens * static_cast<double>(config.model.hidden * types.storage);
@@ -75,6 +84,35 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
     out.all_reduce += 2 * all.sums * each;
   }
   return out;
+}
+
+ContextTraffic context_traffic(config::Config const& config) {
+  auto const& m = config.model;
+  auto const division = layout::context_division(config);
+  auto const tp = std::int64_t{config.parallel.tp}, dim = m.head_dim();
+  auto const elements = layout::context_traffic(division, m.heads / tp * dim, m.kv_heads / tp * dim);
+  auto const types = type_bytes(config);
+  auto const storage = static_cast<double>(types.storage), sums = static_cast<double>(types.master);
+  // Backward sends what forward did, and the gradients of what went round.
+  double const gradients = elements.backward - elements.forward;
+  auto const micro = static_cast<double>(config.batch.micro);
+  return {micro * storage * elements.forward, micro * (storage * elements.forward + sums * gradients)};
+}
+
+double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
+                                std::vector<layout::StageActivations> const& activations,
+                                schedule::Program const& program, int pipeline_rank) {
+  double forward = 0, backward = 0;  // of layers
+  for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    double const layers = stages.num_layers(a.stage);
+    if (a.op == schedule::Op::forward) forward += layers;
+    if (!schedule::makes_input_gradient(a.op)) continue;
+    backward += layers;
+    auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
+    if (a.slot >= r.slots_kept) forward += remade_attention(r);
+  }
+  auto const each = context_traffic(config);
+  return forward * each.forward + backward * each.backward;
 }
 
 }  // namespace p3d::plan

@@ -22,18 +22,26 @@ std::int64_t matmul_weights(config::Config const& config);
 /// The part of them that one layer has.
 std::int64_t weights_per_layer(config::Config const& config);
 
-/// Operations per token, forward and backward: 6 matmul_weights + 12 l h s with h = heads * head_dim, attention counted
-/// as if every token saw all s tokens. This is what MFU figures in the literature use: equation 3 of arXiv 2104.04473
-/// without recomputation, 72 B s l h^2 (1 + s/(6h) + V/(12 l h)), for GPT; grouped-query attention and SwiGLU by the
-/// sizes of their matrices.
+/// How the keys that a query sees are counted. Documents that data.pack keeps apart are not known before the run.
+enum class Keys {
+  all,  ///< as if every query saw its whole window, or all tokens: what MFU figures in the literature use
+  seen  ///< the mean of min(i + 1, window) over the queries i of a sequence
+};
+/// Keys of a query of a layer (model.window), in the mean over a sequence of model.seq_len tokens.
+double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys);
+
+/// Operations per token, forward and backward: 6 matmul_weights + 12 h sum over the layers of Keys::all, with h = heads
+/// * head_dim. Without windows this is equation 3 of arXiv 2104.04473 without recomputation, 72 B s l h^2 (1 + s/(6h) +
+/// V/(12 l h)), for GPT; grouped-query attention and SwiGLU by the sizes of their matrices.
 double flops_per_token(config::Config const& config);
 
 /// flops_per_token(config) of a whole step: times batch.global * model.seq_len.
 double model_flops_per_step(config::Config const& config);
 
-/// Operations per token that recomputation adds to a backward pass of a stage, when attention sees `seen` tokens: of a
-/// full layer its forward without the matrix behind the activation function (which is needed only inside a group), and
-/// without the one behind attention where its sum is kept.
-double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen);
+/// Operations per token that recomputation adds to a backward pass of a stage whose first layer is `first_layer` of the
+/// model: of a full layer its forward without the matrix behind the activation function (which is needed only inside a
+/// group), and without the one behind attention where its sum is kept.
+double recompute_flops_per_token(config::Config const& config, layout::StageRecompute const& stage,
+                                 std::int64_t first_layer, Keys keys);
 
 }  // namespace p3d::plan

@@ -25,10 +25,10 @@ struct MachineRates {
   double latency = 5e-6;    ///< seconds
 };
 
-/// Costs from a formula of the model: matrix products and causal attention of a microbatch's tokens, over tp. The input
-/// part has the products of the forward and twice its attention, the weight part the products; the head is on the last
-/// stage. Where activations are remade, so much more for B and I. With parallel.sequence messages are of the largest
-/// share of the tokens.
+/// Costs from a formula of the model: matrix products and causal attention (Keys::seen) of a microbatch's tokens, over
+/// tp and cp. The input part has the products of the forward and twice its attention, the weight part the products; the
+/// head is on the last stage. Where activations are remade, so much more for B and I. With parallel.cp and
+/// parallel.sequence messages are of the largest share of the tokens.
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an

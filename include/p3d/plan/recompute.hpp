@@ -4,6 +4,7 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/layout/recompute.hpp>
+#include <p3d/plan/model_cost.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -25,7 +26,8 @@ layout::StageRecompute stage_recompute(RecomputeChoice const& choice, layout::St
 /// What remaking costs a backward pass of a stage: operations per token as recompute_flops_per_token counts them, and
 /// those that a GEMM does in the time of a norm or an activation function, which memory limits (measured on a CPU core
 /// with AVX-512: 50 for an element of a norm, 70 for one of an activation function).
-double recompute_cost_per_token(config::Config const& config, layout::StageRecompute const& stage, double seen);
+double recompute_cost_per_token(config::Config const& config, layout::StageRecompute const& stage,
+                                std::int64_t first_layer, Keys keys);
 
 /// Of all choices whose bytes are at most `budget` the one with the least cost; of equals the one with fewer bytes.
 /// Nothing: none fits. `most_layers`: of the rank's stages. Both functions are asked for some 8 log2(most_layers)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes that tensor parallelism sends, before the run: arXiv 2205.05198, section 4.2.2. Pure arithmetic on the
-// configuration and its program.
+// Bytes that tensor parallelism (arXiv 2205.05198, section 4.2.2) and context parallelism (layout/context.hpp) send,
+// before the run. Pure arithmetic on the configuration and its program.
 
 #include <p3d/layout/recompute.hpp>
 #include <p3d/schedule/schedule.hpp>
@@ -25,8 +25,23 @@ struct TensorTraffic {
 /// sums 2 a microbatch forward and 2 backward. With parallel.sequence a sum is a reduce-scatter and a gather; backward
 /// gathers the inputs of column-parallel linears once more, and a weight part of its own the gradients of row-parallel
 /// outputs. Not counted: gradients of weights (layout::ParamSpec::gradient_axes). `activations`: by stage.
+/// `context_rank`: the coordinate of cp, whose tokens these are.
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
                              std::vector<layout::StageActivations> const& activations, schedule::Program const& program,
-                             int pipeline_rank);
+                             int pipeline_rank, int context_rank = 0);
+
+/// Bytes that a rank sends to others of cp for the attention of one layer and microbatch, in the mean over them:
+/// layout::context_traffic, in the storage type; but the gradients of keys and values that go round a ring, or are
+/// scattered, are sums, of the type in which kernels sum.
+struct ContextTraffic {
+  double forward = 0, backward = 0;
+};
+ContextTraffic context_traffic(config::Config const& config);
+
+/// The same of a step, on a rank of a pipeline coordinate: attention that backward remakes needs what forward sent once
+/// more.
+double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
+                                std::vector<layout::StageActivations> const& activations,
+                                schedule::Program const& program, int pipeline_rank);
 
 }  // namespace p3d::plan

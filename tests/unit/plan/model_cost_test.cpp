@@ -52,7 +52,7 @@ TEST(ModelCost, RecomputationIsAForwardWithoutItsLastMatrix) {
   double const l = 40, h = 6144, s = 2048;
   layout::StageMap const stages({40}, 1);
   auto const extra = [&] {
-    return plan::recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, 0), s);
+    return plan::recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, 0), 0, plan::Keys::all);
   };
   EXPECT_EQ(extra(), 0);
   c.memory.recompute = config::Recompute::full;
