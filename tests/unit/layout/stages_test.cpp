@@ -134,6 +134,14 @@ TEST(MakeStageMap, FollowsThePipelineSection) {
   c.pipeline.layer_split = p3d::config::LayerSplit::cost;
   c.model.vocab_size = 2496;
   EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{9, 8, 8, 5}));
+
+  // 4096 tokens, each seeing 64: 64 x 64 - 64 x 63 / 2 fewer pairs than 4096 x 64, that is 64 (128 - 1) multiply-adds
+  // per token. A layer is 49152 + 8128, a vocabulary of 2685 again 3 layers; without the window it is half a layer.
+  c.model.seq_len = 4096;
+  c.model.vocab_size = 2685;
+  EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{8, 8, 7, 7}));
+  c.model.window = {64};
+  EXPECT_EQ(sizes(make_stage_map(c)), (std::vector<int>{9, 8, 8, 5}));
 }
 
 }  // namespace
