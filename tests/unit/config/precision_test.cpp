@@ -93,6 +93,11 @@ TEST(Precision, SumsOf16BitsAreOurOwn) {
       only_fault(parse(mpi + "precision = \"bf16\"\n[parallel]\ntp = 2\n[data]\nformat = \"synthetic\"\n", {}, 2));
   EXPECT_EQ(fault.key, "comm.allreduce");
   expect_contains(fault.found, "MPI has no sum of bf16");
+  for (auto const* axis : {"dp", "cp"}) {
+    auto const narrow = only_fault(parse(mpi + "[precision]\nreduction = \"bf16\"\n",
+                                         {"data.format=synthetic", std::string("parallel.") + axis + "=2"}, 2));
+    expect_contains(narrow.where, std::string("parallel.") + axis);
+  }
   auto const alone = parse(mpi + "precision = \"bf16\"\n[data]\nformat = \"synthetic\"\n", {}, 2);
   EXPECT_TRUE(alone.config) << format(alone.faults);
 }
