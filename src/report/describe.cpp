@@ -4,6 +4,7 @@
 #include <p3d/report/describe.hpp>
 
 #include <p3d/base/text.hpp>
+#include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -13,6 +14,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace p3d::report {
 
@@ -119,14 +122,63 @@ std::string recompute_text(config::Config const& c, engine::RunPlan const& plan)
 /// What sequence parallelism divides and sends, on the ranks that send most.
 std::string sequence_text(config::Config const& c, engine::RunPlan const& plan) {
   if (!c.parallel.sequence) return "";
-  auto const tokens = c.batch.micro * c.model.seq_len,
+  auto const division = layout::context_division(c);
+  int busiest = 0;
+  for (int k = 1; k < division.cp; ++k)
+    if (division.share_of_place(k).size() > division.share_of_place(busiest).size()) busiest = k;
+  auto const tokens = c.batch.micro * division.share_of_place(busiest).size(),
              most = layout::even_share(tokens, c.parallel.tp, c.parallel.tp - 1).size();
   double bytes = 0.0;
   for (int r = 0; r < c.parallel.pp; ++r)
-    bytes = std::max(bytes, plan::tensor_traffic(c, plan.stages, plan.activations, plan.training, r).total());
+    bytes = std::max(bytes, plan::tensor_traffic(c, plan.stages, plan.activations, plan.training, r, busiest).total());
   return fmt::format(
       "Sequence parallelism: between GEMMs a rank has up to {} of {} tokens; {} a step and rank over tp\n", most,
       tokens, base::human_bytes(bytes / c.parallel.tp));
+}
+
+/// "all-to-all of 2, ring of 4"; and which tokens a place has, where there are several.
+std::string exchange_text(layout::ContextDivision const& d) {
+  if (d.ring() == 1) return "all-to-all";
+  auto const* around = d.gather ? "all-gather" : "ring";
+  auto const how = d.all_to_all == 1 ? std::string(around)
+                                     : fmt::format("all-to-all of {}, {} of {}", d.all_to_all, around, d.ring());
+  return fmt::format("{}, {}", to_string(d.order), how);
+}
+
+/// The windows of the model, by the layers that have them: "1024 in 24, 4096 in 4 of 32 layers".
+std::string windows_text(config::Model const& m) {
+  std::map<std::int64_t, std::int64_t> layers;
+  for (std::int64_t l = 0; l < m.layers; ++l) ++layers[m.window_of(l)];
+  std::vector<std::string> parts;
+  for (auto const& [window, count] : layers)
+    if (window > 0) parts.push_back(fmt::format("{} in {}", window, count));
+  if (parts.empty()) return "";
+  return fmt::format("Attention window: {} of {}\n", shortened(parts, 8, ", "), base::counted(m.layers, "layer"));
+}
+
+/// What context parallelism divides and sends, on the ranks that send most.
+std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
+  if (c.parallel.cp == 1) return "";
+  auto const division = layout::context_division(c);
+  auto least = division.seq_len, most = std::int64_t{0};
+  for (int k = 0; k < division.cp; ++k) {
+    auto const n = division.share_of_place(k).size();
+    least = std::min(least, n);
+    most = std::max(most, n);
+  }
+  std::set<std::int64_t> windows;
+  for (std::int64_t l = 0; l < c.model.layers; ++l) windows.insert(c.model.window_of(l));
+  double imbalance = 1.0, step = 0.0;
+  for (auto window : windows) imbalance = std::max(imbalance, layout::context_imbalance(division, window));
+  for (int r = 0; r < c.parallel.pp; ++r)
+    step = std::max(step, plan::context_traffic_per_step(c, plan.stages, plan.activations, plan.training, r));
+  auto const sent = plan::context_traffic(c);
+  return fmt::format(
+      "Context parallelism: {} tokens over cp {}, {}: {} a rank, attention's work at most {:.2f} of the mean\n"
+      "  a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
+      c.model.seq_len, c.parallel.cp, exchange_text(division),
+      least == most ? base::counted(most, "token") : fmt::format("{} to {} tokens", least, most), imbalance,
+      base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step));
 }
 
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
@@ -198,7 +250,8 @@ namespace {
 std::string wires_text(config::Config const& c) {
   std::string text;
   if (plan::reduces_narrow(c))
-    text += fmt::format("Gradients travel in {}: losses depend on parallel.dp\n", to_string(c.precision.reduction));
+    text += fmt::format("Gradients travel in {}: losses depend on parallel.dp{}\n", to_string(c.precision.reduction),
+                        c.parallel.cp > 1 ? " and parallel.cp" : "");
   if (c.parallel.pp > 1 && c.precision.pipeline != c.run.precision)
     text += fmt::format("Activations travel between stages in {}: losses depend on parallel.pp\n",
                         to_string(c.precision.pipeline));
@@ -214,7 +267,8 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       "Model: {} parameters ({}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + sequence_text(c, plan) + recompute_text(c, plan) + wires_text(c) + memory_text(plan);
+  return text + windows_text(c.model) + context_text(c, plan) + sequence_text(c, plan) + recompute_text(c, plan) +
+         wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

@@ -10,7 +10,7 @@
 namespace p3d::report {
 
 /// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per
-/// token, memory by pipeline rank.
+/// token, windows, what cp and sequence parallelism send, recomputation, memory by pipeline rank.
 std::string describe(config::Config const& config, engine::RunPlan const& plan);
 
 /// Bytes of all ranks together: as predicted, and of their processes, before the run took any and now.

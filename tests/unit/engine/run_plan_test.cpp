@@ -96,6 +96,53 @@ TEST(RunPlan, TellsWhatIsRecomputed) {
   contains(full, "sets that live from I to W by stage: 1 2");
 }
 
+TEST(RunPlan, TellsWhatContextParallelismDividesAndSends) {
+  std::vector<std::string> const sizes{"model.seq_len=4096", "model.heads=8", "model.hidden=512", "model.layers=4",
+                                       "batch.microbatches=3"};
+  auto const text = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), sizes.begin(), sizes.end());
+    auto const c = input(more);
+    return report::describe(c, engine::make_run_plan(c));
+  };
+  EXPECT_EQ(text({}).find("Context"), std::string::npos);
+  // Keys and values of 3072 other tokens, 512 wide, in fp32: 12 MiB; 3 microbatches of 4 layers.
+  auto const ring = text({"parallel.cp=4", "context.exchange=ring"});
+  contains(ring,
+           "Context parallelism: 4096 tokens over cp 4, zigzag, ring: 1024 tokens a rank, attention's work at most "
+           "1.00 of the mean\n"
+           "  a rank sends 12.00 MiB a layer and microbatch forward, 24.00 MiB backward; 432.00 MiB a step\n");
+  contains(ring, "cp=4");
+  contains(ring, "cp groups (1 of 4): [0 1 2 3]");
+  // The last quarter of the queries sees 7 of 16 quarters of the square: (2 x 4 - 1) / 4 of the mean, nearly.
+  contains(text({"parallel.cp=4", "context.exchange=gather", "context.order=contiguous"}),
+           "contiguous, all-gather: 1024 tokens a rank, attention's work at most 1.75 of the mean");
+  contains(text({"parallel.cp=4", "context.exchange=[2, 2]", "context.order=striped"}),
+           "striped, all-to-all of 2, ring of 2: 1024 tokens");
+  // A window evens the work out: the first rank's queries see a little less.
+  contains(text({"parallel.cp=4", "context.exchange=ring", "context.order=contiguous", "model.window=64"}),
+           "at most 1.01 of the mean");
+  contains(text({"parallel.cp=4", "context.exchange=all_to_all", "model.seq_len=4095"}),
+           "cp 4, all-to-all: 1023 to 1024 tokens a rank");
+  // 1 of 4 tokens is for each rank of tp a half: 512 of the 1024 that a rank of cp has.
+  contains(text({"parallel.cp=4", "parallel.tp=2", "parallel.sequence=true"}), "up to 512 of 1024 tokens");
+  contains(text({"parallel.cp=4"}), "per step of 12288 tokens");
+}
+
+TEST(RunPlan, TellsTheWindowsByLayer) {
+  auto const text = [](std::vector<std::string> overrides) {
+    auto const c = input(std::move(overrides));
+    return report::describe(c, engine::make_run_plan(c));
+  };
+  EXPECT_EQ(text({}).find("window"), std::string::npos);
+  contains(text({"model.layers=4", "model.window=16"}), "Attention window: 16 in 4 of 4 layers\n");
+  contains(text({"model.layers=8", "model.window=[16, 16, 0, 32]"}),
+           "Attention window: 16 in 4, 32 in 2 of 8 layers\n");
+  contains(text({"model.layers=1", "model.window=[16, 0]"}), "Attention window: 16 in 1 of 1 layer\n");
+  // 6 x (2 x 49152 + 256 x 64) FLOPs a token for matrices, 12 x 64 x 2 x 64 for attention; 2 x 16 with windows.
+  contains(text({"model.layers=2"}), "786.4K FLOPs per token");
+  contains(text({"model.layers=2", "model.window=16"}), "712.7K FLOPs per token");
+}
+
 // Microbatches whose slots keep everything add no operations.
 TEST(RunPlan, CountsTheOperationsOfRecomputation) {
   auto const count = [&](std::vector<std::string> more) {
