@@ -106,9 +106,8 @@ void check_rounding(Check const& c) {
 
 /// Sums of 16-bit numbers over ranks.
 void check_sums(Check const& c) {
-  if (!c.known({"comm.allreduce", "parallel.tp", "parallel.cp", "parallel.dp"}) ||
-      c.config.comm.allreduce != AllReduce::mpi)
-    return;
+  if (!c.known({"comm.allreduce", "parallel.tp"}) || !c.known(axis_keys(token_axes))) return;
+  if (c.config.comm.allreduce != AllReduce::mpi) return;
   auto const refuse = [&](char const* key, char const* axis, Precision type) {
     c.fault({"comm.allreduce", key, axis}, "an all-reduce of p3d's own for sums of 16-bit numbers over ranks",
             fmt::format("allreduce \"mpi\": MPI has no sum of {}", to_string(type)),
@@ -116,9 +115,12 @@ void check_sums(Check const& c) {
   };
   if (is_16bit(c.config.run.precision) && c.config.parallel.tp > 1)
     refuse("run.precision", "parallel.tp", c.config.run.precision);
-  if (is_16bit(c.config.precision.reduction) && c.config.parallel.product(token_axes) > 1)
-    refuse("precision.reduction", c.config.parallel.dp > 1 ? "parallel.dp" : "parallel.cp",
-           c.config.precision.reduction);
+  if (!is_16bit(c.config.precision.reduction)) return;
+  for (auto axis : token_axes.list()) {
+    if (c.config.parallel[axis] == 1) continue;
+    refuse("precision.reduction", row_of(axis).key, c.config.precision.reduction);
+    return;
+  }
 }
 
 }  // namespace

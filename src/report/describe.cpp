@@ -249,9 +249,12 @@ namespace {
 /// Options that let the losses depend on the layout, and by how much they change them.
 std::string wires_text(config::Config const& c) {
   std::string text;
+  std::vector<std::string> replicas;
+  for (auto axis : layout::token_axes.list())
+    if (c.parallel[axis] > 1) replicas.emplace_back(config::row_of(axis).key);
   if (plan::reduces_narrow(c))
-    text += fmt::format("Gradients travel in {}: losses depend on parallel.dp{}\n", to_string(c.precision.reduction),
-                        c.parallel.cp > 1 ? " and parallel.cp" : "");
+    text += fmt::format("Gradients travel in {}: losses depend on {}\n", to_string(c.precision.reduction),
+                        base::join(replicas, " and "));
   if (c.parallel.pp > 1 && c.precision.pipeline != c.run.precision)
     text += fmt::format("Activations travel between stages in {}: losses depend on parallel.pp\n",
                         to_string(c.precision.pipeline));
