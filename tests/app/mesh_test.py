@@ -83,7 +83,7 @@ class Mesh(AppTest):
     def test_what_is_refused(self):
         self.assertIn("set parallel.ep to 2 or 4", self.mesh("--ranks", "4", "parallel.ep=3", code=2))
         self.assertIn("a rank from 0 to 3", self.mesh("--ranks", "4", "--rank", "4", code=2))
-        self.assertIn("divisible by tp x pp", self.mesh("--ranks", "4", "parallel.tp=3", code=2))
+        self.assertIn("divisible by tp x cp x pp", self.mesh("--ranks", "4", "parallel.tp=3", code=2))
 
 
 if __name__ == "__main__":

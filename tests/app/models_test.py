@@ -12,7 +12,7 @@ import program
 from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
-CASES = ("gpt2", "llama", "llama3")
+CASES = ("gpt2", "llama", "llama3", "mistral")
 
 
 def tensors(folder):

@@ -116,7 +116,7 @@ class RealRuns(Report):
         self.assertTrue(page.row("validation loss, last")[0].startswith(f"{float(last['eval_loss']):.4f} at step 6"))
         self.assertEqual(page.row("state"), ["finished, exit code 0"])
         self.assertEqual(page.row("steps"), ["6 of 6"])
-        self.assertEqual(page.row("ranks"), ["2: tp 1, pp 2, dp 1"])
+        self.assertEqual(page.row("ranks"), ["2: tp 1, cp 1, pp 2, dp 1"])
         # The numbers are those that the run printed.
         mfu = re.search(r"MFU (\d\.\d\d)", out)[1]
         self.assertEqual(page.row("MFU, median step")[0].split()[0], mfu)
