@@ -26,7 +26,7 @@ TypeBytes type_bytes(config::Config const& config) {
 }
 
 bool reduces_narrow(config::Config const& config) {
-  return config.parallel.dp > 1 && config.precision.reduction == config::Precision::bf16 &&
+  return config.parallel.product(config::token_axes) > 1 && config.precision.reduction == config::Precision::bf16 &&
          config.precision.gradients != config::Precision::bf16;
 }
 
