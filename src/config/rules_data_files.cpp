@@ -129,7 +129,9 @@ void check_shuffle(Check const& c) {
 }
 
 void check_ends(Check const& c) {
-  if (!c.known({"data.eod_token", "data.eod_mask_loss", "data.reset_positions", "model.vocab_size"})) return;
+  if (!c.known({"data.eod_token", "data.eod_mask_loss", "data.reset_positions", "data.pack", "data.format",
+                "model.vocab_size"}))
+    return;
   auto const& d = c.config.data;
   if (d.eod_token >= c.config.model.vocab_size) {
     c.fault({"data.eod_token", "model.vocab_size"}, "data.eod_token below model.vocab_size",
@@ -137,6 +139,14 @@ void check_ends(Check const& c) {
             "correct data.eod_token; -1: none");
   }
   if (d.eod_token >= 0) return;
+  if (d.pack) {  // implies the other two
+    if (d.format == DataFormat::megatron || d.format == DataFormat::text) return;
+    c.fault({"data.pack", "data.eod_token", "data.format"},
+            "data.eod_token, or a data.format whose files say where documents end (megatron, text)",
+            fmt::format("eod_token -1, data.format = \"{}\"", to_string(d.format)),
+            "set data.eod_token to the token that ends a document, or data.pack to false");
+    return;
+  }
   for (auto const* key : {"data.eod_mask_loss", "data.reset_positions"}) {
     bool const on = std::string_view(key) == "data.eod_mask_loss" ? d.eod_mask_loss : d.reset_positions;
     if (on)

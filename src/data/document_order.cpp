@@ -24,11 +24,12 @@ public:
     P3D_REQUIRE(documents_ > 0 && tokens_ > 0, "there are documents");
   }
 
-  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const override {
+  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+            std::span<int> documents) const override {
     auto const first = sample * std::ssize(inputs);
     auto epoch = first / tokens_;
     auto place = find(epoch, first % tokens_);
-    for (SampleTokens sample_tokens(inputs, targets);; place.skip = 0) {
+    for (SampleTokens sample_tokens(inputs, targets, documents);; place.skip = 0) {
       auto const tokens = document(epoch, place.number);
       sample_tokens.take(*source_, tokens.begin + place.skip, tokens.size() - place.skip);
       if (sample_tokens.full()) return sample_tokens.finish();

@@ -36,6 +36,13 @@ public:
   std::size_t parts() const override { return parts_.size(); }
   TokenSource const& part(std::size_t i) const override { return *parts_[i]; }
   std::int64_t documents() const override { return documents_.back(); }
+  bool knows_documents() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](auto const& part) { return part->knows_documents(); });
+  }
+  layout::Range document_with(std::int64_t token) const override {
+    auto const p = part_of(begins_, token);
+    return shifted(parts_[p]->document_with(token - begins_[p]), p);
+  }
   std::int64_t sequences() const override { return sequences_.back(); }
 
   void read(std::int64_t first, std::span<int> out) const override {

@@ -59,7 +59,8 @@ public:
     shuffle_samples(random, apart ? before_last : samples_);
   }
 
-  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const override {
+  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+            std::span<int> documents) const override {
     if (sample >= samples_) {
       throw base::Error({.expected = fmt::format("at most {} samples of {}", samples_, source_->describe()),
                          .found = fmt::format("sample {}", sample),
@@ -68,7 +69,7 @@ public:
                         base::ExitCode::bad_input);
     }
     auto start = starts()[shuffled(sample)];
-    SampleTokens tokens(inputs, targets);
+    SampleTokens tokens(inputs, targets, documents);
     for (; !tokens.full() && start.place < std::ssize(order()); ++start.place, start.skip = 0) {
       auto const sequence = source_->sequence(order()[static_cast<std::size_t>(start.place)]);
       if (start.skip < sequence.size())

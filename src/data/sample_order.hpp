@@ -15,23 +15,31 @@ namespace p3d::data {
 class SampleOrder {
 public:
   virtual ~SampleOrder() = default;
-  /// The inputs and the targets (one token later) of a sample of the source. Safe to call from several threads.
-  virtual void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const = 0;
+  /// The inputs and the targets (one token later) of a sample of the source. With `documents` (which may be empty)
+  /// also, for each input, the place in the sample where its document begins, as the source knows it, and -1 as target
+  /// of the last token of a document. Safe to call from several threads.
+  virtual void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+                    std::span<int> documents) const = 0;
 };
 
 /// Tokens that are collected piece by piece: as many inputs as there is room for, and one more target.
 class SampleTokens {
 public:
-  SampleTokens(std::span<int> inputs, std::span<int> targets) : inputs_(inputs), targets_(targets) {}
+  /// `documents`: as in SampleOrder::read; empty: not wanted.
+  SampleTokens(std::span<int> inputs, std::span<int> targets, std::span<int> documents)
+      : inputs_(inputs), targets_(targets), documents_(documents) {}
   bool full() const { return got_ > inputs_.size(); }
-  /// Takes of the tokens of a source from `first` on as many as are needed, at most `count`.
+  /// Takes of the tokens of a source from `first` on as many as are needed, at most `count`: a document, or a part.
   void take(TokenSource const& source, std::int64_t first, std::int64_t count);
-  /// The targets that are inputs too. When full.
+  /// The same of tokens of several documents.
+  void take_documents(TokenSource const& source, std::int64_t first, std::int64_t count);
+  /// The targets that are inputs too, and those that are not to be predicted. When full.
   void finish() const;
 
 private:
-  std::span<int> inputs_, targets_;
+  std::span<int> inputs_, targets_, documents_;
   std::size_t got_ = 0;
+  bool last_target_begins_ = false;  ///< a document
 };
 
 /// Windows of seq_len tokens, in a new order every epoch: see Sampler.

@@ -29,6 +29,18 @@ struct Sampler::Blended {
 
 namespace {
 
+/// Where an order writes the documents that the source knows: a place of its own if the caller wants none, since they
+/// say which targets do not count.
+struct OwnDocuments {
+  OwnDocuments(bool pack, std::span<int> wanted, std::size_t length) {
+    if (!pack) return;
+    if (wanted.empty()) unwanted.resize(length);
+    documents = wanted.empty() ? std::span<int>(unwanted) : wanted;
+  }
+  std::vector<int> unwanted;
+  std::span<int> documents;
+};
+
 std::int64_t windows(layout::Range part, std::int64_t seq_len) {
   return std::max<std::int64_t>(part.size() - 1, 0) / seq_len;
 }
@@ -80,10 +92,12 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
     : seq_len_(config.model.seq_len),
       global_batch_(config.batch.global),
       eod_token_(static_cast<int>(config.data.eod_token)),
-      mask_(config.data.eod_mask_loss || config.data.pack),
-      reset_positions_(config.data.reset_positions) {
+      mask_(config.data.eod_mask_loss),
+      reset_positions_(config.data.reset_positions),
+      pack_(config.data.pack) {
   P3D_REQUIRE(seq_len_ >= 1 && global_batch_ >= 1, "the batch is not empty");
-  P3D_REQUIRE((!mask_ && !reset_positions_) || eod_token_ >= 0, "there is a token that ends documents");
+  P3D_REQUIRE((!mask_ && !reset_positions_) || pack_ || eod_token_ >= 0, "there is a token that ends documents");
+  P3D_REQUIRE(!pack_by_source() || source.knows_documents(), "it is known where documents end");
   auto const samples = config.run.steps * config.batch.global;
   bool const megatron = config.data.shuffle == config::Shuffle::megatron;
   std::vector<std::int64_t> samples_of(source.parts(), samples);
@@ -132,61 +146,58 @@ Sampler::Part const& Sampler::part_of(std::int64_t sample, std::int64_t& number)
   return parts_[pick.source];
 }
 
-void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const {
+void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+                    std::span<int> documents) const {
   P3D_REQUIRE(sample >= 0, "the sample number is not negative");
   auto const length = static_cast<std::size_t>(seq_len_);
   P3D_REQUIRE(inputs.size() == length && targets.size() == length, "inputs and targets have seq_len tokens");
+  P3D_REQUIRE(documents.empty() || documents.size() == length, "documents are those of all inputs");
   std::int64_t number = 0;
   auto const& part = part_of(sample, number);
-  part.order->read(number, inputs, targets);
+  OwnDocuments const own(pack_by_source(), documents, length);
+  part.order->read(number, inputs, targets, own.documents);
   mask(inputs, targets);
-}
-
-void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets) const {
-  P3D_REQUIRE(eval_windows_ > 0, "something is held out");
-  P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
-  std::int64_t number = 0;
-  auto const& part = part_of(global_sample(batch, index, global_batch_), number);
-  SampleTokens tokens(inputs, targets);
-  tokens.take(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, seq_len_ + 1);
-  tokens.finish();
-  mask(inputs, targets);
-}
-
-namespace {
-void find_documents(std::span<int const> inputs, int eod_token, std::span<int> documents) {
-  int first = 0;
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    documents[i] = first;
-    if (inputs[i] == eod_token) first = static_cast<int>(i) + 1;
-  }
-}
-}  // namespace
-
-void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
-                    std::span<int> documents) const {
-  train(sample, inputs, targets);
-  find_documents(inputs, eod_token_, documents);
+  find_documents(inputs, documents);
 }
 
 void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
                    std::span<int> documents) const {
-  eval(batch, index, inputs, targets);
-  find_documents(inputs, eod_token_, documents);
+  P3D_REQUIRE(eval_windows_ > 0, "something is held out");
+  P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
+  std::int64_t number = 0;
+  auto const& part = part_of(global_sample(batch, index, global_batch_), number);
+  OwnDocuments const own(pack_by_source(), documents, inputs.size());
+  SampleTokens tokens(inputs, targets, own.documents);
+  tokens.take_documents(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, seq_len_ + 1);
+  tokens.finish();
+  mask(inputs, targets);
+  find_documents(inputs, documents);
 }
 
 void Sampler::mask(std::span<int const> inputs, std::span<int> targets) const {
-  if (!mask_) return;
+  if (!masks() || eod_token_ < 0) return;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i] == eod_token_) targets[i] = -1;
   }
 }
 
-void Sampler::positions(std::span<int const> inputs, std::span<int> positions) const {
+/// Of data.eod_token; those that the source knows came with the tokens.
+void Sampler::find_documents(std::span<int const> inputs, std::span<int> documents) const {
+  if (documents.empty() || pack_by_source()) return;
+  int first = 0;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    documents[i] = first;
+    if (pack_ && inputs[i] == eod_token_) first = static_cast<int>(i + 1);
+  }
+}
+
+void Sampler::positions(std::span<int const> inputs, std::span<int const> documents, std::span<int> positions) const {
+  P3D_REQUIRE(!documents.empty() || !pack_by_source(), "the documents of the sample are given");
   int next = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (pack_ && !documents.empty()) next = static_cast<int>(i) - documents[i];
     positions[i] = next++;
-    if (reset_positions_ && inputs[i] == eod_token_) next = 0;
+    if (resets_positions() && eod_token_ >= 0 && inputs[i] == eod_token_) next = 0;
   }
 }
 

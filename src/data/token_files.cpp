@@ -175,6 +175,20 @@ layout::Range TokenFiles::document(std::int64_t i) const {
   return shifted(shard.index->document(within), shard);
 }
 
+layout::Range TokenFiles::document_with(std::int64_t token) const {
+  P3D_REQUIRE(knows_documents() && token >= 0 && token < size(), "the token is in a document");
+  std::int64_t within = 0;
+  auto const& shard = shard_of(begins_, token, within);
+  if (!shard.index) return shifted({0, shard.place.count}, shard);
+  auto const tokens = shard.index->document(shard.index->document_of(within));
+  if (tokens.begin <= within && within < tokens.end) return shifted(tokens, shard);
+  throw base::Error({.expected = fmt::format("a document that holds token {}", within),
+                     .found = fmt::format("one of tokens {} to {}", tokens.begin, tokens.end),
+                     .where = shard.index->file().path(),
+                     .fix = "make the index again; p3d data check lists its errors"},
+                    base::ExitCode::bad_input);
+}
+
 layout::Range TokenFiles::sequence(std::int64_t i) const {
   P3D_REQUIRE(i >= 0 && i < sequences(), "the sequence exists");
   std::int64_t within = 0;

@@ -17,6 +17,16 @@ layout::Range TokenSource::document(std::int64_t) const {
   return {};
 }
 
+layout::Range TokenSource::document_with(std::int64_t token) const {
+  P3D_REQUIRE(knows_documents() && token >= 0 && token < size(), "the token is in a document");
+  std::int64_t low = 0, high = documents();  // the last that begins at the token or before: it is not empty
+  while (low + 1 < high) {
+    auto const middle = low + (high - low) / 2;
+    document(middle).begin <= token ? low = middle : high = middle;
+  }
+  return document(low);
+}
+
 std::unique_ptr<TokenSource> make_token_source(config::Config const& config) {
   auto const& d = config.data;
   auto const vocabulary = config.model.vocab_size;

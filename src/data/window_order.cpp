@@ -30,15 +30,34 @@ void SampleTokens::take(TokenSource const& source, std::int64_t first, std::int6
   auto const wanted = static_cast<std::int64_t>(inputs_.size() - std::min(got_, inputs_.size()));
   auto const n = std::min(count, wanted);
   source.read(first, inputs_.subspan(got_, static_cast<std::size_t>(n)));
+  if (!documents_.empty()) {
+    auto const here = documents_.subspan(got_, static_cast<std::size_t>(n));
+    std::fill(here.begin(), here.end(), static_cast<int>(got_));
+  }
   got_ += static_cast<std::size_t>(n);
   if (n == count || full()) return;
   source.read(first + n, targets_.last(1));
+  last_target_begins_ = n == 0;
   ++got_;
+}
+
+void SampleTokens::take_documents(TokenSource const& source, std::int64_t first, std::int64_t count) {
+  if (documents_.empty()) return take(source, first, count);
+  for (auto const end = first + count; first < end && !full();) {
+    auto const next = std::min(end, source.document_with(first).end);
+    take(source, first, next - first);
+    first = next;
+  }
 }
 
 void SampleTokens::finish() const {
   P3D_REQUIRE(full(), "the sample is complete");
   std::copy(inputs_.begin() + 1, inputs_.end(), targets_.begin());
+  if (documents_.empty()) return;
+  for (std::size_t i = 1; i < inputs_.size(); ++i) {
+    if (documents_[i] != documents_[i - 1]) targets_[i - 1] = -1;
+  }
+  if (last_target_begins_) targets_.back() = -1;
 }
 
 namespace {
@@ -55,13 +74,14 @@ public:
         order_(order),
         offset_(offset) {}
 
-  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const override {
+  void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
+            std::span<int> documents) const override {
     auto const count = static_cast<std::uint64_t>(windows_), number = static_cast<std::uint64_t>(sample);
     auto const chosen = permute(order_, number / count, number % count, count);
     auto const offset = base::random_below(offset_, 0, number / count, static_cast<std::uint64_t>(slack_) + 1);
-    SampleTokens tokens(inputs, targets);
-    tokens.take(*source_, begin_ + static_cast<std::int64_t>(offset) + static_cast<std::int64_t>(chosen) * seq_len_,
-                seq_len_ + 1);
+    SampleTokens tokens(inputs, targets, documents);
+    auto const first = begin_ + static_cast<std::int64_t>(offset) + static_cast<std::int64_t>(chosen) * seq_len_;
+    tokens.take_documents(*source_, first, seq_len_ + 1);
     tokens.finish();
   }
 

@@ -56,30 +56,40 @@ public:
   /// The held-out tokens of each source, numbered as in the source as a whole.
   std::vector<layout::Range> const& held_out() const { return held_out_; }
 
-  /// Inputs and targets of a global sample (seq_len each), masked.
-  void train(std::int64_t sample, std::span<int> inputs, std::span<int> targets) const;
+  /// Inputs and targets of a global sample (seq_len each), masked. `documents` is empty (not wanted), or gets for each
+  /// input the place in the sample of the first token of its document: 0 everywhere unless packs().
+  void train(std::int64_t sample, std::span<int> inputs, std::span<int> targets, std::span<int> documents = {}) const;
   /// Inputs and targets of place `index` in evaluation batch `batch`, masked: sample batch * global + index of the same
   /// blend of sources; of a source the held-out window (number mod its windows), in order and without offset.
-  void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets) const;
-
-  /// The same; `documents`, unless empty, gets the number in the sample of the first token of each token's document.
-  void train(std::int64_t sample, std::span<int> inputs, std::span<int> targets, std::span<int> documents) const;
   void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
-            std::span<int> documents) const;
+            std::span<int> documents = {}) const;
 
-  /// data.eod_mask_loss: whether targets of -1 occur, which the loss does not count.
-  bool masks() const { return mask_; }
-  /// With data.eod_mask_loss: the target of an input that is data.eod_token becomes -1.
+  /// data.pack: whether the documents of a sample are kept apart. They end at data.eod_token, which is their last
+  /// token, or where the source says if there is no such token; the target of their last token is -1. What goes on from
+  /// one sample in the next begins a document there, and the pair across the border is predicted: an epoch has each
+  /// token but the first of its document as a target once. Exceptions are the shuffles that leave tokens out, as
+  /// without data.pack: windows those outside of the windows (fewer than seq_len, others every epoch), megatron those
+  /// at the end of the last epoch.
+  bool packs() const { return pack_; }
+  /// data.eod_mask_loss, data.pack: whether targets of -1 occur, which the loss does not count.
+  bool masks() const { return mask_ || pack_; }
+  /// With data.eod_mask_loss or data.pack: the target of an input that is data.eod_token becomes -1.
   void mask(std::span<int const> inputs, std::span<int> targets) const;
-  /// data.reset_positions: whether positions differ from 0, 1, 2 and so on.
-  bool resets_positions() const { return reset_positions_; }
-  /// Of the inputs of one sample: 0 at its start and after each data.eod_token, one more each token.
-  void positions(std::span<int const> inputs, std::span<int> positions) const;
+  /// data.reset_positions, data.pack: whether positions differ from 0, 1, 2 and so on.
+  bool resets_positions() const { return reset_positions_ || pack_; }
+  /// Of the inputs of one sample: 0 at its start and after each data.eod_token, one more each token. With packs() give
+  /// `documents`, those of train() or eval(): positions count from the first token of the document.
+  void positions(std::span<int const> inputs, std::span<int> positions) const {
+    this->positions(inputs, {}, positions);
+  }
+  void positions(std::span<int const> inputs, std::span<int const> documents, std::span<int> positions) const;
 
 private:
   struct Part;
   struct Blended;
   Part const& part_of(std::int64_t sample, std::int64_t& number) const;
+  bool pack_by_source() const { return pack_ && eod_token_ < 0; }
+  void find_documents(std::span<int const> inputs, std::span<int> documents) const;
 
   std::int64_t seq_len_;
   std::int64_t global_batch_;
@@ -89,7 +99,7 @@ private:
   std::vector<Part> parts_;
   std::unique_ptr<Blended> blended_;  ///< null: one source
   int eod_token_;
-  bool mask_, reset_positions_;
+  bool mask_, reset_positions_, pack_;
 };
 
 }  // namespace p3d::data

@@ -53,6 +53,8 @@ public:
   std::string describe() const override;
   std::int64_t documents() const override { return first_documents_.back(); }
   layout::Range document(std::int64_t i) const override;
+  bool knows_documents() const override { return documents() > 0 || format_ == config::DataFormat::text; }
+  layout::Range document_with(std::int64_t token) const override;
   std::int64_t sequences() const override { return first_sequences_.back(); }
   layout::Range sequence(std::int64_t i) const override;
 

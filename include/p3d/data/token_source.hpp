@@ -39,6 +39,10 @@ public:
   /// document(i), perhaps none; throws base::Error (bad_input) where a file says impossible things of it.
   virtual std::int64_t documents() const { return 0; }
   virtual layout::Range document(std::int64_t i) const;
+  /// Whether it is known which tokens are one document: of text each file is one, though documents() counts none there.
+  virtual bool knows_documents() const { return documents() > 0; }
+  /// The tokens of the document that holds a token. Needs knows_documents().
+  virtual layout::Range document_with(std::int64_t token) const;
   /// What Megatron-LM calls sequences: documents, or parts of them, in the same order.
   virtual std::int64_t sequences() const { return documents(); }
   virtual layout::Range sequence(std::int64_t i) const { return document(i); }

@@ -75,5 +75,15 @@ TEST(DataRules, EndsOfDocuments) {
   EXPECT_EQ(good(data("path = \"LICENSE\"\neod_token = 10\neod_mask_loss = true\n")).data.eod_token, 10);
 }
 
+TEST(DataRules, PackingNeedsEndsOfDocuments) {
+  auto const fault = fault_of("format = \"npy\"\npath = \"LICENSE\"\npack = true\nreset_positions = true\n");
+  EXPECT_EQ(fault.key, "data.pack");
+  expect_contains(fault.found, "eod_token -1, data.format = \"npy\"");
+  expect_contains(fault.fix, "set data.eod_token");
+  expect_contains(fault_of("format = \"synthetic\"\npack = true\n").found, "synthetic");
+  EXPECT_TRUE(good(data("format = \"npy\"\npath = \"LICENSE\"\npack = true\neod_token = 1\n")).data.pack);
+  EXPECT_TRUE(good(data("path = \"LICENSE\"\npack = true\neod_mask_loss = true\nreset_positions = true\n")).data.pack);
+}
+
 }  // namespace
 }  // namespace p3d::config::test
