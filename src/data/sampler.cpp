@@ -166,9 +166,18 @@ void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs
   P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
   std::int64_t number = 0;
   auto const& part = part_of(global_sample(batch, index, global_batch_), number);
+  window(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, inputs, targets, documents);
+}
+
+void Sampler::window(TokenSource const& source, std::int64_t first, std::span<int> inputs, std::span<int> targets,
+                     std::span<int> documents) const {
   OwnDocuments const own(pack_by_source(), documents, inputs.size());
+  auto const count = static_cast<std::int64_t>(inputs.size()) + 1;
   SampleTokens tokens(inputs, targets, own.documents);
-  tokens.take_documents(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, seq_len_ + 1);
+  if (source.knows_documents())
+    tokens.take_documents(source, first, count);
+  else
+    tokens.take(source, first, count);
   tokens.finish();
   mask(inputs, targets);
   find_documents(inputs, documents);

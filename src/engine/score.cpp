@@ -59,13 +59,11 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
         auto const next = std::upper_bound(first_windows.begin(), first_windows.end(), first + b);
         auto const& part = parts[static_cast<std::size_t>(next - first_windows.begin() - 1)];
         auto const begin = part.begin + (first + b - *(next - 1)) * seq;
-        source.read(begin, in);
-        std::copy(in.begin() + 1, in.end(), target.begin());
-        source.read(begin + seq, target.last(1));
-        s.sampler.mask(in, target);
+        s.sampler.window(source, begin, in, target, s.documents_at(at));
       } else {  // the last batch is filled up with windows that count nothing
         std::fill(in.begin(), in.end(), 0);
         std::fill(target.begin(), target.end(), -1);
+        std::ranges::fill(s.documents_at(at), 0);
       }
       with(target);
     }

@@ -315,11 +315,10 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
   for (std::int64_t b = 0; b < config.batch.micro; ++b) {
     auto const at = static_cast<std::size_t>(b) * seq;
     std::span<int> const in(inputs.data() + at, seq), out(targets.data() + at, seq);
-    auto const borders = std::span(documents).subspan(documents.empty() ? 0 : at, documents.empty() ? 0 : seq);
     if (training) {
-      sampler.train(sample + b, in, out, borders);
+      sampler.train(sample + b, in, out, documents_at(at));
     } else {
-      sampler.eval(eval_batch, index + b, in, out, borders);
+      sampler.eval(eval_batch, index + b, in, out, documents_at(at));
     }
   }
   load_microbatch(stage, slot, sample);
@@ -329,14 +328,9 @@ template <class P>
 void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   bool const divided = config.parallel.cp > 1;
-  positions.resize(divided || config.data.pack || sampler.resets_positions() ? inputs.size() : 0);
+  positions.resize(divided || sampler.resets_positions() ? inputs.size() : 0);
   for (std::size_t at = 0; at < positions.size(); at += seq) {
-    auto const own = std::span(positions).subspan(at, seq);
-    if (documents.empty()) {
-      sampler.positions(std::span(inputs).subspan(at, seq), own);
-    } else {
-      for (std::size_t i = 0; i < seq; ++i) own[i] = static_cast<int>(i) - documents[at + i];
-    }
+    sampler.positions(std::span(inputs).subspan(at, seq), documents_at(at), std::span(positions).subspan(at, seq));
   }
   kernels::TokenRows rows{sample, config.batch.micro, config.model.seq_len};
   auto& to = units.at(stage)->stage;

@@ -103,7 +103,12 @@ struct Trainer<P>::State {
   bool stop_together();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
-  /// What is in inputs and targets, the microbatch that begins with `sample`.
+  /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
+  std::span<int> documents_at(std::size_t place) {
+    return documents.empty() ? std::span<int>() : std::span(documents).subspan(place, inputs.size() / batch_samples());
+  }
+  std::size_t batch_samples() const { return static_cast<std::size_t>(config.batch.micro); }
+  /// What is in inputs, targets and documents, the microbatch that begins with `sample`.
   void load_microbatch(int stage, int slot, std::int64_t sample);
   void reduce(int stage);
   /// Waits for other ranks during the update.

@@ -72,7 +72,7 @@ class BadInput(AppTest):
         said = self.refused("four faults, 8 ranks", 8, "model.hiden=3", "optimizer.lr=fast", "data.path=nowhere.txt",
                             "parallel.dp=3", faults=4)
         for words in ("did you mean model.hidden?", 'the string "fast"', "nowhere.txt: no such file",
-                      "dp 3 x tp 1 x pp 1 = 3 ranks"):
+                      "dp 3 x tp 1 x cp 1 x pp 1 = 3 ranks"):
             self.assert_once(words, said)
 
     def test_missing_input(self):
@@ -89,7 +89,7 @@ class BadInput(AppTest):
 
     def test_wrong_number_of_ranks(self):
         said = self.refused("4 ranks for 2 x 2 x 2", 4, "parallel.dp=2", "parallel.tp=2", "parallel.pp=2")
-        self.assertIn("dp 2 x tp 2 x pp 2 = 8 ranks, but the run has 4", said)
+        self.assertIn("dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4", said)
         self.assertIn("-n 8", said)
 
 

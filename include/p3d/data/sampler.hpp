@@ -64,6 +64,11 @@ public:
   void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
             std::span<int> documents = {}) const;
 
+  /// Inputs and targets of the tokens of any source from `first` on, masked, as for eval(). A source that knows of no
+  /// documents is one, but for data.eod_token.
+  void window(TokenSource const& source, std::int64_t first, std::span<int> inputs, std::span<int> targets,
+              std::span<int> documents = {}) const;
+
   /// data.pack: whether the documents of a sample are kept apart. They end at data.eod_token, which is their last
   /// token, or where the source says if there is no such token; the target of their last token is -1. What goes on from
   /// one sample in the next begins a document there, and the pair across the border is predicted: an epoch has each
