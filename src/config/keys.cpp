@@ -239,7 +239,6 @@ void add_batch(std::vector<Key>& table) {
   s.integer("microbatches", &Batch::microbatches, {1, limits::axis},
             "microbatches per step on each data-parallel replica",
             "global / (micro x dp); without global: parallel.pp");
-  s.flag("variable", &Batch::variable, "samples are documents of their own length, at most model.seq_len");
 }
 
 MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {

@@ -325,6 +325,16 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
 }
 
 template <class P>
+std::int64_t Trainer<P>::State::training_sample(int microbatch) {
+  auto const sample = first_sample(config, steps_done, here.dp, microbatch);
+  if (!config.data.pack || config.parallel.dp == 1) return sample;
+  if (dealt.step != steps_done) dealt = deal_batch(config, sampler, steps_done);
+  auto const begin = steps_done * config.batch.global;
+  auto const place = static_cast<std::size_t>((sample - begin) / config.batch.micro);
+  return begin + dealt.order[place] * config.batch.micro;
+}
+
+template <class P>
 void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   bool const divided = config.parallel.cp > 1;
@@ -389,7 +399,7 @@ template <class P>
 Hooks Trainer<P>::State::training_hooks(StepResult& result) {
   Hooks hooks;
   hooks.load = [this](int stage, int slot, int microbatch) {
-    load(stage, slot, first_sample(config, steps_done, here.dp, microbatch), true, 0, 0);
+    load(stage, slot, training_sample(microbatch), true, 0, 0);
   };
   hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
     if (!spoilt.empty()) spoil(stage, first, last);

@@ -8,6 +8,7 @@
 #include <p3d/optim/optimizer.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/engine/executor.hpp>
+#include <p3d/engine/packing.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include "activation_store.hpp"
@@ -103,6 +104,9 @@ struct Trainer<P>::State {
   bool stop_together();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
+  /// The first sample of a microbatch of this step; of packed samples replicas have equal work, not neighbouring ones.
+  std::int64_t training_sample(int microbatch);
+  DealtBatch dealt;
   /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
   std::span<int> documents_at(std::size_t place) {
     return documents.empty() ? std::span<int>() : std::span(documents).subspan(place, inputs.size() / batch_samples());

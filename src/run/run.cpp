@@ -12,6 +12,7 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/engine/packing.hpp>
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
@@ -131,6 +132,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(fmt::format("Data: {}; {} of {}, {} held out\n", summary.data,
                              base::counted(summary.training_windows, "training window"),
                              base::counted(c.model.seq_len, "token"), summary.validation_windows));
+
+  if (c.data.pack && root) base::log_root(engine::describe(engine::deal_batch(c, trainer.sampler(), 0).balance, c));
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");

@@ -122,7 +122,6 @@ struct Batch {
   std::int64_t micro = 1;
   std::int64_t global = 1;
   std::int64_t microbatches = 1;
-  bool variable = false;  ///< samples are documents, each of its own length
   bool operator==(Batch const&) const = default;
 };
 

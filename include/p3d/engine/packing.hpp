@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where documents make samples unequal work (data.pack): which replica takes which microbatches of a global batch, and
+// how even attention's work is then. A function of the input and the step alone.
+
+#include <p3d/config/config.hpp>
+#include <p3d/data/sampler.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace p3d::engine {
+
+/// The largest work of attention over the mean.
+struct PackingBalance {
+  std::int64_t documents = 0;   ///< in the global batch, parts of documents counted
+  double replicas_as_read = 1;  ///< over dp, if each took its microbatches in order
+  double replicas = 1;          ///< as they are dealt
+  double context = 1;           ///< over the ranks of cp, all samples together
+};
+
+/// The microbatches of one global batch.
+struct DealtBatch {
+  std::int64_t step = -1;
+  std::vector<std::int64_t> order;  ///< replica r's are the r-th part
+  PackingBalance balance;
+};
+
+/// Reads the documents of global batch `step` (from 0): the tokens of all replicas.
+DealtBatch deal_batch(config::Config const& config, data::Sampler const& sampler, std::int64_t step);
+
+/// "Packing: 12 documents and parts in the first global batch; ...".
+std::string describe(PackingBalance const& balance, config::Config const& config);
+
+}  // namespace p3d::engine
