@@ -71,6 +71,8 @@ std::vector<layout::StageActivations> stage_activations(config::Config const& c,
   return out;
 }
 
+bool divides_sequences(layout::PerAxis const& sizes) { return sizes.cp > 1; }
+
 /// Elements of the longest state of a stage of these ranks.
 std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto const here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
@@ -244,7 +246,8 @@ layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {
 std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes,
                                                bool divided) {
   std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
-  if (sizes.cp > 1) out.insert(out.end(), {layout::Axis::cp, layout::Axis::dp});  // attention; counts of targets
+  if (divides_sequences(sizes))  // attention; counts of targets
+    for (auto a : layout::token_axes.list()) out.emplace_back(a);
   for (auto const& spec : table.specs()) {
     auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();
     for (auto set : {spec.gradient_axes(), holders, gather_axes(spec, divided)}) {

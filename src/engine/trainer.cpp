@@ -153,8 +153,8 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
       sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
       tp{exec, &mesh.along("tp"), c.parallel.sequence},
-      cp(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
-                           : parallel::ContextParallel()),
+      context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
+                                : parallel::ContextParallel()),
       activations_memory(prepare_reductions()),
       loss_scaler(c.precision) {
   make_replica_groups();
@@ -192,7 +192,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
   workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp,
-                    &cp);
+                    &context);
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
@@ -306,55 +306,6 @@ void Trainer<P>::State::require_same_input() {
                        .fix = "give every node the same files (a shared file system, or identical copies)"},
                       base::ExitCode::bad_input);
   }
-}
-
-template <class P>
-void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
-                             std::int64_t index) {
-  auto const seq = static_cast<std::size_t>(config.model.seq_len);
-  for (std::int64_t b = 0; b < config.batch.micro; ++b) {
-    auto const at = static_cast<std::size_t>(b) * seq;
-    std::span<int> const in(inputs.data() + at, seq), out(targets.data() + at, seq);
-    if (training) {
-      sampler.train(sample + b, in, out, documents_at(at));
-    } else {
-      sampler.eval(eval_batch, index + b, in, out, documents_at(at));
-    }
-  }
-  load_microbatch(stage, slot, sample);
-}
-
-template <class P>
-std::int64_t Trainer<P>::State::training_sample(int microbatch) {
-  auto const sample = first_sample(config, steps_done, here.dp, microbatch);
-  if (!config.data.pack || config.parallel.dp == 1) return sample;
-  if (dealt.step != steps_done) dealt = deal_batch(config, sampler, steps_done);
-  auto const begin = steps_done * config.batch.global;
-  auto const place = static_cast<std::size_t>((sample - begin) / config.batch.micro);
-  return begin + dealt.order[place] * config.batch.micro;
-}
-
-template <class P>
-void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
-  auto const seq = static_cast<std::size_t>(config.model.seq_len);
-  bool const divided = config.parallel.cp > 1;
-  positions.resize(divided || sampler.resets_positions() ? inputs.size() : 0);
-  for (std::size_t at = 0; at < positions.size(); at += seq) {
-    sampler.positions(std::span(inputs).subspan(at, seq), documents_at(at), std::span(positions).subspan(at, seq));
-  }
-  kernels::TokenRows rows{sample, config.batch.micro, config.model.seq_len};
-  auto& to = units.at(stage)->stage;
-  if (!divided) return to.load(slot, rows, {inputs, targets, positions, documents});
-  rows.tokens = cp.division().tokens(here.cp);
-  rows.seq_len = rows.tokens.size();
-  rows.sample_tokens = config.model.seq_len;
-  std::vector<int> own[3];  // every number of a token goes with it
-  std::span<int const> const whole[3]{inputs, targets, positions};
-  for (int k = 0; k < 3; ++k)
-    for (std::size_t at = 0; at < inputs.size(); at += seq)
-      for (std::int64_t i = 0; i < rows.seq_len; ++i)
-        own[k].push_back(whole[k][at + static_cast<std::size_t>(rows.tokens.at(i))]);
-  to.load(slot, rows, {own[0], own[1], own[2], documents});
 }
 
 template <class P>

@@ -50,7 +50,7 @@ struct Trainer<P>::State {
   data::Sampler sampler;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
-  parallel::ContextParallel cp;
+  parallel::ContextParallel context;
   comm::Communicator own_group, between_groups;         ///< of replicas, with hybrid sharding
   comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
   comm::SharedBuffer activations_memory;                ///< none without tensor parallelism

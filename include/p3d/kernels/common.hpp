@@ -49,13 +49,13 @@ struct Dropout {
 /// rate in [0, 1).
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
 
-/// Which tokens the rows of an activation matrix are: first_row + row = sample * seq_len + place. The matrix has all rows
-/// of the samples, or, where a kernel says so, some in a row.
+/// Which tokens the rows of an activation matrix are: first_row + row = sample * seq_len + place. The matrix has all
+/// rows of the samples, or, where a kernel says so, some in a row.
 struct TokenRows {
   std::int64_t first_sample = 0;  ///< global number of the first sample
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
   std::int64_t seq_len = 0;       ///< rows of a sample: its tokens, or where cp divides them those of this rank
-  std::int64_t first_row = 0;  ///< rows of the samples that lie before those of the matrix (on other ranks)
+  std::int64_t first_row = 0;     ///< rows of the samples that lie before those of the matrix (on other ranks)
   /// The position of each row of the samples, where it is not its row's number within the sample: where documents begin
   /// anew (data.reset_positions), or where the rows are the newest tokens of texts. Else empty.
   View1<int const> positions{};

@@ -70,7 +70,8 @@ public:
       tokens.push_back(static_cast<int>((7 * i + 3 * microbatch + i * i) % 31));
       targets.push_back(static_cast<int>((5 * i + microbatch + 1) % 31));
     }
-    stage.load(slot, {config_.batch.micro * microbatch, config_.batch.micro, config_.model.seq_len}, {tokens, targets, {}, {}});
+    stage.load(slot, {config_.batch.micro * microbatch, config_.batch.micro, config_.model.seq_len},
+               {tokens, targets, {}, {}});
     if (!stage.is_first()) fill("x", microbatch, stage.input(slot));
     double const loss = stage.forward(weights_, slot, true);
     if (!stage.is_last()) fill("d", microbatch, stage.gradient(slot));

@@ -59,9 +59,15 @@ TEST_P(CachedAttention, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<float16>(GetParam());
 }
 
+Case windowed(Case c, std::int64_t window) {
+  c.window = window;
+  return c;
+}
 INSTANTIATE_TEST_SUITE_P(Shapes, CachedAttention,
                          ::testing::Values(Case{2, 5, 2, 2, 6, 0.0}, Case{1, 66, 4, 2, 20, 0.0},
-                                           Case{3, 17, 3, 1, 37, 0.0}),
+                                           Case{3, 17, 3, 1, 37, 0.0}, windowed({2, 19, 4, 2, 6, 0.0}, 1),
+                                           windowed({2, 20, 4, 2, 6, 0.0}, 5), windowed({1, 149, 2, 1, 8, 0.0}, 70),
+                                           windowed({1, 12, 2, 1, 8, 0.0}, 99)),
                          [](auto const& info) { return info.param.name(); });
 
 }  // namespace attention_test
