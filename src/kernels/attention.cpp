@@ -290,11 +290,6 @@ struct Delta {
   }
 };
 
-template <class U>
-StridedMatrix<U> matrix(HeadRows<U> m) {
-  return {m.data, m.stride};
-}
-
 }  // namespace
 
 template <class S, class O>

@@ -293,11 +293,6 @@ struct BackwardHead {
   }
 };
 
-template <class U>
-[[maybe_unused]] StridedMatrix<U> matrix(HeadRows<U> m) {
-  return {m.data, m.stride};
-}
-
 }  // namespace
 
 template <class S, class O>

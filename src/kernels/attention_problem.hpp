@@ -138,6 +138,11 @@ struct Problem {
   }
 };
 
+template <class U>
+StridedMatrix<U> matrix(HeadRows<U> m) {
+  return {m.data, m.stride};
+}
+
 /// INSTANTIATE(S, D) for the types of elements and of results.
 #define P3D_ATTENTION_TYPES(INSTANTIATE) \
   INSTANTIATE(float, float)              \

@@ -6,13 +6,13 @@
 namespace p3d::config::test {
 namespace {
 
-Model preset(std::string const& name) { return good("", {"model.preset=" + name}).model; }
+Model model_preset(std::string const& name) { return good("", {"model.preset=" + name}).model; }
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
   EXPECT_EQ(names.size(), 15u);
   for (auto const& name : names) {
-    auto const m = preset(name);
+    auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
     EXPECT_EQ(m.hidden % m.heads, 0) << name;
     EXPECT_EQ(m.position == Position::rope, name.starts_with("llama")) << name;
@@ -42,13 +42,13 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
         Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
         Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016}, Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030},
         Row{"llama3-70b", 70.554}}) {
-    EXPECT_NEAR(billions(preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
+    EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }
 
 TEST(Preset, TheTinyOnesDivideByManyLayouts) {
   for (auto const* name : {"gpt2-tiny", "llama-tiny"}) {
-    auto const m = preset(name);
+    auto const m = model_preset(name);
     EXPECT_EQ(m.hidden, 96);
     EXPECT_EQ(m.layers, 8);
     EXPECT_EQ(m.heads, 12);
@@ -61,14 +61,14 @@ TEST(Preset, TheTinyOnesDivideByManyLayouts) {
       }
     }
   }
-  EXPECT_EQ(preset("gpt2-tiny").ffn, 384);
-  EXPECT_EQ(preset("gpt2-tiny").kv_heads, 12);
-  EXPECT_EQ(preset("llama-tiny").ffn, 288);
-  EXPECT_EQ(preset("llama-tiny").kv_heads, 6);
+  EXPECT_EQ(model_preset("gpt2-tiny").ffn, 384);
+  EXPECT_EQ(model_preset("gpt2-tiny").kv_heads, 12);
+  EXPECT_EQ(model_preset("llama-tiny").ffn, 288);
+  EXPECT_EQ(model_preset("llama-tiny").kv_heads, 6);
 }
 
 TEST(Preset, Llama3) {
-  auto const m = preset("llama3-8b");
+  auto const m = model_preset("llama3-8b");
   EXPECT_EQ(m.kv_heads, 8);
   EXPECT_EQ(m.rope_theta, 500000.0);
   EXPECT_EQ(m.seq_len, 8192);
