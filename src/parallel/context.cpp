@@ -49,6 +49,15 @@ ContextParallel::ContextParallel(comm::Communicator& cp, layout::ContextDivision
   ring_ = cp.split(member, place, "context-ring");
 }
 
+std::int64_t ContextParallel::sent_bytes() const {
+  return members_.accounting().sent.messages + ring_.accounting().sent.messages;
+}
+
+void ContextParallel::reset_accounting() {
+  members_.reset_accounting();
+  ring_.reset_accounting();
+}
+
 template <class S>
 void ContextAttention<S>::attach(ExecSpace const& exec, ContextParallel& cp) {
   exec_ = exec;

@@ -34,6 +34,9 @@ public:
   /// The ranks of this one's place, and those with its number in the other places.
   comm::Communicator& members() { return members_; }
   comm::Communicator& ring() { return ring_; }
+  /// Bytes that this rank has sent in exchanges since the last reset.
+  std::int64_t sent_bytes() const;
+  void reset_accounting();
 
 private:
   layout::ContextDivision division_;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What context parallelism sends, against the table of layout::context_traffic; and that exchanges give each other's
-// bits. (Its numbers are compared with one rank in tests/invariance/context.cpp.)
+// Context-parallel attention against the matrices written out, of the whole sequence; and the bytes that it sends.
 
 #include <p3d/base/random.hpp>
-#include <p3d/comm/communicator.hpp>
 #include <p3d/device/arena.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/parallel/context.hpp>
@@ -12,7 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -21,132 +19,293 @@ namespace {
 using namespace p3d;
 using device::View1;
 using device::View2;
+using Numbers = std::vector<double>;
+using layout::ContextDivision;
+using parallel::ContextAttention;
+using parallel::ContextHeads;
+using parallel::ContextParallel;
 
-struct Result {
-  std::vector<double> out, dqkv;
-  std::int64_t forward_bytes = 0, backward_bytes = 0;
+struct Case {
+  ContextDivision division;
+  std::int64_t planned = 0;  ///< tokens that scratch is for
+  std::int64_t heads = 8, kv_heads = 8, head_dim = 3, samples = 1, window = 0;
+  double dropout = 0.0;
+  std::vector<int> documents{};  ///< of one sample
+  std::int64_t first_sample = 5, first_head = 2;
+
+  std::int64_t seq_len() const { return division.seq_len; }
+  std::int64_t q() const { return heads * head_dim; }
+  std::int64_t kv() const { return kv_heads * head_dim; }
+  std::int64_t qkv() const { return q() + 2 * kv(); }
+  kernels::Dropout drop() const { return kernels::make_dropout(dropout, 7, "attention"); }
+  std::string name() const {
+    return std::to_string(division.cp) + " ranks, all_to_all " + std::to_string(division.all_to_all) + " gather " +
+           std::to_string(division.gather) + " order " + std::to_string(static_cast<int>(division.order)) + " length " +
+           std::to_string(seq_len()) + " kv " + std::to_string(kv_heads) + " window " + std::to_string(window) +
+           " dropout " + std::to_string(dropout) + " samples " + std::to_string(samples) + " documents " +
+           std::to_string(documents.size());
+  }
 };
 
-/// The rank's part of some attention, with made-up numbers that follow from the global token.
-template <class S>
-Result attend(comm::Communicator& world, layout::ContextDivision const& division, parallel::ContextHeads const& heads,
-              std::int64_t samples) {
-  using Attention = parallel::ContextAttention<S>;
-  parallel::ContextParallel cp(world, division);
-  Attention attention;
-  View1<S> qkv;
-  View1<typename Attention::A> lse;
-  View2<S> out, dout, dqkv;
-  auto const tokens = division.tokens(cp.rank());
-  auto const rows = samples * tokens.size();
-  auto const take = [&](auto& source) {
-    attention = Attention::take(source, division, heads, samples);
-    qkv = source.template take<S>(Attention::qkv_elements(division, heads, samples));
-    lse = source.template take<typename Attention::A>(Attention::lse_elements(division, heads, samples));
-    out = source.template take<S>(rows, heads.query_columns());
-    dout = source.template take<S>(rows, heads.query_columns());
-    dqkv = source.template take<S>(rows, heads.columns());
-  };
-  device::ArenaSize size;
-  take(size);
-  device::Arena arena(size.bytes, "p3d::test::context");
-  take(arena);
-  attention.attach(device::ExecSpace(), cp);
-  auto const fill = [&](View2<S> m, char const* what) {
-    auto const host = device::host_mirror(m);
-    auto const key = base::random_key(1, what);
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::size_t j = 0; j < m.extent(1); ++j)
-        host(r, j) = static_cast<S>(
-            base::random_normal(key, static_cast<std::uint64_t>(r / tokens.size()),
-                                static_cast<std::uint64_t>(tokens.at(r % tokens.size())) * m.extent(1) + j));
-    Kokkos::deep_copy(m, host);
-  };
-  fill(View2<S>(qkv.data(), rows, heads.columns()), "qkv");
-  fill(dout, "dout");
-  typename Attention::Call call;
-  call.division = division;
-  call.samples = samples;
-  auto const sent = [&] { return cp.members().accounting().sent.messages + cp.ring().accounting().sent.messages; };
-  Result result;
-  attention.exchange(call, qkv);
-  attention.forward(call, qkv, out, lse);
-  result.forward_bytes = sent();
-  attention.backward(call, qkv, out, lse, dout, dqkv);
-  result.backward_bytes = sent() - result.forward_bytes;
-  auto const on_host = [](View2<S> m) {
-    auto const host = device::host_copy(m);
-    std::vector<double> all;
-    for (std::size_t i = 0; i < host.extent(0); ++i)
-      for (std::size_t j = 0; j < host.extent(1); ++j) all.push_back(static_cast<double>(host(i, j)));
-    return all;
-  };
-  result.out = on_host(out);
-  result.dqkv = on_host(dqkv);
-  return result;
+double number(char const* name, std::int64_t row, std::int64_t column) {
+  return base::random_normal(base::random_key(3, name), static_cast<std::uint64_t>(row),
+                             static_cast<std::uint64_t>(column));
 }
 
-std::vector<layout::ContextDivision> divisions(int ranks, std::int64_t tokens, std::int64_t kv_heads) {
-  std::vector<layout::ContextDivision> out;
+struct Result {
+  Numbers out, lse, dqkv;
+};
+
+/// All of it, by loops over queries and keys.
+Result plain(Case const& c) {
+  auto const s = c.seq_len(), n = c.head_dim;
+  auto const rows = c.samples * s;
+  auto const at = [](Numbers& m, std::int64_t i) -> double& { return m[static_cast<std::size_t>(i)]; };
+  Result r{Numbers(static_cast<std::size_t>(rows * c.q())), Numbers(static_cast<std::size_t>(rows * c.heads)),
+           Numbers(static_cast<std::size_t>(rows * c.qkv()))};
+  Numbers x(static_cast<std::size_t>(rows * c.qkv())), d(static_cast<std::size_t>(rows * c.q()));
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < c.qkv(); ++j) at(x, i * c.qkv() + j) = number("qkv", i, j);
+    for (std::int64_t j = 0; j < c.q(); ++j) at(d, i * c.q() + j) = number("dout", i, j);
+  }
+  auto const drop = c.drop();
+  double const scale = 1 / std::sqrt(double(n));
+  for (std::int64_t b = 0; b < c.samples; ++b)
+    for (std::int64_t h = 0; h < c.heads; ++h)
+      for (std::int64_t i = 0; i < s; ++i) {
+        std::int64_t first = c.documents.empty() ? 0 : c.documents[static_cast<std::size_t>(i)];
+        if (c.window > 0) first = std::max(first, i + 1 - c.window);
+        auto const row = (b * s + i) * c.qkv() + h * n, go = (b * s + i) * c.q() + h * n;
+        auto const kv = c.q() + h / (c.heads / c.kv_heads) * n;
+        auto const key = [&](std::int64_t j) { return (b * s + j) * c.qkv() + kv; };
+        double sum = 0, delta = 0;
+        Numbers p, mask, dp;
+        for (std::int64_t j = first; j <= i; ++j) {
+          double score = 0, gradient = 0;
+          for (std::int64_t e = 0; e < n; ++e) {
+            score += at(x, row + e) * at(x, key(j) + e);
+            gradient += at(d, go + e) * at(x, key(j) + c.kv() + e);
+          }
+          p.push_back(std::exp(score * scale));
+          sum += p.back();
+          auto const element = static_cast<std::uint64_t>(((c.first_head + h) * s + i) * s + j);
+          bool const kept =
+              !drop.active() ||
+              base::random_word(drop.key, static_cast<std::uint64_t>(c.first_sample + b), element) >= drop.threshold;
+          mask.push_back(kept ? drop.scale : 0.0);
+          dp.push_back(gradient * mask.back());
+        }
+        for (std::size_t j = 0; j < p.size(); ++j) delta += (p[j] /= sum) * dp[j];
+        at(r.lse, (b * c.heads + h) * s + i) = std::log(sum);
+        for (std::int64_t j = first; j <= i; ++j) {
+          auto const t = static_cast<std::size_t>(j - first);
+          double const ds = p[t] * (dp[t] - delta) * scale;
+          for (std::int64_t e = 0; e < n; ++e) {
+            at(r.out, go + e) += p[t] * mask[t] * at(x, key(j) + c.kv() + e);
+            at(r.dqkv, row + e) += ds * at(x, key(j) + e);
+            at(r.dqkv, key(j) + e) += ds * at(x, row + e);
+            at(r.dqkv, key(j) + c.kv() + e) += p[t] * mask[t] * at(d, go + e);
+          }
+        }
+      }
+  return r;
+}
+
+template <class S>
+device::Owned2<S> local_rows(Case const& c, char const* name, std::int64_t columns, base::TokenSet const& tokens) {
+  auto const n = tokens.size();
+  device::Owned2<S> m("p3d::test::rows", static_cast<std::size_t>(c.samples * n), static_cast<std::size_t>(columns));
+  auto const host = device::host_mirror(m);
+  for (std::int64_t i = 0; i < c.samples * n; ++i)
+    for (std::int64_t j = 0; j < columns; ++j)
+      host(i, j) = static_cast<S>(number(name, i / n * c.seq_len() + tokens.at(i % n), j));
+  Kokkos::deep_copy(m, host);
+  return m;
+}
+
+struct Sent {
+  std::int64_t forward = 0, backward = 0;
+};
+
+/// The group for a division: its communicators are the same for all orders and lengths, and take long to make.
+ContextParallel& group(ContextDivision const& division) {
+  static std::map<int, ContextParallel> groups;
+  if (!groups.contains(division.all_to_all)) {
+    auto world = comm::Communicator::world();
+    groups.emplace(division.all_to_all, ContextParallel(world, division));
+  }
+  auto& out = groups.at(division.all_to_all);
+  out.reset_accounting();
+  return out;
+}
+
+/// This rank's rows, or those of the place for the log-sum-exp.
+template <class S>
+Sent run(Case const& c, Result& r) {
+  auto& cp = group(c.division);
+  auto const tokens = c.division.tokens(cp.rank());
+  ContextHeads const heads{c.heads, c.kv_heads, c.head_dim, c.first_head, 1 / std::sqrt(double(c.head_dim))};
+  auto const planned = c.division.of_length(std::max(c.planned, c.seq_len()));
+  device::ArenaSize size;
+  (void)ContextAttention<S>::take(size, planned, heads, 2);
+  device::Arena arena(size.used(), "test");
+  auto attention = ContextAttention<S>::take(arena, planned, heads, 2);
+  EXPECT_EQ(arena.used(), size.used());
+  attention.attach({}, cp);
+
+  auto const x = local_rows<S>(c, "qkv", c.qkv(), tokens), d = local_rows<S>(c, "dout", c.q(), tokens);
+  device::Owned2<S> const out("out", x.extent(0), static_cast<std::size_t>(c.q())),
+      dx("dqkv", x.extent(0), x.extent(1));
+  device::Owned1<S> const qkv("qkv", static_cast<std::size_t>(ContextAttention<S>::qkv_elements(planned, heads, 2)));
+  device::Owned1<S> const lse("lse", static_cast<std::size_t>(ContextAttention<S>::lse_elements(planned, heads, 2)));
+  Kokkos::deep_copy(View1<S>(qkv.data(), x.size()), View1<S const>(x.data(), x.size()));
+  typename ContextAttention<S>::Call call{.division = c.division,
+                                          .first_sample = c.first_sample,
+                                          .samples = c.samples,
+                                          .window = c.window,
+                                          .dropout = c.drop()};
+  device::Owned1<int> const documents("documents", c.documents.size() * static_cast<std::size_t>(c.samples));
+  auto const host = device::host_mirror(documents);
+  for (std::size_t i = 0; i < documents.extent(0); ++i) host(i) = c.documents[i % c.documents.size()];
+  Kokkos::deep_copy(documents, host);
+  call.documents = documents;
+
+  attention.exchange(call, qkv);
+  attention.forward(call, qkv, out, lse);
+  Sent sent{cp.sent_bytes(), 0};
+  cp.reset_accounting();
+  attention.backward(call, qkv, out, lse, d, dx);
+  Kokkos::fence();
+  sent.backward = cp.sent_bytes();
+  auto const copy = [](auto const& view) {
+    auto const h = device::host_copy(view);
+    return Numbers(h.data(), h.data() + h.size());
+  };
+  r = {copy(out), copy(lse), copy(dx)};
+  return sent;
+}
+
+void expect_rows(Case const& c, Numbers const& part, Numbers const& whole, std::int64_t columns, double tolerance,
+                 char const* what) {
+  auto const tokens = c.division.tokens(group(c.division).rank());
+  auto const n = tokens.size();
+  double worst = 0;
+  for (std::int64_t i = 0; i < c.samples * n; ++i)
+    for (std::int64_t j = 0; j < columns; ++j) {
+      auto const row = i / n * c.seq_len() + tokens.at(i % n);
+      double const error = std::abs(part[static_cast<std::size_t>(i * columns + j)] -
+                                    whole[static_cast<std::size_t>(row * columns + j)]);
+      if (!(error <= worst)) worst = error;  // keeps NaN
+    }
+  EXPECT_LE(worst, tolerance) << what << ", " << c.name();
+}
+
+/// Every way to divide tokens over the ranks.
+std::vector<ContextDivision> divisions(std::int64_t length) {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  std::vector<ContextDivision> out;
   for (int a = 1; a <= ranks; ++a) {
-    if (ranks % a != 0 || kv_heads % a != 0) continue;
-    for (bool const gather : {false, true})
-      if (!gather || a == 1) out.push_back({.seq_len = tokens, .cp = ranks, .all_to_all = a, .gather = gather});
+    if (ranks % a != 0) continue;
+    for (auto const order :
+         {config::ContextOrder::zigzag, config::ContextOrder::striped, config::ContextOrder::contiguous})
+      for (bool const gather : {false, true})
+        if (!gather || a < ranks)
+          out.push_back({.seq_len = length, .cp = ranks, .all_to_all = a, .gather = gather, .order = order});
   }
   return out;
 }
 
-TEST(ContextTraffic, IsThatOfTheTable) {
-  auto world = comm::Communicator::world();
-  int const ranks = world.size();
-  constexpr std::int64_t samples = 2;
-  parallel::ContextHeads const heads{24, 24, 2, 0, 0.7};
-  auto const tokens = std::int64_t{2} * ranks * ranks;
-  for (auto const& d : divisions(ranks, tokens, heads.kv_heads)) {
-    auto const found = attend<float>(world, d, heads, samples);
-    auto const numbers = layout::context_traffic(d, heads.query_columns(), heads.key_columns());
-    // Of an all-to-all backward, besides: delta, one number for each query and head that changes hands.
-    double const delta = static_cast<double>(tokens / ranks * heads.heads) * (d.all_to_all - 1) / d.all_to_all;
-    EXPECT_DOUBLE_EQ(static_cast<double>(found.forward_bytes), 4.0 * samples * numbers.forward)
-        << "all_to_all " << d.all_to_all << (d.gather ? " gather" : "");
-    EXPECT_DOUBLE_EQ(static_cast<double>(found.backward_bytes), 4.0 * samples * (numbers.backward + delta))
-        << "all_to_all " << d.all_to_all << (d.gather ? " gather" : "");
+void check(Case const& c, Result const& whole) {
+  Result part;
+  run<double>(c, part);
+  expect_rows(c, part.out, whole.out, c.q(), 1e-12, "out");
+  expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 1e-12, "dqkv");
+}
+
+/// `c` with every division in which the heads can be divided.
+void check_all(Case c) {
+  auto const length = c.seq_len();
+  auto const whole = plain(c);
+  for (auto const& division : divisions(length)) {
+    if (c.kv_heads % division.all_to_all != 0) continue;
+    c.division = division;
+    check(c, whole);
   }
 }
 
-TEST(ContextExchange, RingAndGatherGiveTheSameBits) {
-  auto world = comm::Communicator::world();
-  parallel::ContextHeads const heads{4, 2, 6, 0, 0.4};
-  for (auto const order :
-       {config::ContextOrder::zigzag, config::ContextOrder::striped, config::ContextOrder::contiguous}) {
-    layout::ContextDivision d{.seq_len = 4 * world.size() + 3, .cp = world.size(), .order = order};
-    auto const ring = attend<double>(world, d, heads, 2);
-    d.gather = true;
-    auto const gather = attend<double>(world, d, heads, 2);
-    EXPECT_EQ(ring.out, gather.out);
-    EXPECT_EQ(ring.dqkv, gather.dqkv);
-    EXPECT_GT(ring.out.size(), 0u);
-  }
+/// Documents of 1, 4, 9, 16 ... tokens.
+std::vector<int> squares(int length) {
+  std::vector<int> out;
+  for (int first = 0, n = 1; static_cast<int>(out.size()) < length; first += n * n, ++n)
+    for (int i = 0; i < n * n && static_cast<int>(out.size()) < length; ++i) out.push_back(first);
+  return out;
 }
 
-#if P3D_16BIT
-TEST(ContextExchange, SumsOf16BitsAreRoundedOnce) {
-  auto world = comm::Communicator::world();
-  parallel::ContextHeads const heads{4, 4, 8, 0, 0.35};
-  for (auto const& d : divisions(world.size(), 8 * world.size(), heads.kv_heads)) {
-    auto const exact = attend<double>(world, d, heads, 1);
-    auto const narrow = attend<device::bfloat16>(world, d, heads, 1);
-    ASSERT_EQ(exact.out.size(), narrow.out.size());
-    for (std::size_t i = 0; i < exact.out.size(); ++i)  // inputs are rounded too
-      EXPECT_NEAR(narrow.out[i], exact.out[i], 0.05) << i;
-    double difference = 0, largest = 0;
-    for (std::size_t i = 0; i < exact.dqkv.size(); ++i) {
-      difference = std::max(difference, std::abs(exact.dqkv[i] - narrow.dqkv[i]));
-      largest = std::max(largest, std::abs(exact.dqkv[i]));
-    }
-    EXPECT_LE(difference, 0.03 * largest);
+std::int64_t heads_for_all() {  // so that every all-to-all can divide them
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  return ranks;
+}
+
+TEST(Context, IsTheWholeAttention) {
+  auto const h = heads_for_all();
+  check_all({.division = {.seq_len = 17}, .heads = h, .kv_heads = h});
+  check_all({.division = {.seq_len = 33}, .heads = 2 * h, .kv_heads = h, .samples = 2, .dropout = 0.3});
+}
+
+TEST(Context, WindowsAndDocumentsHideKeys) {
+  auto const h = heads_for_all();
+  check_all({.division = {.seq_len = 33}, .heads = h, .kv_heads = h, .samples = 2, .window = 5});
+  check_all({.division = {.seq_len = 37},
+             .heads = 2 * h,
+             .kv_heads = h,
+             .samples = 2,
+             .dropout = 0.1,
+             .documents = squares(37)});
+  check_all({.division = {.seq_len = 35}, .heads = h, .kv_heads = h, .window = 3, .documents = squares(35)});
+}
+
+TEST(Context, FewHeadsAndShortSequences) {
+  check_all({.division = {.seq_len = 31}, .planned = 64, .heads = 6, .kv_heads = 2, .samples = 2});
+  check_all({.division = {.seq_len = 5}, .planned = 40, .heads = heads_for_all(), .kv_heads = heads_for_all()});
+}
+
+TEST(Context, RingAndGatherHaveTheSameBits) {
+  int const ranks = static_cast<int>(heads_for_all());
+  Case c{.division = {.seq_len = 41, .cp = ranks}, .heads = 4, .kv_heads = 2, .samples = 2, .dropout = 0.2};
+  Result ring, gather;
+  run<float>(c, ring);
+  c.division.gather = true;
+  run<float>(c, gather);
+  EXPECT_EQ(ring.out, gather.out);
+  EXPECT_EQ(ring.dqkv, gather.dqkv);
+}
+
+TEST(Context, LongerSequencesOfFloat) {
+  Case c{
+      .division = {.seq_len = 515, .cp = static_cast<int>(heads_for_all())}, .heads = 2, .kv_heads = 1, .head_dim = 16};
+  auto const whole = plain(c);
+  Result part;
+  run<float>(c, part);
+  expect_rows(c, part.out, whole.out, c.q(), 3e-6, "out");
+  expect_rows(c, part.dqkv, whole.dqkv, c.qkv(), 3e-5, "dqkv");
+}
+
+TEST(Context, SendsWhatTheTableSays) {
+  auto const h = heads_for_all();
+  auto const length = 4 * h;
+  for (auto const& division : divisions(length)) {
+    Case c{.division = division, .heads = 2 * h, .kv_heads = h, .samples = 2};
+    Result r;
+    auto const sent = run<double>(c, r);
+    auto const table = layout::context_traffic(division, c.q(), c.kv());
+    auto const a = division.all_to_all;
+    // delta: a number for each of this rank's rows, and for each head that another member has
+    auto const delta = static_cast<double>(c.heads / a * (a - 1) * length / division.cp);
+    EXPECT_EQ(static_cast<double>(sent.forward), 2 * 8 * table.forward) << c.name();
+    EXPECT_EQ(static_cast<double>(sent.backward), 2 * 8 * (table.backward + delta)) << c.name();
   }
 }
-#endif
 
 }  // namespace

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context-parallel attention in 16 bits: what several blocks of keys add up stays in float until it is whole.
+
+#include <p3d/base/random.hpp>
+#include <p3d/comm/communicator.hpp>
+#include <p3d/device/arena.hpp>
+#include <p3d/device/guard.hpp>
+#include <p3d/parallel/context.hpp>
+
+#include <support/mpi_kokkos_main.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+using device::View1;
+using device::View2;
+
+struct Result {
+  std::vector<double> out, dqkv;
+};
+
+/// The rank's part of some attention, with made-up numbers that follow from the global token.
+template <class S>
+Result attend(comm::Communicator& world, layout::ContextDivision const& division, parallel::ContextHeads const& heads,
+              std::int64_t samples) {
+  using Attention = parallel::ContextAttention<S>;
+  parallel::ContextParallel cp(world, division);
+  Attention attention;
+  View1<S> qkv;
+  View1<typename Attention::A> lse;
+  View2<S> out, dout, dqkv;
+  auto const tokens = division.tokens(cp.rank());
+  auto const rows = samples * tokens.size();
+  auto const take = [&](auto& source) {
+    attention = Attention::take(source, division, heads, samples);
+    qkv = source.template take<S>(Attention::qkv_elements(division, heads, samples));
+    lse = source.template take<typename Attention::A>(Attention::lse_elements(division, heads, samples));
+    out = source.template take<S>(rows, heads.query_columns());
+    dout = source.template take<S>(rows, heads.query_columns());
+    dqkv = source.template take<S>(rows, heads.columns());
+  };
+  device::ArenaSize size;
+  take(size);
+  device::Arena arena(size.bytes, "p3d::test::context");
+  take(arena);
+  attention.attach(device::ExecSpace(), cp);
+  auto const fill = [&](View2<S> m, char const* what) {
+    auto const host = device::host_mirror(m);
+    auto const key = base::random_key(1, what);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::size_t j = 0; j < m.extent(1); ++j)
+        host(r, j) = static_cast<S>(
+            base::random_normal(key, static_cast<std::uint64_t>(r / tokens.size()),
+                                static_cast<std::uint64_t>(tokens.at(r % tokens.size())) * m.extent(1) + j));
+    Kokkos::deep_copy(m, host);
+  };
+  fill(View2<S>(qkv.data(), rows, heads.columns()), "qkv");
+  fill(dout, "dout");
+  typename Attention::Call call;
+  call.division = division;
+  call.samples = samples;
+  Result result;
+  attention.exchange(call, qkv);
+  attention.forward(call, qkv, out, lse);
+  attention.backward(call, qkv, out, lse, dout, dqkv);
+  auto const on_host = [](View2<S> m) {
+    auto const host = device::host_copy(m);
+    std::vector<double> all;
+    for (std::size_t i = 0; i < host.extent(0); ++i)
+      for (std::size_t j = 0; j < host.extent(1); ++j) all.push_back(static_cast<double>(host(i, j)));
+    return all;
+  };
+  result.out = on_host(out);
+  result.dqkv = on_host(dqkv);
+  return result;
+}
+
+std::vector<layout::ContextDivision> divisions(int ranks, std::int64_t tokens, std::int64_t kv_heads) {
+  std::vector<layout::ContextDivision> out;
+  for (int a = 1; a <= ranks; ++a) {
+    if (ranks % a != 0 || kv_heads % a != 0) continue;
+    for (bool const gather : {false, true})
+      if (!gather || a == 1) out.push_back({.seq_len = tokens, .cp = ranks, .all_to_all = a, .gather = gather});
+  }
+  return out;
+}
+
+TEST(ContextExchange, SumsOf16BitsAreRoundedOnce) {
+  auto world = comm::Communicator::world();
+  parallel::ContextHeads const heads{4, 4, 8, 0, 0.35};
+  for (auto const& d : divisions(world.size(), 8 * world.size(), heads.kv_heads)) {
+    auto const exact = attend<double>(world, d, heads, 1);
+    auto const narrow = attend<device::bfloat16>(world, d, heads, 1);
+    ASSERT_EQ(exact.out.size(), narrow.out.size());
+    for (std::size_t i = 0; i < exact.out.size(); ++i)  // inputs are rounded too
+      EXPECT_NEAR(narrow.out[i], exact.out[i], 0.05) << i;
+    double difference = 0, largest = 0;
+    for (std::size_t i = 0; i < exact.dqkv.size(); ++i) {
+      difference = std::max(difference, std::abs(exact.dqkv[i] - narrow.dqkv[i]));
+      largest = std::max(largest, std::abs(exact.dqkv[i]));
+    }
+    EXPECT_LE(difference, 0.03 * largest);
+  }
+}
+
+}  // namespace
