@@ -151,7 +151,7 @@ class Check(AppTest):
         print(f"\n  measured: --check for 100,000 ranks: {run.seconds:.2f} s, {len(run.out.splitlines())} lines",
               flush=True)
         self.assertEqual((run.code, run.err), (0, ""))
-        self.assertIn("Mesh: 100000 ranks, order tp=8 pp=50 dp=250", run.out)
+        self.assertIn("Mesh: 100000 ranks, order tp=8 cp=1 pp=50 dp=250", run.out)
         described = run.out[run.out.index("Mesh: "):]  # before it: a line for each key of the input
         self.assertLess(len(described.splitlines()), 40)
         self.assertLess(max(map(len, run.out.splitlines())), 200)
