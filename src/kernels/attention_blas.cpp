@@ -65,6 +65,34 @@ void fill_zero(StridedMatrix<T> m, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t i = 0; i < rows; ++i) std::fill_n(m.row(i), columns, T(0));
 }
 
+/// Which strips of a tile's sums have numbers: the first product overwrites, for which a BLAS has quicker kernels.
+class StartedStrips {
+public:
+  explicit StartedStrips(bool all) { std::fill_n(started_, edge / strip_rows, all); }
+  /// What the sums of these rows are multiplied with before a product is added; they are cleared where some go on.
+  template <class T>
+  T beta(int first, int rows, StridedMatrix<T> sums, std::int64_t columns) {
+    int const begin = first / strip_rows, end = (first + rows - 1) / strip_rows + 1;
+    bool const none = std::none_of(started_ + begin, started_ + end, [](bool s) { return s; });
+    if (!none) finish(begin, end, first + rows, sums, columns);
+    std::fill(started_ + begin, started_ + end, true);
+    return none ? T(0) : T(1);
+  }
+  /// Clears what nothing was added to.
+  template <class T>
+  void finish(int rows, StridedMatrix<T> sums, std::int64_t columns) {
+    finish(0, (rows + strip_rows - 1) / strip_rows, rows, sums, columns);
+  }
+
+private:
+  template <class T>
+  void finish(int begin, int end, int rows, StridedMatrix<T> sums, std::int64_t columns) {
+    for (int s = begin; s < end; ++s)
+      if (!started_[s]) fill_zero(sums.from(s * strip_rows, 0), std::min(strip_rows, rows - s * strip_rows), columns);
+  }
+  bool started_[edge / strip_rows];
+};
+
 /// Queries of the tile, or keys of the block, of which so many are left.
 [[maybe_unused]] int in_edge(std::int64_t left) { return static_cast<int>(std::min<std::int64_t>(edge, left)); }
 
@@ -148,7 +176,7 @@ struct ForwardTile {
       top[i] = mode == Store::add ? lse(p.statistic(sample, head, query0 + i)) : -infinity<T>;
       sum[i] = top[i] > -infinity<T> ? T(1) : T(0);
     }
-    if (mode == Store::overwrite) fill_zero(result, queries, dim);
+    StartedStrips started(mode == Store::add);
 
     for_strips(p, sample, query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
       block.move_to(team, key0);
@@ -161,9 +189,11 @@ struct ForwardTile {
       for (int i = 0; i < rows; ++i)
         softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, p.visible_in(sample, strip0 + i, key0, keys),
                     keys, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
-      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride, T(1), y.data,
+      auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, result, dim);
+      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), score.data, score.stride, v.data, v.stride, beta, y.data,
                    y.stride);
     });
+    started.finish(queries, result, dim);
     for (int i = 0; i < queries; ++i) {
       T const* const yi = result.row(i);
       O* const stored = place.row(i);
@@ -239,7 +269,7 @@ struct BackwardHead {
     auto const tile_dy = widened(team, queries, dim, p.of_query(dout, sample, query0, head), take_panel<S>(p, scratch));
     auto const place = p.of_query(dq_all, sample, query0, head);
     auto const tile_dq = sums_of(dim, place, take_panel<D>(p, scratch));
-    if (mode_q == Store::overwrite) fill_zero(tile_dq, queries, dim);
+    StartedStrips started(mode_q == Store::add);
     KeyBlock<S> block(p, scratch, sample, kv);
     for_strips(p, sample, query0, queries, [&](std::int64_t strip0, int rows, std::int64_t key0, int keys) {
       block.move_to(team, key0);
@@ -260,9 +290,11 @@ struct BackwardHead {
                    dv.stride);
       host_gemm<T>(Op::transpose, Op::none, keys, dim, rows, T(1), dprob.data, edge, q.data, q.stride, T(1), dk.data,
                    dk.stride);
-      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride, T(1), dq.data,
+      auto const beta = started.beta(static_cast<int>(strip0 - query0), rows, tile_dq, dim);
+      host_gemm<T>(Op::none, Op::none, rows, dim, keys, T(1), dprob.data, edge, k.data, k.stride, beta, dq.data,
                    dq.stride);
     });
+    started.finish(queries, tile_dq, dim);
     p.store(team, queries, tile_dq, place);
   }
 
