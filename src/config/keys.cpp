@@ -239,6 +239,9 @@ void add_batch(std::vector<Key>& table) {
   s.integer("microbatches", &Batch::microbatches, {1, limits::axis},
             "microbatches per step on each data-parallel replica",
             "global / (micro x dp); without global: parallel.pp");
+  s.flag("variable", &Batch::variable,
+         "a sample is a document, or a part of model.seq_len tokens of a longer one: microbatches are as long as their "
+         "longest sample");
 }
 
 MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {

@@ -87,7 +87,7 @@ public:
   /// Those of two microbatches stay.
   void offload_activations() {
     auto& m = c_.memory;
-    bool const can = sources_.known("batch.microbatches") && c_.batch.microbatches >= 3;
+    bool const can = sources_.known("batch.microbatches") && c_.batch.microbatches >= 3 && !c_.batch.variable;
     if (!free("memory.offload_activations") || !can || m.recompute_microbatches_kept > 0) return;
     set("memory.offload_activations");
     if (level_ == Level::extreme) m.offload_activations = OffloadTo::disk;

@@ -155,6 +155,22 @@ void check_ends(Check const& c) {
   }
 }
 
+/// Samples that are documents.
+void check_variable(Check const& c) {
+  if (!c.known({"batch.variable", "data.shuffle", "data.pack"}) || !c.config.batch.variable) return;
+  auto const& d = c.config.data;
+  if (d.shuffle != Shuffle::documents)
+    c.fault(
+        {"batch.variable", "data.shuffle"},
+        "data.shuffle = \"documents\" where samples are documents (and data.format = \"megatron\", whose files know "
+        "them)",
+        fmt::format("batch.variable with data.shuffle = \"{}\"", to_string(d.shuffle)),
+        "set data.shuffle to \"documents\" (p3d data tokenize makes such files of text), or batch.variable to false");
+  if (d.pack)
+    c.fault({"batch.variable", "data.pack"}, "batch.variable or data.pack: a sample is one document, or several",
+            "both", "remove one of them");
+}
+
 /// Tokens are made once, beforehand.
 void check_tokenizer(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer"})) return;
@@ -172,6 +188,7 @@ void check_data_files(Check const& check) {
   check_weights(check);
   check_shuffle(check);
   check_ends(check);
+  check_variable(check);
   check_tokenizer(check);
 }
 

@@ -128,6 +128,10 @@ void check_offload_activations(Check const& c) {
             fmt::format("recompute_microbatches_kept {}, offload_activations \"{}\"", m.recompute_microbatches_kept,
                         to_string(m.offload_activations)),
             "remove one of the two");
+  if (c.known({"batch.variable"}) && c.config.batch.variable)
+    c.fault({"memory.offload_activations", "batch.variable"},
+            "microbatches of one length where activations are offloaded", "batch.variable",
+            "remove memory.offload_activations, or batch.variable");
   auto const microbatches = c.config.batch.microbatches;
   if (c.known({"batch.microbatches"}) && microbatches < 3)
     c.fault({"memory.offload_activations", "batch.microbatches"},

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace p3d::data {
@@ -52,6 +53,21 @@ std::unique_ptr<SampleOrder> make_window_order(TokenSource const& source, layout
 /// epochs, as far as samples were read: reading on costs nothing, going on at a later place a walk over the index.
 std::unique_ptr<SampleOrder> make_document_order(TokenSource const& source, std::int64_t documents, std::int64_t tokens,
                                                  base::RandomKey order);
+
+/// Samples that are documents, each of its own length (batch.variable): inputs and targets beyond it are 0 and -1.
+class DocumentPieces : public SampleOrder {
+public:
+  /// Of an epoch.
+  virtual std::int64_t samples() const = 0;
+  /// The inputs of a sample: 1 to seq_len.
+  virtual std::int64_t length(std::int64_t sample) const = 0;
+};
+
+/// Documents `numbers`, in the order of make_document_order with a key, as they come without. A document of n tokens
+/// gives ceil((n - 1) / seq_len) samples in a row, all but the last of seq_len inputs: none if it has fewer than two
+/// tokens. Costs are those of make_document_order, and a walk over all documents at the start.
+std::unique_ptr<DocumentPieces> make_document_pieces(TokenSource const& source, layout::Range numbers,
+                                                     std::int64_t seq_len, std::optional<base::RandomKey> order);
 
 /// Those of Megatron-LM's GPTDataset over the first `sequences` sequences, which hold `tokens` tokens, for a run that
 /// asks for `samples`. Its three indices lie in a ScratchMemory: 4 bytes for each sequence and epoch, 20 for each

@@ -21,6 +21,7 @@ struct Sampler::Part {
   Split split;
   std::int64_t train_windows, eval_windows;
   std::unique_ptr<SampleOrder> order;
+  std::unique_ptr<DocumentPieces> pieces, held_out;  ///< batch.variable: instead of the order
 };
 
 struct Sampler::Blended {
@@ -41,6 +42,11 @@ struct OwnDocuments {
   std::span<int> documents;
 };
 
+/// What comes behind a sample of this length is a document of its own.
+void end_at(std::int64_t length, std::span<int> documents) {
+  std::fill(documents.begin() + length, documents.end(), static_cast<int>(length));
+}
+
 std::int64_t windows(layout::Range part, std::int64_t seq_len) {
   return std::max<std::int64_t>(part.size() - 1, 0) / seq_len;
 }
@@ -48,37 +54,48 @@ std::int64_t windows(layout::Range part, std::int64_t seq_len) {
 [[noreturn]] void too_short(char const* part, std::int64_t there, TokenSource const& source,
                             config::Config const& config, std::string const& fix) {
   bool const blended = !config.data.source.empty();
-  throw base::Error(
-      {.expected = fmt::format("at least {} {} tokens (model.seq_len + 1)", config.model.seq_len + 1, part),
-       .found = fmt::format("{} of the {} tokens{} (data.split = {:g})", there, source.size(),
-                            blended ? " of " + source.describe() : "", config.data.split),
-       .where = blended ? "data.source" : "data.path",
-       .fix = fix},
-      base::ExitCode::bad_input);
+  throw base::Error({.expected = config.batch.variable ? fmt::format("a {} document of two tokens or more", part)
+                                                       : fmt::format("at least {} {} tokens (model.seq_len + 1)",
+                                                                     config.model.seq_len + 1, part),
+                     .found = fmt::format("{} of the {} tokens{} (data.split = {:g})", there, source.size(),
+                                          blended ? " of " + source.describe() : "", config.data.split),
+                     .where = blended ? "data.source" : "data.path",
+                     .fix = fix},
+                    base::ExitCode::bad_input);
+}
+
+/// `purpose` for source `number`.
+base::RandomKey key_of(config::Config const& config, std::size_t number, std::string const& purpose) {
+  return base::random_key(config.run.seed, number == 0 ? purpose : fmt::format("{}.{}", purpose, number));
+}
+
+/// How many of the ranges begin before the border.
+template <class RangeOf>
+std::int64_t below_border(std::int64_t count, std::int64_t border, RangeOf const& range) {
+  std::int64_t low = 0, high = count;
+  while (low < high) {
+    auto const middle = low + (high - low) / 2;
+    range(middle).begin < border ? low = middle + 1 : high = middle;
+  }
+  return low;
+}
+
+/// The documents of the training part are those before.
+std::int64_t first_held_out(TokenSource const& source, layout::Range training) {
+  return below_border(source.documents(), training.end, [&](std::int64_t i) { return source.document(i); });
 }
 
 std::unique_ptr<SampleOrder> make_order(TokenSource const& source, layout::Range tokens, std::int64_t samples,
                                         std::size_t number, config::Config const& c) {
-  auto const key = [&](std::string const& purpose) {
-    return base::random_key(c.run.seed, number == 0 ? purpose : fmt::format("{}.{}", purpose, number));
-  };
-  auto const below_border = [&](std::int64_t count, auto const& range) {  // those before the held-out part
-    std::int64_t low = 0, high = count;
-    while (low < high) {
-      auto const middle = low + (high - low) / 2;
-      range(middle).begin < tokens.end ? low = middle + 1 : high = middle;
-    }
-    return low;
-  };
+  auto const key = [&](std::string const& purpose) { return key_of(c, number, purpose); };
   switch (c.data.shuffle) {
-    case config::Shuffle::documents: {
-      auto const count = below_border(source.documents(), [&](std::int64_t i) { return source.document(i); });
-      return make_document_order(source, count, tokens.size(), key("data.documents"));
-    }
+    case config::Shuffle::documents:
+      return make_document_order(source, first_held_out(source, tokens), tokens.size(), key("data.documents"));
     case config::Shuffle::megatron: {
       bool const all = tokens.end == source.size();  // empty ones at the end count too
-      auto const count = all ? source.sequences()
-                             : below_border(source.sequences(), [&](std::int64_t i) { return source.sequence(i); });
+      auto const count =
+          all ? source.sequences()
+              : below_border(source.sequences(), tokens.end, [&](std::int64_t i) { return source.sequence(i); });
       return make_megatron_order(source, count, tokens.size(), c.model.seq_len, c.run.seed, samples);
     }
     case config::Shuffle::windows: break;
@@ -94,10 +111,12 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
       eod_token_(static_cast<int>(config.data.eod_token)),
       mask_(config.data.eod_mask_loss),
       reset_positions_(config.data.reset_positions),
-      pack_(config.data.pack) {
+      pack_(config.data.pack),
+      variable_(config.batch.variable) {
   P3D_REQUIRE(seq_len_ >= 1 && global_batch_ >= 1, "the batch is not empty");
   P3D_REQUIRE((!mask_ && !reset_positions_) || pack_ || eod_token_ >= 0, "there is a token that ends documents");
   P3D_REQUIRE(!pack_by_source() || source.knows_documents(), "it is known where documents end");
+  P3D_REQUIRE(!variable_ || (!pack_ && config.data.shuffle == config::Shuffle::documents), "samples are documents");
   auto const samples = config.run.steps * config.batch.global;
   bool const megatron = config.data.shuffle == config::Shuffle::megatron;
   std::vector<std::int64_t> samples_of(source.parts(), samples);
@@ -116,25 +135,36 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
       blended_->blend = std::make_unique<EvenBlend>(*whole);
     }
   }
-  bool const evaluates = config.data.split > 0.0 && config.run.eval_batches > 0;
   std::int64_t first = 0;
   for (std::size_t i = 0; i < source.parts(); ++i) {
     auto const& s = source.part(i);
-    Part part{&s, split_source(s, config.data.split), 0, 0, nullptr};
-    part.train_windows = windows(part.split.training, seq_len_);
-    part.eval_windows = windows(part.split.held_out, seq_len_);
-    if (part.train_windows == 0)
-      too_short("training", part.split.training.size(), s, config, "add text, or lower model.seq_len or data.split");
-    if (part.eval_windows == 0 && evaluates)
-      too_short("held-out", part.split.held_out.size(), s, config,
-                "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
+    parts_.push_back(make_part(s, samples_of[i], i, config));
+    auto const& part = parts_.back();
     train_windows_ += part.train_windows;
     eval_windows_ += part.eval_windows;
     held_out_.push_back({first + part.split.held_out.begin, first + part.split.held_out.end});
     first += s.size();
-    part.order = make_order(s, part.split.training, samples_of[i], i, config);
-    parts_.push_back(std::move(part));
   }
+}
+
+Sampler::Part Sampler::make_part(TokenSource const& source, std::int64_t samples, std::size_t number,
+                                 config::Config const& config) const {
+  Part part{&source, split_source(source, config.data.split), 0, 0, nullptr, nullptr, nullptr};
+  auto const& [training, held_out] = part.split;
+  if (variable_) {
+    auto const border = first_held_out(source, training);
+    part.pieces = make_document_pieces(source, {0, border}, seq_len_, key_of(config, number, "data.documents"));
+    part.held_out = make_document_pieces(source, {border, source.documents()}, seq_len_, std::nullopt);
+  }
+  part.train_windows = variable_ ? part.pieces->samples() : windows(training, seq_len_);
+  part.eval_windows = variable_ ? part.held_out->samples() : windows(held_out, seq_len_);
+  if (part.train_windows == 0)
+    too_short("training", training.size(), source, config, "add text, or lower model.seq_len or data.split");
+  if (part.eval_windows == 0 && config.data.split > 0.0 && config.run.eval_batches > 0)
+    too_short("held-out", held_out.size(), source, config,
+              "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
+  if (!variable_) part.order = make_order(source, training, samples, number, config);
+  return part;
 }
 
 Sampler::~Sampler() = default;
@@ -146,6 +176,28 @@ Sampler::Part const& Sampler::part_of(std::int64_t sample, std::int64_t& number)
   return parts_[pick.source];
 }
 
+Sampler::Part const& Sampler::eval_part_of(std::int64_t batch, std::int64_t index, std::int64_t& number) const {
+  P3D_REQUIRE(eval_windows_ > 0, "something is held out");
+  P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
+  auto const& part = part_of(global_sample(batch, index, global_batch_), number);
+  number %= part.eval_windows;
+  return part;
+}
+
+std::int64_t Sampler::length(std::int64_t sample) const {
+  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
+  if (!variable_) return seq_len_;
+  std::int64_t number = 0;
+  auto const& part = part_of(sample, number);
+  return part.pieces->length(number);
+}
+
+std::int64_t Sampler::eval_length(std::int64_t batch, std::int64_t index) const {
+  std::int64_t number = 0;
+  auto const& part = eval_part_of(batch, index, number);
+  return variable_ ? part.held_out->length(number) : seq_len_;
+}
+
 void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
                     std::span<int> documents) const {
   P3D_REQUIRE(sample >= 0, "the sample number is not negative");
@@ -155,18 +207,25 @@ void Sampler::train(std::int64_t sample, std::span<int> inputs, std::span<int> t
   std::int64_t number = 0;
   auto const& part = part_of(sample, number);
   OwnDocuments const own(pack_by_source(), documents, length);
-  part.order->read(number, inputs, targets, own.documents);
+  SampleOrder const& order = variable_ ? *part.pieces : *part.order;
+  order.read(number, inputs, targets, own.documents);
   mask(inputs, targets);
   find_documents(inputs, documents);
+  if (variable_ && !documents.empty()) end_at(part.pieces->length(number), documents);
 }
 
 void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
                    std::span<int> documents) const {
-  P3D_REQUIRE(eval_windows_ > 0, "something is held out");
-  P3D_REQUIRE(batch >= 0 && index >= 0 && index < global_batch_, "the place in the evaluation batch exists");
   std::int64_t number = 0;
-  auto const& part = part_of(global_sample(batch, index, global_batch_), number);
-  window(*part.source, part.split.held_out.begin + number % part.eval_windows * seq_len_, inputs, targets, documents);
+  auto const& part = eval_part_of(batch, index, number);
+  if (!variable_) {
+    window(*part.source, part.split.held_out.begin + number * seq_len_, inputs, targets, documents);
+    return;
+  }
+  part.held_out->read(number, inputs, targets, {});
+  mask(inputs, targets);
+  find_documents(inputs, documents);
+  if (!documents.empty()) end_at(part.held_out->length(number), documents);
 }
 
 void Sampler::window(TokenSource const& source, std::int64_t first, std::span<int> inputs, std::span<int> targets,

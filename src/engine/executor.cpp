@@ -159,6 +159,11 @@ void Executor<P>::take_slot(Action const& action, ProgramRun const& run) {
 }
 
 template <class P>
+void Executor<P>::shape_slot(Action const& action, ProgramRun const& run) {
+  stage(action).shape(action.slot, run.hooks.length ? run.hooks.length(action.microbatch) : 0);
+}
+
+template <class P>
 void Executor<P>::free_buffer(Action const& receive, ProgramRun const& run) {
   if (receive.op == Op::recv_activation) return take_slot(receive, run);
   timed_wait(messages(receive).send_gradient, Op::send_gradient, receive, run);
@@ -248,6 +253,7 @@ void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun
     timed_wait(m.recv_activation, Op::recv_activation, action, run);
   } else {
     take_slot(action, run);
+    shape_slot(action, run);
     if (detail.reads_previous) take_input(action.stage, action, run);
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
@@ -324,6 +330,7 @@ void Executor<P>::receive(Action const& action, ProgramRun const& run) {
   using Message = typename model::Stage<P>::Message;
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
+    shape_slot(action, run);
     int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
     m.recv_activation = start_message(action, Message::input, peer, tag(action.stage, activation));
   } else {

@@ -8,6 +8,14 @@
 namespace p3d::engine {
 
 template <class P>
+std::int64_t Trainer<P>::State::length_of(std::int64_t sample, bool training, std::int64_t eval_batch) {
+  std::int64_t longest = 1;
+  for (auto b = sample; b < sample + config.batch.micro; ++b)
+    longest = std::max(longest, training ? sampler.length(b) : sampler.eval_length(eval_batch, b));
+  return padded_length(config, longest);
+}
+
+template <class P>
 void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
                              std::int64_t index) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
@@ -20,13 +28,14 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
       sampler.eval(eval_batch, index + b, in, out, documents_at(at));
     }
   }
-  load_microbatch(stage, slot, sample);
+  load_microbatch(stage, slot, sample,
+                  sampler.varies() ? length_of(training ? sample : index, training, eval_batch) : config.model.seq_len);
 }
 
 template <class P>
 std::int64_t Trainer<P>::State::training_sample(int microbatch) {
   auto const sample = first_sample(config, steps_done, here.dp, microbatch);
-  if (!config.data.pack || config.parallel.dp == 1) return sample;
+  if (!(config.data.pack || config.batch.variable) || config.parallel.dp == 1) return sample;
   if (dealt.step != steps_done) dealt = deal_batch(config, sampler, steps_done);
   auto const begin = steps_done * config.batch.global;
   auto const place = static_cast<std::size_t>((sample - begin) / config.batch.micro);
@@ -34,32 +43,36 @@ std::int64_t Trainer<P>::State::training_sample(int microbatch) {
 }
 
 template <class P>
-void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
+void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample, std::int64_t length) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   bool const divided = config.parallel.cp > 1;
   positions.resize(divided || sampler.resets_positions() ? inputs.size() : 0);
   for (std::size_t at = 0; at < positions.size(); at += seq) {
     sampler.positions(std::span(inputs).subspan(at, seq), documents_at(at), std::span(positions).subspan(at, seq));
   }
-  kernels::TokenRows rows{sample, config.batch.micro, config.model.seq_len};
+  kernels::TokenRows rows{sample, config.batch.micro, length};
   auto& to = units.at(stage)->stage;
-  if (!divided) return to.load(slot, rows, {inputs, targets, positions, documents});
-  rows.tokens = context.division().tokens(here.cp);
-  rows.seq_len = rows.tokens.size();
-  rows.sample_tokens = config.model.seq_len;
+  if (!divided && length == config.model.seq_len) return to.load(slot, rows, {inputs, targets, positions, documents});
+  auto tokens = base::TokenSet::range(0, length);
+  if (divided) {
+    tokens = rows.tokens = context.division().of_length(length).tokens(here.cp);
+    rows.seq_len = tokens.size();
+    rows.sample_tokens = length;
+  }
   std::vector<int> own[3];  // every number of a token goes with it
   std::span<int const> const whole[3]{inputs, targets, positions};
   for (int k = 0; k < 3; ++k)
-    for (std::size_t at = 0; at < inputs.size(); at += seq)
-      for (std::int64_t i = 0; i < rows.seq_len; ++i)
-        own[k].push_back(whole[k][at + static_cast<std::size_t>(rows.tokens.at(i))]);
+    for (std::size_t at = 0; at < whole[k].size(); at += seq)
+      for (std::int64_t i = 0; i < tokens.size(); ++i)
+        own[k].push_back(whole[k][at + static_cast<std::size_t>(tokens.at(i))]);
   to.load(slot, rows, {own[0], own[1], own[2], documents});
 }
 
 #define P3D_INSTANTIATE(P)                                                                         \
+  template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);            \
   template std::int64_t Trainer<P>::State::training_sample(int);                                   \
   template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t); \
-  template void Trainer<P>::State::load_microbatch(int, int, std::int64_t);
+  template void Trainer<P>::State::load_microbatch(int, int, std::int64_t, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -101,7 +101,8 @@ bool sensible(config::Config const& c, Memory const& m) {
 
 /// What comes last, as it makes a rank wait for a disk in every microbatch.
 bool may_offload_activations(config::Config const& c) {
-  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && c.memory.recompute_microbatches_kept == 0;
+  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && !c.batch.variable &&
+         c.memory.recompute_microbatches_kept == 0;
 }
 
 /// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.

@@ -4,6 +4,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/data/balance.hpp>
 #include <p3d/layout/context.hpp>
+#include <p3d/plan/model_cost.hpp>
 
 #include <fmt/format.h>
 
@@ -28,20 +29,44 @@ double most_over_mean(std::vector<double> const& parts) {
   return *std::max_element(parts.begin(), parts.end()) * static_cast<double>(parts.size()) / all;
 }
 
-}  // namespace
+/// What one global batch is, before it is dealt.
+struct Read {
+  std::vector<std::int64_t> work;  ///< of microbatches
+  std::vector<double> places;      ///< of the places of a ring
+};
 
-DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std::int64_t step) {
+Read read_lengths(config::Config const& c, data::Sampler const& sampler, std::int64_t step, PackingBalance& balance) {
+  Read out{{}, {1.0}};
+  auto shorter = c;
+  for (std::int64_t first = 0; first < c.batch.global; first += c.batch.micro) {
+    std::int64_t longest = 1, tokens = 0;
+    for (auto i = first; i < first + c.batch.micro; ++i) {
+      auto const length = sampler.length(data::global_sample(step, i, c.batch.global));
+      longest = std::max(longest, length);
+      tokens += length;
+    }
+    shorter.model.seq_len = padded_length(c, longest);
+    auto const run = c.batch.micro * shorter.model.seq_len;
+    out.work.push_back(static_cast<std::int64_t>(plan::flops_per_token(shorter) * static_cast<double>(run)));
+    balance.tokens += tokens;
+    balance.padding += run - tokens;
+  }
+  balance.documents = c.batch.global;
+  return out;
+}
+
+Read read_documents(config::Config const& c, data::Sampler const& sampler, std::int64_t step, PackingBalance& balance) {
   auto const seq = static_cast<std::size_t>(c.model.seq_len);
   auto const division = layout::context_division(c);
   std::vector<int> inputs(seq), targets(seq), documents(seq);
-  std::vector<std::int64_t> work(static_cast<std::size_t>(c.batch.global / c.batch.micro));
-  std::vector<double> places(static_cast<std::size_t>(division.ring()), 0.0);
-  DealtBatch out;
-  out.step = step;
+  Read out{std::vector<std::int64_t>(static_cast<std::size_t>(c.batch.global / c.batch.micro)),
+           std::vector<double>(static_cast<std::size_t>(division.ring()), 0.0)};
+  auto& [work, places] = out;
+  balance.tokens = c.batch.global * c.model.seq_len;
   for (std::int64_t i = 0; i < c.batch.global; ++i) {
     sampler.train(data::global_sample(step, i, c.batch.global), inputs, targets, documents);
     work[static_cast<std::size_t>(i / c.batch.micro)] += work_of(c, documents);
-    for (std::size_t k = 0; k < seq; ++k) out.balance.documents += documents[k] == static_cast<int>(k) ? 1 : 0;
+    for (std::size_t k = 0; k < seq; ++k) balance.documents += documents[k] == static_cast<int>(k) ? 1 : 0;
     if (places.size() == 1) continue;
     for (std::size_t p = 0; p < places.size(); ++p) {
       auto const tokens = division.place_tokens(static_cast<int>(p));
@@ -51,6 +76,22 @@ DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std
       }
     }
   }
+  return out;
+}
+
+}  // namespace
+
+std::int64_t padded_length(config::Config const& c, std::int64_t longest) {
+  auto const& p = c.parallel;
+  auto const parts = std::int64_t{p.cp > 1 ? 2 * p.cp : 1} * (p.sequence ? p.tp : 1);
+  return std::min(c.model.seq_len, (longest + parts - 1) / parts * parts);
+}
+
+DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std::int64_t step) {
+  DealtBatch out;
+  out.step = step;
+  auto const [work, places] =
+      sampler.varies() ? read_lengths(c, sampler, step, out.balance) : read_documents(c, sampler, step, out.balance);
   auto const replicas = c.parallel.dp;
   out.order = data::balance_microbatches(work, replicas);
   std::vector<std::int64_t> in_order(out.order.size());
@@ -68,12 +109,25 @@ DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std
   return out;
 }
 
+std::int64_t tokens_of_steps(config::Config const& c, data::Sampler const& sampler, std::int64_t first,
+                             std::int64_t end) {
+  if (!sampler.varies()) return (end - first) * c.batch.global * c.model.seq_len;
+  std::int64_t tokens = 0;
+  for (auto i = first * c.batch.global; i < end * c.batch.global; ++i) tokens += sampler.length(i);
+  return tokens;
+}
+
 std::string describe(PackingBalance const& b, config::Config const& c) {
-  auto text = fmt::format("Packing: {} in the first global batch", base::counted(b.documents, "document or part"));
+  auto text =
+      c.batch.variable
+          ? fmt::format("Variable lengths: {} in the first global batch, and {:.1f} % padding",
+                        base::counted(b.tokens, "token"),
+                        100.0 * static_cast<double>(b.padding) / static_cast<double>(b.tokens + b.padding))
+          : fmt::format("Packing: {} in the first global batch", base::counted(b.documents, "document or part"));
   if (c.parallel.dp > 1)
-    text += fmt::format("; attention's work of a replica at most {:.2f} of the mean ({:.2f} undealt)", b.replicas,
-                        b.replicas_as_read);
-  if (c.parallel.cp > 1) text += fmt::format("; over cp {:.2f}", b.context);
+    text += fmt::format("; {} of a replica at most {:.2f} of the mean ({:.2f} undealt)",
+                        c.batch.variable ? "work" : "attention's work", b.replicas, b.replicas_as_read);
+  if (c.parallel.cp > 1 && !c.batch.variable) text += fmt::format("; over cp {:.2f}", b.context);
   return text;
 }
 

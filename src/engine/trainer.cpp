@@ -349,6 +349,7 @@ bool Trainer<P>::State::stop_together() {
 template <class P>
 Hooks Trainer<P>::State::training_hooks(StepResult& result) {
   Hooks hooks;
+  if (sampler.varies()) hooks.length = [this](int m) { return length_of(training_sample(m), true, 0); };
   hooks.load = [this](int stage, int slot, int microbatch) {
     load(stage, slot, training_sample(microbatch), true, 0, 0);
   };
@@ -423,6 +424,8 @@ double Trainer<P>::evaluate(std::int64_t batches) {
     if (s.stop_together()) return std::numeric_limits<double>::quiet_NaN();
     counted += s.count_targets(false, batch);
     Hooks hooks;
+    if (s.sampler.varies())
+      hooks.length = [&](int m) { return s.length_of(first_sample(s.config, 0, s.here.dp, m), false, batch); };
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
       s.load(stage, slot, index, false, batch, index);

@@ -104,7 +104,8 @@ struct Trainer<P>::State {
   bool stop_together();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
-  /// The first sample of a microbatch of this step; of packed samples replicas have equal work, not neighbouring ones.
+  /// The first sample of a microbatch of this step; where samples are unequal work replicas have equal work, not
+  /// neighbouring samples.
   std::int64_t training_sample(int microbatch);
   DealtBatch dealt;
   /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
@@ -112,8 +113,11 @@ struct Trainer<P>::State {
     return documents.empty() ? std::span<int>() : std::span(documents).subspan(place, inputs.size() / batch_samples());
   }
   std::size_t batch_samples() const { return static_cast<std::size_t>(config.batch.micro); }
-  /// What is in inputs, targets and documents, the microbatch that begins with `sample`.
-  void load_microbatch(int stage, int slot, std::int64_t sample);
+  /// What is in inputs, targets and documents, the microbatch that begins with `sample`: `length` tokens of each
+  /// sample.
+  void load_microbatch(int stage, int slot, std::int64_t sample, std::int64_t length);
+  /// batch.variable: the length of the microbatch that begins with a sample, of training or of an evaluation batch.
+  std::int64_t length_of(std::int64_t sample, bool training, std::int64_t eval_batch);
   void reduce(int stage);
   /// Waits for other ranks during the update.
   void wait_recorded(comm::Request& request);

@@ -112,7 +112,8 @@ struct Problem {
                                    int rows, std::int64_t key0, int columns, bool transposed,
                                    StridedMatrix<A> out) const {
     auto const stream = static_cast<std::uint64_t>(shape.first_sample + sample);
-    std::int64_t const seq = shape.seq_len, first_run = shape.keys.runs[0].count;
+    std::int64_t const seq = dropout.sample_tokens > 0 ? dropout.sample_tokens : shape.seq_len;
+    std::int64_t const first_run = shape.keys.runs[0].count;
     bool const in_a_row = shape.keys.stride == 1;
     tile_rows(team, rows, [&](int i) {
       auto const row = ((shape.first_head + head) * seq + shape.queries.at(query0 + i)) * seq;

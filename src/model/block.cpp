@@ -31,7 +31,7 @@ parallel::ContextHeads context_heads(config::Config const& c, int tp_rank) {
 BlockSizes block_sizes(config::Config const& c, RankPlace rank) {
   using Attention = parallel::ContextAttention<double>;  // any type: counts of elements
   std::int64_t const tp = c.parallel.tp;
-  auto const division = layout::context_division(c);
+  auto const division = layout::context_division(c).of_length(rank.length > 0 ? rank.length : c.model.seq_len);
   auto const heads = context_heads(c, 0);
   BlockSizes s;
   s.tokens = c.batch.micro * division.share_of_place(rank.cp).size();
@@ -123,6 +123,7 @@ TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorP
     return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.{}", layer, rest));
   };
   probability_dropout_ = site("attn.probability");
+  probability_dropout_.sample_tokens = c.model.seq_len;
   attn_dropout_ = site("attn.out");
   mlp_dropout_ = site("mlp.out");
 }

@@ -62,25 +62,25 @@ void RecomputeScratch::add(layout::StageRecompute const& stage) {
 
 template <class P>
 template <class Source>
-void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompute, bool with_loss, RankPlace rank,
-                        Source& source) {
+void Workspace<P>::take(Source& source) {
   using S = typename P::Storage;
+  auto const& c = *config_;
   auto const s = block_sizes(c, rank);
   block = take_scratch<P>(source, s);
   using Attention = parallel::ContextAttention<S>;
   block.attention = std::make_shared<Attention>(
       Attention::take(source, layout::context_division(c), context_heads(c, rank.tp), c.batch.micro));
-  bool const one_norm = recompute.parts.norm_outputs && !recompute.separate_norms;
-  auto const parts = one_norm ? recompute.parts.without({.norm_outputs = true}) : recompute.parts;
-  for (int i = 0; i < recompute.layers; ++i) {
+  bool const one_norm = recompute_.parts.norm_outputs && !recompute_.separate_norms;
+  auto const parts = one_norm ? recompute_.parts.without({.norm_outputs = true}) : recompute_.parts;
+  for (int i = 0; i < recompute_.layers; ++i) {
     auto& set = remade.emplace_back(take_block<P>(source, s, parts));
     if (!one_norm) continue;
     // Where its output is gathered it is made at its place.
     set.norm1.y = set.norm2.y =
         s.sequence ? device::rows(block.gathered, s.first_row, s.first_row + s.rows) : take_rows<P>(source, s);
   }
-  for (int i = 0; i < recompute.inputs; ++i) inputs.push_back(take_rows<P>(source, s));
-  if (!with_loss) return;
+  for (int i = 0; i < recompute_.inputs; ++i) inputs.push_back(take_rows<P>(source, s));
+  if (!with_loss_) return;
   dfinal = s.sequence ? block.dnorm : take_tokens<S>(source, s, s.hidden);
   using Sum = typename P::Accumulate;
   row_max = View1<Sum>(source.template take<Sum>(s.most_tokens).data(), s.tokens);
@@ -90,15 +90,31 @@ void Workspace<P>::take(config::Config const& c, RecomputeScratch const& recompu
 template <class P>
 Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
                         device::Arena& arena, int tp_rank, parallel::ContextParallel* cp)
-    : rank{tp_rank, cp ? cp->rank() : 0} {
-  take(c, recompute, with_loss, rank, arena);
-  if (cp) block.attention->attach(ExecSpace(), *cp);
+    : Workspace(c, recompute, with_loss) {
+  rank = {tp_rank, cp ? cp->rank() : 0, c.model.seq_len};
+  cp_ = cp;
+  memory_.data = arena.take<std::byte>(0).data();
+  auto const before = arena.used();
+  take(arena);
+  memory_.bytes = arena.used() - before;
+  if (cp_) block.attention->attach(ExecSpace(), *cp_);
+}
+
+template <class P>
+void Workspace<P>::shape(std::int64_t length) {
+  if (length == rank.length) return;
+  rank.length = length;
+  device::Arena memory(memory_.bytes, "workspace", memory_.data);
+  remade.clear();
+  inputs.clear();
+  take(memory);
+  if (cp_) block.attention->attach(ExecSpace(), *cp_);
 }
 
 template <class P>
 std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
   device::ArenaSize counter;
-  Workspace().take(c, recompute, with_loss, {}, counter);
+  Workspace(c, recompute, with_loss).take(counter);
   return counter.bytes;
 }
 
@@ -111,6 +127,7 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   auto const layers = stages.num_layers(stage);
   std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
   ActivationSlot slot;
+  slot.length = rank.length;
   slot.x.resize(static_cast<std::size_t>(layers) + 1);
   slot.shares.resize(slot.x.size());
   auto const take_x = [&](int l) {
@@ -158,6 +175,7 @@ typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, St
                                                      RankPlace rank, Source& source) {
   auto const s = block_sizes(c, rank);
   RebuiltSet set;
+  set.length = rank.length;
   set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
   for (int l = 0; l < recompute.num_layers(); ++l) {
     if (recompute.input(l) != KeptInput::whole) set.x[static_cast<std::size_t>(l)] = take_rows<P>(source, s);
@@ -214,12 +232,15 @@ template <class P>
 Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage,
                 layout::StageActivations const& sets, layout::StageParams const& params, parallel::TensorParallel& tp,
                 device::Arena& arena, Workspace<P>& workspace)
-    : stage_(stage),
+    : config_(&c),
+      stages_(&stages),
+      stage_(stage),
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
       owns_gradient_(owns_gradient(stages, stage)),
       narrow_messages_(travels_narrow(c)),
       offloads_(sets.offload_places > 0),
+      stays_(offloads_ || c.batch.variable),
       arena_begin_(arena.take<std::byte>(0).data() - arena.used()),
       tp_(&tp),
       recompute_(sets.recompute),
@@ -230,9 +251,19 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
   P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
               "slots whose microbatches are offloaded are alike");
-  auto const rebuild = [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, workspace.rank, arena)); };
+  auto const remember = [&](std::vector<MemoryPiece>& pieces, auto const& take) {
+    auto* const data = arena.take<std::byte>(0).data();
+    auto const before = arena.used();
+    take();
+    pieces.push_back({data, arena.used() - before});
+  };
+  auto const rebuild = [&] {
+    remember(rebuilt_memory_, [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, place(c.model.seq_len), arena)); });
+  };
   for (int k = 0; k < sets.slots; ++k) {
-    auto& slot = slots_.emplace_back(take_slot(c, stages, stage, recompute(k), workspace.rank, arena));
+    remember(slot_memory_,
+             [&] { slots_.push_back(take_slot(c, stages, stage, recompute(k), place(c.model.seq_len), arena)); });
+    auto& slot = slots_.back();
     if (!offloads_ || sets.rebuilt == 0) continue;
     rebuild();
     slot.end = arena.used();
@@ -260,6 +291,36 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
 
   vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
   if (first_) embed_dropout_ = kernels::make_dropout(c.model.dropout, c.run.seed, "dropout.embed");
+}
+
+template <class P>
+void Stage<P>::shape(int slot, std::int64_t length) {
+  auto& s = slots_[at(slot)];
+  if (length == 0) length = config_->model.seq_len;
+  if (length == s.length) return;
+  P3D_REQUIRE(stays_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
+  auto const& memory = slot_memory_[at(slot)];
+  device::Arena piece(memory.bytes, "slot", memory.data);
+  s = take_slot(*config_, *stages_, stage_, recompute(slot), place(length), piece);
+}
+
+template <class P>
+typename Stage<P>::ActivationSlot& Stage<P>::begin_action(int slot) {
+  auto& s = slots_[at(slot)];
+  shared_->shape(s.length);
+  return s;
+}
+
+template <class P>
+typename Stage<P>::RebuiltSet& Stage<P>::take_free_set(ActivationSlot& s, int number) {
+  s.rebuilt = number;
+  auto& set = rebuilt_[at(number)];
+  if (set.length != s.length) {
+    auto const& memory = rebuilt_memory_[at(number)];
+    device::Arena piece(memory.bytes, "rebuilt", memory.data);
+    set = take_rebuilt(*config_, recompute_, place(s.length), piece);
+  }
+  return set;
 }
 
 template <class P>
@@ -330,7 +391,7 @@ void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
 
 template <class P>
 double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
-  auto& s = slots_[at(slot)];
+  auto& s = begin_action(slot);
   open(slot, nullptr, true);
   if (first_) embed(w, s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
@@ -346,7 +407,7 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
 
 template <class P>
 void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready) {
-  auto& s = slots_[at(slot)];
+  auto& s = begin_action(slot);
   auto const& r = recompute(slot);
   open(slot, nullptr, false);
   if (last_) {
@@ -365,17 +426,15 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
 
 template <class P>
 void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_scale) {
-  auto& s = slots_[at(slot)];
+  auto& s = begin_action(slot);
   auto const& r = recompute(slot);
   RebuiltSet* rebuilt = nullptr;
   if (r.any() && offloads_) {
-    s.rebuilt = slot;
-    rebuilt = &rebuilt_[at(slot)];
+    rebuilt = &take_free_set(s, slot);
   } else if (r.any()) {
     P3D_REQUIRE(!free_rebuilt_.empty(), "a stage has a set for every microbatch between I and W");
-    s.rebuilt = free_rebuilt_.back();
+    rebuilt = &take_free_set(s, free_rebuilt_.back());
     free_rebuilt_.pop_back();
-    rebuilt = &rebuilt_[at(s.rebuilt)];
   }
   open(slot, rebuilt, false);
   if (last_) head_backward(w, s, loss_scale, false);
@@ -384,7 +443,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
     auto& saved = saved_[i];
     blocks_[i].backward_input(w.layers[i], s.rows, x_[i], x_[i + 1], r.layer(l), saved, shared_->block, s.d);
-    if (offloads_) {  // what moves lies in one piece: back to where it was
+    if (stays_) {  // back to where it was
       for (auto const& [place, got] : {std::pair(&shared_->block.dup, &saved.up), {&shared_->block.dqkv, &saved.qkv}}) {
         Kokkos::deep_copy(tp_->exec, *place, *got);
         std::swap(*place, *got);
@@ -400,7 +459,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
 
 template <class P>
 void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& ready) {
-  auto& s = slots_[at(slot)];
+  auto& s = begin_action(slot);
   open(slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (last_) {
     head_backward_weight(w, s, head_input(s));

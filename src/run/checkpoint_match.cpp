@@ -36,8 +36,8 @@ enum class Weight { ignored, noted, forbidden };
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
   static std::set<std::string> const same_data{
-      "run.seed",       "batch.global",       "data.format",          "data.split", "data.shuffle",
-      "data.eod_token", "data.eod_mask_loss", "data.reset_positions", "data.pack",  "optimizer.type"};
+      "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
+      "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
   static std::set<std::string> const free{
       "run.name",       "run.output_dir",   "run.log_every", "run.trace",  "run.ceiling", "run.time_limit",
       "run.eval_every", "run.eval_batches", "model.preset",  "model.load", "batch.micro", "batch.microbatches",

@@ -114,8 +114,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (device::on_host()) engine::require_memory(host_memory, world);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   report::add_plan(summary, c, plan);
-  double const ceiling = summary.ceiling_flops =
-      c.run.ceiling ? report::quick_ceiling<P>(c, world) : 0.0;  // before the trainer takes its memory
+  double const ceiling = summary.ceiling_flops = c.run.ceiling && !c.batch.variable
+                                                     ? report::quick_ceiling<P>(c, world)
+                                                     : 0.0;  // before the trainer takes its memory
   double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer, tokenizer.stored);
@@ -129,11 +130,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.validation_windows = trainer.sampler().num_eval_windows();
   summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
   file.begin(first_step);
-  base::log_root(fmt::format("Data: {}; {} of {}, {} held out\n", summary.data,
-                             base::counted(summary.training_windows, "training window"),
-                             base::counted(c.model.seq_len, "token"), summary.validation_windows));
+  base::log_root(fmt::format(
+      "Data: {}; {} of {}{}, {} held out\n", summary.data,
+      base::counted(summary.training_windows, c.batch.variable ? "training sample" : "training window"),
+      c.batch.variable ? "up to " : "", base::counted(c.model.seq_len, "token"), summary.validation_windows));
 
-  if (c.data.pack && root) base::log_root(engine::describe(engine::deal_batch(c, trainer.sampler(), 0).balance, c));
+  if ((c.data.pack || c.batch.variable) && root)
+    base::log_root(engine::describe(engine::deal_batch(c, trainer.sampler(), 0).balance, c));
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(checkpoints.describe() + "\n");
@@ -147,7 +150,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
-  double const tokens = static_cast<double>(c.batch.global * c.model.seq_len);
+  auto const tokens_before = engine::tokens_of_steps(c, trainer.sampler(), 0, first_step);
+  std::int64_t tokens_seen = 0;
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
   double first_loss = 0.0, last_loss = 0.0;
   std::optional<double> eval_loss;
@@ -166,6 +170,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       throw;
     }
     double const seconds = watch.seconds();
+    auto const tokens = engine::tokens_of_steps(c, trainer.sampler(), r.step - 1, r.step);
+    tokens_seen += tokens;
     in_steps += seconds;
     step_seconds.push_back(seconds);
     done = file.reached(r.step);
@@ -187,11 +193,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       }
     }
     if (files) {
-      files->write({done, done * static_cast<std::int64_t>(tokens), r.loss, r.grad_norm, r.lr, seconds * 1e3,
-                    tokens / seconds, eval_loss});
+      files->write({done, tokens_before + tokens_seen, r.loss, r.grad_norm, r.lr, seconds * 1e3,
+                    static_cast<double>(tokens) / seconds, eval_loss});
     }
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
-    progress.step({done, r.loss, r.grad_norm, r.lr, tokens, seconds, eval_loss});
+    progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(tokens), seconds, eval_loss});
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
@@ -211,7 +217,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
       eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
-      base::human_count(in_steps > 0 ? static_cast<double>(done - first_step) * tokens / in_steps : 0.0)));
+      base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
                                base::counted(scale.skipped, "step"), scale.scale));

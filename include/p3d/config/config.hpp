@@ -122,6 +122,7 @@ struct Batch {
   std::int64_t micro = 1;
   std::int64_t global = 1;
   std::int64_t microbatches = 1;
+  bool variable = false;  ///< a sample is a document, or a part of model.seq_len tokens; none is cut to one length
   bool operator==(Batch const&) const = default;
 };
 

@@ -36,6 +36,11 @@ constexpr std::int64_t global_sample(std::int64_t step, std::int64_t index, std:
 ///   behind the other; sample g begins at token g T of that stream.
 /// - megatron: that of Megatron-LM (src/data/megatron_order.cpp) for run.steps * batch.global samples.
 ///
+/// With batch.variable a sample is a document, in the order of data.shuffle = "documents", or of a longer one a piece
+/// of seq_len inputs; pieces follow each other, and every token but the first of its document is a target once an
+/// epoch. Documents of fewer than two tokens are left out: they have nothing to predict. A window is then such a
+/// sample.
+///
 /// Of several sources (data.source) each has its own samples, numbered apart; which of them a global sample comes from
 /// says src/data/blend.hpp. Source k above 0 has ".k" behind the purposes of its keys.
 class Sampler {
@@ -47,6 +52,12 @@ public:
   Sampler(Sampler&&) noexcept;
 
   std::int64_t seq_len() const { return seq_len_; }
+  /// batch.variable: whether samples are of different length, 1 to seq_len.
+  bool varies() const { return variable_; }
+  /// The inputs of a global sample, and of a place in an evaluation batch: seq_len unless varies(). Those beyond are 0,
+  /// their targets -1, and they are, in `documents`, a document of their own.
+  std::int64_t length(std::int64_t sample) const;
+  std::int64_t eval_length(std::int64_t batch, std::int64_t index) const;
   /// Of all sources.
   std::int64_t num_train_windows() const { return train_windows_; }
   /// 0 when nothing is held out.
@@ -76,8 +87,8 @@ public:
   /// without data.pack: windows those outside of the windows (fewer than seq_len, others every epoch), megatron those
   /// at the end of the last epoch.
   bool packs() const { return pack_; }
-  /// data.eod_mask_loss, data.pack: whether targets of -1 occur, which the loss does not count.
-  bool masks() const { return mask_ || pack_; }
+  /// data.eod_mask_loss, data.pack, batch.variable: whether targets of -1 occur, which the loss does not count.
+  bool masks() const { return mask_ || pack_ || variable_; }
   /// With data.eod_mask_loss or data.pack: the target of an input that is data.eod_token becomes -1.
   void mask(std::span<int const> inputs, std::span<int> targets) const;
   /// data.reset_positions, data.pack: whether positions differ from 0, 1, 2 and so on.
@@ -92,7 +103,10 @@ public:
 private:
   struct Part;
   struct Blended;
+  Part make_part(TokenSource const& source, std::int64_t samples, std::size_t number,
+                 config::Config const& config) const;
   Part const& part_of(std::int64_t sample, std::int64_t& number) const;
+  Part const& eval_part_of(std::int64_t batch, std::int64_t index, std::int64_t& number) const;
   bool pack_by_source() const { return pack_ && eod_token_ < 0; }
   void find_documents(std::span<int const> inputs, std::span<int> documents) const;
 
@@ -104,7 +118,7 @@ private:
   std::vector<Part> parts_;
   std::unique_ptr<Blended> blended_;  ///< null: one source
   int eod_token_;
-  bool mask_, reset_positions_, pack_;
+  bool mask_, reset_positions_, pack_, variable_;
 };
 
 }  // namespace p3d::data

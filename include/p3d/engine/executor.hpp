@@ -23,6 +23,8 @@ namespace p3d::engine {
 
 /// What the executor calls at the places that are not its own business.
 struct Hooks {
+  /// The tokens of the samples of a microbatch: the same on every rank that it comes to. Empty: model.seq_len.
+  std::function<std::int64_t(int microbatch)> length;
   /// Puts a microbatch's tokens and targets into a slot.
   std::function<void(int stage, int slot, int microbatch)> load;
   /// Parameters [first, last) of a stage got their last contribution of this step.
@@ -86,6 +88,8 @@ private:
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void take_slot(schedule::Action const& action, ProgramRun const& run);
+  /// A free slot gets the shape of the microbatch.
+  void shape_slot(schedule::Action const& action, ProgramRun const& run);
   /// Waits for what still travels from the buffer of a receive.
   void free_buffer(schedule::Action const& receive, ProgramRun const& run);
   /// Whether nothing does.

@@ -44,6 +44,9 @@ struct Dropout {
   base::RandomKey key{};
   std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout
   double scale = 1.0;           ///< 1 / (1 - rate)
+  /// Attention numbers a sample's probabilities as if it had so many tokens, so that a mask does not depend on what a
+  /// sample is padded to; 0: those it has.
+  std::int64_t sample_tokens = 0;
   KOKKOS_FUNCTION bool active() const { return threshold != 0; }
 };
 /// rate in [0, 1).

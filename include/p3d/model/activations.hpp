@@ -34,9 +34,10 @@ struct BlockSizes {
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
 };
-/// Where a rank stands: for its rows and tokens alone.
+/// Where a rank stands, and how long samples are: for its rows and tokens alone.
 struct RankPlace {
   int tp = 0, cp = 0;
+  std::int64_t length = 0;  ///< 0: model.seq_len
 };
 BlockSizes block_sizes(config::Config const& config, RankPlace rank = {});
 /// The heads of a rank of tp, as attention is told of them.

@@ -35,14 +35,23 @@ struct RecomputeScratch {
   bool operator==(RecomputeScratch const&) const = default;
 };
 
+/// What was taken from an arena, to be divided anew.
+struct MemoryPiece {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// Scratch that all stages of a rank share, as only one of them runs at a time.
 template <class P>
 struct Workspace {
   /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  /// `cp`: null for one rank of it; it must outlive the workspace.
+  /// `cp`: null for one rank of it; it and `config` must outlive the workspace.
   Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
             int tp_rank, parallel::ContextParallel* cp = nullptr);
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
+  /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
+  /// of one action: no action reads what another has left.
+  void shape(std::int64_t length);
 
   RankPlace rank;
   BlockScratch<P> block;
@@ -54,10 +63,16 @@ struct Workspace {
   std::vector<View2<typename P::Storage>> inputs;  ///< [n, hidden] each
 
 private:
-  Workspace() = default;
+  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss)
+      : config_(&config), recompute_(recompute), with_loss_(with_loss) {}
   template <class Source>
-  void take(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, RankPlace rank,
-            Source& source);
+  void take(Source& source);
+
+  config::Config const* config_;
+  RecomputeScratch recompute_;
+  bool with_loss_;
+  parallel::ContextParallel* cp_ = nullptr;
+  MemoryPiece memory_;
 };
 
 template <class P>
@@ -65,8 +80,8 @@ class Stage {
 public:
   using S = typename P::Storage;
   /// Takes all activations from `arena`: exactly bytes(config, stages, stage, sets). `workspace` has the loss's buffers
-  /// where the stage is the last, and room for what the stage discards; it must outlive the stage. Of `params` only the
-  /// order is used.
+  /// where the stage is the last, and room for what the stage discards; it, `config` and `stages` must outlive the
+  /// stage. Of `params` only the order is used.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageActivations const& sets,
         layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace);
 
@@ -83,6 +98,9 @@ public:
   Region offloaded(int slot, bool gradients) const;
   static std::int64_t offloaded_bytes(config::Config const& config, layout::StageMap const& stages, int stage,
                                       layout::StageActivations const& sets, bool gradients);
+  /// The samples of the microbatch that comes next to a slot have `length` tokens, at most model.seq_len; 0: that many.
+  /// Before anything of it comes: the views of the slot change. Not where activations are offloaded.
+  void shape(int slot, std::int64_t length);
   TokenRows rows(int slot) const { return slots_[at(slot)].rows; }
   /// Such a region was copied into the slot, of a microbatch of these samples.
   void resume(int slot, TokenRows rows, bool gradients);
@@ -156,6 +174,7 @@ private:
     View2<S> logits;  ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;
     TokenRows rows;
+    std::int64_t length = 0;                        ///< of samples
     int rebuilt = -1;                               ///< its set in rebuilt_, between the parts of a split backward
     std::size_t begin = 0, saved_end = 0, end = 0;  ///< in the arena: of the regions of offloaded()
   };
@@ -163,6 +182,7 @@ private:
   struct RebuiltSet {
     std::vector<View2<S>> x;
     std::vector<BlockActivations<P>> blocks;
+    std::int64_t length = 0;
   };
   template <class Source>
   static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
@@ -185,17 +205,28 @@ private:
   parallel::WholeRows<S> head_input(ActivationSlot const& slot) const;
   void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot, parallel::WholeRows<S> input);
 
+  RankPlace place(std::int64_t length) const { return {shared_->rank.tp, shared_->rank.cp, length}; }
+  /// The slot of a microbatch, and the scratch made ready for it.
+  ActivationSlot& begin_action(int slot);
+  /// Takes a free set for what the input part remakes.
+  RebuiltSet& take_free_set(ActivationSlot& slot, int number);
+
+  config::Config const* config_;
+  layout::StageMap const* stages_;
   int stage_;
   bool first_, last_;
   bool owns_gradient_;  ///< false: `d` is the next stage's
   bool narrow_messages_;
   bool offloads_;
+  bool
+      stays_;  ///< no view of a slot changes places with one of the scratch: what moves, or is taken anew, is one piece
   std::byte* arena_begin_;
   parallel::TensorParallel* tp_;
   std::vector<TransformerBlock<P>> blocks_;
   layout::StageRecompute recompute_, none_;
   std::vector<ActivationSlot> slots_;
   std::vector<RebuiltSet> rebuilt_;
+  std::vector<MemoryPiece> slot_memory_, rebuilt_memory_;
   std::vector<int> free_rebuilt_;
   Workspace<P>* shared_;
   std::vector<View2<S>> x_;  ///< see open()

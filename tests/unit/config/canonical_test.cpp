@@ -70,6 +70,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"batch.micro", {"2"}},
       {"batch.global", {"7"}},
       {"batch.microbatches", {"7"}},
+      {"batch.variable", {"true", "data.shuffle=documents", "data.format=megatron"}},
       {"pipeline.schedule", {"gpipe"}},
       {"pipeline.virtual_stages", {"1"}},
       {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},

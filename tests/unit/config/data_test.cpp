@@ -85,5 +85,17 @@ TEST(DataRules, PackingNeedsEndsOfDocuments) {
   EXPECT_TRUE(good(data("path = \"LICENSE\"\npack = true\neod_mask_loss = true\nreset_positions = true\n")).data.pack);
 }
 
+TEST(DataRules, VariableSamplesAreDocuments) {
+  std::vector<std::string> const variable{"batch.variable=true"};
+  auto const fault = fault_of("path = \"LICENSE\"\n", variable);
+  EXPECT_EQ(fault.key, "batch.variable");
+  expect_contains(fault.found, "batch.variable with data.shuffle = \"windows\"");
+  expect_contains(fault.fix, "set data.shuffle to \"documents\"");
+  expect_contains(fault_of("format = \"synthetic\"\n", variable).fix, "p3d data tokenize");
+  std::string const documents = "format = \"megatron\"\npath = \"LICENSE\"\nshuffle = \"documents\"\n";
+  EXPECT_TRUE(good(data(documents), variable).batch.variable);
+  expect_contains(fault_of(documents + "pack = true\n", variable).expected, "batch.variable or data.pack");
+}
+
 }  // namespace
 }  // namespace p3d::config::test

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/engine/precision.hpp>
+#include <p3d/engine/trainer.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace p3d::test {
+
+namespace {
+
+template <class P>
+RunResult train_as(P, config::Config const& config, comm::Communicator const& comm, int steps, bool evaluate) {
+  engine::Trainer<P> trainer(config, comm);
+  RunResult out;
+  trainer.keep_gradients(true);
+  for (int s = 0; s < steps; ++s) {
+    out.losses.push_back(trainer.step().loss);
+    if (s > 0) continue;
+    for (auto const& spec : trainer.plan().table.specs()) out.gradients[spec.name] = trainer.gather_gradient(spec.name);
+    trainer.keep_gradients(false);
+  }
+  if (evaluate) out.losses.push_back(trainer.evaluate(1));
+  P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
+  return out;
+}
+
+}  // namespace
+
+RunResult train(config::Config const& c, comm::Communicator const& comm, int steps, bool evaluate) {
+  return engine::with_policy(c, [&](auto policy) { return train_as(policy, c, comm, steps, evaluate); });
+}
+
+std::pair<double, double> deviations(RunResult const& a, RunResult const& b) {
+  double loss = 0, gradient = 0;
+  auto const grow = [](double& most, double value) { most = value <= most ? most : value; };  // takes NaN
+  for (std::size_t i = 0; i < a.losses.size(); ++i)
+    grow(loss, std::fabs(a.losses[i] - b.losses.at(i)) / std::fabs(a.losses[i]));
+  double whole = 0;
+  for (auto const& [name, all] : a.gradients)
+    for (double x : all) whole = std::max(whole, std::fabs(x));
+  for (auto const& [name, all] : a.gradients) {
+    auto const& other = b.gradients.at(name);
+    // The gradient of a key's bias is rounding alone: softmax does not feel it.
+    double largest = 1e-3 * whole, most = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      largest = std::max(largest, std::fabs(all[i]));
+      grow(most, std::fabs(all[i] - other.at(i)));
+    }
+    grow(gradient, most / largest);
+  }
+  return {loss, gradient};
+}
+
+}  // namespace p3d::test

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// batch.variable: samples of their own lengths, in every kind of layout, against one rank that runs each sample alone
+// (batch.micro = 1: nothing is padded). Documents of 2 tokens, of a window, and longer ones.
+//
+//   mpiexec -n N invariance_variable [--sabotage]
+//
+// Exit code 1 when a loss is off by more than 1e-9, or a gradient by more than 1e-12 (see deviations()).
+
+#include "train.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/data/indexed_dataset_writer.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+
+#include <support/temp_dir.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+using Words = std::vector<std::string>;
+
+constexpr int steps = 5;
+
+/// Token files with documents of chosen and of random lengths.
+std::string write_documents(std::string const& folder) {
+  std::mt19937 random(7);
+  auto const prefix = folder + "/documents";
+  data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
+  std::vector<std::int32_t> tokens;
+  for (int d = 0; d < 120; ++d) {
+    constexpr int chosen[]{2, 3, 25, 24, 26, 49, 70, 4};
+    auto const length = d < 8 ? chosen[d] : 2 + static_cast<int>(random() % 40);
+    tokens.clear();
+    for (int i = 0; i < length; ++i) tokens.push_back(static_cast<std::int32_t>(random() % 61));
+    writer.add_document(tokens);
+  }
+  writer.finish();
+  return prefix;
+}
+
+config::Config make_config(std::string const& path, Words const& model, Words const& layout, int ranks) {
+  Words words{"data.format=megatron",
+              "data.path=\"" + path + "\"",
+              "data.shuffle=documents",
+              "data.split=0.2",
+              "batch.variable=true",
+              "batch.global=12",
+              "model.vocab_size=61",
+              "model.layers=4",
+              "model.heads=4",
+              "model.hidden=32",
+              "model.seq_len=24",
+              "run.precision=fp64",
+              fmt::format("run.steps={}", steps),
+              "run.eval_batches=1",
+              "optimizer.lr=1e-3",
+              "optimizer.warmup_steps=2",
+              "comm.bucket_mb=0.02"};
+  words.insert(words.end(), model.begin(), model.end());
+  words.insert(words.end(), layout.begin(), layout.end());
+  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  return *result.config;
+}
+
+/// Splits of the ranks, each with something else that must go with it, in turn.
+std::vector<Words> layouts(int ranks) {
+  std::vector<Words> out;
+  std::size_t turn = 0;
+  std::vector<Words> const others{
+      {"batch.micro=1"},
+      {"batch.micro=3", "memory.recompute=full"},
+      {"batch.micro=2", "memory.shard=parameters"},  // where there are replicas
+      {"batch.micro=1", "pipeline.lookahead=2", "memory.recompute=[\"attention\", \"norm\"]"},
+      {"batch.micro=2", "memory.recompute=full", "memory.shard=gradients"}};
+  std::vector<std::string> const schedules{"1f1b", "zb_h1", "interleaved_1f1b", "gpipe", "zb_v"};
+  for (int tp : {1, 2})
+    for (int cp : {1, 2, 4})
+      for (int pp : {1, 2}) {
+        if (ranks % (tp * cp * pp) != 0) continue;
+        int const dp = ranks / (tp * cp * pp);
+        if (dp > 2 && ranks != dp) continue;
+        for (int i = 0; i < (pp > 1 ? 5 : 2); ++i, ++turn) {
+          auto words = others[turn % others.size()];
+          if (12 % (dp * (words[0].back() - '0')) != 0) words[0] = "batch.micro=1";
+          for (auto const& [axis, size] : {std::pair{"tp", tp}, {"cp", cp}, {"pp", pp}, {"dp", dp}})
+            words.push_back(fmt::format("parallel.{}={}", axis, size));
+          if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
+          if (tp > 1 && turn % 2 == 0) words.emplace_back("parallel.sequence=true");
+          if (pp > 1) words.push_back("pipeline.schedule=" + schedules[static_cast<std::size_t>(i)]);
+          if (cp > 1) words.push_back(std::string("context.order=") + (turn % 2 == 0 ? "zigzag" : "striped"));
+          out.push_back(words);
+        }
+      }
+  return out;
+}
+
+int run(bool sabotage) {
+  auto world = comm::Communicator::world();
+  std::optional<test::TempDir> folder;  // one for all ranks, which are on one node; removed when all are done
+  std::array<char, 4096> name{};
+  if (world.rank() == 0) write_documents(folder.emplace().path().string()).copy(name.data(), name.size() - 1);
+  world.broadcast(name.data(), static_cast<std::int64_t>(name.size()), comm::Type::byte, 0).wait();
+  std::string const path = name.data();
+  int failures = 0, runs = 0;
+  for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=48"},
+                             Words{"model.preset=gpt2-tiny", "model.dropout=0.1", "model.tied_embeddings=true"}}) {
+    auto const reference =
+        test::train(make_config(path, model, {"batch.micro=1"}, 1), comm::Communicator::self(), steps, true);
+    for (auto layout : layouts(world.size())) {
+      if (sabotage) layout.emplace_back("run.seed=9");
+      auto const got = test::train(make_config(path, model, layout, world.size()), world, steps, true);
+      auto const [loss, gradient] = test::deviations(reference, got);
+      bool const good = loss <= 1e-9 && gradient <= 1e-12;
+      ++runs;
+      failures += good ? 0 : 1;
+      base::log_root(fmt::format("{} {:<26} {} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL", model.front(),
+                                 fmt::join(layout, " "), loss, gradient));
+    }
+  }
+  P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
+  world.barrier().wait();
+  base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Environment mpi(argc, argv);
+  try {
+    device::Environment kokkos(argc, argv, 1);
+    linalg::set_blas_threads(device::host_threads());
+    return mpi.exit_code(run(argc > 1 && std::string_view(argv[1]) == "--sabotage"));
+  } catch (std::exception const& e) {
+    base::error_here(e.what());
+    comm::abort_all(1);
+  }
+}
