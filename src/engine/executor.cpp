@@ -39,8 +39,8 @@ struct Executor<P>::ProgramRun {
 
 template <class P>
 Executor<P>::Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
-                      device::ExecSpace const& exec)
-    : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec) {}
+                      device::ExecSpace const& exec, InsideActions inside)
+    : stages_(std::move(stages)), pipeline_(&pipeline), tensor_(&tensor), exec_(exec), inside_(inside) {}
 
 template <class P>
 std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::Program const& program) {
@@ -183,7 +183,7 @@ template <class P>
 void Executor<P>::receive_or_defer(Action const& action, ProgramRun const& run) {
   bool const behind =
       std::any_of(deferred_.begin(), deferred_.end(), [&](Action const& d) { return d.op == action.op; });
-  if (tensor_->size() == 1 && (behind || !buffer_is_free(action))) {
+  if (inside_ == InsideActions::no_waiting && (behind || !buffer_is_free(action))) {
     deferred_.push_back(action);
     return;
   }

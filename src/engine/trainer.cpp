@@ -166,7 +166,10 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
-  executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec);
+  bool const waits = c.parallel.product(layout::dense_axes.minus({layout::Axis::pp, layout::Axis::dp})) > 1;
+  using Inside = typename Executor<P>::InsideActions;
+  executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec,
+                   waits ? Inside::waiting : Inside::no_waiting);
   if (activation_store) executor->offload_into(*activation_store);
 }
 

@@ -53,9 +53,11 @@ public:
   /// rank never stops computing because its neighbour is late.
   static constexpr int sends_in_flight = std::numeric_limits<int>::max();
 
+  /// Whether ranks of a stage wait for each other inside actions: with tensor, context or expert parallelism.
+  enum class InsideActions { no_waiting, waiting };
   /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
   Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
-           device::ExecSpace const& exec);
+           device::ExecSpace const& exec, InsideActions inside);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
   /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward; of no use in a
@@ -96,7 +98,8 @@ private:
   bool buffer_is_free(schedule::Action const& receive);
   /// Posts a receive, or puts it off: while the slot's last message still travels, the rank can compute. It is posted
   /// when the message is gone, but before anything on this slot, and before the rank waits for anything: so it waits
-  /// for nothing in another order than the program says. Not with tensor parallelism, where ranks wait inside actions.
+  /// for nothing in another order than the program says. Not where ranks wait inside actions: a rank that waits there
+  /// for another one of its stage would leave the receive unposted, and its sender may be whom that one waits for.
   void receive_or_defer(schedule::Action const& action, ProgramRun const& run);
   void move_activations(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   /// The slot of a stage that has the microbatch of `action`.
@@ -131,6 +134,7 @@ private:
   comm::Communicator* pipeline_;
   comm::Communicator* tensor_;
   device::ExecSpace exec_;
+  InsideActions inside_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   std::map<std::pair<int, int>, int> slot_of_;  ///< by (stage, microbatch): the slot taken last
