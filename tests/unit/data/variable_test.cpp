@@ -18,7 +18,7 @@ using namespace p3d;
 using namespace p3d::data;
 using config::Shuffle;
 using test::DocumentList;
-using Numbers = std::vector<int>;
+using Tokens = std::vector<int>;
 
 config::Config settings(std::int64_t seq_len, std::uint64_t seed) {
   auto c = test::document_settings(seq_len, Shuffle::documents, seed);
@@ -27,10 +27,10 @@ config::Config settings(std::int64_t seq_len, std::uint64_t seed) {
 }
 
 /// The inputs of a sample; the rest is checked.
-Numbers sample(Sampler const& sampler, std::int64_t number) {
+Tokens sample(Sampler const& sampler, std::int64_t number) {
   auto const length = sampler.length(number), seq_len = sampler.seq_len();
   EXPECT_TRUE(length >= 1 && length <= seq_len) << length;
-  Numbers in(static_cast<std::size_t>(seq_len), -7), out(in), documents(in);
+  Tokens in(static_cast<std::size_t>(seq_len), -7), out(in), documents(in);
   sampler.train(number, in, out, documents);
   for (std::size_t i = 0; i < in.size(); ++i) {
     bool const inside = static_cast<std::int64_t>(i) < length;
@@ -60,7 +60,7 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
     }
     ASSERT_EQ(sampler.num_train_windows(), expected);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-      Numbers targets;
+      Tokens targets;
       int next = -1;
       for (std::int64_t i = 0; i < expected; ++i) {
         auto const s = sample(sampler, epoch * expected + i);
@@ -71,7 +71,7 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
         for (auto const t : s) targets.push_back(t + 1);
       }
       std::sort(targets.begin(), targets.end());
-      Numbers all;
+      Tokens all;
       for (int t = 0; t < list.size(); ++t) {
         if (!list.begins(t)) all.push_back(t);
       }
@@ -105,7 +105,7 @@ TEST(Variable, EvaluationGoesThroughTheHeldOutDocumentsInOrder) {
   EXPECT_EQ(sampler.num_train_windows(), 6);
   ASSERT_EQ(sampler.num_eval_windows(), 3 + 1 + 2);
   std::vector<std::pair<int, int>> const expected{{30, 5}, {35, 5}, {40, 1}, {43, 3}, {47, 5}, {52, 3}};
-  Numbers in(5), out(5), documents(5);
+  Tokens in(5), out(5), documents(5);
   for (std::int64_t i = 0; i < 9; ++i) {
     auto const [first, length] = expected[static_cast<std::size_t>(i % 6)];
     ASSERT_EQ(sampler.eval_length(i / 3, i % 3), length);
