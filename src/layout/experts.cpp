@@ -111,7 +111,8 @@ std::vector<int> ExpertDispatch::received_order(int pass) const {
   for (int e = 0; e < local; ++e)
     for (int from = 0; from < group_.size(); ++from) {
       auto& row = next[static_cast<std::size_t>(from)];
-      for (auto const n = part(pass, from, e).size(), end = row + n; row < end; ++row) out.push_back(static_cast<int>(row));
+      for (auto const n = part(pass, from, e).size(), end = row + n; row < end; ++row)
+        out.push_back(static_cast<int>(row));
     }
   return out;
 }

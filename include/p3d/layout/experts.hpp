@@ -17,9 +17,9 @@ namespace p3d::layout {
 
 /// The ranks that exchange rows, in the order of their communicator (along ep and etp).
 struct ExpertGroup {
-  int experts = 1;               ///< of the model's layer; ep divides them
+  int experts = 1;  ///< of the model's layer; ep divides them
   int ep = 1, etp = 1;
-  std::vector<int> ep_of{0};     ///< by rank of the group: its coordinate along ep
+  std::vector<int> ep_of{0};  ///< by rank of the group: its coordinate along ep
   int size() const { return static_cast<int>(ep_of.size()); }
   int local_experts() const { return experts / ep; }
   /// The experts of a rank.

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Rows of a mixture-of-experts layer on their way to the ranks of their experts and back (layout/experts.hpp says
+// which). Messages of one pass, of T = k n rows of width h on each rank, balanced: to experts (g - etp) / g etp T h
+// numbers sent by a rank of a group of g = ep etp, and as many back; etp = 1: (ep - 1) / ep T h. Counts before: experts
+// integers from each rank.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/device/view.hpp>
+#include <p3d/layout/experts.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace p3d::parallel {
+
+using device::ExecSpace;
+using device::View1;
+using device::View2;
+
+/// The ranks that share the experts of a layer. `comm` must outlive it; null: one rank.
+class ExpertParallel {
+public:
+  ExpertParallel() = default;
+  ExpertParallel(comm::Communicator* comm, layout::ExpertGroup group);
+  layout::ExpertGroup const& group() const { return group_; }
+  int rank() const { return comm_ ? comm_->rank() : 0; }
+  int size() const { return group_.size(); }
+
+  /// The exchange of rows of which this rank has counts[e] for each expert. One all-gather of the counts.
+  layout::ExpertDispatch plan(std::vector<std::int64_t> const& counts, std::int64_t most_rows);
+
+  /// Rows of a pass: `own` in the order of the rank's own rows, `received` in that of received ones. T: any type that
+  /// travels (collectives.hpp). Waits.
+  template <class T>
+  void to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> own,
+                  View2<T> received);
+  /// The way back, of results in the order of received rows. `own` has etp blocks of `own_rows` rows: results of each
+  /// rank of etp; the rows of other passes are left as they are.
+  template <class T>
+  void to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> received,
+                 std::int64_t own_rows, View2<T> own);
+
+  /// Bytes that this rank has sent.
+  std::int64_t sent_bytes() const { return comm_ ? comm_->accounting().sent.messages : 0; }
+
+private:
+  comm::Communicator* comm_ = nullptr;
+  layout::ExpertGroup group_{};
+  std::vector<int> etp_of_{0};  ///< by rank: its place among the ranks of the same experts
+};
+
+}  // namespace p3d::parallel

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/parallel/experts.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/device/float16.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace p3d::parallel {
+
+namespace {
+
+enum Tag { to_experts_tag, to_tokens_tag };
+
+template <class T>
+View2<T> part(View2<T> all, layout::Range range) {
+  P3D_REQUIRE(range.end <= static_cast<std::int64_t>(all.extent(0)), "there is room for the rows");
+  return device::rows(all, range.begin, range.end);
+}
+
+}  // namespace
+
+ExpertParallel::ExpertParallel(comm::Communicator* comm, layout::ExpertGroup group)
+    : comm_(comm), group_(std::move(group)) {
+  P3D_REQUIRE(group_.size() == (comm_ ? comm_->size() : 1), "the group has the ranks of the communicator");
+  etp_of_.clear();
+  for (int r = 0; r < size(); ++r) {
+    auto const here = group_.ep_of.begin() + r;
+    etp_of_.push_back(static_cast<int>(std::count(group_.ep_of.begin(), here, *here)));
+  }
+}
+
+layout::ExpertDispatch ExpertParallel::plan(std::vector<std::int64_t> const& counts, std::int64_t most_rows) {
+  auto all = counts;
+  if (size() > 1) {
+    all.resize(counts.size() * static_cast<std::size_t>(size()));
+    comm_->all_gather(counts.data(), all.data(), std::ssize(counts), comm::Type::int64).wait();
+  }
+  return {group_, rank(), std::move(all), most_rows};
+}
+
+template <class T>
+void ExpertParallel::to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                                View2<T const> own, View2<T> received) {
+  std::vector<comm::Request> requests;
+  for (int r = 0; r < size(); ++r) {
+    auto const from = dispatch.received_from(pass, r);
+    if (r != rank() && from.size() > 0)
+      requests.push_back(collectives::start_recv<T>(exec, *comm_, part(received, from), r, to_experts_tag));
+  }
+  for (int i = 1; i < size(); ++i) {  // not all to the same rank at first
+    int const r = (rank() + i) % size();
+    auto const to = dispatch.sent_to(pass, r);
+    if (to.size() > 0) requests.push_back(collectives::start_send<T>(exec, *comm_, part(own, to), r, to_experts_tag));
+  }
+  Kokkos::deep_copy(exec, part(received, dispatch.received_from(pass, rank())),
+                    part(own, dispatch.sent_to(pass, rank())));
+  comm::wait_all(requests);
+}
+
+template <class T>
+void ExpertParallel::to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                               View2<T const> received, std::int64_t own_rows, View2<T> own) {
+  auto const place = [&](int r) {
+    auto const rows = dispatch.sent_to(pass, r);
+    auto const before = etp_of_[static_cast<std::size_t>(r)] * own_rows;
+    return layout::Range{before + rows.begin, before + rows.end};
+  };
+  std::vector<comm::Request> requests;
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank() && place(r).size() > 0)
+      requests.push_back(collectives::start_recv<T>(exec, *comm_, part(own, place(r)), r, to_tokens_tag));
+  }
+  for (int i = 1; i < size(); ++i) {
+    int const r = (rank() + i) % size();
+    auto const from = dispatch.received_from(pass, r);
+    if (from.size() > 0)
+      requests.push_back(collectives::start_send<T>(exec, *comm_, part(received, from), r, to_tokens_tag));
+  }
+  Kokkos::deep_copy(exec, part(own, place(rank())), part(received, dispatch.received_from(pass, rank())));
+  comm::wait_all(requests);
+}
+
+#define P3D_INSTANTIATE(T)                                                                                          \
+  template void ExpertParallel::to_experts<T>(ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, \
+                                              View2<T>);                                                            \
+  template void ExpertParallel::to_tokens<T>(ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>,  \
+                                             std::int64_t, View2<T>);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(device::bfloat16)
+P3D_INSTANTIATE(device::float16)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::parallel
