@@ -31,9 +31,7 @@ constexpr char const* mesh_footer =
     "  p3d mesh input.toml parallel.tp=4 parallel.ep=8 --ranks 1024 --csv > mesh.csv\n"
     "\n"
     "A group of an axis: the ranks that differ only along it. A rank's place in it is its coordinate along the axis.\n"
-    "The axes of experts divide the ranks of a pipeline stage once more. Axes that p3d cannot train with yet are "
-    "shown\n"
-    "too.";
+    "The axes of experts divide the ranks of a pipeline stage once more.";
 
 /// The rank one pipeline stage before or behind, or -1 at the ends.
 int neighbour(layout::RankGrid const& grid, int rank, int step) {

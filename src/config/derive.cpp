@@ -35,6 +35,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     return true;
   });
 
+  follow(sources, "model.moe.ffn", {"model.ffn"}, [&] { return m.moe.ffn = m.ffn, true; });
+
   auto& p = config.parallel;
   auto const others = dense_axes.minus({Axis::dp});
   follow(sources, "parallel.dp", axis_keys(others), [&] {

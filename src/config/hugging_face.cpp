@@ -292,6 +292,7 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
                        .fix = "p3d reads these architectures; choose a model of one of them"},
                       base::ExitCode::bad_input);
   }
+  if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // as it follows in an input
   if (r.good()) require_heads(r, out);
   r.finish();
   return out;

@@ -83,16 +83,38 @@ std::string expected_key(std::string const& section) {
 }
 
 std::string ask_for_section(std::string const& name, toml::table const& table, Input& input) {
-  auto const close = base::nearest(name, sections());
+  auto close = base::nearest(name, sections());
+  for (auto const& section : sections()) {
+    if (section.ends_with("." + name)) close = section;
+  }
   if (close.empty()) return no_idea;
   for (auto const& [key, node] : table) input.meant.push_back(close + "." + std::string(key.str()));
   return fmt::format("did you mean [{}]?", close);
+}
+
+/// The name of a section stands where a key is expected.
+void refuse_section(std::string const& name, toml::key const& key, toml::node const& node, Input& input,
+                    FaultList& faults) {
+  auto const at = key.source().begin;
+  faults.add(FaultList::in_file(at), {.key = name,
+                                      .where = position_text(input.name, at),
+                                      .expected = fmt::format("[{}] as a section, once", name),
+                                      .found = fmt::format("{} as a key, with {}", name, describe(node)),
+                                      .fix = fmt::format("write [{}] on a line of its own, its keys below it", name)});
+  for (auto const& below : keys_of(name)) input.meant.push_back(name + "." + below);
 }
 
 void read_section(std::string const& section, toml::table const& table, Input& input, FaultList& faults) {
   for (auto const& [key, node] : table) {
     if (faults.size() >= most_unknown) break;  // a text of another kind; each costs a search for what was meant
     std::string const name(key.str());
+    if (auto const inner = section + "." + name; !keys_of(inner).empty()) {
+      if (auto const* below = node.as_table())
+        read_section(inner, *below, input, faults);
+      else
+        refuse_section(inner, key, node, input, faults);
+      continue;
+    }
     if (auto const* known = find_key(section + "." + name)) {
       input.entries.push_back({.key = known, .node = &node, .override_text = ""});
       continue;
@@ -150,7 +172,13 @@ FaultList::Order Input::order(Entry const& entry, toml::node const& node) const 
 
 std::string Input::place_of_section(std::string_view section) const {
   if (name.empty()) return "command line";
-  auto const* node = document.get(section);
+  toml::node const* node = &document;
+  for (std::size_t begin = 0; node && begin <= section.size();) {
+    auto const end = std::min(section.find('.', begin), section.size());
+    auto const* table = node->as_table();
+    node = table ? table->get(section.substr(begin, end - begin)) : nullptr;
+    begin = end + 1;
+  }
   return node ? position_text(name, node->source().begin) : name;
 }
 
@@ -181,20 +209,17 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
   for (auto const& [key, node] : input.document) {
     if (faults.size() >= most_unknown) break;
     std::string const name(key.str());
-    bool const known = !keys_of(name).empty();
-    if (known && node.is_table()) {
-      read_section(name, *node.as_table(), input, faults);
+    if (!keys_of(name).empty()) {
+      if (auto const* table = node.as_table())
+        read_section(name, *table, input, faults);
+      else
+        refuse_section(name, key, node, input, faults);
       continue;
     }
     auto const at = key.source().begin;
     Fault fault{
         .key = name, .where = position_text(input.name, at), .expected = expected_key(""), .found = "", .fix = ""};
-    if (known) {
-      fault.found = fmt::format("{} as a key, with {}", name, describe(node));
-      fault.expected = fmt::format("[{}] as a section, once", name);
-      fault.fix = fmt::format("write [{}] on a line of its own, its keys below it", name);
-      for (auto const& key : keys_of(name)) input.meant.push_back(name + "." + key);
-    } else if (node.is_table()) {
+    if (node.is_table()) {
       fault.found = fmt::format("[{}]", name);
       fault.fix = ask_for_section(name, *node.as_table(), input);
     } else {
@@ -211,7 +236,9 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
     auto const shown = printable(text);
     auto const equals = text.find('=');
     auto const name = text.substr(0, equals);
-    auto const dot = name.find('.');
+    auto const last = name.rfind('.');
+    bool const in_section = last != std::string::npos && !keys_of(name.substr(0, last)).empty();
+    auto const dot = in_section ? last : name.find('.');
     auto const* key = find_key(name);
     Fault fault{.key = printable(name),
                 .where = "command line: " + shown,

@@ -540,6 +540,7 @@ std::vector<Key> const& keys() {
     std::vector<Key> t;
     add_run(t);
     add_model(t);
+    add_moe(t);
     add_parallel(t);
     add_context(t);
     add_batch(t);

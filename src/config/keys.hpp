@@ -28,6 +28,8 @@ struct Key {
   std::string full() const { return section + "." + name; }
 };
 
+/// Adds the keys of [model.moe].
+void add_moe(std::vector<Key>& table);
 /// Adds the keys of [memory].
 void add_memory(std::vector<Key>& table);
 /// Adds data.source.
@@ -37,7 +39,7 @@ void add_data_sources(std::vector<Key>& table);
 std::vector<Key> const& keys();
 /// Null when there is none. `full` is "section.name".
 Key const* find_key(std::string_view full);
-/// In the order of the table.
+/// In the order of the table. "model.moe" is a section of its own.
 std::vector<std::string> const& sections();
 /// The names (without section) of a section's keys.
 std::vector<std::string> keys_of(std::string_view section);

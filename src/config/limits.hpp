@@ -13,6 +13,7 @@ inline constexpr std::int64_t batch = std::int64_t{1} << 60;  ///< axis^3
 inline constexpr std::int64_t hidden = std::int64_t{1} << 20;
 inline constexpr std::int64_t width = std::int64_t{1} << 24;  ///< vocabulary, ffn, sequence length
 inline constexpr std::int64_t layers = std::int64_t{1} << 16;
+inline constexpr std::int64_t experts = std::int64_t{1} << 16;
 inline constexpr std::int64_t steps = 1'000'000'000'000;
 inline constexpr std::int64_t tokens = std::int64_t{1} << 60;       ///< of a whole run
 inline constexpr std::int64_t bytes = std::int64_t{1} << 58;        ///< of one kind of memory (256 PiB)

@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace p3d::config {
@@ -14,7 +17,32 @@ namespace {
 
 constexpr auto load_key = "model.load";
 
+/// Keys that are not the folder's: they say how a model is trained.
+bool is_free(std::string_view key) {
+  constexpr std::string_view names[] = {load_key,
+                                        "model.preset",
+                                        "model.dropout",
+                                        "model.seq_len",
+                                        "model.moe.jitter",
+                                        "model.moe.bias_update_rate",
+                                        "model.moe.aux_loss",
+                                        "model.moe.aux_coefficient",
+                                        "model.moe.z_coefficient",
+                                        "model.moe.dispatch",
+                                        "model.moe.buffer_factor"};
+  return std::find(std::begin(names), std::end(names), key) != std::end(names);
+}
+
 }  // namespace
+
+std::vector<std::string> model_keys() {
+  std::vector<std::string> out;
+  for (auto const& key : keys()) {
+    auto const name = key.full();
+    if (name.starts_with("model.")) out.push_back(name);
+  }
+  return out;
+}
 
 std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults) {
   Entry const* last = nullptr;
@@ -30,8 +58,8 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
     auto const preset = std::exchange(config.model, loaded).preset;
     config.model.preset = preset;
     sources.set_given(load_key, *last);  // first: the keys below point there
-    for (auto const& name : keys_of("model")) {
-      if (name != "preset" && name != "load") sources.set_preset("model." + name, load_key);
+    for (auto const& name : model_keys()) {
+      if (name != "model.preset" && name != load_key) sources.set_preset(name, load_key);
     }
     return loaded;
   } catch (base::Error const& e) {
@@ -41,7 +69,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
                 .expected = e.text().expected,
                 .found = e.text().found,
                 .fix = e.text().fix});
-    for (auto const& name : keys_of("model")) sources.set_lost("model." + name);
+    for (auto const& name : model_keys()) sources.set_lost(name);
     return {};
   }
 }
@@ -58,8 +86,7 @@ void check_load(Check const& c, Model const& loaded) {
   there.model = loaded;
   for (auto const& key : keys()) {
     auto const full = key.full();
-    bool const free = full == load_key || full == "model.preset" || full == "model.dropout" || full == "model.seq_len";
-    if (key.section != "model" || free || !c.sources.given(full)) continue;
+    if (!full.starts_with("model.") || is_free(full) || !c.sources.given(full)) continue;
     if (key.write(c.config) == key.write(there)) continue;
     c.fault({full, load_key}, fmt::format("{} = {}, as config.json in that folder says", full, key.write(there)),
             key.write(c.config), fmt::format("remove {}: it comes with model.load", full));

@@ -5,8 +5,13 @@
 #include "config/rules.hpp"
 
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace p3d::config {
+
+/// The full names of the keys of [model] and of its sections.
+std::vector<std::string> model_keys();
 
 /// Sets all of config.model where model.load names a folder, and returns what the folder says. A file that cannot be
 /// used is a fault. Before the entries are applied.

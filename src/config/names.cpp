@@ -121,6 +121,31 @@ char const* to_string(DataFormat v) {
   return "?";
 }
 
+char const* to_string(RouterScore v) {
+  switch (v) {
+    case RouterScore::softmax: return "softmax";
+    case RouterScore::sigmoid: return "sigmoid";
+  }
+  return "?";
+}
+
+char const* to_string(AuxLoss v) {
+  switch (v) {
+    case AuxLoss::none: return "none";
+    case AuxLoss::sequence: return "sequence";
+    case AuxLoss::global: return "global";
+  }
+  return "?";
+}
+
+char const* to_string(Dispatch v) {
+  switch (v) {
+    case Dispatch::all_to_all: return "all_to_all";
+    case Dispatch::gather: return "gather";
+  }
+  return "?";
+}
+
 char const* to_string(OptimizerType v) {
   switch (v) {
     case OptimizerType::adamw: return "adamw";

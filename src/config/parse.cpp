@@ -32,15 +32,16 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
   Config scratch;
   bool const readable = last->node && !last->key->read(*last->node, input.folder, scratch);
   if (!readable) {  // then every size of the model is anyone's guess
-    for (auto const& name : keys_of("model")) sources.set_lost("model." + name);
+    for (auto const& name : model_keys()) sources.set_lost(name);
     return;
   }
   auto const* preset = find_preset(scratch.model.preset);
   if (!preset) return;  // ""
   apply(*preset, config.model);
-  for (auto const& name : keys_of("model")) {
-    bool const follows = (name == "kv_heads" && preset->kv_heads == 0) || (name == "ffn" && preset->ffn == 0);
-    if (!follows && name != "preset") sources.set_preset("model." + name, preset_key);
+  for (auto const& name : model_keys()) {
+    bool const follows = (name == "model.kv_heads" && preset->kv_heads == 0) ||
+                         (name == "model.ffn" && preset->ffn == 0) || (name == "model.moe.ffn" && !preset->moe.on());
+    if (!follows && name != preset_key) sources.set_preset(name, preset_key);
   }
 }
 
@@ -87,6 +88,7 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
     }
     check_mesh(check, purpose);
     if (training) {
+      check_moe(check);
       check_context(check);
       check_parallel(check);
       check_pipeline(check);

@@ -14,6 +14,39 @@ namespace {
 constexpr auto gpt = Preset::Family::gpt;
 constexpr auto llama = Preset::Family::llama;
 
+// Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1; the loss's factor is that of its config.json), and small
+// models of the kinds of Mixtral, Qwen1.5-MoE (softmax over all experts, gated shared experts) and DeepSeek-V3 (arXiv
+// 2412.19437: sigmoid, groups, biases that balance, a first dense layer; without latent attention).
+constexpr Moe moe_of(std::int64_t experts, std::int64_t top_k, std::int64_t ffn) {
+  Moe moe;
+  moe.experts = experts, moe.top_k = top_k, moe.ffn = ffn;
+  moe.aux_loss = AuxLoss::global;
+  return moe;
+}
+constexpr Moe mixtral_moe(std::int64_t ffn) {
+  auto moe = moe_of(8, 2, ffn);
+  moe.aux_coefficient = 0.02;
+  return moe;
+}
+constexpr Moe qwen_moe_tiny() {
+  auto moe = moe_of(16, 4, 48);
+  moe.shared_ffn = 192, moe.shared_gate = true;
+  moe.normalize = false;
+  moe.aux_coefficient = 0.001;
+  return moe;
+}
+constexpr Moe deepseek_moe_tiny() {
+  auto moe = moe_of(16, 4, 48);
+  moe.first_dense = 1;
+  moe.shared_ffn = 48;
+  moe.score = RouterScore::sigmoid;
+  moe.scale = 2.5;
+  moe.groups = 4, moe.group_top_k = 2;
+  moe.bias_update_rate = 0.001;
+  moe.aux_loss = AuxLoss::sequence, moe.aux_coefficient = 0.0001;
+  return moe;
+}
+
 constexpr Preset table[] = {
     // name        family  hidden layers heads kv  ffn    seq   vocab   rope_theta tied
     {"gpt2-tiny", gpt, 96, 8, 12, 0, 0, 64, 256, 1e4, true},
@@ -31,6 +64,10 @@ constexpr Preset table[] = {
     {"llama2-70b", llama, 8192, 80, 64, 8, 28672, 4096, 32000, 1e4, false},
     {"llama3-8b", llama, 4096, 32, 32, 8, 14336, 8192, 128256, 5e5, false},
     {"llama3-70b", llama, 8192, 80, 64, 8, 28672, 8192, 128256, 5e5, false},
+    {"mixtral-tiny", llama, 96, 8, 12, 6, 192, 64, 256, 1e6, false, mixtral_moe(192)},
+    {"mixtral-8x7b", llama, 4096, 32, 32, 8, 14336, 32768, 32000, 1e6, false, mixtral_moe(14336)},
+    {"qwen-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e6, false, qwen_moe_tiny()},
+    {"deepseek-moe-tiny", llama, 96, 8, 12, 6, 288, 64, 256, 1e4, false, deepseek_moe_tiny()},
 };
 
 }  // namespace
@@ -60,6 +97,7 @@ void apply(Preset const& preset, Model& model) {
   model.dropout = 0.0;
   model.rope_theta = preset.rope_theta;
   model.norm_eps = 1e-5;
+  model.moe = preset.moe;
 }
 
 std::vector<std::string> preset_names() {

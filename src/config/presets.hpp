@@ -18,6 +18,7 @@ struct Preset {
   std::int64_t hidden, layers, heads, kv_heads, ffn, seq_len, vocab_size;
   double rope_theta;
   bool tied;  ///< embedding and output layer share their weights
+  Moe moe{};
 };
 
 /// Null when there is none.

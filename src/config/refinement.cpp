@@ -92,7 +92,7 @@ std::optional<std::vector<Atom>> refine(PerAxis const& given, std::vector<Axis> 
   return atoms;
 }
 
-std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const& order) {
+std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const& order, SizesFit const& fit) {
   int const asked = sizes[axis];
   auto const ranks = sizes.product(stage_axes);
   int below = 0, above = 0;
@@ -100,7 +100,7 @@ std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const
     auto const n = static_cast<int>(size);
     if ((n <= asked && n <= below) || (n > asked && above != 0 && n >= above)) return;
     sizes[axis] = n;
-    if (refine(sizes, order)) (n <= asked ? below : above) = n;
+    if ((!fit || fit(sizes)) && refine(sizes, order)) (n <= asked ? below : above) = n;
   };
   for (std::int64_t d = 1; d * d <= ranks; ++d) {
     if (ranks % d != 0) continue;
@@ -113,12 +113,12 @@ std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const
   return out;
 }
 
-std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order) {
+std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order, SizesFit const& fit) {
   auto const experts = expert_axes.minus(expert_axes.minus(key_axes)).list();
   std::vector<std::string> ways;
   for (auto a : experts) {
     std::vector<std::int64_t> numbers;
-    for (int n : nearest_sizes(a, sizes, order)) numbers.push_back(n);
+    for (int n : nearest_sizes(a, sizes, order, fit)) numbers.push_back(n);
     if (!numbers.empty()) ways.push_back(fmt::format("{} to {}", row_of(a).key, one_of(numbers)));
   }
   if (!ways.empty()) return "set " + base::join(ways, ", or ");
@@ -132,7 +132,7 @@ std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order
       ones.push_back(fmt::format("{} to 1", row_of(b).key));
     }
     std::vector<std::int64_t> numbers;
-    for (int n : nearest_sizes(a, others, order)) numbers.push_back(n);
+    for (int n : nearest_sizes(a, others, order, fit)) numbers.push_back(n);
     if (!numbers.empty())
       ways.push_back(fmt::format("{} and {} to {}", base::join(ones), row_of(a).key, one_of(numbers)));
   }

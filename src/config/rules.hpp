@@ -5,6 +5,8 @@
 
 #include "config/sources.hpp"
 
+#include <p3d/config/refinement.hpp>
+
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,10 +37,14 @@ struct Check {
 /// The keys of axes: "parallel.tp", ...
 std::vector<std::string_view> axis_keys(AxisSet axes);
 
+/// What the sizes of expert axes must fit, as far as the model's experts are known.
+SizesFit experts_fit(Check const& check);
+
 void check_model(Check const& check);  ///< sizes of the model, and their division over tp
 void check_size(Check const& check);   ///< sizes whose products would not fit into any memory, or into 64 bits
-/// The sizes of the axes and their order; for training, only axes that p3d trains with.
+/// The sizes of the axes and their order; for training, axes of experts only for a model that has some.
 void check_mesh(Check const& check, Purpose purpose);
+void check_moe(Check const& check);         ///< experts: their number, their choice, their division over ranks
 void check_context(Check const& check);     ///< the tokens of a sequence over cp
 void check_parallel(Check const& check);    ///< the batch over the mesh, sums over ranks
 void check_pipeline(Check const& check);    ///< layers over stages, keys of one schedule only

@@ -116,26 +116,30 @@ bool check_order(Check const& c) {
   return false;
 }
 
-/// Whether p3d can train with the axes that have more than one rank.
-bool check_trained(Check const& c) {
+/// Whether there are experts for the axes that divide them.
+bool check_has_experts(Check const& c) {
+  if (!c.known({"model.moe.experts"}) || c.config.model.moe.on()) return true;
   std::vector<std::string_view> keys;
-  std::vector<std::string> wanted, found, names;
+  std::vector<std::string> wanted, found;
   for (auto const& row : axis_table) {
-    if (!row.has_key || row.trained || !c.known({row.key}) || c.config.parallel[row.axis] == 1) continue;
+    if (row.kind != AxisKind::expert || !row.has_key || !c.known({row.key}) || c.config.parallel[row.axis] == 1)
+      continue;
     keys.emplace_back(row.key);
-    names.emplace_back(row.name);
     wanted.push_back(fmt::format("{} = 1", row.key));
     found.push_back(fmt::format("{} {}", row.name, c.config.parallel[row.axis]));
   }
   if (keys.empty()) return true;
-  c.fault(keys,
-          fmt::format("{}: p3d cannot train with {} > 1 yet", base::join(wanted, " and "), base::join(names, " or ")),
-          base::join(found), "remove what was found, or set it to 1; p3d mesh shows the ranks of such a layout");
+  auto const fix = fmt::format(
+      "set {}, or model.moe.experts for a model of experts; p3d mesh shows the ranks of such a "
+      "layout without one",
+      base::join(wanted, " and "));
+  keys.emplace_back("model.moe.experts");
+  c.fault(keys, base::join(wanted, " and ") + ": a dense model has no experts to divide", base::join(found), fix);
   return false;
 }
 
 /// Whether the experts' factorisation of a stage's ranks and the dense one have a common refinement.
-void check_experts(Check const& c) {
+void check_experts(Check const& c, Purpose purpose) {
   auto const& p = c.config.parallel;
   if (!c.known(axis_keys(expert_axes)) || p.product(stage_axes) > std::numeric_limits<int>::max()) return;
   auto const order = complete_order(read_order(p.order).axes);
@@ -153,15 +157,15 @@ void check_experts(Check const& c) {
           fmt::format("{} and {} that count the ranks of a stage in common steps: their partial products, sorted, "
                       "divide each other",
                       factors(dense), factors(experts)),
-          found, nearest_layouts(sizes, order));
+          found, nearest_layouts(sizes, order, purpose == Purpose::training ? experts_fit(c) : SizesFit{}));
 }
 
 }  // namespace
 
 void check_mesh(Check const& c, Purpose purpose) {
   bool const sizes = check_sizes(c);
-  if (purpose == Purpose::training && !check_trained(c)) return;
-  if (check_order(c) && sizes) check_experts(c);
+  if (purpose == Purpose::training && !check_has_experts(c)) return;
+  if (check_order(c) && sizes) check_experts(c, purpose);
 }
 
 }  // namespace p3d::config

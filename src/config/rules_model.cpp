@@ -45,16 +45,18 @@ void check_tensor_parallel(Check const& c) {
     char const* what;
   };
   auto const& m = c.config.model;
+  bool const no_mlp = c.known({"model.layers", "model.moe.experts", "model.moe.every", "model.moe.first_dense"}) &&
+                      m.moe_layers() == m.layers;
   DividedSize const rows[] = {{"model.heads", m.heads, "whole heads"},
                               {"model.kv_heads", m.kv_heads, "whole heads of keys and values"},
                               {"model.ffn", m.ffn, "equal parts of the feed-forward layer"}};
   std::int64_t const tp = c.config.parallel.tp;
   std::int64_t common = 0;
   for (auto const& row : rows) {
-    if (c.known({row.key})) common = std::gcd(common, row.size);
+    if (c.known({row.key}) && !(no_mlp && row.key == rows[2].key)) common = std::gcd(common, row.size);
   }
   for (auto const& row : rows) {
-    if (!c.known({row.key}) || row.size % tp == 0) continue;
+    if (!c.known({row.key}) || row.size % tp == 0 || (no_mlp && row.key == rows[2].key)) continue;
     bool const repeats_heads =
         row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
     if (repeats_heads) continue;

@@ -18,21 +18,27 @@ double real(std::int64_t n) { return static_cast<double>(n); }
 void check_parameters(Check const& c) {
   auto const& m = c.config.model;
   if (!c.known({"model.hidden", "model.layers", "model.ffn", "model.vocab_size", "model.seq_len"})) return;
-  double const matrices = 4.0 * real(m.hidden) * real(m.hidden) + 3.0 * real(m.hidden) * real(m.ffn);
+  double matrices = 4.0 * real(m.hidden) * real(m.hidden) + 3.0 * real(m.hidden) * real(m.ffn);
+  bool const experts = m.moe.on() && c.known({"model.moe.experts", "model.moe.ffn", "model.moe.shared_ffn"});
+  if (experts) matrices += 3.0 * real(m.hidden) * (real(m.moe.experts) * real(m.moe.ffn) + real(m.moe.shared_ffn));
   double const numbers = real(m.layers) * matrices + (2.0 * real(m.vocab_size) + real(m.seq_len)) * real(m.hidden);
   double const bytes = 4.0 * 8.0 * numbers;  // values, gradients, two moments
   if (bytes <= real(limits::bytes)) return;
-  c.fault({"model.hidden", "model.layers", "model.ffn", "model.vocab_size"},
-          fmt::format("a model of at most {} with gradients and moments", base::human_bytes(real(limits::bytes))),
+  std::vector<std::string_view> keys{"model.hidden", "model.layers", "model.ffn", "model.vocab_size"};
+  if (experts) keys.insert(keys.end(), {"model.moe.experts", "model.moe.ffn"});
+  c.fault(keys, fmt::format("a model of at most {} with gradients and moments", base::human_bytes(real(limits::bytes))),
           fmt::format("up to {} parameters, {}", base::human_count(numbers), base::human_bytes(bytes)),
-          "lower model.hidden, model.layers, model.ffn or model.vocab_size");
+          fmt::format("lower model.hidden, model.layers, model.ffn{} or model.vocab_size",
+                      experts ? ", model.moe.experts, model.moe.ffn" : ""));
 }
 
 void check_microbatch(Check const& c) {
   auto const& m = c.config.model;
   if (!c.known({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"})) return;
   double const tokens = real(c.config.batch.micro) * real(m.seq_len);
-  double const width = real(std::max({m.hidden, m.ffn, m.vocab_size}));
+  bool const experts = m.moe.on() && c.known({"model.moe.experts", "model.moe.top_k", "model.moe.ffn"});
+  double const routed = experts ? real(m.moe.top_k) * real(m.moe.ffn) : 0.0;
+  double const width = std::max(real(std::max({m.hidden, m.ffn, m.vocab_size})), routed);
   double const scores = c.known({"model.heads"}) ? real(m.heads) * real(m.seq_len) : 0.0;
   double const bytes = 8.0 * tokens * std::max(width, scores);
   if (bytes <= real(limits::bytes)) return;

@@ -10,15 +10,17 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
 namespace p3d::config {
 
-template <class S>
+/// `Get` makes a section's struct of a Config (std::invoke): a pointer to a member, or a function of both a Config& and
+/// a Config const&.
+template <class S, class Get = S Config::*>
 class Section {
 public:
-  Section(std::vector<Key>& table, char const* name, S Config::*member)
-      : table_(table), name_(name), section_(member) {}
+  Section(std::vector<Key>& table, char const* name, Get section) : table_(table), name_(name), section_(section) {}
 
   template <class T>
   void integer(char const* key, T S::*member, IntegerRange range, char const* help,
@@ -29,10 +31,10 @@ public:
         [=](toml::node const& node, std::string const&, Config& config) {
           std::int64_t value = 0;
           auto const mismatch = read_integer(node, range, value);
-          if (!mismatch) (config.*section).*member = static_cast<T>(value);
+          if (!mismatch) std::invoke(section, config).*member = static_cast<T>(value);
           return mismatch;
         },
-        [=](Config const& config) { return fmt::format("{}", (config.*section).*member); });
+        [=](Config const& config) { return fmt::format("{}", std::invoke(section, config).*member); });
   }
 
   void number(char const* key, double S::*member, NumberRange range, char const* help,
@@ -41,9 +43,9 @@ public:
     add(
         key, describe(range), help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
-          return read_number(node, range, (config.*section).*member);
+          return read_number(node, range, std::invoke(section, config).*member);
         },
-        [=](Config const& config) { return toml_float((config.*section).*member); });
+        [=](Config const& config) { return toml_float(std::invoke(section, config).*member); });
   }
 
   void flag(char const* key, bool S::*member, char const* help) {
@@ -51,9 +53,9 @@ public:
     add(
         key, "true | false", help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
-          return read_flag(node, (config.*section).*member);
+          return read_flag(node, std::invoke(section, config).*member);
         },
-        [=](Config const& config) { return std::string((config.*section).*member ? "true" : "false"); });
+        [=](Config const& config) { return std::string(std::invoke(section, config).*member ? "true" : "false"); });
   }
 
   void string(char const* key, std::string S::*member, bool may_be_empty, char const* help) {
@@ -61,9 +63,9 @@ public:
     add(
         key, may_be_empty ? "string" : "string, not empty", help, nullptr,
         [=](toml::node const& node, std::string const&, Config& config) {
-          return read_string(node, may_be_empty, (config.*section).*member);
+          return read_string(node, may_be_empty, std::invoke(section, config).*member);
         },
-        [=](Config const& config) { return toml_string((config.*section).*member); });
+        [=](Config const& config) { return toml_string(std::invoke(section, config).*member); });
   }
 
   /// A folder or file to write; relative to the current directory wherever it is set.
@@ -74,10 +76,10 @@ public:
         [=](toml::node const& node, std::string const&, Config& config) {
           std::string path;
           auto const mismatch = read_string(node, false, path);
-          if (!mismatch) (config.*section).*member = absolute_path(path, "");
+          if (!mismatch) std::invoke(section, config).*member = absolute_path(path, "");
           return mismatch;
         },
-        [=](Config const& config) { return toml_string(absolute_path((config.*section).*member, "")); });
+        [=](Config const& config) { return toml_string(absolute_path(std::invoke(section, config).*member, "")); });
   }
 
   /// A string out of a list.
@@ -88,10 +90,10 @@ public:
         [=](toml::node const& node, std::string const&, Config& config) {
           std::size_t index = 0;
           auto const mismatch = read_choice(node, choices, index);
-          if (!mismatch) (config.*section).*member = choices[index];
+          if (!mismatch) std::invoke(section, config).*member = choices[index];
           return mismatch;
         },
-        [=](Config const& config) { return toml_string((config.*section).*member); });
+        [=](Config const& config) { return toml_string(std::invoke(section, config).*member); });
   }
 
   /// An enum by the names of its values.
@@ -106,10 +108,10 @@ public:
         [=](toml::node const& node, std::string const&, Config& config) {
           std::size_t index = 0;
           auto const mismatch = read_choice(node, names, index);
-          if (!mismatch) (config.*section).*member = values[index];
+          if (!mismatch) std::invoke(section, config).*member = values[index];
           return mismatch;
         },
-        [=](Config const& config) { return toml_string(to_string((config.*section).*member)); });
+        [=](Config const& config) { return toml_string(to_string(std::invoke(section, config).*member)); });
   }
 
   /// A key with its own reader and writer. Without `default_text` the help shows what a default-made Config writes.
@@ -135,7 +137,7 @@ private:
 
   std::vector<Key>& table_;
   char const* name_;
-  S Config::*section_;
+  Get section_;
 };
 
 }  // namespace p3d::config

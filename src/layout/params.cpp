@@ -89,12 +89,13 @@ private:
   }
 
   /// Column-parallel matrices that read the same input: all weights without a gap, then all biases without a gap.
-  void fused(std::string const& prefix, int layer, std::vector<std::pair<char const*, std::int64_t>> const& outputs) {
+  void fused(std::string const& prefix, int layer, std::vector<std::pair<char const*, std::int64_t>> const& outputs,
+             bool bias) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       auto const& [name, rows] = outputs[i];
       matrix(prefix + name + ".weight", layer, rows, m_.hidden, by_rows, base_std).follows_previous = i > 0;
     }
-    if (!m_.bias) return;
+    if (!bias) return;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       auto const& [name, rows] = outputs[i];
       vector(prefix + name + ".bias", layer, rows, by_cols, Init::zeros).follows_previous = i > 0;
@@ -102,10 +103,9 @@ private:
   }
 
   /// A row-parallel matrix that writes into the residual stream; its bias is added once, after the sum over tp.
-  void projection(std::string const& name, int layer, std::int64_t inputs) {
-    double const std = base_std / std::sqrt(2.0 * static_cast<double>(m_.layers));
-    matrix(name + ".weight", layer, m_.hidden, inputs, by_cols, std);
-    if (m_.bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
+  void projection(std::string const& name, int layer, std::int64_t inputs, bool bias) {
+    matrix(name + ".weight", layer, m_.hidden, inputs, by_cols, residual_std());
+    if (bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
   }
 
   void layer(int l) {
@@ -113,16 +113,46 @@ private:
     auto const q = m_.heads * m_.head_dim();
     auto const kv = m_.kv_heads * m_.head_dim();
     norm(prefix + "norm1", l);
-    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}});
-    projection(prefix + "attn.out", l, q);
+    fused(prefix + "attn.", l, {{"q", q}, {"k", kv}, {"v", kv}}, m_.bias);
+    projection(prefix + "attn.out", l, q, m_.bias);
     norm(prefix + "norm2", l);
-    if (m_.activation == config::Activation::swiglu) {
-      fused(prefix + "mlp.", l, {{"gate", m_.ffn}, {"up", m_.ffn}});
-    } else {
-      fused(prefix + "mlp.", l, {{"up", m_.ffn}});
-    }
-    projection(prefix + "mlp.down", l, m_.ffn);
+    if (m_.has_experts(l))
+      moe(prefix + "moe.", l);
+    else
+      mlp(prefix + "mlp.", l, m_.ffn, m_.bias);
   }
+
+  void mlp(std::string const& prefix, int l, std::int64_t ffn, bool bias) {
+    if (gated())
+      fused(prefix, l, {{"gate", ffn}, {"up", ffn}}, bias);
+    else
+      fused(prefix, l, {{"up", ffn}}, bias);
+    projection(prefix + "down", l, ffn, bias);
+  }
+
+  void moe(std::string const& prefix, int l) {
+    auto const& moe = m_.moe;
+    matrix(prefix + "router.weight", l, moe.experts, m_.hidden, replicated, base_std);
+    if (moe.bias_update_rate > 0)
+      vector(prefix + "router.bias", l, moe.experts, replicated, Init::zeros).trained = false;
+    if (gated()) experts(prefix + "experts.gate.weight", l, base_std);
+    experts(prefix + "experts.up.weight", l, base_std);
+    experts(prefix + "experts.down.weight", l, residual_std());
+    if (moe.shared_ffn == 0) return;
+    mlp(prefix + "shared.", l, moe.shared_ffn, false);
+    if (moe.shared_gate) matrix(prefix + "shared_gate.weight", l, 1, m_.hidden, replicated, base_std);
+  }
+
+  /// One matrix of all experts, one below the other.
+  void experts(std::string name, int l, double std) {
+    auto& p = matrix(std::move(name), l, m_.moe.experts * m_.hidden, m_.moe.ffn, replicated, std);
+    p.splits = {{0, Axis::ep}, {1, Axis::etp}};
+    p.token_axes = expert_token_axes;
+  }
+
+  bool gated() const { return m_.activation == config::Activation::swiglu; }
+  /// Of matrices that write into the residual stream.
+  double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 
   config::Model const& m_;
   bool sequence_;

@@ -31,10 +31,8 @@ void add_machine(RunSummary& s, config::Config const& c) {
 
 void add_plan(RunSummary& s, config::Config const& c, engine::RunPlan const& plan) {
   std::vector<std::string> axes;
-  for (auto a : layout::all_axes) {
-    if (config::row_of(a).trained || plan.grid.sizes()[a] > 1)
-      axes.push_back(fmt::format("{} {}", layout::name(a), plan.grid.sizes()[a]));
-  }
+  for (auto a : config::shown_axes(plan.grid.sizes()).list())
+    axes.push_back(fmt::format("{} {}", layout::name(a), plan.grid.sizes()[a]));
   s.layout = base::join(axes);
   s.schedule = c.pipeline.schedule;
   s.precision = to_string(c.run.precision);

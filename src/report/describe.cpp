@@ -45,18 +45,9 @@ std::string sum_text(std::vector<int> const& numbers) {
 
 std::string mesh_text(layout::RankGrid const& grid) {
   auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
-  // Not those that no run uses yet.
-  auto const shown = [&](layout::Axis a) {
-    return config::row_of(a).trained || (config::row_of(a).has_key && grid.sizes()[a] > 1);
-  };
-  for (auto a : grid.order()) {
-    if (shown(a)) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
-  }
+  for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
   text += " (neighbouring ranks first)\n";
-  for (auto a : layout::all_axes) {
-    if (!shown(a)) continue;
-    text += groups_line(grid, a);
-  }
+  for (auto a : config::shown_axes(grid.sizes()).list()) text += groups_line(grid, a);
   return text;
 }
 

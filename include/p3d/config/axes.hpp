@@ -20,18 +20,17 @@ enum class AxisKind { dense, expert };
 
 // One row for each axis, the dense ones in the default order of the mesh: neighbouring ranks first.
 //   name, kind, the dense axis whose place in the order it takes,
-//   it splits the tokens of a batch, p3d trains with more than one rank along it, it has a key in [parallel],
-//   default, help
+//   it splits the tokens that the weights of its kind see, p3d trains with more than one rank along it, it has a key in
+//   [parallel], default, help
 #define P3D_AXES(ROW)                                                                                                 \
   ROW(tp, dense, tp, false, true, true, "1", "tensor-parallel size: each layer is split over so many ranks")          \
   ROW(cp, dense, cp, true, true, true, "1", "context-parallel size: the tokens of a sequence are split over so many") \
   ROW(pp, dense, pp, false, true, true, "1", "pipeline-parallel size: stages of consecutive layers")                  \
   ROW(dp, dense, dp, true, true, true, "ranks / (the other axes)", "data-parallel size: replicas of the model")       \
-  ROW(etp, expert, tp, false, false, true, "1",                                                                       \
-      "tensor-parallel size of experts: each expert is split over so many ranks; not yet for training")               \
-  ROW(ep, expert, dp, false, false, true, "1",                                                                        \
-      "expert-parallel size: the experts are dealt to so many ranks; not yet for training")                           \
-  ROW(edp, expert, dp, false, false, false, "ranks of a stage / (the other axes of experts)", "replicas of each expert")
+  ROW(etp, expert, tp, false, true, true, "1",                                                                        \
+      "tensor-parallel size of experts: each expert (model.moe) is split over so many ranks")                         \
+  ROW(ep, expert, dp, true, true, true, "1", "expert-parallel size: experts (model.moe) are dealt to so many ranks")  \
+  ROW(edp, expert, dp, true, true, false, "ranks of a stage / (the other axes of experts)", "replicas of each expert")
 
 #define P3D_AXIS(axis, ...) axis,
 /// An axis of the mesh.
@@ -45,7 +44,7 @@ struct AxisRow {
   char const* key;   ///< "parallel.tp"
   AxisKind kind;
   Axis place;                ///< the dense axis whose place in the order it takes
-  bool splits_tokens;        ///< its ranks see different tokens of a batch
+  bool splits_tokens;        ///< weights of its kind see different tokens on its ranks
   bool trained;              ///< p3d can train with more than one rank along it
   bool has_key;              ///< else its size follows from the others
   char const* default_text;  ///< "1", or what the size follows from
@@ -107,12 +106,16 @@ constexpr AxisSet axes_where(Says const& says) {
 
 /// The axes whose product is the number of ranks.
 inline constexpr AxisSet dense_axes = axes_where([](AxisRow const& row) { return row.kind == AxisKind::dense; });
-/// Those of them along which ranks see different tokens.
-inline constexpr AxisSet token_axes = axes_where([](AxisRow const& row) { return row.splits_tokens; });
+/// Those of them along which ranks see different tokens of a batch.
+inline constexpr AxisSet token_axes =
+    axes_where([](AxisRow const& row) { return row.kind == AxisKind::dense && row.splits_tokens; });
 /// The axes of the ranks that share a pipeline stage.
 inline constexpr AxisSet stage_axes = dense_axes.minus({Axis::pp});
 /// The axes of the experts' weights, of the same ranks.
 inline constexpr AxisSet expert_axes = axes_where([](AxisRow const& row) { return row.kind == AxisKind::expert; });
+/// Those of them along which experts see different tokens. The ranks that share an expert see the same ones.
+inline constexpr AxisSet expert_token_axes =
+    axes_where([](AxisRow const& row) { return row.kind == AxisKind::expert && row.splits_tokens; });
 /// The axes that the input gives a size.
 inline constexpr AxisSet key_axes = axes_where([](AxisRow const& row) { return row.has_key; });
 
@@ -170,6 +173,12 @@ struct PerAxis {
     return out;
   }
 };
+
+/// The axes that people are shown: those of experts only where one that has a key has more than one rank.
+inline AxisSet shown_axes(PerAxis const& sizes) {
+  bool const experts = sizes.product(AxisSet(expert_axes).minus(expert_axes.minus(key_axes))) > 1;
+  return experts ? dense_axes.plus(expert_axes) : dense_axes;
+}
 
 /// Names joined by a separator, in the order of the table: "tp-pp-dp".
 std::string names(AxisSet axes, std::string_view separator);

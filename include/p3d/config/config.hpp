@@ -40,6 +40,12 @@ enum class OffloadTo { none, host, disk };
 /// Which activations are discarded by forward and made again for backward.
 enum class Recompute { none, full, list, automatic };
 using base::AllReduce;
+/// How a router turns its logits into scores of experts.
+enum class RouterScore { softmax, sigmoid };
+/// What a balancing loss is the mean over; each is the same on every layout.
+enum class AuxLoss { none, sequence, global };
+/// How tokens come to the ranks of their experts.
+enum class Dispatch { all_to_all, gather };
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -63,6 +69,36 @@ struct Run {
   bool ceiling = true;  ///< measure the speed of the model's matrix products at the start
   Duration time_limit;  ///< wall time of this start of the program; zero: Slurm's end time, if known
   bool operator==(Run const&) const = default;
+};
+
+/// [model.moe]: experts instead of one feed-forward layer (Shazeer et al., arXiv 1701.06538). Routing is computed in
+/// the type of sums. Experts have no biases.
+struct Moe {
+  std::int64_t experts = 0;      ///< 0: a dense model
+  std::int64_t top_k = 2;        ///< experts of each token
+  std::int64_t every = 1;        ///< layers l with (l + 1) % every = 0 have experts,
+  std::int64_t first_dense = 0;  ///< but not so many first ones
+  std::int64_t ffn = 256;        ///< width of one expert; default: model.ffn
+  std::int64_t shared_ffn = 0;   ///< width of the experts that serve all tokens, together; 0: none
+  bool shared_gate = false;      ///< their output times the sigmoid of a linear of the token (Qwen-MoE)
+  RouterScore score = RouterScore::softmax;
+  bool normalize = true;    ///< gates are divided by their sum over the chosen; softmax: that over the chosen alone
+  double scale = 1.0;       ///< factor of the gates, after that
+  std::int64_t groups = 0;  ///< neighbouring experts form so many groups; 0, 1: none
+  std::int64_t group_top_k = 0;  ///< groups that a token's experts may come from
+  /// Step of the biases that balance the choice of experts (Wang et al., arXiv 2408.15664); 0: none.
+  double bias_update_rate = 0.0;
+  AuxLoss aux_loss = AuxLoss::none;
+  double aux_coefficient = 0.01;
+  double z_coefficient = 0.0;    ///< of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none
+  double jitter = 0.0;           ///< the router's input times uniform(1 - jitter, 1 + jitter) in training; 0: none
+  double capacity_factor = 0.0;  ///< an expert takes so many times the mean number of tokens of a sequence; 0: all
+  Dispatch dispatch = Dispatch::all_to_all;
+  double buffer_factor = 2.0;  ///< rows that a rank receives at once, times their number when experts are balanced
+
+  bool on() const { return experts > 0; }
+  bool grouped() const { return groups > 1; }
+  bool operator==(Moe const&) const = default;
 };
 
 /// [model]; `preset` is applied first, the other keys override it.
@@ -92,7 +128,16 @@ struct Model {
   /// A query sees so many tokens, itself included; 0: all before it. One number for each layer; a list that is shorter
   /// than the model begins anew. Empty: none has a window.
   std::vector<std::int64_t> window;
+  Moe moe;
 
+  /// Whether a layer has experts instead of one feed-forward layer.
+  bool has_experts(std::int64_t layer) const {
+    return moe.on() && layer >= moe.first_dense && (layer + 1) % moe.every == 0;
+  }
+  /// Layers with experts.
+  std::int64_t moe_layers() const {
+    return moe.on() && moe.first_dense < layers ? layers / moe.every - moe.first_dense / moe.every : 0;
+  }
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t window_of(std::int64_t layer) const {
     return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
@@ -321,6 +366,9 @@ char const* to_string(Shuffle);
 char const* to_string(ContextOrder);
 char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
 char const* to_string(OptimizerType);
+char const* to_string(RouterScore);
+char const* to_string(AuxLoss);
+char const* to_string(Dispatch);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"
 using base::to_string;            ///< of AllReduce

@@ -8,6 +8,7 @@
 #include <p3d/config/axes.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,10 +34,13 @@ std::vector<Axis> stage_order(AxisKind kind, std::vector<Axis> const& order);
 /// Nothing when the sizes (with_rest) have no refinement. `order` names every dense axis.
 std::optional<std::vector<Atom>> refine(PerAxis const& sizes, std::vector<Axis> const& order);
 
+/// What sizes must fit besides: the experts that they divide. Empty: nothing. It holds where all expert axes are 1.
+using SizesFit = std::function<bool(PerAxis const& sizes)>;
+
 /// The nearest sizes of one expert axis, below and above, with which there is a refinement; the others stay.
-std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const& order);
+std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const& order, SizesFit const& fit = {});
 
 /// What to change in a layout without a refinement: "set parallel.ep to 4 or 8, or parallel.etp to 2".
-std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order);
+std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order, SizesFit const& fit = {});
 
 }  // namespace p3d::config

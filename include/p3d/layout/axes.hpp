@@ -18,6 +18,7 @@ using config::Axis;
 using config::AxisSet;
 using config::dense_axes;
 using config::expert_axes;
+using config::expert_token_axes;
 using config::name;
 using config::PerAxis;
 using config::stage_axes;

@@ -34,6 +34,7 @@ struct ParamSpec {
   Init init = Init::zeros;
   double std = 0.0;               ///< standard deviation for Init::normal
   bool decay = false;             ///< weight decay applies (matrices yes, biases and norms no)
+  bool trained = true;            ///< by its gradient; false: it has none, and is set otherwise (router.bias)
   int layer = 0;                  ///< layer number; -1 embedding side, num_layers head side
   bool tied = false;              ///< also lives on the last stage (tied embedding: one tie group)
   bool follows_previous = false;  ///< lies in the flat buffer right behind the parameter before it (fused GEMM)
@@ -82,9 +83,15 @@ private:
 ///   layers.L.norm1.weight|bias, layers.L.attn.q|k|v.weight|bias, layers.L.attn.out.weight|bias,
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
+/// A layer with experts (model.moe) has instead of mlp, without biases of linears:
+///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (bias_update_rate > 0 only)
+///   layers.L.moe.experts.gate|up|down.weight [experts * hidden, ffn of one]
+///   layers.L.moe.shared.gate|up|down.weight, layers.L.moe.shared_gate.weight [1, hidden]
+/// Rows [e hidden, (e + 1) hidden) of a matrix of experts are the block [hidden, ffn] of expert e: gate and up are (in,
+/// out), down is (out, in). So a rank's part of the rows over ep and of the columns over etp is a rectangle.
 /// With parallel.sequence, tp splits the tokens of what it does not split itself: norms, the biases behind row-parallel
 /// matrices, positions. Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2
-/// layers)) (GPT-2).
+/// layers)) (GPT-2); of moe, down of experts as that of mlp, all else as its other matrices.
 ParamTable make_param_table(config::Config const& config);
 
 /// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head

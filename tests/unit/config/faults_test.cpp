@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         FaultCase{"[model]\nhiden = 4\n", "model.hiden", "t.toml:2:1", "a key of [model]: preset,", "hiden",
                   "did you mean hidden?"},
-        FaultCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2", "run, model, parallel", "[modle]",
+        FaultCase{"[modle]\nlayers = 3\n", "modle", "t.toml:1:2", "run, model, model.moe, parallel", "[modle]",
                   "did you mean [model]?"},
         FaultCase{"[zzzzzz]\na = 3\n", "zzzzzz", "t.toml:1:2", "a section", "[zzzzzz]", "remove it"},
         FaultCase{"hidden = 4\n", "hidden", "t.toml:1:1", "a section", "outside of any section",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Axes that p3d cannot train with yet, and the experts' factorisation of a stage's ranks.
+// Axes of experts without any, and the experts' factorisation of a stage's ranks.
 #include "support.hpp"
 
 #include <p3d/config/refinement.hpp>
@@ -11,14 +11,17 @@ ParseResult layout(std::vector<std::string> const& overrides, int ranks) {
   return parse("", overrides, ranks, Purpose::layout);
 }
 
-TEST(Mesh, RefusesToTrainWithAxesThatAreNotThereYet) {
+TEST(Mesh, RefusesToDivideTheExpertsOfADenseModel) {
   auto const fault = only_fault(parse("[parallel]\netp = 2\n", {"parallel.ep=2"}, 4));
   EXPECT_EQ(fault.key, "parallel.etp");
-  EXPECT_EQ(fault.where, "t.toml:2:7 (parallel.etp = 2); command line: parallel.ep=2");
-  expect_contains(fault.expected, "parallel.etp = 1 and parallel.ep = 1: p3d cannot train with etp or ep > 1 yet");
+  EXPECT_EQ(fault.where,
+            "t.toml:2:7 (parallel.etp = 2); command line: parallel.ep=2; t.toml (model.moe.experts = 0 by default)");
+  EXPECT_EQ(fault.expected, "parallel.etp = 1 and parallel.ep = 1: a dense model has no experts to divide");
   EXPECT_EQ(fault.found, "etp 2, ep 2");
+  expect_contains(fault.fix, "or model.moe.experts");
   expect_contains(fault.fix, "p3d mesh");
-  expect_contains(only_fault(parse("", {"parallel.etp=2"}, 4)).expected, "cannot train with etp > 1");
+  EXPECT_EQ(only_fault(parse("", {"parallel.etp=2"}, 4)).key, "parallel.etp");
+  good("", {"parallel.etp=2", "parallel.ep=2", "model.moe.experts=2"}, 4);
   good("[parallel]\ncp = 2\netp = 1\nep = 1\n");
 }
 

@@ -10,16 +10,17 @@ Model model_preset(std::string const& name) { return good("", {"model.preset=" +
 
 TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
   auto const names = preset_names();
-  EXPECT_EQ(names.size(), 15u);
+  EXPECT_EQ(names.size(), 19u);
   for (auto const& name : names) {
     auto const m = model_preset(name);
     EXPECT_EQ(m.preset, name);
     EXPECT_EQ(m.hidden % m.heads, 0) << name;
-    EXPECT_EQ(m.position == Position::rope, name.starts_with("llama")) << name;
+    EXPECT_EQ(m.position == Position::rope, !name.starts_with("gpt")) << name;
+    EXPECT_EQ(m.moe.on(), name.starts_with("mixtral") || name.find("moe") != std::string::npos) << name;
     EXPECT_EQ(m.bias, name.starts_with("gpt")) << name;
     EXPECT_EQ(m.tied_embeddings, name.starts_with("gpt") || name == "llama-124m") << name;
     if (name != "gpt2-1558m" && !name.ends_with("-tiny") && name != "llama-124m" && name != "gpt2-124m") {
-      good("", {"model.preset=" + name, "parallel.tp=4"});
+      good("", {"model.preset=" + name, "parallel.tp=4", "parallel.sequence=true"});
     }
   }
 }
@@ -27,7 +28,8 @@ TEST(Preset, EachIsValidAndDividesOverItsUsualTp) {
 /// Weights of the linears and embeddings, without biases, norms and positions: enough to know a model by its name.
 double billions(Model const& m) {
   double const attention = double(m.hidden) * m.hidden * 2 + double(m.hidden) * m.kv_heads * m.head_dim() * 2;
-  double const ffn = double(m.hidden) * m.ffn * (m.activation == Activation::swiglu ? 3 : 2);
+  double const widths = m.moe.on() ? double(m.moe.experts) * m.moe.ffn : double(m.ffn);
+  double const ffn = double(m.hidden) * widths * (m.activation == Activation::swiglu ? 3 : 2);
   double const embedding = double(m.vocab_size) * m.hidden * (m.tied_embeddings ? 1 : 2);
   return (m.layers * (attention + ffn) + embedding) / 1e9;
 }
@@ -41,7 +43,7 @@ TEST(Preset, TheNameTellsTheNumberOfParameters) {
        {Row{"gpt2-124m", 0.124}, Row{"gpt2-350m", 0.354}, Row{"gpt2-774m", 0.774}, Row{"gpt2-1558m", 1.558},
         Row{"gpt3-6.7b", 6.65}, Row{"gpt3-13b", 12.85}, Row{"gpt3-175b", 174.6}, Row{"llama-124m", 0.124},
         Row{"llama2-7b", 6.738}, Row{"llama2-13b", 13.016}, Row{"llama2-70b", 68.977}, Row{"llama3-8b", 8.030},
-        Row{"llama3-70b", 70.554}}) {
+        Row{"llama3-70b", 70.554}, Row{"mixtral-8x7b", 46.70}}) {
     EXPECT_NEAR(billions(model_preset(row.name)) / row.billions, 1.0, 0.01) << row.name;
   }
 }
@@ -65,6 +67,23 @@ TEST(Preset, TheTinyOnesDivideByManyLayouts) {
   EXPECT_EQ(model_preset("gpt2-tiny").kv_heads, 12);
   EXPECT_EQ(model_preset("llama-tiny").ffn, 288);
   EXPECT_EQ(model_preset("llama-tiny").kv_heads, 6);
+}
+
+TEST(Preset, ModelsWithExpertsDivideThemOverManyRanks) {
+  for (auto const* name : {"mixtral-tiny", "qwen-moe-tiny", "deepseek-moe-tiny"}) {
+    std::string const preset = std::string("model.preset=") + name;
+    for (auto const* ep : {"1", "2", "4", "8"}) good("", {preset, std::string("parallel.ep=") + ep}, 8);
+    good("", {preset, "parallel.tp=3", "parallel.etp=3", "parallel.sequence=true"}, 3);
+    good("", {preset, "parallel.tp=2", "parallel.cp=2", "parallel.ep=4", "parallel.etp=2", "parallel.sequence=true"},
+         8);
+  }
+  auto const qwen = model_preset("qwen-moe-tiny").moe, deepseek = model_preset("deepseek-moe-tiny").moe;
+  EXPECT_TRUE(qwen.shared_gate && !qwen.normalize);
+  EXPECT_EQ(deepseek.score, RouterScore::sigmoid);
+  EXPECT_TRUE(deepseek.grouped() && deepseek.bias_update_rate > 0 && deepseek.shared_ffn > 0);
+  EXPECT_EQ(model_preset("deepseek-moe-tiny").moe_layers(), 7);
+  EXPECT_EQ(model_preset("mixtral-8x7b").moe.ffn, 14336);
+  EXPECT_EQ(good("", {"model.preset=llama-tiny", "model.moe.experts=4"}).model.moe.ffn, 288) << "the preset's ffn";
 }
 
 TEST(Preset, Llama3) {

@@ -36,7 +36,23 @@ inline config::Config tiny_llama(layout::PerAxis mesh = {}) {
   return c;
 }
 
-/// Both models on every mesh with at most 3 ranks per axis.
+/// As that, with experts in layers 1 and 2: routed ones with groups and biases, and gated shared ones. Its tokens are
+/// divided over all ranks of a stage.
+inline config::Config tiny_moe(layout::PerAxis mesh = {}) {
+  auto c = tiny_llama(mesh);
+  c.model.kv_heads = 6;
+  auto& m = c.model.moe;
+  m.experts = 4;
+  m.ffn = 6;
+  m.first_dense = 1;
+  m.shared_ffn = 18;
+  m.shared_gate = true;
+  m.bias_update_rate = 1e-3;
+  c.parallel.sequence = true;
+  return c;
+}
+
+/// Both dense models on every mesh with at most 3 ranks per axis.
 inline std::vector<config::Config> tiny_configs() {
   std::vector<config::Config> out;
   for (int dp = 1; dp <= 3; ++dp) {
