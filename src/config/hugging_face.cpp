@@ -56,7 +56,7 @@ std::vector<Required> const& required() {
       {"scale_attn_weights", true, "scores divided by the root of the head's width"},
       {"scale_attn_by_inverse_layer_idx", false, "scores of all layers scaled alike"},
       {"reorder_and_upcast_attn", false, "scores in the order and type of run.precision"},
-      {"sliding_window", nullptr, "a window only where model_type is mistral"},
+      {"sliding_window", nullptr, "a window only where model_type is mistral or mixtral"},
       {"use_sliding_window", false, "attention to all earlier tokens"},
       {"quantization_config", nullptr, "weights that are numbers"},
       {"pretraining_tp", 1, "whole matrix products"},
@@ -169,10 +169,10 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
 }
 
 /// rope_parameters (transformers 5), or rope_scaling beside rope_theta (before).
-void read_rope(Reader& r, Model& m, std::string const& path) {
+void read_rope(Reader& r, Model& m, double default_theta, std::string const& path) {
   bool const newer = r.has("rope_parameters");
   auto const* key = newer ? "rope_parameters" : "rope_scaling";
-  m.rope_theta = r.number("rope_theta", 1e-300, 1e12, 1e4);
+  m.rope_theta = r.number("rope_theta", 1e-300, 1e12, default_theta);
   auto const rope = r.value(key);
   r.value("rope_parameters");
   r.value("rope_scaling");
@@ -202,8 +202,13 @@ void read_rope(Reader& r, Model& m, std::string const& path) {
   inner.finish();
 }
 
-/// What LlamaConfig and MistralConfig share.
-void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
+/// What a family has where its file leaves a key out.
+struct LlamaDefaults {
+  double norm_eps = 1e-6, rope_theta = 1e4;
+};
+
+/// What LlamaConfig and the configurations after it share.
+void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, LlamaDefaults const& defaults = {}) {
   auto& m = out.model;
   m.vocab_size = r.integer("vocab_size", limits::width);
   m.hidden = r.integer("hidden_size", limits::hidden);
@@ -212,8 +217,8 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path) {
   m.kv_heads = r.integer("num_key_value_heads", limits::hidden, m.heads);
   m.ffn = r.integer("intermediate_size", limits::width);
   m.seq_len = r.integer("max_position_embeddings", limits::width);
-  m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, 1e-6);
-  read_rope(r, m, path);
+  m.norm_eps = r.number("rms_norm_eps", 1e-300, 1.0, defaults.norm_eps);
+  read_rope(r, m, defaults.rope_theta, path);
   if (r.integer("head_dim", limits::hidden, std::max<std::int64_t>(1, m.hidden / m.heads)) * m.heads != m.hidden)
     r.wrong(fmt::format("head_dim = hidden_size / num_attention_heads = {} / {}", m.hidden, m.heads),
             r.found("head_dim"));
@@ -248,6 +253,75 @@ void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   r.value("sliding_window");
 }
 
+/// What MixtralConfig and Qwen2MoeConfig share; `number` names the key of the experts.
+void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k) {
+  auto& moe = out.model.moe;
+  moe.experts = r.integer(number, limits::experts, experts);
+  moe.top_k = r.integer("num_experts_per_tok", limits::experts, top_k);
+  if (moe.top_k > moe.experts)
+    r.wrong(fmt::format("num_experts_per_tok of at most {} = {}", number, moe.experts), r.found("num_experts_per_tok"));
+  r.value("router_aux_loss_coef");
+  if (r.flag("output_router_logits", false)) {
+    out.notes.push_back(
+        "config.json adds a balancing loss in training (output_router_logits), of each microbatch: "
+        "p3d has others, and none unless the input sets model.moe.aux_loss");
+  }
+  if (out.model.bias) r.wrong("attention_bias = false (a model with experts has no biases)", r.found("attention_bias"));
+}
+
+/// MixtralConfig: a Mistral whose layers have experts.
+void read_mixtral(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_experts = 8, default_top_k = 2, default_kv_heads = 8;
+  read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6});
+  auto& m = out.model;
+  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
+  if (r.has("sliding_window")) m.window = {r.integer("sliding_window", limits::width)};
+  read_experts(r, out, "num_local_experts", default_experts, default_top_k);
+  m.moe.ffn = m.ffn;
+  m.moe.normalize = true;
+  if (r.number("router_jitter_noise", 0.0, 1.0, 0.0) > 0.0)
+    out.notes.push_back(
+        "config.json has router_jitter_noise, of training: model.moe.jitter is 0 unless the input sets it");
+}
+
+/// mlp_only_layers as a number of first layers: no others are dense but those that decoder_sparse_step leaves out.
+void read_dense_layers(Reader& r, Model& m) {
+  auto const list = r.value("mlp_only_layers");
+  std::set<std::int64_t> dense;
+  bool good = list.is_null() || list.is_array();
+  for (auto const& layer : good ? list : json())
+    if ((good = good && layer.is_number_integer() && layer >= 0 && layer < m.layers)) dense.insert(layer.get<int>());
+  m.moe.first_dense = dense.empty() ? 0 : *dense.rbegin() + 1;
+  for (std::int64_t l = 0; good && l < m.moe.first_dense; ++l) good = dense.contains(l) || (l + 1) % m.moe.every != 0;
+  if (!good) r.wrong("mlp_only_layers, a list of the first layers", r.found("mlp_only_layers"));
+  if (good && m.moe_layers() == 0) r.wrong("a layer with experts", "none");
+}
+
+/// Qwen2MoeConfig: routed and shared experts in some layers.
+void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
+  constexpr std::int64_t default_experts = 60, default_top_k = 4, default_kv_heads = 16, default_ffn = 1408,
+                         default_shared = 5632;
+  read_llama(r, out, path);
+  auto& m = out.model;
+  if (r.left_out("num_key_value_heads")) m.kv_heads = default_kv_heads;
+  if (r.flag("qkv_bias", true))
+    r.wrong("qkv_bias = false (model.bias is one key for all linear layers of attention)", r.found("qkv_bias"));
+  read_experts(r, out, "num_experts", default_experts, default_top_k);
+  m.moe.ffn = r.integer("moe_intermediate_size", limits::width, default_ffn);
+  m.moe.shared_ffn = r.integer("shared_expert_intermediate_size", limits::width, default_shared);
+  m.moe.shared_gate = true;
+  m.moe.normalize = r.flag("norm_topk_prob", false);
+  m.moe.every = r.integer("decoder_sparse_step", limits::layers, 1);
+  read_dense_layers(r, m);
+  r.value("sliding_window");  // not used: use_sliding_window is false
+  r.value("max_window_layers");
+  auto const kinds = r.value("layer_types");
+  bool const full = kinds.is_null() || (kinds.is_array() && std::all_of(kinds.begin(), kinds.end(), [](auto const& k) {
+                                          return k == "full_attention";
+                                        }));
+  if (!full) r.wrong("layer_types of full_attention alone", r.found("layer_types"));
+}
+
 /// Sizes of matrices follow from these.
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
@@ -268,6 +342,8 @@ char const* to_string(ModelFamily family) {
     case ModelFamily::gpt2: return "gpt2";
     case ModelFamily::llama: return "llama";
     case ModelFamily::mistral: return "mistral";
+    case ModelFamily::mixtral: return "mixtral";
+    case ModelFamily::qwen2_moe: return "qwen2_moe";
   }
   return "?";
 }
@@ -285,8 +361,14 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
   } else if (type == "mistral") {
     out.family = ModelFamily::mistral;
     read_mistral(r, out, path);
+  } else if (type == "mixtral") {
+    out.family = ModelFamily::mixtral;
+    read_mixtral(r, out, path);
+  } else if (type == "qwen2_moe") {
+    out.family = ModelFamily::qwen2_moe;
+    read_qwen2_moe(r, out, path);
   } else {
-    throw base::Error({.expected = "model_type \"gpt2\", \"llama\" or \"mistral\"",
+    throw base::Error({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\" or \"qwen2_moe\"",
                        .found = type.is_null() ? "none" : describe(type),
                        .where = path,
                        .fix = "p3d reads these architectures; choose a model of one of them"},

@@ -8,6 +8,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <functional>
+
 namespace p3d::config {
 
 namespace {
@@ -30,10 +32,25 @@ std::string window_text(Model const& m) {
   return m.window.size() == 1 ? fmt::format("{}", m.window[0]) : fmt::format("[{}]", fmt::join(m.window, ", "));
 }
 
+using Want = std::function<void(bool good, char const* key, std::string const& value)>;
+
+void want_experts(Moe const& moe, bool mixtral, bool all_layers, Want const& want) {
+  auto const number = [](auto n) { return fmt::format("{}", n); };
+  want(moe.score == RouterScore::softmax, "moe.score", to_string(moe.score));
+  want(moe.scale == 1.0, "moe.scale", number(moe.scale));
+  want(!moe.grouped(), "moe.groups", number(moe.groups));
+  want(moe.bias_update_rate == 0.0, "moe.bias_update_rate", number(moe.bias_update_rate));
+  want(moe.capacity_factor == 0.0, "moe.capacity_factor", number(moe.capacity_factor));
+  if (!mixtral) return want(moe.shared_gate, "moe.shared_gate", "false");
+  want(moe.normalize, "moe.normalize", "false");
+  want(all_layers, moe.first_dense > 0 ? "moe.first_dense" : "moe.every",
+       number(moe.first_dense > 0 ? moe.first_dense : moe.every));
+}
+
 /// The keys of `m` that a family does not have.
 std::vector<std::string> strange(Model const& m, ModelFamily family) {
   std::vector<std::string> out;
-  auto const want = [&](bool good, char const* key, std::string const& value) {
+  Want const want = [&](bool good, char const* key, std::string const& value) {
     if (!good) out.push_back(fmt::format("{} = {}", key, value));
   };
   bool const gpt = family == ModelFamily::gpt2;
@@ -42,9 +59,14 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   want(m.activation == (gpt ? Activation::gelu : Activation::swiglu), "activation", to_string(m.activation));
   if (gpt) want(m.bias, "bias", "false");
   if (gpt) want(m.kv_heads == m.heads, "kv_heads", fmt::format("{} (heads = {})", m.kv_heads, m.heads));
-  bool const mistral = family == ModelFamily::mistral;
+  bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
+  bool const mistral = family == ModelFamily::mistral || mixtral;
   want(mistral ? one_window(m) : !has_window(m), "window", window_text(m));
-  if (mistral) want(!m.bias, "bias", "true");
+  if (mistral || qwen) want(!m.bias, "bias", "true");
+  if (mixtral || qwen)
+    want_experts(m.moe, mixtral, m.moe_layers() == m.layers, want);
+  else
+    want(!m.moe.on(), "moe.experts", fmt::format("{}", m.moe.experts));
   return out;
 }
 
@@ -61,21 +83,41 @@ Json rope_of(Model const& m) {
 
 }  // namespace
 
+namespace {
+
+/// Which of the families like Llama it can only be.
+ModelFamily like_llama(Model const& m) {
+  if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
+  return has_window(m) ? ModelFamily::mistral : ModelFamily::llama;
+}
+
+char const* people_call(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::gpt2: return "GPT-2";
+    case ModelFamily::llama: return "Llama";
+    case ModelFamily::mistral: return "Mistral";
+    case ModelFamily::mixtral: return "Mixtral";
+    case ModelFamily::qwen2_moe: return "Qwen2-MoE";
+  }
+  return "?";
+}
+
+}  // namespace
+
 ModelFamily family_of(Model const& m) {
   auto const gpt = strange(m, ModelFamily::gpt2);
   if (gpt.empty()) return ModelFamily::gpt2;
-  auto const windowed = has_window(m) ? ModelFamily::mistral : ModelFamily::llama;
-  auto const llama = strange(m, windowed);
-  if (llama.empty()) return windowed;
+  auto const other = like_llama(m);
+  auto const llama = strange(m, other);
+  if (llama.empty()) return other;
   bool const nearer_gpt = gpt.size() <= llama.size();
   throw base::Error(
       {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
-                   "Llama (rmsnorm, rope, swiglu, no window) or of Mistral (as Llama, no bias, one window for all "
-                   "layers)",
+                   "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
+                   "layers), of Mixtral (as Mistral, experts in all layers, softmax) or of Qwen2-MoE (as Llama, no "
+                   "bias, routed experts, softmax, gated shared experts)",
        .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                            nearer_gpt                         ? "GPT-2"
-                            : windowed == ModelFamily::mistral ? "Mistral"
-                                                               : "Llama"),
+                            nearer_gpt ? "GPT-2" : people_call(other)),
        .where = "[model]",
        .fix = "no other form has a name among the models of Hugging Face that p3d knows"},
       base::ExitCode::bad_input);
@@ -83,8 +125,19 @@ ModelFamily family_of(Model const& m) {
 
 namespace {
 
+char const* architecture(ModelFamily family) {
+  switch (family) {
+    case ModelFamily::gpt2: return "GPT2LMHeadModel";
+    case ModelFamily::llama: return "LlamaForCausalLM";
+    case ModelFamily::mistral: return "MistralForCausalLM";
+    case ModelFamily::mixtral: return "MixtralForCausalLM";
+    case ModelFamily::qwen2_moe: return "Qwen2MoeForCausalLM";
+  }
+  return "?";
+}
+
 Json write_gpt2(Model const& m) {
-  return {{"architectures", {"GPT2LMHeadModel"}},
+  return {{"architectures", {architecture(ModelFamily::gpt2)}},
           {"model_type", "gpt2"},
           {"vocab_size", m.vocab_size},
           {"n_positions", m.seq_len},
@@ -100,15 +153,34 @@ Json write_gpt2(Model const& m) {
           {"layer_norm_epsilon", m.norm_eps}};
 }
 
-/// Of Llama, and of Mistral.
+/// What a model with experts has besides.
+void write_experts(Model const& m, ModelFamily family, Json& out) {
+  out["num_experts_per_tok"] = m.moe.top_k;
+  if (family == ModelFamily::mixtral) {
+    out["num_local_experts"] = m.moe.experts;
+    return;
+  }
+  std::vector<std::int64_t> dense;
+  for (std::int64_t l = 0; l < m.moe.first_dense; ++l) dense.push_back(l);
+  out["num_experts"] = m.moe.experts;
+  out["moe_intermediate_size"] = m.moe.ffn;
+  out["shared_expert_intermediate_size"] = m.moe.shared_ffn;
+  out["norm_topk_prob"] = m.moe.normalize;
+  out["decoder_sparse_step"] = m.moe.every;
+  out["mlp_only_layers"] = dense;
+  out["qkv_bias"] = false;
+  out["use_sliding_window"] = false;
+}
+
+/// Of Llama and those after it.
 Json write_llama(Model const& m, ModelFamily family) {
-  bool const mistral = family == ModelFamily::mistral;
-  Json out{{"architectures", {mistral ? "MistralForCausalLM" : "LlamaForCausalLM"}},
+  bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
+  Json out{{"architectures", {architecture(family)}},
            {"model_type", to_string(family)},
            {"vocab_size", m.vocab_size},
            {"max_position_embeddings", m.seq_len},
            {"hidden_size", m.hidden},
-           {"intermediate_size", m.ffn},
+           {"intermediate_size", mixtral ? m.moe.ffn : m.ffn},
            {"num_hidden_layers", m.layers},
            {"num_attention_heads", m.heads},
            {"num_key_value_heads", m.kv_heads},
@@ -118,11 +190,10 @@ Json write_llama(Model const& m, ModelFamily family) {
            {"rope_theta", m.rope_theta},
            {"rope_scaling", rope_of(m)},
            {"attention_dropout", 0.0}};
-  if (mistral) {
-    out["sliding_window"] = m.window_of(0);
-  } else {
-    out["attention_bias"] = out["mlp_bias"] = m.bias;
-  }
+  if (family == ModelFamily::mistral || (mixtral && has_window(m))) out["sliding_window"] = m.window_of(0);
+  if (family == ModelFamily::llama) out["attention_bias"] = out["mlp_bias"] = m.bias;
+  if (qwen) out.erase("head_dim");
+  if (mixtral || qwen) write_experts(m, family, out);
   return out;
 }
 

@@ -95,16 +95,24 @@ public:
 
 private:
   void write(std::size_t parameter, layout::Range rows, layout::Range cols) {
-    auto place = layout_.places[parameter];
+    auto const bytes = static_cast<std::int64_t>(size_of(file_.header.element));
+    layout::for_tensors(layout_.places[parameter], rows,
+                        [&](layout::HuggingFacePlace const& place, layout::Range some, std::int64_t done) {
+                          write_part(place, some, cols, buffer_.data() + done * cols.size() * bytes);
+                        });
+  }
+
+  /// The numbers are at `data`.
+  void write_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, char const* data) {
     auto const& shape = layout_.tensors[place.tensor].shape;
     auto const type = file_.header.element;
     auto const bytes = size_of(type);
     if (shape.size() == 1) {
-      writer_.write(place.tensor, place.first, cols.size(), type, buffer_.data());
+      writer_.write(place.tensor, place.first, cols.size(), type, data);
       return;
     }
     layout::for_element_runs(place, shape.back(), rows, cols, [&](layout::ElementRun const& run) {
-      auto const* from = buffer_.data() + static_cast<std::size_t>(run.place) * bytes;
+      auto const* from = data + static_cast<std::size_t>(run.place) * bytes;
       if (run.stride != 1) {
         run_.resize(static_cast<std::size_t>(run.count) * bytes);
         for (std::int64_t i = 0; i < run.count; ++i)

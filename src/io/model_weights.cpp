@@ -31,8 +31,10 @@ constexpr char const* complete = "copy the whole folder again from where it come
 /// What config.json says is believed only as far as there are tensors: a layer has several.
 layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors const& files, std::string const& folder) {
   auto const tensors = static_cast<std::int64_t>(files.tensors.size());
-  if (read.model.layers > tensors) {
-    throw refused(fmt::format("tensors of the {} layers of config.json", read.model.layers),
+  auto const& m = read.model;
+  if (m.layers > tensors || m.moe_layers() * m.moe.experts > tensors) {
+    auto const with = m.moe.on() ? fmt::format(" and their {} experts", m.moe.experts) : "";
+    throw refused(fmt::format("tensors of the {} layers{} of config.json", m.layers, with),
                   fmt::format("{} tensors", tensors), folder, complete);
   }
   config::Config c;
@@ -126,7 +128,15 @@ Element ModelWeights::element() const {
 
 void ModelWeights::read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out) {
   auto const& spec = table_.find(parameter);
-  auto const& place = layout_.places[static_cast<std::size_t>(&spec - table_.specs().data())];
+  auto const& all = layout_.places[static_cast<std::size_t>(&spec - table_.specs().data())];
+  layout::for_tensors(all, rows, [&](layout::HuggingFacePlace const& place, layout::Range some, std::int64_t done) {
+    read_part(place, some, cols, as,
+              static_cast<char*>(out) + static_cast<std::size_t>(done * cols.size()) * size_of(as));
+  });
+}
+
+void ModelWeights::read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as,
+                             char* to) {
   auto const& wanted = layout_.tensors[place.tensor];
   auto const& tensor = tensor_of(wanted);
   bool const vector = wanted.shape.size() == 1;
@@ -136,7 +146,6 @@ void ModelWeights::read(std::string const& parameter, layout::Range rows, layout
     where.first = 0;
   }
   auto const bytes = size_of(as);
-  auto* const to = static_cast<char*>(out);
   if (!place.transposed) {
     layout::for_element_runs(where, wanted.shape.back(), rows, cols, [&](layout::ElementRun const& run) {
       reader_.read(tensor, run.first, run.count, as, to + static_cast<std::size_t>(run.place) * bytes);

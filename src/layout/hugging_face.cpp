@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace p3d::layout {
 
 namespace {
@@ -45,6 +47,21 @@ constexpr NameRow llama_names[] = {{"embed.token", "model.embed_tokens"},
                                    {"final_norm", "model.norm"},
                                    {"head", "lm_head"}};
 
+// Of layers with experts; the second {} stands for the expert. What they lack is as Llama's.
+constexpr NameRow mixtral_names[] = {{"moe.router", "model.layers.{}.block_sparse_moe.gate"},
+                                     {"moe.experts.gate", "model.layers.{}.block_sparse_moe.experts.{}.w1", true},
+                                     {"moe.experts.up", "model.layers.{}.block_sparse_moe.experts.{}.w3", true},
+                                     {"moe.experts.down", "model.layers.{}.block_sparse_moe.experts.{}.w2"}};
+
+constexpr NameRow qwen2_moe_names[] = {{"moe.router", "model.layers.{}.mlp.gate"},
+                                       {"moe.experts.gate", "model.layers.{}.mlp.experts.{}.gate_proj", true},
+                                       {"moe.experts.up", "model.layers.{}.mlp.experts.{}.up_proj", true},
+                                       {"moe.experts.down", "model.layers.{}.mlp.experts.{}.down_proj"},
+                                       {"moe.shared.gate", "model.layers.{}.mlp.shared_expert.gate_proj"},
+                                       {"moe.shared.up", "model.layers.{}.mlp.shared_expert.up_proj"},
+                                       {"moe.shared.down", "model.layers.{}.mlp.shared_expert.down_proj"},
+                                       {"moe.shared_gate", "model.layers.{}.mlp.shared_expert_gate"}};
+
 /// "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
   std::string stem, ending;
@@ -58,13 +75,28 @@ SplitName split(ParamSpec const& spec) {
 }
 
 NameRow const& find_row(ModelFamily family, std::string const& stem) {
-  auto const find = [&](auto const& rows) -> NameRow const& {
+  auto const find = [&](auto const& rows) -> NameRow const* {
     for (auto const& row : rows) {
-      if (stem == row.parameter) return row;
+      if (stem == row.parameter) return &row;
     }
-    base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
+    return nullptr;
   };
-  return family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
+  auto const* row = family == ModelFamily::gpt2 ? find(gpt2_names) : find(llama_names);
+  if (family == ModelFamily::mixtral && !row) row = find(mixtral_names);
+  if (family == ModelFamily::qwen2_moe && !row) row = find(qwen2_moe_names);
+  if (!row) base::contract_violated("row", __FILE__, __LINE__, "every parameter of the family has a tensor: " + stem);
+  return *row;
+}
+
+/// A tensor for each expert, behind the others.
+HuggingFacePlace add_experts(NameRow const& row, ParamSpec const& spec, std::int64_t experts, HuggingFaceLayout& out) {
+  HuggingFacePlace const place{out.tensors.size(), row.transposed, 0, spec.rows / experts};
+  for (std::int64_t e = 0; e < experts; ++e) {
+    HuggingFaceTensor t{fmt::format(fmt::runtime(row.tensor), spec.layer, e) + ".weight", {place.block, spec.cols}};
+    if (row.transposed) std::swap(t.shape[0], t.shape[1]);
+    out.tensors.push_back(std::move(t));
+  }
+  return place;
 }
 
 }  // namespace
@@ -77,6 +109,10 @@ HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable con
   for (auto const& spec : table.specs()) {
     auto const [stem, ending] = split(spec);
     auto const& row = find_row(out.family, stem);
+    if (stem.starts_with("moe.experts.")) {
+      out.places.push_back(add_experts(row, spec, model.moe.experts, out));
+      continue;
+    }
     bool const matrix = ending == ".weight" && stem.find("norm") == std::string::npos;
     auto const size = matrix ? spec.rows : spec.cols;
     bool const joins = row.part > 0;

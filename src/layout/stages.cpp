@@ -142,20 +142,22 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       return list;
     }
     case config::LayerSplit::cost: {
-      // Multiply-adds per token, of a layer the mean (model.window). The embedding is a look-up and costs nothing;
-      // causal attention reads half the sequence, or the window but for the first tokens.
+      // Multiply-adds per token, of a layer the mean (model.window, model.moe). The embedding is a look-up and costs
+      // nothing; causal attention reads half the sequence, or the window but for the first tokens.
       auto const h = static_cast<double>(m.hidden);
       auto const width = static_cast<double>(m.heads * m.head_dim());
       auto const kv_width = static_cast<double>(m.kv_heads * m.head_dim());
       double const projections = h * (2.0 * width + 2.0 * kv_width);
-      double keys = 0.0;
+      double keys = 0.0, ffn = 0.0;
       for (std::int64_t l = 0; l < m.layers; ++l) {
         auto const window = m.window_of(l);
         auto const most = static_cast<double>(window > 0 ? std::min(window, m.seq_len) : m.seq_len);
         keys += most - 0.5 * most * most / static_cast<double>(m.seq_len);
+        ffn += static_cast<double>(m.active_ffn(l));
       }
       double const attention = 2.0 * width * keys / static_cast<double>(m.layers);
-      double const mlp = h * static_cast<double>(m.ffn) * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
+      ffn /= static_cast<double>(m.layers);
+      double const mlp = h * ffn * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
       double const head = h * static_cast<double>(m.vocab_size);
       return balanced_layers(layers, stage_rank, projections + attention + mlp, 0.0, head);
     }

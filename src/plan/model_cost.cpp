@@ -7,16 +7,30 @@
 
 namespace p3d::plan {
 
-std::int64_t weights_per_layer(config::Config const& config) {
+namespace {
+
+std::int64_t mlp_matrices(config::Model const& m) { return m.activation == config::Activation::swiglu ? 3 : 2; }
+
+}  // namespace
+
+std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer) {
   auto const& m = config.model;
   auto const q = m.heads * m.head_dim(), kv = m.kv_heads * m.head_dim();
-  auto const mlp_matrices = m.activation == config::Activation::swiglu ? 3 : 2;
-  return m.hidden * (2 * q + 2 * kv) + mlp_matrices * m.hidden * m.ffn;
+  auto const router = m.has_experts(layer) ? m.moe.experts + (m.moe.shared_gate ? 1 : 0) : 0;
+  return m.hidden * (2 * q + 2 * kv + router + mlp_matrices(m) * m.active_ffn(layer));
 }
 
 std::int64_t matmul_weights(config::Config const& config) {
   auto const& m = config.model;
-  return m.layers * weights_per_layer(config) + m.vocab_size * m.hidden;
+  auto sum = m.vocab_size * m.hidden;
+  for (std::int64_t l = 0; l < m.layers; ++l) sum += weights_of_layer(config, l);
+  return sum;
+}
+
+std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table) {
+  auto const& m = config.model;
+  auto const idle = m.moe_layers() * (m.moe.experts - m.moe.top_k);
+  return table.num_parameters() - idle * mlp_matrices(m) * m.hidden * m.moe.ffn;
 }
 
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {
@@ -43,14 +57,14 @@ double recompute_flops_per_token(config::Config const& config, layout::StageReco
                                  std::int64_t first_layer, Keys keys) {
   auto const& m = config.model;
   double const each_key = 4.0 * static_cast<double>(m.heads * m.head_dim());
-  auto const down = m.hidden * m.ffn, out = m.heads * m.head_dim() * m.hidden;
+  auto const out = m.heads * m.head_dim() * m.hidden;
   double sum = 0.0;
   for (int l = 0; l < stage.num_layers(); ++l) {
     auto const& layer = stage.layer(l);
     if (layer.attention || layer.full) sum += each_key * keys_per_query(config, first_layer + l, keys);
     if (!layer.full) continue;
-    auto weights = weights_per_layer(config) - (stage.keeps_sums ? out : 0);
-    if (stage.group_end(l) == l + 1) weights -= down;
+    auto weights = weights_of_layer(config, first_layer + l) - (stage.keeps_sums ? out : 0);
+    if (stage.group_end(l) == l + 1) weights -= m.hidden * m.active_ffn(first_layer + l);
     sum += 2.0 * static_cast<double>(weights);
   }
   return sum;

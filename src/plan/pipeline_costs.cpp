@@ -22,7 +22,6 @@ static constexpr double most_seconds = 1e9, most_bytes = 1e24;  // in a table of
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len) / config.parallel.cp;
-  double const products = 2.0 * static_cast<double>(weights_per_layer(config));
   double const each_key = 4.0 * static_cast<double>(m.heads * m.head_dim());  // two products of 2 operations each
   double const head = 2.0 * static_cast<double>(m.vocab_size * m.hidden);
   double const scale = tokens / (rates.flops * config.parallel.tp);
@@ -33,9 +32,11 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   PipelineCosts costs;
   for (int s = 0; s < stages.num_stages(); ++s) {
     auto const range = stages.layers(s);
-    double attention = 0.0;
-    for (auto l = range.begin; l < range.end; ++l) attention += each_key * keys_per_query(config, l, Keys::seen);
-    double const linear = stages.num_layers(s) * products + (stages.is_last(s) ? head : 0.0);
+    double attention = 0.0, linear = stages.is_last(s) ? head : 0.0;
+    for (auto l = range.begin; l < range.end; ++l) {
+      attention += each_key * keys_per_query(config, l, Keys::seen);
+      linear += 2.0 * static_cast<double>(weights_of_layer(config, l));
+    }
     costs.stages.push_back(
         {.forward = scale * (linear + attention), .input = scale * (linear + 2 * attention), .weight = scale * linear});
     if (config.memory.recompute == config::Recompute::automatic) continue;

@@ -22,9 +22,10 @@ double recompute_cost_per_token(config::Config const& config, layout::StageRecom
   constexpr double norm = 50, activation = 70;
   auto const& m = config.model;
   double sum = recompute_flops_per_token(config, stage, first_layer, keys);
-  for (auto const& l : stage.layers) {
+  for (int i = 0; i < stage.num_layers(); ++i) {
+    auto const& l = stage.layer(i);
     if (l.norm || l.full) sum += norm * 2 * static_cast<double>(m.hidden);
-    if (l.activation || l.full) sum += activation * static_cast<double>(m.ffn);
+    if (l.activation || l.full) sum += activation * static_cast<double>(m.active_ffn(first_layer + i));
   }
   return sum;
 }

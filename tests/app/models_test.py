@@ -13,6 +13,7 @@ from program import AppTest
 
 MODELS = program.SOURCE / "tests/golden/hugging_face"
 CASES = ("gpt2", "llama", "llama3", "mistral")
+EXPERTS = ("mixtral", "qwen2_moe")
 
 
 def tensors(folder):
@@ -89,7 +90,7 @@ class Models(AppTest):
                 self.assertEqual(found, [tokens for _, *tokens in texts], (case, layout))
 
     def test_exports_have_the_same_bytes(self):
-        for case in CASES:
+        for case in CASES + EXPERTS:
             self.good("import", MODELS / case, f"{case}.h5")
             self.good("export", f"{case}.h5", f"{case}-out")
             self.assertEqual(tensors(self.folder / f"{case}-out"), tensors(MODELS / case), case)
@@ -98,6 +99,13 @@ class Models(AppTest):
             for name in ("config.json", "model.safetensors"):
                 self.assertEqual((self.folder / f"{case}-out" / name).read_bytes(),
                                  (self.folder / f"{case}-again" / name).read_bytes(), name)
+
+    def test_experts_come_back_from_any_number_of_ranks(self):
+        for ranks in (0, 3):
+            self.good("import", MODELS / "mixtral", f"{ranks}.h5", ranks=ranks)
+            self.good("export", f"{ranks}.h5", f"out-{ranks}", ranks=ranks)
+            self.assertEqual(tensors(self.folder / f"out-{ranks}"), tensors(MODELS / "mixtral"))
+        self.assertEqual((self.folder / "0.h5").read_bytes(), (self.folder / "3.h5").read_bytes())
 
     def test_any_number_of_ranks_writes_the_same_files(self):
         for ranks in (0, 3):

@@ -54,6 +54,15 @@ CASES = {
         vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32, sliding_window=5, rms_norm_eps=1e-5,
         tie_word_embeddings=True, **TOKENS)),
+    "mixtral": (torch.float32, None, lambda: transformers.MixtralConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=32, num_local_experts=4, num_experts_per_tok=2,
+        rms_norm_eps=1e-5, tie_word_embeddings=True, **TOKENS)),
+    "qwen2_moe": (torch.float32, None, lambda: transformers.Qwen2MoeConfig(
+        vocab_size=256, hidden_size=16, intermediate_size=24, moe_intermediate_size=12, num_hidden_layers=3,
+        shared_expert_intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+        num_experts=6, num_experts_per_tok=3, mlp_only_layers=[0], qkv_bias=False, rms_norm_eps=1e-5,
+        tie_word_embeddings=True, **TOKENS)),
 }
 
 
@@ -70,7 +79,8 @@ def in_double():
 
 
 def load(folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").double().eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="sdpa", experts_implementation="eager").double().eval()
     with in_double():  # frequencies in fp64
         for name, module in list(model.named_modules()):
             if name.endswith("rotary_emb"):
@@ -115,7 +125,7 @@ def training(model):
     model.train()
     parameters = list(model.parameters())
     adamw = torch.optim.AdamW(
-        [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": t["weight_decay"]},
+        [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": t["weight_decay"]},
          {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0}],
         lr=0.0, betas=(t["beta1"], t["beta2"]), eps=t["eps"])
     for step in range(t["steps"] - 1):
@@ -140,7 +150,7 @@ def make(case):
     model = transformers.AutoModelForCausalLM.from_config(config())
     for p in model.parameters():
         noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
-        p.data = (noise * 0.3 if p.dim() == 2 else p.data + noise * 0.2).to(dtype)
+        p.data = (noise * 0.3 if p.dim() >= 2 else p.data + noise * 0.2).to(dtype)
     folder = MODELS / case
     folder.mkdir(parents=True, exist_ok=True)
     model.to(dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))

@@ -138,6 +138,10 @@ struct Model {
   std::int64_t moe_layers() const {
     return moe.on() && moe.first_dense < layers ? layers / moe.every - moe.first_dense / moe.every : 0;
   }
+  /// Width of what a token passes in the feed-forward part of a layer: of the chosen and the shared experts together.
+  std::int64_t active_ffn(std::int64_t layer) const {
+    return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
+  }
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t window_of(std::int64_t layer) const {
     return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];

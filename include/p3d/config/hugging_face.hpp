@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama" and "mistral".
-// docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig and MistralConfig of transformers (4.x and 5.x),
-// whose defaults stand for keys that a file may leave out.
+// config.json of Hugging Face transformers <-> [model], for model_type "gpt2", "llama", "mistral", "mixtral" and
+// "qwen2_moe". docs/model_files.md lists the keys. Source: GPT2Config, LlamaConfig, MistralConfig, MixtralConfig and
+// Qwen2MoeConfig of transformers (4.x and 5.x), whose defaults stand for keys that a file may leave out.
 
 #include <p3d/config/config.hpp>
 
@@ -13,7 +13,7 @@
 namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
-enum class ModelFamily { gpt2, llama, mistral };
+enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2_moe };
 char const* to_string(ModelFamily family);  ///< as model_type says it
 
 struct HuggingFaceModel {
@@ -29,7 +29,8 @@ HuggingFaceModel read_hugging_face(std::string_view json, std::string const& pat
 /// FOLDER/config.json, of at most 1 MiB.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
-/// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers.
+/// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers;
+/// with experts qwen2_moe where some are shared, else mixtral.
 /// Throws base::Error (bad_input) that names the keys of [model] that none has.
 ModelFamily family_of(Model const& model);
 

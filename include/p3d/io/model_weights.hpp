@@ -32,6 +32,8 @@ public:
   void read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out);
 
 private:
+  /// Of a parameter that is one tensor.
+  void read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as, char* to);
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
   void require_tensors() const;
   void require_tied();

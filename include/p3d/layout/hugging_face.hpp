@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2 and Llama; Mistral's are as Llama's.
+// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2, Llama, Mixtral and Qwen2-MoE; Mistral's are as
+// Llama's.
 //
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
+// Every expert has tensors of its own: [ffn, hidden] for gate (Mixtral's w1) and up (w3), which p3d has transposed, and
+// [hidden, ffn] for down (w2).
 
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/layout/params.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,6 +31,8 @@ struct HuggingFacePlace {
   std::size_t tensor = 0;  ///< index into HuggingFaceLayout::tensors
   bool transposed = false;
   std::int64_t first = 0;
+  /// Above 0: rows [b block, (b + 1) block) lie so in tensor `tensor` + b, whose own rows begin at 0 (experts).
+  std::int64_t block = 0;
 };
 
 struct HuggingFaceLayout {
@@ -41,6 +47,19 @@ HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable con
 /// Whether a tensor of that name is a constant, saved by older versions, that no model reads (causal masks, rotary
 /// frequencies).
 bool is_hugging_face_buffer(std::string_view tensor);
+
+/// Calls visit(HuggingFacePlace, Range rows, std::int64_t done) for each tensor that some rows of a parameter lie in:
+/// their place as of a parameter of that tensor alone, which rows of it, and how many came before.
+template <class Visit>
+void for_tensors(HuggingFacePlace const& place, Range rows, Visit&& visit) {
+  if (place.block == 0) return visit(place, rows, std::int64_t{0});
+  for (auto begin = rows.begin; begin < rows.end;) {
+    auto const b = begin / place.block, end = std::min(rows.end, (b + 1) * place.block);
+    HuggingFacePlace const part{place.tensor + static_cast<std::size_t>(b), place.transposed, place.first, 0};
+    visit(part, Range{begin - b * place.block, end - b * place.block}, begin - rows.begin);
+    begin = end;
+  }
+}
 
 /// Elements of a tensor that follow each other, and where they go in a rectangle of the parameter (row-major, `cols`
 /// wide): place, and `stride` from one to the next.

@@ -6,6 +6,7 @@
 // one weight element of a matrix costs 6 operations per token. Norms, activations and the look-up of embeddings are not
 // counted.
 
+#include <p3d/layout/params.hpp>
 #include <p3d/layout/recompute.hpp>
 
 #include <cstdint>
@@ -16,11 +17,15 @@ struct Config;
 
 namespace p3d::plan {
 
-/// Weight elements that every token is multiplied with: projections, MLP, and the head, tied or not. For GPT
-/// 12 l h^2 + V h. The padding of the vocabulary is not counted.
+/// Weight elements that a token is multiplied with: projections, MLP, and the head, tied or not. For GPT 12 l h^2 + V
+/// h. The padding of the vocabulary is not counted. Of experts: the router, the top_k that the token is sent to, and
+/// the shared ones with their gate.
 std::int64_t matmul_weights(config::Config const& config);
-/// The part of them that one layer has.
-std::int64_t weights_per_layer(config::Config const& config);
+/// The part of them that a layer has.
+std::int64_t weights_of_layer(config::Config const& config, std::int64_t layer);
+
+/// Parameters that a token meets: all but those of the experts that it is not sent to.
+std::int64_t active_parameters(config::Config const& config, layout::ParamTable const& table);
 
 /// How the keys that a query sees are counted. Documents that data.pack keeps apart are not known before the run.
 enum class Keys {
@@ -32,7 +37,7 @@ double keys_per_query(config::Config const& config, std::int64_t layer, Keys key
 
 /// Operations per token, forward and backward: 6 matmul_weights + 12 h sum over the layers of Keys::all, with h = heads
 /// * head_dim. Without windows this is equation 3 of arXiv 2104.04473 without recomputation, 72 B s l h^2 (1 + s/(6h) +
-/// V/(12 l h)), for GPT; grouped-query attention and SwiGLU by the sizes of their matrices.
+/// V/(12 l h)), for GPT; grouped-query attention, SwiGLU and experts by the sizes of their matrices.
 double flops_per_token(config::Config const& config);
 
 /// flops_per_token(config) of a whole step: times batch.global * model.seq_len.

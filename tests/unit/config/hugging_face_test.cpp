@@ -36,14 +36,6 @@ Json llama() {
           {"attention_bias", false},
           {"mlp_bias", false}};
 }
-/// As Mistral-7B-v0.1.
-Json mistral() {
-  return {{"model_type", "mistral"},     {"vocab_size", 32000},        {"max_position_embeddings", 32768},
-          {"hidden_size", 4096},         {"intermediate_size", 14336}, {"num_hidden_layers", 32},
-          {"num_attention_heads", 32},   {"num_key_value_heads", 8},   {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},      {"sliding_window", 4096},
-          {"tie_word_embeddings", false}};
-}
 Json with(Json file, char const* key, Json value) {
   file[key] = std::move(value);
   return file;
@@ -52,7 +44,51 @@ Json without(Json file, char const* key) {
   file.erase(key);
   return file;
 }
+/// As Mistral-7B-v0.1.
+Json mistral() {
+  return {{"model_type", "mistral"},     {"vocab_size", 32000},        {"max_position_embeddings", 32768},
+          {"hidden_size", 4096},         {"intermediate_size", 14336}, {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},   {"num_key_value_heads", 8},   {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},        {"rope_theta", 10000.0},      {"sliding_window", 4096},
+          {"tie_word_embeddings", false}};
+}
 HuggingFaceModel read(Json const& file) { return read_hugging_face(file.dump(), "F/config.json"); }
+
+/// As Mixtral-8x7B-v0.1.
+Json mixtral() {
+  auto file = with(with(mistral(), "model_type", "mixtral"), "sliding_window", nullptr);
+  file.update({{"rope_theta", 1e6},
+               {"num_local_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"output_router_logits", false},
+               {"router_aux_loss_coef", 0.02}});
+  return file;
+}
+/// Qwen1.5-MoE-A2.7B, but for the biases of its attention.
+Json qwen2_moe() {
+  return {{"model_type", "qwen2_moe"},
+          {"vocab_size", 151936},
+          {"max_position_embeddings", 8192},
+          {"hidden_size", 2048},
+          {"intermediate_size", 5632},
+          {"num_hidden_layers", 24},
+          {"num_attention_heads", 16},
+          {"num_key_value_heads", 16},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1000000.0},
+          {"use_sliding_window", false},
+          {"sliding_window", 32768},
+          {"max_window_layers", 21},
+          {"decoder_sparse_step", 1},
+          {"moe_intermediate_size", 1408},
+          {"shared_expert_intermediate_size", 5632},
+          {"num_experts_per_tok", 4},
+          {"num_experts", 60},
+          {"norm_topk_prob", false},
+          {"qkv_bias", false},
+          {"tie_word_embeddings", false}};
+}
 
 /// The file is refused, with its path and exactly one difference, which says this.
 void refused(Json const& file, std::string const& words) {
@@ -149,7 +185,7 @@ TEST(HuggingFaceConfig, RefusesOtherWindows) {
   refused(with(mistral(), "sliding_window", {1, 2}), "sliding_window, a whole number");
   refused(with(mistral(), "layer_types", {"full_attention"}), "\"layer_types\"");
   refused(with(with(mistral(), "attention_bias", true), "mlp_bias", true), "Mistral has no biases");
-  refused(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral");
+  refused(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral or mixtral");
 }
 
 TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
@@ -207,6 +243,63 @@ TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {
   EXPECT_EQ(read(file).model, read(llama()).model);
 }
 
+TEST(HuggingFaceConfig, MixtralIsThePreset) {
+  auto expected = good("", {"model.preset=mixtral-8x7b"}).model;
+  expected.preset.clear();
+  expected.moe.aux_loss = AuxLoss::none, expected.moe.aux_coefficient = Moe{}.aux_coefficient;
+  auto const found = read(mixtral());
+  EXPECT_EQ(found.family, ModelFamily::mixtral);
+  EXPECT_EQ(found.model, expected);
+  EXPECT_TRUE(found.notes.empty());
+  EXPECT_EQ(read(with(mixtral(), "output_router_logits", true)).notes.size(), 1u);
+  EXPECT_EQ(read(with(mixtral(), "router_jitter_noise", 0.1)).notes.size(), 1u);
+  EXPECT_EQ(read(with(mixtral(), "sliding_window", 4096)).model.window_of(3), 4096);
+  auto shorter = mixtral();
+  for (auto const* key : {"rms_norm_eps", "rope_theta", "num_local_experts", "num_experts_per_tok", "sliding_window",
+                          "num_key_value_heads"})
+    shorter.erase(key);
+  EXPECT_EQ(read(shorter).model, expected) << "the defaults of MixtralConfig";
+  refused(with(mixtral(), "num_experts_per_tok", 9),
+          "num_experts_per_tok of at most num_local_experts = 8: the number 9");
+  refused(with(with(mixtral(), "num_experts_per_tok", 1), "num_local_experts", 0),
+          "num_local_experts, a whole number from 1 to 65536");
+  refused(with(mixtral(), "num_experts", 8), "\"num_experts\"");
+  refused(with(llama(), "num_local_experts", 8), "\"num_local_experts\"");
+}
+
+TEST(HuggingFaceConfig, QwenHasSharedExpertsAndDenseLayers) {
+  auto const found = read(qwen2_moe());
+  EXPECT_EQ(found.family, ModelFamily::qwen2_moe);
+  auto const& moe = found.model.moe;
+  EXPECT_EQ(moe.experts, 60);
+  EXPECT_EQ(moe.top_k, 4);
+  EXPECT_EQ(moe.ffn, 1408);
+  EXPECT_EQ(moe.shared_ffn, 5632);
+  EXPECT_TRUE(moe.shared_gate);
+  EXPECT_FALSE(moe.normalize);
+  EXPECT_EQ(found.model.ffn, 5632);
+  EXPECT_EQ(found.model.moe_layers(), 24);
+  EXPECT_TRUE(found.model.window.empty());
+  auto const layers = [](Json list, int step) {
+    auto const m = read(with(with(qwen2_moe(), "mlp_only_layers", std::move(list)), "decoder_sparse_step", step)).model;
+    std::vector<std::int64_t> dense;
+    for (std::int64_t l = 0; l < 8; ++l)
+      if (!m.has_experts(l)) dense.push_back(l);
+    return dense;
+  };
+  using Dense = std::vector<std::int64_t>;
+  EXPECT_EQ(layers(Json::array(), 1), Dense{});
+  EXPECT_EQ(layers({1, 0}, 1), (Dense{0, 1}));
+  EXPECT_EQ(layers({1}, 2), (Dense{0, 1, 2, 4, 6})) << "layer 0 has no experts anyway";
+  for (auto const& list : {Json{1}, Json{0, 2}, Json{24}, Json{-1}, Json("all"), Json{0, "one"}})
+    refused(with(qwen2_moe(), "mlp_only_layers", list), "mlp_only_layers, a list of the first layers");
+  refused(with(qwen2_moe(), "decoder_sparse_step", 25), "a layer with experts: none");
+  refused(without(qwen2_moe(), "qkv_bias"), "qkv_bias = false");
+  refused(with(qwen2_moe(), "use_sliding_window", true), "attention to all earlier tokens");
+  EXPECT_TRUE(read(with(qwen2_moe(), "layer_types", {"full_attention"})).model.window.empty());
+  refused(with(qwen2_moe(), "layer_types", {"full_attention", "sliding_attention"}), "layer_types of full_attention");
+}
+
 TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
   auto const three = read(with(gpt2(), "attn_pdrop", 0.0));
   EXPECT_EQ(three.model.dropout, 0.0);
@@ -216,7 +309,7 @@ TEST(HuggingFaceConfig, DropoutThatIsNotOneValueIsNoted) {
 }
 
 TEST(HuggingFaceConfig, NamesTheArchitecturesThatItReads) {
-  expect_error([] { read({{"model_type", "qwen2"}}); }, "model_type \"gpt2\", \"llama\" or \"mistral\"");
+  expect_error([] { read({{"model_type", "qwen2"}}); }, "\"mistral\", \"mixtral\" or \"qwen2_moe\"");
   expect_error([] { read({{"a", 1}}); }, "found:    none");
   expect_error([] { read(Json::array()); }, "model_type");
   expect_error([] { read_hugging_face("{\"a\":1,\"a\":2}", "p"); }, "\"a\" twice");
@@ -233,10 +326,15 @@ TEST(HuggingFaceConfig, WhatIsWrittenReadsBackTheSame) {
            {"model.preset=llama-tiny", "model.bias=true", "model.rope_scaling=linear", "model.rope_scaling_factor=3"},
            {"model.preset=llama-tiny", "model.window=5"},
            {"model.preset=llama-tiny", "model.window=16777216", "model.tied_embeddings=true", "model.kv_heads=1"},
-           {"model.preset=llama-124m"}}) {
+           {"model.preset=llama-124m"},
+           {"model.preset=mixtral-8x7b", "model.moe.top_k=3"},
+           {"model.preset=mixtral-tiny", "model.window=5", "model.moe.experts=5", "model.tied_embeddings=true"},
+           {"model.preset=qwen-moe-tiny", "model.moe.every=3", "model.moe.normalize=true"},
+           {"model.preset=qwen-moe-tiny", "model.moe.first_dense=2", "model.moe.shared_ffn=7"}}) {
     auto model = good("", overrides).model;
     auto const text = write_hugging_face(model, "bfloat16", 7);
     model.preset.clear();
+    model.moe.aux_loss = AuxLoss::none, model.moe.aux_coefficient = Moe{}.aux_coefficient;  // of training
     EXPECT_EQ(read_hugging_face(text, "p").model, model) << text;
     EXPECT_EQ(Json::parse(text)["torch_dtype"], "bfloat16");
     EXPECT_EQ(Json::parse(text)["eos_token_id"], 7);
@@ -250,6 +348,31 @@ TEST(HuggingFaceConfig, OtherFormsHaveNoName) {
   expect_error([&] { form({"model.bias=false"}); }, "bias = false, which GPT-2");
   expect_error([&] { form({"model.kv_heads=2"}); }, "kv_heads = 2 (heads = 4), which GPT-2");
   expect_error([&] { form({"model.preset=llama-tiny", "model.norm=layernorm"}); }, "norm = layernorm, which Llama");
+}
+
+TEST(HuggingFaceConfig, ExpertsMakeAMixtralOrAQwen) {
+  auto const model = [](char const* preset, std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), std::string("model.preset=") + preset);
+    return good("", overrides).model;
+  };
+  EXPECT_EQ(family_of(model("mixtral-tiny", {})), ModelFamily::mixtral);
+  EXPECT_EQ(family_of(model("qwen-moe-tiny", {})), ModelFamily::qwen2_moe);
+  // An mlp that no layer has, and what is of training alone, have no say.
+  auto const trained = model("mixtral-tiny", {"model.ffn=200", "model.moe.jitter=0.1", "model.moe.z_coefficient=0.1"});
+  EXPECT_EQ(Json::parse(write_hugging_face(trained, "float32", -1))["intermediate_size"], 192);
+  auto const refuses = [&](char const* preset, std::vector<std::string> const& overrides, char const* words) {
+    expect_error([&] { family_of(model(preset, overrides)); }, words);
+  };
+  refuses("mixtral-tiny", {"model.moe.first_dense=1"}, "moe.first_dense = 1, which Mixtral does not have");
+  refuses("mixtral-tiny", {"model.moe.every=2"}, "moe.every = 2, which Mixtral");
+  refuses("mixtral-tiny", {"model.moe.normalize=false"}, "moe.normalize = false, which Mixtral");
+  refuses("mixtral-tiny", {"model.moe.capacity_factor=1.5"}, "moe.capacity_factor = 1.5, which Mixtral");
+  refuses("mixtral-tiny", {"model.bias=true"}, "bias = true, which Mixtral");
+  refuses("qwen-moe-tiny", {"model.moe.shared_gate=false"}, "moe.shared_gate = false, which Qwen2-MoE");
+  refuses("qwen-moe-tiny", {"model.window=4"}, "window = 4, which Qwen2-MoE");
+  refuses("deepseek-moe-tiny", {},
+          "moe.score = sigmoid, moe.scale = 2.5, moe.groups = 4, moe.bias_update_rate = 0.001");
+  refuses("gpt2-tiny", {"model.moe.experts=4"}, "moe.experts = 4, which GPT-2");
 }
 
 TEST(HuggingFaceConfig, OneWindowMakesAMistral) {

@@ -28,6 +28,15 @@ config::Config llama(bool bias) {
   return c;
 }
 
+/// With experts in layer 1 alone, or in both.
+config::Config experts(bool shared) {
+  auto c = llama(false);
+  auto& m = c.model.moe;
+  m.experts = 3, m.ffn = 6;
+  if (shared) m.every = 2, m.shared_ffn = 10, m.shared_gate = true;
+  return c;
+}
+
 struct Made {
   ParamTable table;
   HuggingFaceLayout layout;
@@ -85,21 +94,73 @@ TEST(HuggingFaceLayout, MistralHasTheTensorsOfLlama) {
   EXPECT_EQ(shapes(mistral), shapes(plain));
 }
 
+TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {
+  auto const mixtral = make(experts(false)).layout, qwen = make(experts(true)).layout;
+  EXPECT_EQ(mixtral.family, config::ModelFamily::mixtral);
+  EXPECT_EQ(qwen.family, config::ModelFamily::qwen2_moe);
+  auto found = shapes(mixtral);
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(found.size(), 1u + 2 * (6 + 1 + 9) + 2);
+  EXPECT_EQ(found.at("model.layers.0.block_sparse_moe.gate.weight"), (Shape{3, 8}));
+  EXPECT_EQ(found.at("model.layers.1.block_sparse_moe.experts.2.w1.weight"), (Shape{6, 8}));
+  EXPECT_EQ(found.at("model.layers.1.block_sparse_moe.experts.0.w2.weight"), (Shape{8, 6}));
+  EXPECT_EQ(found.at("model.layers.0.block_sparse_moe.experts.1.w3.weight"), (Shape{6, 8}));
+  found = shapes(qwen);
+  EXPECT_EQ(found.size(), 1u + 6 + 3 + (6 + 1 + 9 + 3 + 1) + 2);
+  EXPECT_EQ(found.at("model.layers.0.mlp.gate_proj.weight"), (Shape{12, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.gate.weight"), (Shape{3, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.2.gate_proj.weight"), (Shape{6, 8}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.experts.2.down_proj.weight"), (Shape{8, 6}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.shared_expert.down_proj.weight"), (Shape{8, 10}));
+  EXPECT_EQ(found.at("model.layers.1.mlp.shared_expert_gate.weight"), (Shape{1, 8}));
+}
+
+/// Element (row, col) of the experts' matrices, as the definition of the table says.
+TEST(HuggingFaceLayout, RowsOfExpertsAreTheirTensors) {
+  auto const [table, layout] = make(experts(false));
+  for (auto const* name : {"gate", "up", "down"}) {
+    auto const& spec = table.find(std::string("layers.1.moe.experts.") + name + ".weight");
+    auto const& place = layout.places[static_cast<std::size_t>(&spec - table.specs().data())];
+    auto const weight = std::string(name) == "gate" ? "w1" : std::string(name) == "up" ? "w3" : "w2";
+    constexpr std::int64_t hidden = 8;
+    for (auto const& rows : {Range{0, 24}, Range{3, 5}, Range{6, 17}, Range{8, 16}, Range{5, 5}}) {
+      std::vector<std::int64_t> met;
+      for_tensors(place, rows, [&](HuggingFacePlace const& part, Range some, std::int64_t done) {
+        EXPECT_EQ(part.block, 0);
+        EXPECT_EQ(done, static_cast<std::int64_t>(met.size()));
+        for (auto row = some.begin; row < some.end; ++row) {
+          auto const global = rows.begin + static_cast<std::int64_t>(met.size());
+          met.push_back(global);
+          EXPECT_EQ(row, global % hidden);
+          auto const expert = std::to_string(global / hidden);
+          EXPECT_EQ(layout.tensors[part.tensor].name,
+                    "model.layers.1.block_sparse_moe.experts." + expert + "." + weight + ".weight");
+        }
+        EXPECT_EQ(part.transposed, weight != std::string("w2"));
+      });
+      EXPECT_EQ(static_cast<std::int64_t>(met.size()), rows.size());
+    }
+  }
+}
+
 /// Every element of every tensor belongs to one element of one parameter.
 TEST(HuggingFaceLayout, CoversEveryTensorOnce) {
-  for (auto const& c : {gpt2(true), gpt2(false), llama(false), llama(true)}) {
+  for (auto const& c : {gpt2(true), gpt2(false), llama(false), llama(true), experts(false), experts(true)}) {
     auto const [table, layout] = make(c);
     std::set<std::pair<std::size_t, std::int64_t>> seen;
     for (std::size_t i = 0; i < table.specs().size(); ++i) {
       auto const& spec = table.specs()[i];
       auto const& place = layout.places[i];
-      auto const& shape = layout.tensors[place.tensor].shape;
       for (std::int64_t row = 0; row < spec.rows; ++row) {
+        auto const tensor = place.tensor + static_cast<std::size_t>(place.block > 0 ? row / place.block : 0);
+        auto const& shape = layout.tensors[tensor].shape;
+        auto const r = place.first + (place.block > 0 ? row % place.block : row);
         for (std::int64_t col = 0; col < spec.cols; ++col) {
           auto const at = shape.size() == 1  ? place.first + col
-                          : place.transposed ? col * shape[1] + place.first + row
-                                             : (place.first + row) * shape[1] + col;
-          EXPECT_TRUE(seen.emplace(place.tensor, at).second) << spec.name;
+                          : place.transposed ? col * shape[1] + r
+                                             : r * shape[1] + col;
+          EXPECT_TRUE(at < shape[0] * (shape.size() == 2 ? shape[1] : 1)) << spec.name;
+          EXPECT_TRUE(seen.emplace(tensor, at).second) << spec.name;
         }
       }
     }

@@ -31,7 +31,7 @@ std::vector<std::string> names_of_layer(config::Config const& c, int layer) {
 
 TEST(MoeTable, NamesInOrder) {
   using Names = std::vector<std::string>;
-  auto c = test::tiny_moe();
+  auto c = p3d::test::tiny_moe();
   EXPECT_EQ(names_of_layer(c, 0), (Names{"mlp.gate.weight", "mlp.up.weight", "mlp.down.weight"}))
       << "the first is dense";
   EXPECT_EQ(names_of_layer(c, 1), (Names{"moe.router.weight", "moe.router.bias", "moe.experts.gate.weight",
@@ -48,7 +48,7 @@ TEST(MoeTable, NamesInOrder) {
 }
 
 TEST(MoeTable, ShapesAndInitialValues) {
-  auto const table = make_param_table(test::tiny_moe());
+  auto const table = make_param_table(p3d::test::tiny_moe());
   auto const shape = [&](char const* name) {
     auto const& s = table.find(std::string("layers.1.moe.") + name);
     return std::pair(s.rows, s.cols);
@@ -102,7 +102,7 @@ std::vector<PerAxis> meshes() {
 class MoeMesh : public testing::TestWithParam<PerAxis> {
 protected:
   MoeMesh()
-      : config_(test::tiny_moe(GetParam())),
+      : config_(p3d::test::tiny_moe(GetParam())),
         grid_(config_.parallel, parse_order("tp-cp-pp-dp")),
         table_(make_param_table(config_)),
         stages_(make_stage_map(config_)) {}

@@ -27,7 +27,7 @@ TEST(ModelCost, ParametersOfThePapersModels) {
 // One more forward pass of the layers, not of the head: what the paper's table counts, as it recomputed activations.
 double with_recomputation(config::Config const& c) {
   auto const l = static_cast<double>(c.model.layers), s = static_cast<double>(c.model.seq_len);
-  return plan::flops_per_token(c) + 2.0 * l * static_cast<double>(plan::weights_per_layer(c)) +
+  return plan::flops_per_token(c) + 2.0 * l * static_cast<double>(plan::weights_of_layer(c, 0)) +
          4.0 * l * static_cast<double>(c.model.hidden) * s;
 }
 
@@ -116,6 +116,69 @@ TEST(ModelCost, MatmulWeightsAreTheSplitMatricesOfTheTable) {
     }
     EXPECT_EQ(plan::matmul_weights(c), sum);
   }
+}
+
+config::Config mixtral() {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 32000, m.hidden = 4096, m.layers = 32, m.heads = 32, m.kv_heads = 8, m.ffn = 14336, m.seq_len = 4096;
+  m.norm = config::Norm::rmsnorm, m.position = config::Position::rope, m.activation = config::Activation::swiglu;
+  m.bias = m.tied_embeddings = false;
+  m.moe.experts = 8, m.moe.top_k = 2, m.moe.ffn = 14336;
+  return c;
+}
+
+TEST(ModelCost, ActiveParametersOfMixtral) {
+  auto const c = mixtral();
+  auto const table = layout::make_param_table(c);
+  EXPECT_NEAR(static_cast<double>(table.num_parameters()) / 1e9, 46.7, 0.05) << "arXiv 2401.04088: 47B, and";
+  EXPECT_NEAR(static_cast<double>(plan::active_parameters(c, table)) / 1e9, 12.9, 0.05) << "13B of them active";
+  auto dense = c;
+  dense.model.moe.experts = 0;
+  EXPECT_EQ(plan::active_parameters(dense, layout::make_param_table(dense)),
+            layout::make_param_table(dense).num_parameters());
+}
+
+// Every expert for every token is a wide MLP, and the router: no formula of the program's, but its dense one.
+TEST(ModelCost, AllExpertsForEachTokenAreOneWideMlp) {
+  auto moe = mixtral(), wide = mixtral();
+  moe.model.moe.top_k = 8, moe.model.moe.shared_ffn = 1000, moe.model.moe.first_dense = 3;
+  wide.model.moe.experts = 0;
+  wide.model.ffn = 8 * 14336 + 1000;
+  auto const h = moe.model.hidden, router = 8 * h;
+  for (int l = 0; l < 32; ++l) {
+    auto const dense = h * (2 * h + 2 * h / 4) + 3 * h * 14336;
+    EXPECT_EQ(plan::weights_of_layer(moe, l), l < 3 ? dense : plan::weights_of_layer(wide, l) + router) << l;
+  }
+  layout::StageMap const stages({16, 16}, 2);
+  auto const extra = [&](config::Config c, int stage) {
+    c.memory.recompute = config::Recompute::full;
+    return plan::recompute_flops_per_token(c, layout::stage_recompute(c.memory, stages, stage), 16 * stage,
+                                           plan::Keys::all);
+  };
+  EXPECT_DOUBLE_EQ(extra(moe, 1), extra(wide, 1) + 16.0 * 2.0 * static_cast<double>(router));
+}
+
+// Walks over what one token is multiplied with.
+TEST(ModelCost, FlopsOfExpertsByTheirProducts) {
+  config::Config c;
+  auto& m = c.model;
+  m.vocab_size = 101, m.hidden = 48, m.layers = 5, m.heads = 6, m.kv_heads = 2, m.ffn = 80, m.seq_len = 10;
+  m.activation = config::Activation::swiglu;
+  m.moe.experts = 16, m.moe.top_k = 3, m.moe.ffn = 20, m.moe.shared_ffn = 30, m.moe.shared_gate = true;
+  m.moe.every = 2;  // layers 1 and 3
+  double forward = 2.0 * 48 * 101;
+  for (int layer = 0; layer < 5; ++layer) {
+    forward += 2.0 * (48 * 48 + 2 * 48 * 16 + 48 * 48) + 4.0 * 48 * 10;
+    if (layer % 2 == 0) {
+      forward += 2.0 * 3 * 48 * 80;
+      continue;
+    }
+    forward += 2.0 * 48 * 16 + 2.0 * 48;  // the router, the gate of the shared experts
+    for (int expert = 0; expert < 3; ++expert) forward += 2.0 * 3 * 48 * 20;
+    forward += 2.0 * 3 * 48 * 30;
+  }
+  EXPECT_DOUBLE_EQ(plan::flops_per_token(c), 3.0 * forward);
 }
 
 TEST(StageParameters, SumToTheModelPlusTheSecondTiedCopy) {
