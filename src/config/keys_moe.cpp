@@ -61,7 +61,7 @@ void add_balance(MoeSection& s) {
   s.number("bias_update_rate", &Moe::bias_update_rate, {.max = 1.0},
            "step, once per global batch, of biases that balance the choice of experts (arXiv 2408.15664); 0: none");
   s.add("aux_loss", "string: none | sequence | global",
-        "balancing loss over each sequence, or over the global batch; none depends on the layout", nullptr,
+        "balancing loss over each sequence, or of the global batch with the choices of the one before", nullptr,
         read_aux_loss, [](Config const& config) { return toml_string(to_string(config.model.moe.aux_loss)); });
   s.number("aux_coefficient", &Moe::aux_coefficient, {.max = 1e6}, "factor of the balancing loss");
   s.number("z_coefficient", &Moe::z_coefficient, {.max = 1e6},
@@ -72,8 +72,6 @@ void add_balance(MoeSection& s) {
 }
 
 void add_dispatch(MoeSection& s) {
-  s.choice("dispatch", &Moe::dispatch, {Dispatch::all_to_all, Dispatch::gather},
-           "how tokens reach the ranks of their experts: each is sent where it is needed, or all are gathered");
   s.number("buffer_factor", &Moe::buffer_factor, {.max = 1e6, .min_open = true},
            "rows that a rank receives at once, times their number when experts are balanced; more come in passes");
 }

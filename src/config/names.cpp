@@ -138,14 +138,6 @@ char const* to_string(AuxLoss v) {
   return "?";
 }
 
-char const* to_string(Dispatch v) {
-  switch (v) {
-    case Dispatch::all_to_all: return "all_to_all";
-    case Dispatch::gather: return "gather";
-  }
-  return "?";
-}
-
 char const* to_string(OptimizerType v) {
   switch (v) {
     case OptimizerType::adamw: return "adamw";

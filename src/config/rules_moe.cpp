@@ -140,6 +140,33 @@ void check_division(Check const& c) {
   }
 }
 
+/// What experts do not go with yet.
+void check_together(Check const& c) {
+  auto const& m = c.config.model.moe;
+  auto const refuse = [&](bool wrong, std::vector<std::string_view> const& keys, char const* expected,
+                          std::string const& found, char const* fix) {
+    if (wrong && c.known(keys)) c.fault(keys, expected, found, fix);
+  };
+  refuse(c.config.batch.variable, {"batch.variable", experts_key}, "samples of one length where there are experts",
+         "batch.variable", "remove batch.variable (data.pack shares windows between documents)");
+  refuse(c.config.memory.offload_activations != OffloadTo::none, {"memory.offload_activations", experts_key},
+         "activations in memory where there are experts: who sends which rows stays with them",
+         fmt::format("offload_activations \"{}\"", to_string(c.config.memory.offload_activations)),
+         "remove memory.offload_activations; memory.recompute saves activations too");
+  refuse(m.bias_update_rate > 0 && c.config.memory.offload_optimizer != OffloadTo::none,
+         {"memory.offload_optimizer", "model.moe.bias_update_rate"},
+         "weights in memory where biases balance the experts", "offload_optimizer and bias_update_rate",
+         "remove memory.offload_optimizer, or balance by model.moe.aux_loss");
+  refuse(m.capacity_factor > 0 && c.config.parallel.cp > 1 && c.config.context.order != ContextOrder::contiguous,
+         {"model.moe.capacity_factor", "context.order", "parallel.cp"},
+         "context.order = \"contiguous\" where an expert takes the first tokens of a sequence (capacity_factor)",
+         fmt::format("order \"{}\", cp {}", to_string(c.config.context.order), c.config.parallel.cp),
+         "set context.order to \"contiguous\", or model.moe.capacity_factor to 0");
+  refuse(m.aux_loss == AuxLoss::sequence && c.config.data.pack, {"model.moe.aux_loss", "data.pack"},
+         "one document in each sample, which is what model.moe.aux_loss = \"sequence\" balances",
+         "aux_loss \"sequence\" with data.pack", "balance by model.moe.bias_update_rate, or remove data.pack");
+}
+
 }  // namespace
 
 SizesFit experts_fit(Check const& c) {
@@ -158,6 +185,7 @@ void check_moe(Check const& check) {
   check_shared(check);
   check_tokens_of_ranks(check);
   check_division(check);
+  check_together(check);
 }
 
 }  // namespace p3d::config

@@ -101,7 +101,7 @@ bool sensible(config::Config const& c, Memory const& m) {
 
 /// What comes last, as it makes a rank wait for a disk in every microbatch.
 bool may_offload_activations(config::Config const& c) {
-  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && !c.batch.variable &&
+  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && !c.batch.variable && !c.model.moe.on() &&
          c.memory.recompute_microbatches_kept == 0;
 }
 

@@ -243,11 +243,20 @@ layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {
   return divided ? axes.plus(spec.gradient_axes()) : axes;
 }
 
+layout::AxisSet expert_exchange_axes(layout::PerAxis const& sizes) {
+  layout::AxisSet out;
+  for (auto a : layout::AxisSet{layout::Axis::etp, layout::Axis::ep}.list()) {
+    if (sizes[a] > 1) out = out.plus(a);
+  }
+  return out;
+}
+
 std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, layout::PerAxis const& sizes,
                                                bool divided) {
   std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
   if (divides_sequences(sizes))  // attention; counts of targets
     for (auto a : layout::token_axes.list()) out.emplace_back(a);
+  if (auto const experts = expert_exchange_axes(sizes); !experts.empty()) out.push_back(experts);
   for (auto const& spec : table.specs()) {
     auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();
     for (auto set : {spec.gradient_axes(), holders, gather_axes(spec, divided)}) {

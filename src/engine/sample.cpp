@@ -24,12 +24,13 @@ template <class P>
 class Generator {
 public:
   Generator(config::Config const& c, RunPlan const& plan, std::map<int, model::WeightProvider<P>*> weights,
-            comm::Communicator& pipeline, parallel::TensorParallel const& tp, std::int64_t texts, std::int64_t capacity)
+            comm::Communicator& pipeline, parallel::TensorParallel const& tp, parallel::ExpertParallel& experts,
+            std::int64_t texts, std::int64_t capacity)
       : plan_(&plan),
         weights_(std::move(weights)),
         pipeline_(&pipeline),
         tp_{tp.exec, tp.comm, false},
-        scratch_(c, std::max(texts, capacity)),
+        scratch_(c, std::max(texts, capacity), &experts),
         capacity_(capacity) {
     for (auto const& [stage, provider] : weights_)
       decoders_.try_emplace(stage, c, plan.stages, stage, tp_, scratch_, texts, capacity);
@@ -128,8 +129,9 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   std::size_t longest = 0;
   for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
   auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
-  // Replicas share the texts; not where a stage's weights come from all of them: then all make every pass.
-  bool const together = s.config.memory.divides() || s.config.memory.moves_weights();
+  // Replicas share the texts; not where a stage's weights or experts are on all of them: then all make every pass.
+  bool const together =
+      s.config.memory.divides() || s.config.memory.moves_weights() || s.experts.size() > s.config.parallel.tp;
   auto const replicas = static_cast<std::size_t>(together ? 1 : s.config.parallel.dp);
   auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
   auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica
@@ -146,7 +148,7 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   auto const width = static_cast<std::size_t>(vocab);
   auto const at = [&](std::size_t place) { return static_cast<std::ptrdiff_t>(place * width); };
   auto const choice = static_cast<std::size_t>(options.vocabulary > 0 ? std::min(vocab, options.vocabulary) : vocab);
-  Generator<P> generator(s.config, s.plan, std::move(weights), s.mesh.along("pp"), s.tp,
+  Generator<P> generator(s.config, s.plan, std::move(weights), s.mesh.along("pp"), s.tp, s.experts,
                          static_cast<std::int64_t>(batch), capacity);
   for (std::size_t begin = 0; begin < each && !s.stopped_early; begin += batch) {
     // Place b of replica r has text (begin + b) * replicas + r.

@@ -155,6 +155,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       tp{exec, &mesh.along("tp"), c.parallel.sequence},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
+      experts(expert_parallel()),
       activations_memory(prepare_reductions()),
       loss_scaler(c.precision) {
   make_replica_groups();
@@ -166,7 +167,8 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
-  bool const waits = c.parallel.product(layout::dense_axes.minus({layout::Axis::pp, layout::Axis::dp})) > 1;
+  bool const waits =
+      c.parallel.product(layout::dense_axes.minus({layout::Axis::pp, layout::Axis::dp})) > 1 || experts.size() > 1;
   using Inside = typename Executor<P>::InsideActions;
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec,
                    waits ? Inside::waiting : Inside::no_waiting);
@@ -194,8 +196,12 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
+  model::StageExchanges exchanges{&context, &experts, {}};
+  for (auto a : layout::stage_axes.minus(layout::Axis::dp).list()) {
+    if (c.parallel[a] > 1) exchanges.sample_ranks.push_back(&mesh.along(layout::name(a)));
+  }
   workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp,
-                    &context);
+                    exchanges);
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
@@ -260,6 +266,15 @@ void Trainer<P>::State::offload_state() {
                    [&](layout::OwnedRun const& run, auto const& views) { params.draw_run(exec, run, views.master); });
     if (m.offloads_parameters()) owner->sharded->fetch_from(state, rooms ? &*rooms : nullptr);
   }
+}
+
+template <class P>
+parallel::ExpertParallel Trainer<P>::State::expert_parallel() {
+  auto const& c = config;
+  if (!c.model.moe.on()) return {};
+  auto const axes = expert_exchange_axes(plan.grid.sizes());
+  return {axes.empty() ? nullptr : &along(axes),
+          layout::expert_group(plan.grid, mesh.world().rank(), static_cast<int>(c.model.moe.experts))};
 }
 
 template <class P>
@@ -408,8 +423,11 @@ StepResult Trainer<P>::step(double vote) {
     unit->reduced_before = false;
   }
   s.counted_targets = s.count_targets(true, s.steps_done);
+  s.workspace->set_balance({.sample = result.loss_scale / static_cast<double>(s.config.batch.global),
+                            .token = result.loss_scale / static_cast<double>(s.tokens_per_step())});
   s.executor->run(s.plan.training, result.step, result.loss_scale / s.mean_over(s.counted_targets),
                   s.training_hooks(result));
+  s.balance_experts();
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
   s.elapsed += watch.seconds();

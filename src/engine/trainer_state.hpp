@@ -51,6 +51,7 @@ struct Trainer<P>::State {
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
   parallel::ContextParallel context;
+  parallel::ExpertParallel experts;
   comm::Communicator own_group, between_groups;         ///< of replicas, with hybrid sharding
   comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
   comm::SharedBuffer activations_memory;                ///< none without tensor parallelism
@@ -96,6 +97,7 @@ struct Trainer<P>::State {
   std::int64_t count_targets(bool training, std::int64_t batch);
   /// What a sum of losses is divided by.
   double mean_over(std::int64_t counted) const { return static_cast<double>(counted > 0 ? counted : 1); }
+  parallel::ExpertParallel expert_parallel();
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
   comm::SharedBuffer prepare_reductions();
   /// Throws unless every rank has the same input and the same data.
@@ -127,6 +129,12 @@ struct Trainer<P>::State {
   void sum_up(double loss_sum, StepResult& result);
   /// Updates the parameters of a stage (-1: of all).
   void update(double loss_sum, int stage, StepResult& result);
+  /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that balance
+  /// experts (arXiv 2408.15664) and the loads that a loss of balance reads. Collective.
+  void balance_experts();
+  void follow_choices();
+  std::map<std::int64_t, std::vector<std::int64_t>> chosen;  ///< by layer: tokens of the last step by expert
+  bool skipped_update = false;                               ///< in this step
   /// Layers read weights rounded from the master weights, after these were loaded. Before the first action of anything.
   void refresh_weights();
   /// Steps that updated the weights.

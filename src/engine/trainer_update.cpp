@@ -76,7 +76,8 @@ void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
 template <class P>
 void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
   if (!std::exchange(summed_up, true)) sum_up(loss_sum, result);
-  if (result.skipped()) {
+  skipped_update = result.skipped();
+  if (skipped_update) {
     gradients_are_zero = false;
     return;
   }

@@ -135,6 +135,8 @@ private:
     matrix(prefix + "router.weight", l, moe.experts, m_.hidden, replicated, base_std);
     if (moe.bias_update_rate > 0)
       vector(prefix + "router.bias", l, moe.experts, replicated, Init::zeros).trained = false;
+    if (moe.aux_loss == config::AuxLoss::global)
+      vector(prefix + "router.load", l, moe.experts, replicated, Init::zeros).trained = false;
     if (gated()) experts(prefix + "experts.gate.weight", l, base_std);
     experts(prefix + "experts.up.weight", l, base_std);
     experts(prefix + "experts.down.weight", l, residual_std());

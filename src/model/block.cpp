@@ -2,6 +2,7 @@
 #include <p3d/model/block.hpp>
 
 #include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/expert_rows.hpp>
 #include <p3d/kernels/norm.hpp>
 #include <p3d/kernels/rope.hpp>
 #include <p3d/layout/rope.hpp>
@@ -28,6 +29,43 @@ parallel::ContextHeads context_heads(config::Config const& c, int tp_rank) {
           .scale = 1.0 / std::sqrt(static_cast<double>(c.model.head_dim()))};
 }
 
+namespace {
+
+/// Of `rows` rows of this rank, `most_rows` at most on any.
+MoeSizes moe_sizes(config::Config const& c, std::int64_t most_rows) {
+  auto const& m = c.model.moe;
+  auto const& p = c.parallel;
+  std::int64_t const ranks = p.product({layout::Axis::etp, layout::Axis::ep});
+  MoeSizes s;
+  s.experts = static_cast<int>(m.experts);
+  s.top_k = static_cast<int>(m.top_k);
+  s.copies = p.etp;
+  s.alone = ranks == 1;
+  s.samples = c.batch.micro;
+  s.local_experts = m.experts / p.ep;
+  s.ffn = m.ffn / p.etp;
+  auto const balanced = most_rows * m.top_k * p.etp;
+  auto const worst = ranks * most_rows * std::min(m.top_k, s.local_experts);
+  auto const wanted = std::ceil(m.buffer_factor * static_cast<double>(balanced));
+  s.most_rows = wanted >= static_cast<double>(worst) ? worst : std::max(ranks, static_cast<std::int64_t>(wanted));
+  s.balances = m.aux_loss != config::AuxLoss::none;
+  s.jitters = m.jitter > 0;
+  s.drops = m.capacity_factor > 0;
+  s.gates_shared = m.shared_gate && m.shared_ffn > 0;
+  return s;
+}
+
+}  // namespace
+
+BlockSizes layer_sizes(config::Config const& c, std::int64_t layer, RankPlace rank) {
+  auto s = block_sizes(c, rank);
+  if (!c.model.moe.on()) return s;
+  bool const experts = c.model.has_experts(layer);
+  s.ffn = (experts ? c.model.moe.shared_ffn : c.model.ffn) / c.parallel.tp;
+  if (!experts) s.moe = {};
+  return s;
+}
+
 BlockSizes block_sizes(config::Config const& c, RankPlace rank) {
   using Attention = parallel::ContextAttention<double>;  // any type: counts of elements
   std::int64_t const tp = c.parallel.tp;
@@ -50,6 +88,11 @@ BlockSizes block_sizes(config::Config const& c, RankPlace rank) {
   s.ffn = c.model.ffn / tp;
   s.gated = c.model.activation == config::Activation::swiglu;
   s.layernorm = c.model.norm == config::Norm::layernorm;
+  if (!c.model.moe.on()) return s;
+  s.moe = moe_sizes(c, s.most_rows);
+  s.ffn = (c.model.moe_layers() == c.model.layers ? c.model.moe.shared_ffn
+                                                  : std::max(c.model.ffn, c.model.moe.shared_ffn)) /
+          tp;
   return s;
 }
 
@@ -60,6 +103,7 @@ BlockSizes block_sizes_of(config::Config const& c, std::int64_t tokens) {
   s.lse_elements = tokens * s.heads;
   s.first_row = 0;
   s.sequence = false;
+  if (s.moe.on()) s.moe = moe_sizes(c, tokens);
   return s;
 }
 
@@ -76,7 +120,7 @@ BlockParts kept_parts(layout::StageRecompute const& stage, int l) {
 }
 
 BlockParts rebuilt_parts(layout::StageRecompute const& stage, int l) {
-  return discarded_parts(stage, l).without({.statistics = true, .lse = true});
+  return discarded_parts(stage, l).without({.statistics = true, .lse = true, .experts = true});
 }
 
 template <class P>
@@ -108,7 +152,7 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
     : tp_(&tp),
-      sizes_(block_sizes(c)),
+      sizes_(layer_sizes(c, layer)),
       window_(c.model.window_of(layer)),
       division_(layout::context_division(c)),
       norm_(c) {
@@ -122,6 +166,7 @@ TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorP
   auto const site = [&](char const* rest) {
     return kernels::make_dropout(c.model.dropout, c.run.seed, fmt::format("dropout.layers.{}.{}", layer, rest));
   };
+  if (sizes_.moe.on()) experts_.emplace(c, layer);
   probability_dropout_ = site("attn.probability");
   probability_dropout_.sample_tokens = c.model.seq_len;
   attn_dropout_ = site("attn.out");
@@ -173,9 +218,9 @@ void TransformerBlock<P>::rotate(TokenRows const& rows, Rotation direction, View
 template <class P>
 void TransformerBlock<P>::activate(BlockActivations<P> const& a) {
   if (sizes_.gated) {
-    kernels::swiglu_forward<S>(tp_->exec, a.up, a.act);
+    kernels::swiglu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act));
   } else {
-    kernels::gelu_forward<S>(tp_->exec, a.up, a.act);
+    kernels::gelu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act));
   }
 }
 
@@ -205,16 +250,18 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
 template <class P>
 void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a, BlockScratch<P> const& t) {
   norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
+  if (!has_mlp()) return;
   auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered).wait();
-  parallel::column_linear_forward<S>(*tp_, normed, w.up.value, w.up_bias.value, a.up);
+  parallel::column_linear_forward<S>(*tp_, normed, w.up.value, w.up_bias.value, as_up(a.up));
   activate(a);
+  if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, w.moe, normed, a.moe);
 }
 
 template <class P>
-void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, bool training, View2<S const> x,
+void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, RoutePass kind, View2<S const> x,
                                   BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
-  forward_first(w, rows, training, x, a, t, false);
-  forward_second(w, rows, training, a, t, y);
+  forward_first(w, rows, kind != RoutePass::evaluation, x, a, t, false);
+  forward_second(w, rows, kind, a, t, y);
 }
 
 template <class P>
@@ -222,15 +269,24 @@ void TransformerBlock<P>::forward_cached(BlockWeights<P> const& w, TokenRows con
                                          View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
                                          View2<S> y) {
   forward_first(w, rows, false, x, a, t, false, &cache);
-  forward_second(w, rows, false, a, t, y);
+  forward_second(w, rows, RoutePass::evaluation, a, t, y);
 }
 
 template <class P>
-void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows const& rows, bool training,
+void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows const& rows, RoutePass kind,
                                          BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
   forward_up(w, a, t);
-  parallel::row_linear_forward<S>(*tp_, a.act, w.down.value, t.branch);
-  auto const dropout = training ? mlp_dropout_ : kernels::Dropout{};
+  View2<S const> act = as_act(a.act);
+  if (sizes_.moe.gates_shared) {
+    Kokkos::deep_copy(tp_->exec, as_act(t.dact), act);
+    kernels::gate_rows<S>(tp_->exec, a.moe.shared_gates, as_act(t.dact));
+    act = as_act(t.dact);
+  }
+  if (has_mlp()) parallel::row_linear_forward<S>(*tp_, act, w.down.value, t.branch);
+  if (experts_)
+    experts_->forward(tp_->exec, w.moe, own_rows(*tp_, rows), kind, a.norm2.y, a.moe, t.moe,
+                      has_mlp() ? Store::add : Store::overwrite, own_rows(*tp_, t.branch));
+  auto const dropout = kind != RoutePass::evaluation ? mlp_dropout_ : kernels::Dropout{};
   kernels::residual_forward<S>(tp_->exec, own_rows(*tp_, rows), a.mid, own_rows(*tp_, t.branch), w.down_bias.value,
                                dropout, y);
 }
@@ -240,6 +296,7 @@ void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows
                                  BlockActivations<P> const& a, BlockScratch<P> const& t, bool mid_is_there) {
   forward_first(w, rows, true, x, a, t, mid_is_there);
   forward_up(w, a, t);
+  if (experts_) experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe);
 }
 
 template <class P>
@@ -255,6 +312,8 @@ void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows con
                                          LayerRecompute const& discarded, BlockActivations<P>& saved,
                                          BlockScratch<P>& scratch, View2<S> d) {
   backward_mlp(w, rows, discarded, saved, scratch, y, d);
+  scratch.dup = as_up(scratch.dup);
+  saved.up = as_up(saved.up);
   std::swap(saved.up, scratch.dup);
   backward_attention(w, rows, x, discarded, saved, scratch, saved.mid, d);
   std::swap(saved.qkv, scratch.dqkv);
@@ -266,12 +325,16 @@ void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S cons
                                           BlockScratch<P> const& t) {
   using G = typename P::Gradient;
   auto& exec = tp_->exec;
-  auto dbranch = parallel::start_gather_rows<S>(*tp_, y, t.branch);
-  auto normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
-  kernels::bias_backward<S, G>(exec, y, w.down_bias.grad);
-  parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.act, w.down.grad, View1<G>());
+  parallel::WholeRows<S> dbranch, normed;
+  if (has_mlp()) {
+    dbranch = parallel::start_gather_rows<S>(*tp_, y, t.branch);
+    normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
+    kernels::bias_backward<S, G>(exec, y, w.down_bias.grad);
+    parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad, View1<G>());
+  }
   dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
-  parallel::linear_backward_weight<S, G>(exec, a.up, normed.wait(), w.up.grad, w.up_bias.grad);
+  if (has_mlp())
+    parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, w.up_bias.grad);
   normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
   kernels::bias_backward<S, G>(exec, a.mid, w.attn_out_bias.grad);
   parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad, View1<G>());
@@ -308,23 +371,32 @@ void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const
   bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
   auto const norm = [&] { return norm_output(w.norm2, discarded.norm, a.mid, a.norm2, gathers, t); };
   auto const own = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
+  if (experts_) {
+    if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2);
+    experts_->backward(exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, own, t.moe.dx);
+    if (!has_mlp()) return norm_.backward(exec, w.norm2, t.moe.dx, a.mid, a.norm2, Store::add, d);
+  }
+  auto const up = as_up(a.up), act = as_act(a.act), dact = as_act(t.dact), dup = as_up(t.dup);
   auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
   parallel::WholeRows<S> normed;
   if (gathers) normed = norm();
   if (weights) kernels::bias_backward<S, G>(exec, own, w.down_bias.grad);
   auto const dbranch = gathering.wait();
-  parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, t.dact);
+  parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, dact);
   if (discarded.activation) activate(a);
-  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.act, w.down.grad, View1<G>());
+  if (sizes_.moe.gates_shared) SharedGate<P>::backward(*tp_, w.moe, a.norm2.y, a.moe, t.moe, act, dact, t.moe.dx);
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, act, w.down.grad, View1<G>());
   if (sizes_.gated) {
-    kernels::swiglu_backward<S>(exec, a.up, t.dact, t.dup);
+    kernels::swiglu_backward<S>(exec, up, dact, dup);
   } else {
-    kernels::gelu_backward<S>(exec, a.up, t.dact, t.dup);
+    kernels::gelu_backward<S>(exec, up, dact, dup);
   }
-  auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dup, w.up.value, t.dnorm);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, dup, w.up.value, t.dnorm);
   if (!gathers) normed = norm();
-  if (weights) parallel::linear_backward_weight<S, G>(exec, t.dup, normed.wait(), w.up.grad, w.up_bias.grad);
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad, w.up_bias.grad);
   sum.wait();
+  if (experts_)
+    kernels::add<S>(exec, View1<S const>(device::flat(t.moe.dx)), device::flat(own_rows(*tp_, t.dnorm)));
   norm_.backward(exec, w.norm2, own_rows(*tp_, t.dnorm), a.mid, a.norm2, Store::add, d);
 }
 

@@ -32,14 +32,19 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
   positions_ = source.template take<int>(rows);
   saved_ = take_block<P>(source, sizes_);
   block_.branch = source.template take<S>(rows, sizes_.hidden);
+  if (sizes_.moe.on()) block_.moe = take_moe_scratch<P>(source, sizes_);
+  block_.moe.experts = experts_;
   using Attention = parallel::ContextAttention<S>;
   block_.attention =
       std::make_shared<Attention>(Attention::take(source, layout::ContextDivision{.seq_len = rows}, heads_, 1));
 }
 
 template <class P>
-DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows)
-    : sizes_(block_sizes_of(c, most_rows)), heads_(context_heads(c, 0)), most_rows_(most_rows) {
+DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows, parallel::ExpertParallel* experts)
+    : sizes_(block_sizes_of(c, most_rows)),
+      heads_(context_heads(c, 0)),
+      most_rows_(most_rows),
+      experts_(experts) {
   device::ArenaSize size;
   take(size, most_rows);
   bytes_ = size.bytes;

@@ -89,15 +89,22 @@ void Workspace<P>::take(Source& source) {
 
 template <class P>
 Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
-                        device::Arena& arena, int tp_rank, parallel::ContextParallel* cp)
+                        device::Arena& arena, int tp_rank, StageExchanges exchanges)
     : Workspace(c, recompute, with_loss) {
-  rank = {tp_rank, cp ? cp->rank() : 0, c.model.seq_len};
-  cp_ = cp;
+  rank = {tp_rank, exchanges.context ? exchanges.context->rank() : 0, c.model.seq_len};
+  exchanges_ = std::move(exchanges);
   memory_.data = arena.take<std::byte>(0).data();
   auto const before = arena.used();
   take(arena);
   memory_.bytes = arena.used() - before;
-  if (cp_) block.attention->attach(ExecSpace(), *cp_);
+  attach();
+}
+
+template <class P>
+void Workspace<P>::attach() {
+  if (exchanges_.context) block.attention->attach(ExecSpace(), *exchanges_.context);
+  block.moe.experts = exchanges_.experts;
+  block.moe.sample_ranks = exchanges_.sample_ranks;
 }
 
 template <class P>
@@ -108,7 +115,7 @@ void Workspace<P>::shape(std::int64_t length) {
   remade.clear();
   inputs.clear();
   take(memory);
-  if (cp_) block.attention->attach(ExecSpace(), *cp_);
+  attach();
 }
 
 template <class P>
@@ -149,7 +156,9 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   bool const output_waits = stages.is_last(stage) || hands_over(stages, stage);
   for (int l = 0; l < layers; ++l) take_x(l);
   if (output_waits) take_x(static_cast<int>(layers));
-  for (int l = 0; l < layers; ++l) slot.blocks.push_back(take_block<P>(source, s, kept_parts(recompute, l)));
+  auto const first_layer = stages.layers(stage).begin;
+  for (int l = 0; l < layers; ++l)
+    slot.blocks.push_back(take_block<P>(source, layer_sizes(c, first_layer + l, rank), kept_parts(recompute, l)));
   auto const take_each = [&]<class T>(T) {  // one of every token
     return View1<T>(source.template take<T>(s.most_tokens).data(), s.tokens);
   };
@@ -171,15 +180,15 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
 
 template <class P>
 template <class Source>
-typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, StageRecompute const& recompute,
-                                                     RankPlace rank, Source& source) {
+typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, std::int64_t first_layer,
+                                                     StageRecompute const& recompute, RankPlace rank, Source& source) {
   auto const s = block_sizes(c, rank);
   RebuiltSet set;
   set.length = rank.length;
   set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
   for (int l = 0; l < recompute.num_layers(); ++l) {
     if (recompute.input(l) != KeptInput::whole) set.x[static_cast<std::size_t>(l)] = take_rows<P>(source, s);
-    set.blocks.push_back(take_block<P>(source, s, rebuilt_parts(recompute, l)));
+    set.blocks.push_back(take_block<P>(source, layer_sizes(c, first_layer + l, rank), rebuilt_parts(recompute, l)));
   }
   return set;
 }
@@ -200,7 +209,8 @@ std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& sta
   int const kept = std::min(sets.recompute.slots_kept, sets.slots);
   add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), {}, counter); });
   add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, {}, counter); });
-  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, sets.recompute, {}, counter); });
+  auto const first_layer = stages.layers(stage).begin;
+  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, first_layer, sets.recompute, {}, counter); });
   return total;
 }
 
@@ -209,7 +219,7 @@ std::int64_t Stage<P>::offloaded_bytes(config::Config const& c, layout::StageMap
                                        layout::StageActivations const& sets, bool gradients) {
   device::ArenaSize counter;
   auto const slot = take_slot(c, stages, stage, sets.recompute, {}, counter);
-  if (gradients && sets.rebuilt > 0) take_rebuilt(c, sets.recompute, {}, counter);
+  if (gradients && sets.rebuilt > 0) take_rebuilt(c, stages.layers(stage).begin, sets.recompute, {}, counter);
   return static_cast<std::int64_t>((gradients ? counter.used() : slot.saved_end) - slot.begin);
 }
 
@@ -240,7 +250,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       owns_gradient_(owns_gradient(stages, stage)),
       narrow_messages_(travels_narrow(c)),
       offloads_(sets.offload_places > 0),
-      stays_(offloads_ || c.batch.variable),
+      stays_(offloads_ || c.batch.variable || c.model.moe.on()),
       arena_begin_(arena.take<std::byte>(0).data() - arena.used()),
       tp_(&tp),
       recompute_(sets.recompute),
@@ -258,7 +268,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
     pieces.push_back({data, arena.used() - before});
   };
   auto const rebuild = [&] {
-    remember(rebuilt_memory_, [&] { rebuilt_.push_back(take_rebuilt(c, recompute_, place(c.model.seq_len), arena)); });
+    remember(rebuilt_memory_, [&] { rebuilt_.push_back(take_rebuilt(c, stages.layers(stage).begin, recompute_, place(c.model.seq_len), arena)); });
   };
   for (int k = 0; k < sets.slots; ++k) {
     remember(slot_memory_,
@@ -318,7 +328,7 @@ typename Stage<P>::RebuiltSet& Stage<P>::take_free_set(ActivationSlot& s, int nu
   if (set.length != s.length) {
     auto const& memory = rebuilt_memory_[at(number)];
     device::Arena piece(memory.bytes, "rebuilt", memory.data);
-    set = take_rebuilt(*config_, recompute_, place(s.length), piece);
+    set = take_rebuilt(*config_, stages_->layers(stage_).begin, recompute_, place(s.length), piece);
   }
   return set;
 }
@@ -384,7 +394,8 @@ void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
   if (r.input(begin) == KeptInput::shared)
     parallel::gather_shares<S>(*tp_, s.shares[at(begin)], device::flat(x_[at(begin)]));
   for (int l = begin; l + 1 < end; ++l)
-    blocks_[at(l)].forward(w.layers[at(l)], s.rows, true, x_[at(l)], saved_[at(l)], shared_->block, x_[at(l + 1)]);
+    blocks_[at(l)].forward(w.layers[at(l)], s.rows, RoutePass::again, x_[at(l)], saved_[at(l)], shared_->block,
+                           x_[at(l + 1)]);
   auto const last = at(end - 1);
   blocks_[last].remake(w.layers[last], s.rows, x_[last], saved_[last], shared_->block, r.keeps_sums);
 }
@@ -395,7 +406,8 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   open(slot, nullptr, true);
   if (first_) embed(w, s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(w.layers[l], s.rows, training, x_[l], saved_[l], shared_->block, x_[l + 1]);
+    blocks_[l].forward(w.layers[l], s.rows, training ? RoutePass::training : RoutePass::evaluation, x_[l], saved_[l],
+                       shared_->block, x_[l + 1]);
     if (training && s.shares[l + 1].data() != nullptr)
       parallel::keep_share<S>(*tp_, device::flat(x_[l + 1]), s.shares[l + 1]);
   }
@@ -474,6 +486,13 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   if (s.rebuilt < 0) return;
   if (!offloads_) free_rebuilt_.push_back(s.rebuilt);
   s.rebuilt = -1;
+}
+
+template <class P>
+std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
+  std::vector<std::vector<std::int64_t>> out;
+  for (auto& block : blocks_) out.push_back(block.take_counts());
+  return out;
 }
 
 template <class P>

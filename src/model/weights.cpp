@@ -19,7 +19,7 @@ NormWeights<P> norm_weights(Parameters<P> const& params, std::string const& name
 template <class P>
 BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& params, std::int64_t layer) {
   auto const at = [&](char const* rest) { return fmt::format("layers.{}.{}", layer, rest); };
-  auto const first_up = at(c.model.activation == config::Activation::swiglu ? "mlp.gate" : "mlp.up");
+  bool const gated = c.model.activation == config::Activation::swiglu, experts = c.model.has_experts(layer);
   BlockWeights<P> w;
   w.norm1 = norm_weights(params, at("norm1"));
   w.norm2 = norm_weights(params, at("norm2"));
@@ -27,10 +27,22 @@ BlockWeights<P> block_weights(config::Config const& c, Parameters<P> const& para
   w.qkv_bias = params.fused_vector(at("attn.q.bias"), at("attn.v.bias"));
   w.attn_out = params.matrix(at("attn.out.weight"));
   w.attn_out_bias = params.vector(at("attn.out.bias"));
-  w.up = params.fused_matrix(first_up + ".weight", at("mlp.up.weight"));
-  w.up_bias = params.fused_vector(first_up + ".bias", at("mlp.up.bias"));
-  w.down = params.matrix(at("mlp.down.weight"));
-  w.down_bias = params.vector(at("mlp.down.bias"));
+  if (experts) {
+    w.moe.router = params.matrix(at("moe.router.weight"));
+    w.moe.bias = params.vector(at("moe.router.bias"));
+    w.moe.load = params.vector(at("moe.router.load"));
+    if (gated) w.moe.gate = params.matrix(at("moe.experts.gate.weight"));
+    w.moe.up = params.matrix(at("moe.experts.up.weight"));
+    w.moe.down = params.matrix(at("moe.experts.down.weight"));
+    if (c.model.moe.shared_ffn == 0) return w;
+    if (c.model.moe.shared_gate) w.moe.shared_gate = params.matrix(at("moe.shared_gate.weight"));
+  }
+  auto const mlp = at(experts ? "moe.shared." : "mlp.");
+  auto const first_up = mlp + (gated ? "gate" : "up");
+  w.up = params.fused_matrix(first_up + ".weight", mlp + "up.weight");
+  w.up_bias = params.fused_vector(first_up + ".bias", mlp + "up.bias");
+  w.down = params.matrix(mlp + "down.weight");
+  w.down_bias = params.vector(mlp + "down.bias");
   return w;
 }
 

@@ -74,12 +74,22 @@ std::unique_ptr<Trainer> make(std::string const& name, std::int64_t seq_len, Ove
   return trainer;
 }
 
-std::vector<Overrides> layouts(int ranks) {
+std::vector<Overrides> layouts(int ranks, bool experts) {
   if (ranks == 1) return {{}};
+  if (experts && ranks == 2)
+    return {{"parallel.dp=2", "parallel.ep=2"},
+            {"parallel.tp=2", "parallel.sequence=true", "batch.micro=2", "parallel.etp=2"},
+            {"parallel.pp=2"},
+            {"parallel.dp=2", "memory.shard=parameters"}};
+  if (experts)
+    return {{"parallel.tp=2", "parallel.sequence=true", "batch.micro=2", "parallel.dp=2", "parallel.etp=2", "parallel.ep=2"},
+            {"parallel.pp=2", "parallel.dp=2", "parallel.ep=2", "memory.recompute=full"}};
   if (ranks == 2)
     return {{"parallel.tp=2"}, {"parallel.pp=2"}, {"parallel.dp=2"}, {"parallel.dp=2", "memory.shard=parameters"}};
   return {{"parallel.tp=2", "parallel.pp=2"}, {"parallel.tp=2", "parallel.dp=2", "memory.shard=parameters"}};
 }
+
+bool has_experts(std::string const& name) { return name.find("mixtral") == 0 || name.find("moe") != std::string::npos; }
 
 class HuggingFace : public ::testing::TestWithParam<std::string> {};
 
@@ -87,7 +97,7 @@ TEST_P(HuggingFace, LossesAgree) {
   auto const expected = read_expected(GetParam());
   ASSERT_EQ(expected.scores.size(), 40u);
   auto world = p3d::comm::Communicator::world();
-  for (auto const& layout : layouts(world.size())) {
+  for (auto const& layout : layouts(world.size(), has_experts(GetParam()))) {
     double worst = 0.0;
     std::unique_ptr<Trainer> trainer;
     for (auto const& s : expected.scores) {
@@ -108,7 +118,7 @@ TEST_P(HuggingFace, TrainingAgrees) {
   auto const expected = read_expected(GetParam());
   ASSERT_EQ(expected.steps.size(), 5u);
   auto world = p3d::comm::Communicator::world();
-  for (auto const& layout : layouts(world.size())) {
+  for (auto const& layout : layouts(world.size(), has_experts(GetParam()))) {
     auto const trainer = make(GetParam(), 32, layout, world);
     double worst = 0.0;
     for (auto const& s : expected.steps) {
@@ -122,7 +132,8 @@ TEST_P(HuggingFace, TrainingAgrees) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace, ::testing::Values("gpt2", "llama", "llama3", "mistral"),
+INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
+                         ::testing::Values("gpt2", "llama", "llama3", "mistral", "mixtral", "qwen2_moe"),
                          [](auto const& info) { return info.param; });
 
 }  // namespace

@@ -44,8 +44,6 @@ using base::AllReduce;
 enum class RouterScore { softmax, sigmoid };
 /// What a balancing loss is the mean over; each is the same on every layout.
 enum class AuxLoss { none, sequence, global };
-/// How tokens come to the ranks of their experts.
-enum class Dispatch { all_to_all, gather };
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -93,7 +91,6 @@ struct Moe {
   double z_coefficient = 0.0;    ///< of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none
   double jitter = 0.0;           ///< the router's input times uniform(1 - jitter, 1 + jitter) in training; 0: none
   double capacity_factor = 0.0;  ///< an expert takes so many times the mean number of tokens of a sequence; 0: all
-  Dispatch dispatch = Dispatch::all_to_all;
   double buffer_factor = 2.0;  ///< rows that a rank receives at once, times their number when experts are balanced
 
   bool on() const { return experts > 0; }
@@ -372,7 +369,6 @@ char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instea
 char const* to_string(OptimizerType);
 char const* to_string(RouterScore);
 char const* to_string(AuxLoss);
-char const* to_string(Dispatch);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"
 using base::to_string;            ///< of AllReduce

@@ -84,7 +84,8 @@ private:
 ///   layers.L.norm2.weight|bias, layers.L.mlp.gate|up.weight|bias, layers.L.mlp.down.weight|bias
 ///   final_norm.weight|bias, head.weight [vocab, hidden] (untied only)
 /// A layer with experts (model.moe) has instead of mlp, without biases of linears:
-///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (bias_update_rate > 0 only)
+///   layers.L.moe.router.weight [experts, hidden], layers.L.moe.router.bias [1, experts] (bias_update_rate > 0 only),
+///   layers.L.moe.router.load [1, experts] (aux_loss "global" only: the share of choices in the last global batch)
 ///   layers.L.moe.experts.gate|up|down.weight [experts * hidden, ffn of one]
 ///   layers.L.moe.shared.gate|up|down.weight, layers.L.moe.shared_gate.weight [1, hidden]
 /// Rows [e hidden, (e + 1) hidden) of a matrix of experts are the block [hidden, ffn] of expert e: gate and up are (in,

@@ -5,13 +5,33 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/layout/recompute.hpp>
+#include <p3d/kernels/routing.hpp>
 #include <p3d/model/parameters.hpp>
 #include <p3d/parallel/context.hpp>
+#include <p3d/parallel/experts.hpp>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 namespace p3d::model {
+
+/// Sizes of one rank's part of the routed experts of a layer; without experts: of a dense one.
+struct MoeSizes {
+  int experts = 0, top_k = 0;
+  int copies = 1;              ///< ranks that each have a part of an expert (etp): each gets all its rows
+  bool alone = true;           ///< no other rank has experts for this rank's tokens
+  std::int64_t samples = 0;    ///< that the rank's rows may belong to
+  std::int64_t local_experts = 0;
+  std::int64_t ffn = 0;        ///< of one expert, on this rank
+  std::int64_t most_rows = 0;  ///< that the rank's experts take at once
+  bool balances = false;       ///< a loss of balance wants its factors kept
+  bool jitters = false;
+  bool drops = false;         ///< experts have a capacity
+  bool gates_shared = false;  ///< the output of shared experts has a gate
+  bool on() const { return experts > 0; }
+};
 
 /// Sizes of one rank's part of a layer. N = tokens of a microbatch; n = those of this rank between the GEMMs: its rows
 /// under sequence parallelism (parallel/rows.hpp), else N.
@@ -26,11 +46,12 @@ struct BlockSizes {
   std::int64_t heads = 0;     ///< local query heads
   std::int64_t kv_heads = 0;  ///< local key/value heads
   std::int64_t head_dim = 0;
-  std::int64_t ffn = 0;  ///< local
+  std::int64_t ffn = 0;  ///< local; of a layer with experts that of shared ones, or 0
   bool gated = false;    ///< SwiGLU: the up projection is (gate | up), 2 ffn wide
   bool layernorm = true;
   std::int64_t qkv_elements = 0;  ///< of BlockActivations::qkv: N qkv, or more where an all-to-all exchanges it
   std::int64_t lse_elements = 0;  ///< of BlockActivations::lse
+  MoeSizes moe;
   std::int64_t qkv() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t up() const { return gated ? 2 * ffn : ffn; }
 };
@@ -39,7 +60,10 @@ struct RankPlace {
   int tp = 0, cp = 0;
   std::int64_t length = 0;  ///< 0: model.seq_len
 };
+/// Of what all layers share: the largest of any.
 BlockSizes block_sizes(config::Config const& config, RankPlace rank = {});
+/// Of one layer.
+BlockSizes layer_sizes(config::Config const& config, std::int64_t layer, RankPlace rank = {});
 /// The heads of a rank of tp, as attention is told of them.
 parallel::ContextHeads context_heads(config::Config const& config, int tp_rank);
 /// The same for `tokens` of them, whole on every rank: no sequence and no context parallelism.
@@ -53,6 +77,24 @@ struct NormActivations {
   View1<typename P::Accumulate> scale;  ///< [n], 1 / standard deviation or 1 / root mean square
 };
 
+/// Of routed experts, for backward. n: the rank's rows; R: most_rows; A: Accumulate.
+template <class P>
+struct MoeActivations {
+  using A = typename P::Accumulate;
+  View2<A> logits, scores;  ///< [n, experts]
+  View1<A> lse, total;      ///< [n]
+  View2<int> choice;        ///< [n, top_k]
+  View2<A> gates;           ///< [n, top_k]
+  View1<int> slots;         ///< [n top_k]: the order (expert, token, choice)
+  View2<int> place;         ///< [n, top_k]: and back
+  View2<A> balance;         ///< [samples, experts]: see kernels::route_backward
+  View2<typename P::Storage> x, up;  ///< [R, hidden], [R, up]: of the rank's experts, in their order
+  View1<A> row_gates;                ///< [R]
+  View1<A> shared_gates;             ///< [N]: of shared experts, or empty
+  /// Who sends what, from forward on. x, up and row_gates are those of its last pass.
+  std::shared_ptr<std::optional<layout::ExpertDispatch>> dispatch;
+};
+
 /// Written by forward for backward. The layer's input and output are the stage's. An empty view: not in this set.
 template <class P>
 struct BlockActivations {
@@ -64,6 +106,7 @@ struct BlockActivations {
   NormActivations<P> norm2;
   View2<typename P::Storage> up;   ///< [N, up]
   View2<typename P::Storage> act;  ///< [N, ffn]
+  MoeActivations<P> moe;           ///< of a layer with experts
 };
 
 /// Some of the buffers of BlockActivations.
@@ -71,8 +114,9 @@ struct BlockParts {
   bool norm_outputs = false;  ///< y of both norms
   bool statistics = false;    ///< of both norms
   bool qkv = false, heads = false, lse = false, mid = false, up = false, act = false;
+  bool experts = false;  ///< all of the routed experts
 
-  static constexpr BlockParts all() { return {true, true, true, true, true, true, true, true}; }
+  static constexpr BlockParts all() { return {true, true, true, true, true, true, true, true, true}; }
   constexpr BlockParts operator|(BlockParts const& b) const {
     return {norm_outputs || b.norm_outputs,
             statistics || b.statistics,
@@ -81,7 +125,8 @@ struct BlockParts {
             lse || b.lse,
             mid || b.mid,
             up || b.up,
-            act || b.act};
+            act || b.act,
+            experts || b.experts};
   }
   constexpr BlockParts without(BlockParts const& b) const {
     return {norm_outputs && !b.norm_outputs,
@@ -91,7 +136,8 @@ struct BlockParts {
             lse && !b.lse,
             mid && !b.mid,
             up && !b.up,
-            act && !b.act};
+            act && !b.act,
+            experts && !b.experts};
   }
   bool operator==(BlockParts const&) const = default;
 };
@@ -101,8 +147,46 @@ BlockParts discarded_parts(layout::StageRecompute const& stage, int layer);
 /// What a slot keeps of it: the others.
 BlockParts kept_parts(layout::StageRecompute const& stage, int layer);
 /// Of the discarded ones those that the weight part of a split backward reads, or finds gradients in: all but the
-/// statistics and the log-sum-exp. The input part remakes them into a set that lives until then.
+/// statistics, the log-sum-exp and what belongs to routed experts, whose weight gradients come with the input part. The input part remakes them into a set that lives until then.
 BlockParts rebuilt_parts(layout::StageRecompute const& stage, int layer);
+
+/// Factors of the losses that balance experts, in a global batch: loss scale / samples, loss scale / tokens.
+struct BalanceScales {
+  double sample = 0.0, token = 0.0;
+};
+
+/// With whom the ranks of a stage exchange inside its layers: null or empty where they do not.
+struct StageExchanges {
+  parallel::ContextParallel* context = nullptr;
+  parallel::ExpertParallel* experts = nullptr;
+  std::vector<comm::Communicator*> sample_ranks;  ///< over them the tokens of a sample are divided
+};
+
+/// Scratch of routed experts. "Own" rows are those of the rank's tokens, `received` those of other ranks' too.
+template <class P>
+struct MoeScratch {
+  using S = typename P::Storage;
+  using A = typename P::Accumulate;
+  View1<int> offsets, workspace;  ///< of the order of slots
+  View1<int> order, back;         ///< [R]: the experts' order of received rows, and the way back
+  View2<int> places;              ///< [n, top_k copies]
+  View2<S> own, received;         ///< [n top_k, hidden], [R, hidden]; where rows travel
+  View2<S> returned;              ///< [copies n top_k, hidden]
+  View2<S> rows;                  ///< [R, hidden]: outputs of experts, or the gradients of these
+  View2<S> act, dact, dup;        ///< [R, ffn], [R, ffn], [R, up]
+  View1<A> own_gates, received_gates, returned_gates, row_gates;
+  View2<A> d_gates, d_logits;  ///< [n, top_k], [n, experts]
+  View2<S> narrow_logits;      ///< [n, experts]: the gradient in 16 bits
+  View1<A> bias;               ///< [experts], where weights have 16 bits
+  View2<S> jittered;           ///< [n, hidden]
+  View2<int> position, kept;   ///< [n, top_k]: where experts have a capacity
+  View2<S> dx;                 ///< [n, hidden]
+  View1<A> d_shared;           ///< [N]: of shared_gates
+  View1<S> narrow_shared;      ///< [N]: the same in 16 bits
+  parallel::ExpertParallel* experts = nullptr;
+  std::vector<comm::Communicator*> sample_ranks;
+  BalanceScales scales;
+};
 
 /// Scratch that all layers of all stages of a rank share.
 template <class P>
@@ -115,6 +199,7 @@ struct BlockScratch {
   View2<typename P::Storage> dheads;    ///< [N, heads head_dim]
   View2<typename P::Storage> dqkv;      ///< [N, qkv]
   std::shared_ptr<parallel::ContextAttention<typename P::Storage>> attention;
+  MoeScratch<P> moe;
 };
 
 /// [N, columns], of memory for the largest N.
@@ -146,6 +231,78 @@ NormActivations<P> take_norm(Source& source, BlockSizes const& s, bool output = 
   if (statistics) n.scale = each();
   return n;
 }
+/// [n, columns] of a type, of memory for the largest n.
+template <class T, class Source>
+View2<T> take_own(Source& source, BlockSizes const& s, std::int64_t columns) {
+  return View2<T>(source.template take<T>(s.most_rows, columns).data(), s.rows, columns);
+}
+template <class P, class Source>
+MoeActivations<P> take_moe(Source& source, BlockSizes const& s) {
+  using A = typename P::Accumulate;
+  using S = typename P::Storage;
+  auto const& m = s.moe;
+  MoeActivations<P> a;
+  auto const each = [&] { return View1<A>(source.template take<A>(s.most_rows).data(), s.rows); };
+  a.logits = take_own<A>(source, s, m.experts);
+  a.scores = take_own<A>(source, s, m.experts);
+  a.lse = each();
+  a.total = each();
+  a.choice = take_own<int>(source, s, m.top_k);
+  a.gates = take_own<A>(source, s, m.top_k);
+  a.slots = View1<int>(source.template take<int>(s.most_rows * m.top_k).data(), s.rows * m.top_k);
+  a.place = take_own<int>(source, s, m.top_k);
+  if (m.balances) a.balance = source.template take<A>(m.samples, m.experts);
+  a.x = source.template take<S>(m.most_rows, s.hidden);
+  a.up = source.template take<S>(m.most_rows, s.gated ? 2 * m.ffn : m.ffn);
+  a.row_gates = source.template take<A>(m.most_rows);
+  if (m.gates_shared) a.shared_gates = View1<A>(source.template take<A>(s.most_tokens).data(), s.tokens);
+  a.dispatch = std::make_shared<std::optional<layout::ExpertDispatch>>();
+  return a;
+}
+template <class P, class Source>
+MoeScratch<P> take_moe_scratch(Source& source, BlockSizes const& s) {
+  using A = typename P::Accumulate;
+  using S = typename P::Storage;
+  auto const& m = s.moe;
+  MoeScratch<P> t;
+  auto const slots = s.most_rows * m.top_k;
+  t.offsets = source.template take<int>(m.experts + 1);
+  t.workspace = source.template take<int>(kernels::sort_workspace(s.most_rows, m.experts));
+  if (m.copies > 1) t.places = take_own<int>(source, s, std::int64_t{m.top_k} * m.copies);
+  if (!m.alone) {
+    t.order = source.template take<int>(m.most_rows);
+    t.back = source.template take<int>(m.most_rows);
+    t.own = source.template take<S>(slots, s.hidden);
+    t.received = source.template take<S>(m.most_rows, s.hidden);
+    t.returned = source.template take<S>(m.copies * slots, s.hidden);
+    t.received_gates = source.template take<A>(m.most_rows);
+    t.returned_gates = source.template take<A>(m.copies * slots);
+    t.own_gates = source.template take<A>(slots);
+  }
+  t.rows = source.template take<S>(m.most_rows, s.hidden);
+  t.act = source.template take<S>(m.most_rows, m.ffn);
+  t.dact = source.template take<S>(m.most_rows, m.ffn);
+  t.dup = source.template take<S>(m.most_rows, s.gated ? 2 * m.ffn : m.ffn);
+  t.row_gates = source.template take<A>(m.most_rows);
+  t.d_gates = take_own<A>(source, s, m.top_k);
+  t.d_logits = take_own<A>(source, s, m.experts);
+  if constexpr (!std::is_same_v<S, A>) {
+    t.narrow_logits = take_own<S>(source, s, m.experts);
+    t.bias = source.template take<A>(m.experts);
+  }
+  if (m.gates_shared) {
+    t.d_shared = View1<A>(source.template take<A>(s.most_tokens).data(), s.tokens);
+    if constexpr (!std::is_same_v<S, A>)
+      t.narrow_shared = View1<S>(source.template take<S>(s.most_tokens).data(), s.tokens);
+  }
+  if (m.drops) {
+    t.position = take_own<int>(source, s, m.top_k);
+    t.kept = take_own<int>(source, s, m.top_k);
+  }
+  if (m.jitters) t.jittered = take_own<S>(source, s, s.hidden);
+  t.dx = take_own<S>(source, s, s.hidden);
+  return t;
+}
 template <class P, class Source>
 BlockActivations<P> take_block(Source& source, BlockSizes const& s, BlockParts const& parts = BlockParts::all()) {
   using S = typename P::Storage;
@@ -158,6 +315,7 @@ BlockActivations<P> take_block(Source& source, BlockSizes const& s, BlockParts c
   a.norm2 = take_norm<P>(source, s, parts.norm_outputs, parts.statistics);
   if (parts.up) a.up = take_tokens<S>(source, s, s.up());
   if (parts.act) a.act = take_tokens<S>(source, s, s.ffn);
+  if (parts.experts && s.moe.on()) a.moe = take_moe<P>(source, s);
   return a;
 }
 /// All but `attention`.
@@ -172,6 +330,7 @@ BlockScratch<P> take_scratch(Source& source, BlockSizes const& s) {
   b.dup = take_tokens<S>(source, s, s.up());
   b.dheads = take_tokens<S>(source, s, s.heads * s.head_dim);
   b.dqkv = take_qkv<P>(source, s);
+  if (s.moe.on()) b.moe = take_moe_scratch<P>(source, s);
   return b;
 }
 
@@ -193,6 +352,7 @@ void fill_in(BlockActivations<P>& a, BlockActivations<P> const& from) {
   fill(a.norm2.scale, from.norm2.scale);
   fill(a.up, from.up);
   fill(a.act, from.act);
+  if (a.moe.choice.data() == nullptr) a.moe = from.moe;
 }
 
 }  // namespace p3d::model

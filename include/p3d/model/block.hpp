@@ -9,6 +9,7 @@
 #include <p3d/kernels/common.hpp>
 #include <p3d/kernels/rope.hpp>
 #include <p3d/model/activations.hpp>
+#include <p3d/model/moe.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/rows.hpp>
 
@@ -51,7 +52,7 @@ public:
   TransformerBlock(config::Config const& config, parallel::TensorParallel& tp, int layer);
 
   /// y = layer(x); y may be x. Two sums over tp.
-  void forward(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
+  void forward(BlockWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind, View2<S const> x,
                BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
   /// The same for new tokens of texts whose earlier ones lie in `cache`: they join it, and attend to all of their text.
   void forward_cached(BlockWeights<P> const& w, kernels::TokenRows const& rows, KeyValueCache<P> const& cache,
@@ -87,6 +88,9 @@ public:
   void backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& saved,
                        BlockScratch<P> const& scratch);
 
+  /// Of a layer with experts: RoutedExperts::take_counts; else empty.
+  std::vector<std::int64_t> take_counts() { return experts_ ? experts_->take_counts() : std::vector<std::int64_t>(); }
+
 private:
   typename parallel::ContextAttention<S>::Call attention_call(kernels::TokenRows const& rows, bool training) const;
   /// The whole memory of a.qkv, as attention keeps it.
@@ -102,8 +106,13 @@ private:
                      BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there,
                      KeyValueCache<P> const* cache = nullptr);
   /// x_mid -> y.
-  void forward_second(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training,
+  void forward_second(BlockWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
                       BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
+  /// Whether there is a feed-forward layer that every token goes through.
+  bool has_mlp() const { return sizes_.ffn > 0; }
+  /// Buffers that all layers share are as wide as the widest one's.
+  View2<S> as_up(View2<S> v) const { return View2<S>(v.data(), v.extent(0), sizes_.up()); }
+  View2<S> as_act(View2<S> v) const { return View2<S>(v.data(), v.extent(0), sizes_.ffn); }
   void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
@@ -122,6 +131,7 @@ private:
 
   parallel::TensorParallel* tp_;
   BlockSizes sizes_;
+  std::optional<RoutedExperts<P>> experts_;
   std::int64_t window_;
   layout::ContextDivision division_;
   device::Owned1<double> rope_frequencies_;  ///< [head_dim / 2]; empty: no rotary embedding

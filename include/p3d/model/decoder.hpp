@@ -30,7 +30,8 @@ template <class P>
 class DecoderScratch {
 public:
   using S = typename P::Storage;
-  DecoderScratch(config::Config const& config, std::int64_t most_rows);
+  /// `experts`: with whom its layers exchange rows; null: nobody. It must outlive this.
+  DecoderScratch(config::Config const& config, std::int64_t most_rows, parallel::ExpertParallel* experts = nullptr);
   /// Copies the rows' numbers to the device; what follows is of their size.
   void begin(DecodedRows const& rows, std::int64_t capacity);
 
@@ -51,6 +52,7 @@ private:
   BlockSizes sizes_;
   parallel::ContextHeads heads_;
   std::int64_t most_rows_;
+  parallel::ExpertParallel* experts_;
   std::size_t bytes_ = 0;
   device::Owned1<std::byte> memory_;  ///< for the arena of a pass
   View2<S> x_;

@@ -45,9 +45,10 @@ struct MemoryPiece {
 template <class P>
 struct Workspace {
   /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  /// `cp`: null for one rank of it; it and `config` must outlive the workspace.
+  /// `config` and whom `exchanges` names must outlive the workspace.
   Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
-            int tp_rank, parallel::ContextParallel* cp = nullptr);
+            int tp_rank, StageExchanges exchanges = {});
+  void set_balance(BalanceScales scales) { block.moe.scales = scales; }
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
   /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
   /// of one action: no action reads what another has left.
@@ -67,11 +68,12 @@ private:
       : config_(&config), recompute_(recompute), with_loss_(with_loss) {}
   template <class Source>
   void take(Source& source);
+  void attach();
 
   config::Config const* config_;
   RecomputeScratch recompute_;
   bool with_loss_;
-  parallel::ContextParallel* cp_ = nullptr;
+  StageExchanges exchanges_;
   MemoryPiece memory_;
 };
 
@@ -152,6 +154,9 @@ public:
   /// is d(loss) / d(sum of token losses) = 1 / (tokens in the global batch).
   void backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready);
 
+  /// RoutedExperts::take_counts of each of its layers; empty: a layer without experts.
+  std::vector<std::vector<std::int64_t>> take_expert_counts();
+
   /// The same in two parts, so that a schedule can hand the gradient on first and add up the weights' while it would
   /// wait. The weight part of a slot follows its input part at any later time. Without recomputation no part needs
   /// memory beyond the slot's: TransformerBlock::backward_input says where the gradients lie between the two. What
@@ -188,8 +193,8 @@ private:
   static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
                                   layout::StageRecompute const& recompute, RankPlace rank, Source& source);
   template <class Source>
-  static RebuiltSet take_rebuilt(config::Config const& config, layout::StageRecompute const& recompute, RankPlace rank,
-                                 Source& source);
+  static RebuiltSet take_rebuilt(config::Config const& config, std::int64_t first_layer,
+                                 layout::StageRecompute const& recompute, RankPlace rank, Source& source);
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   /// What is recomputed of a slot.
   layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }

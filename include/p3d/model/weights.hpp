@@ -17,6 +17,15 @@ struct NormWeights {
   Vector<P> weight, bias;
 };
 
+/// Of routed experts (layout/params.hpp); `gate` is empty without SwiGLU. Matrices of
+/// experts are stacked: [local experts * hidden, local ffn].
+template <class P>
+struct MoeWeights {
+  Matrix<P> router, gate, up, down;
+  Matrix<P> shared_gate;  ///< [1, hidden], or empty
+  Vector<P> bias, load;  ///< [experts]; empty without such balancing
+};
+
 /// Of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so are gate
 /// and up. Biases may be empty.
 template <class P>
@@ -24,6 +33,7 @@ struct BlockWeights {
   NormWeights<P> norm1, norm2;
   Matrix<P> qkv, attn_out, up, down;
   Vector<P> qkv_bias, attn_out_bias, up_bias, down_bias;
+  MoeWeights<P> moe;  ///< of a layer with experts, whose `up` and `down` are those of shared experts, or empty
 };
 
 /// Of one stage. Empty: what the stage does not have.

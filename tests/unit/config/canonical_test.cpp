@@ -74,7 +74,6 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.moe.z_coefficient", {"0.001", "model.moe.experts=4"}},
       {"model.moe.jitter", {"0.01", "model.moe.experts=4"}},
       {"model.moe.capacity_factor", {"1.25", "model.moe.experts=4"}},
-      {"model.moe.dispatch", {"gather", "model.moe.experts=4"}},
       {"model.moe.buffer_factor", {"1.5", "model.moe.experts=4"}},
       {"parallel.dp", {"3"}},
       {"parallel.tp", {"2"}},

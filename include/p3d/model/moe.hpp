@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The routed experts of a layer (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961): a router chooses
+// top_k experts for each token, rows travel to the ranks that hold them (parallel/experts.hpp), and what comes back is
+// added up. y[t] = sum over the chosen experts e of gate(t, e) expert_e(x[t]).
+//
+// Costs of a rank with n tokens of width h, balanced, with k choices, experts of width f on etp ranks: 6 n k h f etp /
+// etp FLOPs forward (SwiGLU), 2 n h experts for the router; messages: parallel/experts.hpp. No token is dropped: where
+// more rows come than a rank has room for (model.moe.buffer_factor) the exchange goes through several passes, and
+// backward brings the rows once more.
+
+#include <p3d/kernels/common.hpp>
+#include <p3d/kernels/routing.hpp>
+#include <p3d/model/activations.hpp>
+#include <p3d/model/weights.hpp>
+#include <p3d/parallel/linear.hpp>
+
+namespace p3d::model {
+
+/// Whether a pass of forward counts its choices, and what it keeps for backward: `again` is one of training, remade.
+enum class RoutePass { evaluation, training, again };
+
+template <class P>
+class RoutedExperts {
+public:
+  using S = typename P::Storage;
+  using A = typename P::Accumulate;
+  RoutedExperts(config::Config const& config, int layer);
+
+  /// out (+)= the experts' outputs for x [n, hidden], the rank's rows.
+  void forward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
+               View2<S const> x, MoeActivations<P> const& saved, MoeScratch<P> const& scratch, kernels::Store store,
+               View2<S> out);
+  /// What backward needs of it, again.
+  void remake(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
+              MoeActivations<P> const& saved, MoeScratch<P> const& scratch);
+  /// dx = the gradient of x, of dy [n, hidden], the gradient of out; weight gradients add up.
+  void backward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows,
+                View2<S const> x, MoeActivations<P> const& saved,
+                MoeScratch<P> const& scratch, View2<S const> dy, View2<S> dx);
+
+  /// How often this rank's tokens chose each expert since the last call, in training.
+  std::vector<std::int64_t> take_counts();
+
+private:
+  void route(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
+             View2<S const> x, MoeActivations<P> const& a, MoeScratch<P> const& t);
+  /// The gradients of the loss of balance by the scores of each expert, for the samples that have rows here.
+  void balance(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows,
+               MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  /// Drops what is beyond an expert's capacity in each sample: in the order of its tokens, whichever ranks have them.
+  /// The choices that remain.
+  View2<int> drop(device::ExecSpace const& exec, kernels::TokenRows const& rows, MoeActivations<P> const& a,
+                  MoeScratch<P> const& t) const;
+  /// How often the tokens here chose each expert, by sample [samples x experts].
+  std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
+                                  View2<int const> choice) const;
+  /// The rows of a pass, of the rank's own `tokens` [n, columns], in the order of the experts: into `out`.
+  void fetch(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
+             MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const;
+  void fetch_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                   MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  /// The way back of `rows` in the order of the experts, into t.returned.
+  void give_back(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> rows,
+                 MoeScratch<P> const& t) const;
+  void order(layout::ExpertDispatch const& dispatch, int pass, MoeScratch<P> const& t) const;
+  /// Rows and gates of a pass, and the first linears: a.x, a.row_gates, a.up.
+  void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
+             MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  void activate(device::ExecSpace const& exec, View2<S const> up, View2<S> act) const;
+
+  MoeSizes sizes_;
+  kernels::Routing routing_;
+  base::RandomKey jitter_key_{};
+  double jitter_ = 0.0, aux_ = 0.0, z_ = 0.0, capacity_ = 0.0;
+  bool global_;  ///< the loss of balance is of the global batch
+  bool gated_;
+  std::vector<std::int64_t> counts_;
+};
+
+/// The gate of shared experts (Qwen-MoE): their output times sigmoid(x . w), which like the gates of routed ones multiplies
+/// what goes into their last linear. Every rank of tp has the gates of all N tokens.
+template <class P>
+struct SharedGate {
+  using S = typename P::Storage;
+  /// saved.shared_gates = sigmoid(x w^T), x [N, hidden].
+  static void forward(device::ExecSpace const& exec, MoeWeights<P> const& w, View2<S const> x,
+                      MoeActivations<P> const& saved);
+  /// act and dact [N, local ffn] before the gate: both are multiplied by it. dx += the gradient of the rank's own rows
+  /// `x` [n, hidden]; weight gradients add up. One all-reduce of N numbers over tp.
+  static void backward(parallel::TensorParallel& tp, MoeWeights<P> const& w, View2<S const> x,
+                       MoeActivations<P> const& saved, MoeScratch<P> const& scratch, View2<S> act, View2<S> dact,
+                       View2<S> dx);
+};
+
+}  // namespace p3d::model

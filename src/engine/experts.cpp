@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of the choices of experts after a step.
+
+#include "trainer_state.hpp"
+
+#include <p3d/layout/params.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::engine {
+
+template <class P>
+void Trainer<P>::State::balance_experts() {
+  if (!config.model.moe.on()) return;
+  auto const experts_of_layer = static_cast<std::size_t>(config.model.moe.experts);
+  std::vector<std::int64_t> counts;  // of this rank's layers with experts, one behind the other
+  std::vector<std::int64_t> layers;
+  for (auto& [number, unit] : units) {
+    auto layer = plan.stages.layers(number).begin;
+    for (auto const& of_layer : unit->stage.take_expert_counts()) {
+      if (!of_layer.empty()) {
+        layers.push_back(layer);
+        counts.insert(counts.end(), of_layer.begin(), of_layer.end());
+      }
+      ++layer;
+    }
+  }
+  for (auto a : layout::stage_axes.list()) {
+    if (config.parallel[a] > 1)
+      mesh.along(layout::name(a)).all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i * experts_of_layer);
+    chosen[layers[i]].assign(begin, begin + static_cast<std::ptrdiff_t>(experts_of_layer));
+  }
+  auto const& m = config.model.moe;
+  bool const moves = m.bias_update_rate > 0 || m.aux_loss == config::AuxLoss::global;
+  if (moves && !skipped_update) follow_choices();
+}
+
+template <class P>
+void Trainer<P>::State::follow_choices() {
+  using Master = typename P::Master;
+  double const rate = config.model.moe.bias_update_rate;
+  for (auto& [number, owner] : units) {
+    auto* const unit = owner.get();
+    for_master(*unit, [&](layout::OwnedRun const& run, auto const& numbers) {
+      layout::for_parameters(
+          unit->params.layout(), run.begin, run.count,
+          [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
+            if (item.spec->trained) return;
+            auto const& of_layer = chosen.at(item.spec->layer);
+            std::int64_t all = 0;
+            for (auto n : of_layer) all += n;
+            auto const begin = item.offset + first - run.begin;
+            auto const part = Kokkos::subview(numbers, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
+            auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), part);
+            Kokkos::View<Master*, Kokkos::HostSpace> const moved("p3d::engine::router_bias", count);
+            bool const load = item.spec->name.ends_with(".load");
+            for (std::int64_t k = 0; k < count; ++k) {
+              auto const chose = of_layer[static_cast<std::size_t>(first + k)];
+              // Against the mean, in integers: the same on every rank.
+              auto const n = chose * std::ssize(of_layer);
+              double const step = n < all ? rate : n > all ? -rate : 0.0;
+              double const share = all > 0 ? static_cast<double>(chose) / static_cast<double>(all) : 0.0;
+              moved(k) = static_cast<Master>(load ? share : static_cast<double>(host(k)) + step);
+            }
+            Kokkos::deep_copy(part, moved);
+          });
+    });
+    if (unit->sharded) unit->sharded->updated();
+  }
+  if (P::has_master) master_is_newer = true;
+}
+
+#define P3D_INSTANTIATE(P)                              \
+  template void Trainer<P>::State::balance_experts();   \
+  template void Trainer<P>::State::follow_choices();
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::engine

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/model/moe.hpp>
+
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/device/guard.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/expert_rows.hpp>
+#include <p3d/linalg/grouped_gemm.hpp>
+#include <p3d/parallel/rows.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+namespace p3d::model {
+
+using device::ExecSpace;
+using kernels::Store;
+using kernels::TokenRows;
+using layout::ExpertDispatch;
+using linalg::Op;
+
+namespace {
+
+template <class T>
+View2<T> first_rows(View2<T> v, std::int64_t n) {
+  return device::rows(v, 0, n);
+}
+template <class T>
+View1<T> first(View1<T> v, std::int64_t n) {
+  return View1<T>(v.data(), n);
+}
+/// Numbers as rows of one column.
+template <class T>
+View2<T> as_rows(View1<T> v) {
+  return View2<T>(v.data(), v.extent(0), 1);
+}
+
+void copy_ints(std::vector<int> const& from, View1<int> to) {
+  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
+                                                                                                  from.size());
+  Kokkos::deep_copy(first(to, std::ssize(from)), host);
+}
+
+/// C = op(A) op(B) + beta C, in whatever types GEMMs have.
+template <class S, class C>
+void multiply(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S const> b, double beta, View2<C> c) {
+  using Sum = device::accumulate_t<S>;
+  if constexpr (std::is_same_v<S, Sum>) {
+    linalg::gemm<S>(exec, op_a, op_b, S(1), a, b, static_cast<S>(beta), c);
+  } else {
+    linalg::gemm<S, C>(exec, op_a, op_b, Sum(1), a, b, static_cast<Sum>(beta), c);
+  }
+}
+
+/// The same for the rows of each expert and its block of `b`.
+template <class S>
+void grouped(ExecSpace const& exec, Op op_b, View2<S const> a, View2<S const> b, std::vector<std::int64_t> const& offsets,
+             double beta, View2<S> c) {
+  using Sum = device::accumulate_t<S>;
+  if constexpr (std::is_same_v<S, Sum>) {
+    linalg::grouped_gemm<S>(exec, op_b, S(1), a, b, static_cast<S>(beta), c, offsets);
+  } else {
+    linalg::grouped_gemm<S, S>(exec, op_b, Sum(1), a, b, static_cast<Sum>(beta), c, offsets);
+  }
+}
+/// The gradients of these blocks: c += a^T b for the rows of each expert.
+template <class S, class G>
+void grouped_weight(ExecSpace const& exec, View2<S const> a, View2<S const> b, std::vector<std::int64_t> const& offsets,
+                    View2<G> c) {
+  using Sum = device::accumulate_t<S>;
+  if constexpr (std::is_same_v<S, Sum>) {
+    linalg::grouped_gemm_weight<S>(exec, S(1), a, b, S(1), c, offsets);
+  } else {
+    linalg::grouped_gemm_weight<S, G>(exec, Sum(1), a, b, Sum(1), c, offsets);
+  }
+}
+
+kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, rows.first_row}; }
+
+}  // namespace
+
+template <class P>
+RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
+    : sizes_(layer_sizes(c, layer).moe), gated_(c.model.activation == config::Activation::swiglu) {
+  auto const& m = c.model.moe;
+  routing_.experts = static_cast<int>(m.experts);
+  routing_.top_k = static_cast<int>(m.top_k);
+  routing_.score = m.score == config::RouterScore::sigmoid ? kernels::Score::sigmoid : kernels::Score::softmax;
+  routing_.groups = m.grouped() ? static_cast<int>(m.groups) : 1;
+  routing_.group_top_k = m.grouped() ? static_cast<int>(m.group_top_k) : 1;
+  routing_.normalize = m.normalize;
+  routing_.scale = m.scale;
+  kernels::require_valid(routing_);
+  jitter_ = m.jitter;
+  jitter_key_ = base::random_key(c.run.seed, fmt::format("moe.jitter.layers.{}", layer));
+  aux_ = m.aux_loss == config::AuxLoss::none ? 0.0 : m.aux_coefficient;
+  z_ = m.z_coefficient;
+  capacity_ = m.capacity_factor;
+  global_ = m.aux_loss == config::AuxLoss::global;
+  counts_.resize(static_cast<std::size_t>(m.experts));
+}
+
+template <class P>
+void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, RoutePass kind,
+                             View2<S const> x, MoeActivations<P> const& a, MoeScratch<P> const& t) {
+  auto input = x;
+  if (kind != RoutePass::evaluation && jitter_ > 0) {
+    kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
+    input = t.jittered;
+  }
+  multiply<S, A>(exec, Op::none, Op::transpose, input, w.router.value, 0, a.logits);
+  View1<A const> bias;
+  if constexpr (std::is_same_v<S, A>) {
+    bias = w.bias.value;
+  } else if (w.bias.value.extent(0) > 0) {
+    kernels::convert<S, A>(exec, View1<S const>(w.bias.value), t.bias);
+    bias = t.bias;
+  }
+  kernels::route_forward<A>(exec, routing_, a.logits, bias, {a.scores, a.lse, a.total}, a.choice, a.gates);
+  View2<int const> kept = a.choice;
+  if (capacity_ > 0) kept = drop(exec, rows, a, t);
+  kernels::sort_by_expert(exec, kept, t.offsets, a.slots, a.place, t.workspace);
+  device::fence(exec, "p3d::model::route");
+  auto const offsets = device::host_copy(t.offsets);
+  std::vector<std::int64_t> counts;
+  for (int e = 0; e < routing_.experts; ++e) counts.push_back(offsets(e + 1) - offsets(e));
+  a.dispatch->emplace(t.experts->plan(counts, static_cast<std::int64_t>(a.x.extent(0))));
+  if (kind == RoutePass::training)
+    for (std::size_t e = 0; e < counts.size(); ++e) counts_[e] += counts[e];
+  if (kind != RoutePass::evaluation && aux_ > 0) balance(exec, w, rows, a, t);
+}
+
+template <class P>
+std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRows const& rows,
+                                                  View2<int const> choice) const {
+  device::Owned2<std::int64_t> const counted("p3d::model::choices", static_cast<std::size_t>(rows.samples),
+                                             static_cast<std::size_t>(routing_.experts));
+  kernels::count_choices(exec, choice, sample_rows(rows), counted);
+  device::fence(exec, "p3d::model::count");
+  auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), counted);
+  return {host.data(), host.data() + host.size()};
+}
+
+template <class P>
+View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, MoeActivations<P> const& a,
+                                  MoeScratch<P> const& t) const {
+  // Tokens before those here: on ranks before this one along tp, and then along cp.
+  auto mine = count(exec, rows, a.choice);
+  std::vector<std::int64_t> before(mine.size());
+  for (auto* comm : t.sample_ranks) {
+    std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(comm->size()));
+    comm->all_gather(mine.data(), all.data(), std::ssize(mine), comm::Type::int64).wait();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      mine[i] = 0;
+      for (int r = 0; r < comm->size(); ++r) {
+        auto const n = all[static_cast<std::size_t>(r) * mine.size() + i];
+        mine[i] += n;
+        if (r < comm->rank()) before[i] += n;
+      }
+    }
+  }
+  Kokkos::View<std::int64_t const**, Kokkos::LayoutRight, Kokkos::HostSpace,
+               Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(before.data(), rows.samples, routing_.experts);
+  device::Owned2<std::int64_t> const start("p3d::model::queue", host.extent(0), host.extent(1));
+  Kokkos::deep_copy(start, host);
+  auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);
+  auto const capacity = static_cast<std::int64_t>(std::ceil(capacity_ * tokens * routing_.top_k / routing_.experts));
+  kernels::position_in_queue(exec, a.choice, sample_rows(rows), routing_.experts, View2<std::int64_t const>(start),
+                             t.position);
+  kernels::drop_beyond<A>(exec, t.position, capacity, a.choice, t.kept, a.gates);
+  return t.kept;
+}
+
+template <class P>
+void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows,
+                               MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+  auto const samples = static_cast<std::size_t>(rows.samples), experts = static_cast<std::size_t>(routing_.experts);
+  Kokkos::View<A**, Kokkos::LayoutRight, Kokkos::HostSpace> const weights("p3d::model::balance", samples, experts);
+  if (global_) {
+    // L = E sum_e f_e P_e over the tokens of the global batch, with f of the one before: dL/dp = E f, by the token.
+    auto const load = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), w.load.value);
+    for (std::size_t s = 0; s < samples; ++s)
+      for (std::size_t e = 0; e < experts; ++e) weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
+  } else {
+    auto counted = count(exec, rows, a.choice);
+    for (auto* comm : t.sample_ranks)
+      comm->all_reduce(counted.data(), std::ssize(counted), comm::Type::int64, comm::Reduction::sum).wait();
+    // L = E sum_e f_e P_e with f_e = count / (T k) and P_e = sum over tokens of p / T: dL/dp = E count / (T^2 k).
+    auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);
+    double const factor = routing_.experts / (tokens * tokens * routing_.top_k);
+    for (std::size_t s = 0; s < samples; ++s)
+      for (std::size_t e = 0; e < experts; ++e)
+        weights(s, e) = static_cast<A>(factor * static_cast<double>(counted[s * experts + e]));
+  }
+  Kokkos::deep_copy(first_rows(a.balance, rows.samples), weights);
+}
+
+template <class P>
+void RoutedExperts<P>::order(ExpertDispatch const& dispatch, int pass, MoeScratch<P> const& t) const {
+  auto const order = dispatch.received_order(pass);
+  std::vector<int> back(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
+  copy_ints(order, t.order);
+  copy_ints(back, t.back);
+}
+
+template <class P>
+void RoutedExperts<P>::fetch(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
+                             MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const {
+  auto const n = dispatch.rows(pass);
+  if (sizes_.alone) return kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
+  auto const own = first_rows(t.own, static_cast<std::int64_t>(a.slots.extent(0)));
+  kernels::permute_rows<S>(exec, tokens, a.slots, routing_.top_k, own);
+  t.experts->template to_experts<S>(exec, dispatch, pass, own, t.received);
+  kernels::permute_rows<S>(exec, first_rows(t.received, n), first(t.order, n), 1, first_rows(out, n));
+}
+
+template <class P>
+void RoutedExperts<P>::fetch_gates(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass,
+                                   MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+  auto const n = dispatch.rows(pass);
+  auto const gates = as_rows(device::flat(a.gates));
+  auto const out = as_rows(first(a.row_gates, n));
+  if (sizes_.alone) return kernels::permute_rows<A>(exec, gates, first(a.slots, n), 1, out);
+  auto const own = as_rows(first(t.own_gates, static_cast<std::int64_t>(a.slots.extent(0))));
+  kernels::permute_rows<A>(exec, gates, a.slots, 1, own);
+  t.experts->template to_experts<A>(exec, dispatch, pass, own, as_rows(t.received_gates));
+  kernels::permute_rows<A>(exec, as_rows(first(t.received_gates, n)), first(t.order, n), 1, out);
+}
+
+template <class P>
+void RoutedExperts<P>::give_back(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> rows,
+                                 MoeScratch<P> const& t) const {
+  auto const n = dispatch.rows(pass);
+  kernels::permute_rows<S>(exec, rows, first(t.back, n), 1, first_rows(t.received, n));
+  t.experts->template to_tokens<S>(exec, dispatch, pass, View2<S const>(t.received),
+                                   static_cast<std::int64_t>(t.own.extent(0)), t.returned);
+}
+
+template <class P>
+void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
+                             MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+  auto const& dispatch = **a.dispatch;
+  if (!sizes_.alone) order(dispatch, pass, t);
+  fetch(exec, dispatch, pass, x, a, t, a.x);
+  fetch_gates(exec, dispatch, pass, a, t);
+  auto const n = dispatch.rows(pass);
+  auto const offsets = dispatch.offsets(pass);
+  auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
+  auto const f = sizes_.ffn;
+  if (gated_)
+    grouped<S>(exec, Op::none, rows, w.gate.value, offsets, 0, device::columns(up, 0, f));
+  grouped<S>(exec, Op::none, rows, w.up.value, offsets, 0,
+                             gated_ ? device::columns(up, f, 2 * f) : up);
+}
+
+template <class P>
+void RoutedExperts<P>::activate(ExecSpace const& exec, View2<S const> up, View2<S> act) const {
+  if (gated_) {
+    kernels::swiglu_forward<S>(exec, up, act);
+  } else {
+    kernels::gelu_forward<S>(exec, up, act);
+  }
+}
+
+template <class P>
+void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, RoutePass kind,
+                               View2<S const> x, MoeActivations<P> const& a, MoeScratch<P> const& t, Store store,
+                               View2<S> out) {
+  route(exec, w, rows, kind, x, a, t);
+  auto const& dispatch = **a.dispatch;
+  for (int pass = 0; pass < dispatch.passes(); ++pass) {
+    bring(exec, w, pass, x, a, t);
+    auto const n = dispatch.rows(pass);
+    auto const act = first_rows(t.act, n), result = first_rows(t.rows, n);
+    activate(exec, first_rows(a.up, n), act);
+    kernels::gate_rows<S>(exec, first(a.row_gates, n), act);
+    grouped<S>(exec, Op::transpose, act, w.down.value, dispatch.offsets(pass), 0, result);
+    if (sizes_.alone)  // in one pass
+      return kernels::permute_rows_backward<S>(exec, result, a.place, store, out);
+    give_back(exec, dispatch, pass, result, t);
+  }
+  auto places = a.place;
+  if (sizes_.copies > 1) kernels::places_of_copies(exec, a.place, sizes_.copies, places = t.places);
+  kernels::permute_rows_backward<S>(exec, t.returned, places, store, out);
+}
+
+template <class P>
+void RoutedExperts<P>::remake(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, View2<S const> x,
+                              MoeActivations<P> const& a, MoeScratch<P> const& t) {
+  route(exec, w, rows, RoutePass::again, x, a, t);
+  if ((*a.dispatch)->passes() == 1) bring(exec, w, 0, x, a, t);
+}
+
+template <class P>
+void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, View2<S const> x,
+                                MoeActivations<P> const& a, MoeScratch<P> const& t,
+                                View2<S const> dy, View2<S> dx) {
+  using G = typename P::Gradient;
+  auto const& dispatch = **a.dispatch;
+  auto const f = sizes_.ffn;
+  for (int pass = 0; pass < dispatch.passes(); ++pass) {
+    if (dispatch.passes() > 1)
+      bring(exec, w, pass, x, a, t);
+    else if (!sizes_.alone)
+      order(dispatch, pass, t);
+    auto const n = dispatch.rows(pass);
+    auto const offsets = dispatch.offsets(pass);
+    auto const dout = first_rows(t.rows, n), act = first_rows(t.act, n), dact = first_rows(t.dact, n),
+               up = first_rows(a.up, n), dup = first_rows(t.dup, n);
+    View2<S const> const rows_of_experts = first_rows(a.x, n);
+    fetch(exec, dispatch, pass, dy, a, t, t.rows);
+    activate(exec, up, act);
+    grouped<S>(exec, Op::none, dout, w.down.value, offsets, 0, dact);
+    auto const d_gates = first(t.row_gates, n);
+    kernels::gate_rows_backward<S>(exec, first(a.row_gates, n), act, dact, d_gates);
+    grouped_weight<S, G>(exec, dout, act, offsets, w.down.grad);
+    if (gated_) {
+      kernels::swiglu_backward<S>(exec, up, dact, dup);
+      auto const d_gate = device::columns(dup, 0, f), d_up = device::columns(dup, f, 2 * f);
+      grouped_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
+      grouped_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
+      grouped<S>(exec, Op::transpose, d_gate, w.gate.value, offsets, 0, dout);
+      grouped<S>(exec, Op::transpose, d_up, w.up.value, offsets, 1, dout);
+    } else {
+      kernels::gelu_backward<S>(exec, up, dact, dup);
+      grouped_weight<S, G>(exec, rows_of_experts, dup, offsets, w.up.grad);
+      grouped<S>(exec, Op::transpose, dup, w.up.value, offsets, 0, dout);
+    }
+    if (sizes_.alone) {
+      kernels::permute_rows_backward<S>(exec, dout, a.place, Store::overwrite, dx);
+      kernels::sum_copies<A>(exec, d_gates, a.place, 1, t.d_gates);
+      continue;
+    }
+    give_back(exec, dispatch, pass, dout, t);
+    auto const received = as_rows(first(t.received_gates, n));
+    kernels::permute_rows<A>(exec, as_rows(d_gates), first(t.back, n), 1, received);
+    t.experts->template to_tokens<A>(exec, dispatch, pass, as_rows(t.received_gates),
+                                     static_cast<std::int64_t>(t.own.extent(0)), as_rows(t.returned_gates));
+  }
+  if (!sizes_.alone) {
+    auto places = a.place;
+    if (sizes_.copies > 1) kernels::places_of_copies(exec, a.place, sizes_.copies, places = t.places);
+    kernels::permute_rows_backward<S>(exec, t.returned, places, Store::overwrite, dx);
+    kernels::sum_copies<A>(exec, t.returned_gates, places, sizes_.copies, t.d_gates);
+  }
+
+  // The router. Its auxiliary losses are means over the global batch.
+  View2<A const> balance;
+  if (aux_ > 0) {
+    kernels::scale<A>(exec, static_cast<A>(aux_ * (global_ ? t.scales.token : t.scales.sample)), device::flat(a.balance));
+    balance = a.balance;
+  }
+  kernels::route_backward<A>(exec, routing_, a.logits, {a.scores, a.lse, a.total}, a.choice, t.d_gates,
+                             sample_rows(rows), balance, z_ * t.scales.token, t.d_logits);
+  View2<S> d_logits;
+  if constexpr (std::is_same_v<S, A>) {
+    d_logits = t.d_logits;
+  } else {
+    kernels::convert<A, S>(exec, View1<A const>(device::flat(t.d_logits)), device::flat(t.narrow_logits));
+    d_logits = t.narrow_logits;
+  }
+  auto input = x;
+  if (jitter_ > 0) {
+    kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
+    input = t.jittered;
+  }
+  multiply<S, G>(exec, Op::transpose, Op::none, d_logits, input, 1, w.router.grad);
+  if (jitter_ > 0) {
+    multiply<S, S>(exec, Op::none, Op::none, d_logits, w.router.value, 0, t.jittered);
+    kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, t.jittered, t.jittered);
+    kernels::add<S>(exec, View1<S const>(device::flat(t.jittered)), device::flat(dx));
+  } else {
+    multiply<S, S>(exec, Op::none, Op::none, d_logits, w.router.value, 1, dx);
+  }
+}
+
+template <class P>
+std::vector<std::int64_t> RoutedExperts<P>::take_counts() {
+  return std::exchange(counts_, std::vector<std::int64_t>(counts_.size()));
+}
+
+template <class P>
+void SharedGate<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, View2<S const> x,
+                            MoeActivations<P> const& a) {
+  using A = typename P::Accumulate;
+  multiply<S, A>(exec, Op::none, Op::transpose, x, w.shared_gate.value, 0, as_rows(a.shared_gates));
+  kernels::sigmoid_in_place<A>(exec, a.shared_gates);
+}
+
+template <class P>
+void SharedGate<P>::backward(parallel::TensorParallel& tp, MoeWeights<P> const& w, View2<S const> x,
+                             MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> act, View2<S> dact,
+                             View2<S> dx) {
+  using A = typename P::Accumulate;
+  using G = typename P::Gradient;
+  auto& exec = tp.exec;
+  kernels::gate_rows_backward<S>(exec, a.shared_gates, act, dact, t.d_shared);
+  collectives::all_reduce<A>(exec, *tp.comm, t.d_shared);
+  kernels::sigmoid_backward<A>(exec, a.shared_gates, t.d_shared);
+  View2<S> d;
+  if constexpr (std::is_same_v<S, A>) {
+    d = as_rows(t.d_shared);
+  } else {
+    kernels::convert<A, S>(exec, View1<A const>(t.d_shared), t.narrow_shared);
+    d = as_rows(t.narrow_shared);
+  }
+  View2<S const> const own = parallel::own_rows(tp, d);
+  multiply<S, G>(exec, Op::transpose, Op::none, own, x, 1, w.shared_gate.grad);
+  multiply<S, S>(exec, Op::none, Op::none, own, w.shared_gate.value, 1, dx);
+}
+
+#define P3D_INSTANTIATE(P)         \
+  template class RoutedExperts<P>; \
+  template struct SharedGate<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::model
