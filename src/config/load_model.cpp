@@ -17,14 +17,13 @@ namespace {
 
 constexpr auto load_key = "model.load";
 
-/// Keys that are not the folder's: they say how a model is trained.
+/// Keys that are not the folder's: they say how a model is trained. (bias_update_rate is: its biases are parameters.)
 bool is_free(std::string_view key) {
   constexpr std::string_view names[] = {load_key,
                                         "model.preset",
                                         "model.dropout",
                                         "model.seq_len",
                                         "model.moe.jitter",
-                                        "model.moe.bias_update_rate",
                                         "model.moe.aux_loss",
                                         "model.moe.aux_coefficient",
                                         "model.moe.z_coefficient",

@@ -18,7 +18,7 @@ std::vector<std::string> model_keys();
 std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults);
 
 /// Keys that were written besides must agree; seq_len may be smaller, or larger with rotary positions, and dropout is
-/// free.
+/// free, as is what balances and dispatches experts.
 void check_load(Check const& check, Model const& loaded);
 
 }  // namespace p3d::config

@@ -27,12 +27,17 @@ void write(std::string const& path, std::string const& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-config::Model small_model(bool gpt) {
+config::Model small_model(config::ModelFamily family) {
+  bool const gpt = family == config::ModelFamily::gpt2;
   config::Model m;
   m.vocab_size = 12, m.hidden = 8, m.layers = 2, m.heads = 2, m.kv_heads = gpt ? 2 : 1, m.ffn = 12, m.seq_len = 6;
   if (gpt) return m;
   m.norm = config::Norm::rmsnorm, m.position = config::Position::rope, m.activation = config::Activation::swiglu;
   m.bias = false, m.tied_embeddings = false, m.rope_scaling = config::RopeScaling::llama3;
+  m.moe.ffn = m.ffn;
+  if (family == config::ModelFamily::llama) return m;
+  m.moe.experts = 3, m.moe.ffn = 6;
+  if (family == config::ModelFamily::qwen2_moe) m.moe.first_dense = 1, m.moe.shared_ffn = 10, m.moe.shared_gate = true;
   return m;
 }
 
@@ -228,13 +233,15 @@ ModelMutation change_json(std::string const& path, char const* kind, Draw& draw)
 
 std::vector<GoodModel> make_good_models(std::string const& folder) {
   std::vector<GoodModel> out;
-  for (bool gpt : {true, false}) {
+  using config::ModelFamily;
+  for (auto family : {ModelFamily::gpt2, ModelFamily::llama, ModelFamily::mixtral, ModelFamily::qwen2_moe}) {
+    bool const gpt = family == ModelFamily::gpt2;
     config::Config c;
-    c.model = small_model(gpt);
+    c.model = small_model(family);
     auto const table = layout::make_param_table(c);
     auto const layout = layout::hugging_face_layout(c.model, table);
     GoodModel good;
-    good.folder = (fs::path(folder) / (gpt ? "gpt2" : "llama")).string();
+    good.folder = (fs::path(folder) / to_string(family)).string();
     fs::create_directories(good.folder);
     std::vector<io::SafetensorsWriter::Item> items;
     for (auto const& t : layout.tensors) items.push_back({t.name, t.shape});

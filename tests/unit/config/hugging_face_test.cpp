@@ -439,6 +439,20 @@ TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {
   expect_contains(only_fault(parse("[model]\nload = \"b\"\n", {"model.load=" + folder / "b"})).found, "byte 2");
 }
 
+TEST(ModelLoad, ExpertsAreTheFoldersAndTheirTrainingIsFree) {
+  p3d::test::TempDir folder;
+  folder.write("config.json", with(with(mixtral(), "hidden_size", 64), "num_hidden_layers", 2).dump());
+  auto const load = "model.load=" + folder / "";
+  auto const c = good("", {load, "model.moe.aux_loss=sequence", "model.moe.jitter=0.01", "parallel.ep=4"}, 4);
+  EXPECT_EQ(c.model.moe.ffn, 14336);
+  EXPECT_EQ(c.model.moe.aux_loss, AuxLoss::sequence);
+  EXPECT_EQ(good(canonical_toml(c), {}, 4), c);
+  for (auto const* other : {"model.moe.experts=4", "model.moe.top_k=1", "model.moe.bias_update_rate=0.001"})
+    expect_contains(only_fault(parse("", {load, other})).expected, "as config.json in that folder says");
+  folder.write("config.json", llama().dump());
+  expect_contains(only_fault(parse("", {load, "model.moe.experts=4"})).expected, "model.moe.experts = 0");
+}
+
 TEST(ModelLoad, ItsFolderIsThePlaceOfWhatIsWrongInIt) {
   p3d::test::TempDir folder;
   folder.write("config.json", with(llama(), "num_key_value_heads", 4).dump());
