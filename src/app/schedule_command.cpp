@@ -12,6 +12,7 @@
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/plan/pipeline.hpp>
+#include <p3d/report/describe.hpp>
 #include <p3d/schedule/timeline.hpp>
 
 #include <fmt/format.h>
@@ -113,6 +114,8 @@ public:
                                k.slots, base::human_bytes(k.bytes_sent));
     }
     std::cout << summary(result) << '\n';
+    if (config_.parallel.cp > 1 && !options_.unit && options_.costs.empty())
+      std::cout << "context parallelism, a part of busy:\n" << report::context_wait_line(config_, options_.rates);
     if (auto const bytes = worst_rank(plan.stages, plan.program); bytes > 0)
       std::cout << "the largest rank needs " << base::human_bytes(bytes)
                 << " (weights, gradients, moments, activations, scratch)\n";

@@ -107,7 +107,9 @@ bool check_order(Check const& c) {
     missing.push_back(row.axis == row.place
                           ? fmt::format("{}, which has {} ranks", row.name, p[row.axis])
                           : fmt::format("{}, whose place {} = {} takes", name(row.place), row.name, p[row.axis]));
-    order.push_back(row.place);
+    // As in the default order: dp outermost, cp next to tp.
+    auto const behind = [&](Axis a) { return a < row.place; };
+    order.insert(std::find_if(order.rbegin(), order.rend(), behind).base(), row.place);
   }
   if (missing.empty()) return true;
   c.fault(keys, "an order of the mesh that names every axis with more than one rank",

@@ -2,6 +2,7 @@
 #include <p3d/layout/context.hpp>
 
 #include <algorithm>
+#include <limits>
 
 namespace p3d::layout {
 
@@ -53,6 +54,30 @@ ContextDivision ContextDivision::of_length(std::int64_t length) const {
   return out;
 }
 
+/// Of a ring and the nested exchanges that the heads allow.
+static ContextDivision quickest(config::Config const& c, ContextDivision const& ring) {
+  MachineRates const rates;
+  // Windows repeat: layer l stands for all that are a multiple of `period` behind it.
+  auto const layers = c.model.layers;
+  auto const period = std::clamp<std::int64_t>(std::ssize(c.model.window), 1, layers);
+  auto best = ring;
+  double least = std::numeric_limits<double>::infinity();
+  for (int a = 1; a <= ring.cp; ++a) {
+    if (ring.cp % a != 0 || c.model.kv_heads / c.parallel.tp % a != 0) continue;
+    auto division = ring;
+    division.all_to_all = a;
+    double sum = 0;
+    for (std::int64_t l = 0; l < period; ++l) {
+      auto const wait = context_wait(division, context_work(c, l, rates), rates);
+      sum += static_cast<double>((layers - l + period - 1) / period) * (wait.forward + wait.backward);
+    }
+    if (sum >= least) continue;
+    least = sum;
+    best = division;
+  }
+  return best;
+}
+
 ContextDivision context_division(config::Config const& c) {
   auto const cp = c.parallel.cp;
   ContextDivision d{.seq_len = c.model.seq_len, .cp = cp, .order = c.context.order};
@@ -63,26 +88,66 @@ ContextDivision context_division(config::Config const& c) {
     case config::ContextExchange::nested: return d.all_to_all = c.context.all_to_all, d;
     case config::ContextExchange::automatic: break;
   }
-  auto const tp = std::int64_t{c.parallel.tp}, dim = c.model.head_dim();
-  auto best = d;
-  for (int a = 2; a <= cp; ++a) {
-    if (cp % a != 0 || c.model.kv_heads / tp % a != 0) continue;
-    auto other = d;
-    other.all_to_all = a;
-    auto const bytes = [&](ContextDivision const& division) {
-      auto const t = context_traffic(division, c.model.heads / tp * dim, c.model.kv_heads / tp * dim);
-      return t.forward + t.backward;
-    };
-    if (bytes(other) < bytes(best)) best = other;
-  }
-  return best;
+  return cp > 1 ? quickest(c, d) : d;
 }
 
-ContextTraffic context_traffic(ContextDivision const& d, std::int64_t q, std::int64_t kv) {
+ContextWidths context_widths(config::Config const& c) {
+  auto const tp = std::int64_t{c.parallel.tp}, dim = c.model.head_dim();
+  return {.q = c.model.heads / tp * dim, .kv = c.model.kv_heads / tp * dim, .heads = c.model.heads / tp};
+}
+
+ContextTraffic context_traffic(ContextDivision const& d, ContextWidths const& w) {
   double const a = d.all_to_all, r = d.ring(), s = static_cast<double>(d.seq_len);
-  double const exchange = (a - 1) / a * (s / d.cp) * static_cast<double>(2 * q + 2 * kv);
-  double const around = 2 * (r - 1) / r * s * static_cast<double>(kv) / a;
-  return {exchange + around, exchange + 2 * around};
+  double const rows = (a - 1) / a * (s / d.cp);
+  double const inputs = rows * static_cast<double>(w.q + 2 * w.kv), outputs = rows * static_cast<double>(w.q);
+  double const delta = rows * static_cast<double>(w.heads);
+  double const around = 2 * (r - 1) / r * s * static_cast<double>(w.kv) / a;
+  return {inputs + outputs + around, inputs + outputs + delta + 2 * around, outputs + around};
+}
+
+ContextWork context_work(config::Config const& c, std::int64_t layer, MachineRates const& rates) {
+  auto const type = c.run.precision;
+  ContextWork w{.widths = context_widths(c), .samples = static_cast<double>(c.batch.micro)};
+  w.storage = static_cast<double>(config::bytes_of(type));
+  w.sums = static_cast<double>(config::bytes_of(config::is_16bit(type) ? config::Precision::fp32 : type));
+  double const queries = w.samples * static_cast<double>(c.model.seq_len) / c.parallel.cp;
+  // Two products of 2 operations for each number of a query, and key.
+  double const each_key = 4.0 * static_cast<double>(w.widths.q);
+  w.forward = queries * each_key * mean_keys(c.model.seq_len, c.model.window_of(layer)) / rates.flops;
+  return w;
+}
+
+ContextWait context_wait(ContextDivision const& d, ContextWork const& w, MachineRates const& rates) {
+  double const a = d.all_to_all, r = d.ring(), s = w.samples * static_cast<double>(d.seq_len);
+  auto const all_to_all = [&](std::int64_t columns, double bytes) {
+    return (a - 1) * (rates.latency + s / d.cp * static_cast<double>(columns) / a * bytes / rates.bandwidth);
+  };
+  double const inputs = all_to_all(w.widths.q + 2 * w.widths.kv, w.storage),
+               outputs = all_to_all(w.widths.q, w.storage);
+  double const delta = all_to_all(w.widths.heads, w.sums);
+  ContextWait out{inputs + outputs, outputs + delta + inputs, outputs};
+  if (d.ring() == 1) return out;
+  double const block = s / r * 2 * static_cast<double>(w.widths.kv) / a;
+  double const keys = rates.latency + block * w.storage / rates.bandwidth;
+  double const sums = rates.latency + block * w.sums / rates.bandwidth;
+  auto const beside = [&](double hops, double step) { return std::max(0.0, hops - step); };
+  double const step = w.forward / r;
+  double const around = (r - 1) * (d.gather ? keys : beside(keys, step));
+  double back = keys + sums;
+  if (d.gather)
+    back *= r - 1;
+  else if (d.ring() > 2)
+    back += beside(keys, 2 * step) + (r - 3) * beside(keys + sums, 2 * step) + beside(sums, 2 * step);
+  out.forward += around;
+  out.again += around;
+  out.backward += back;
+  return out;
+}
+
+double mean_keys(std::int64_t seq_len, std::int64_t window) {
+  auto const most = static_cast<double>(window > 0 ? std::min(window, seq_len) : seq_len);
+  // The first `most` queries see 1, 2, ..., most keys, the others `most`.
+  return most - most * (most - 1) / (2.0 * static_cast<double>(seq_len));
 }
 
 double context_imbalance(ContextDivision const& d, std::int64_t window, std::vector<std::int64_t> const& first_key) {

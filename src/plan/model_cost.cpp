@@ -2,6 +2,7 @@
 #include <p3d/plan/model_cost.hpp>
 
 #include <p3d/config/config.hpp>
+#include <p3d/layout/context.hpp>
 
 #include <algorithm>
 
@@ -35,10 +36,8 @@ std::int64_t active_parameters(config::Config const& config, layout::ParamTable 
 
 double keys_per_query(config::Config const& config, std::int64_t layer, Keys keys) {
   auto const s = config.model.seq_len, window = config.model.window_of(layer);
-  auto const most = static_cast<double>(window > 0 ? std::min(window, s) : s);
-  if (keys == Keys::all) return most;
-  // The first `most` queries see 1, 2, ..., most keys, the others `most`.
-  return most - most * (most - 1) / (2.0 * static_cast<double>(s));
+  if (keys == Keys::seen) return layout::mean_keys(s, window);
+  return static_cast<double>(window > 0 ? std::min(window, s) : s);
 }
 
 double flops_per_token(config::Config const& config) {

@@ -19,6 +19,21 @@ namespace p3d::plan {
 
 static constexpr double most_seconds = 1e9, most_bytes = 1e24;  // in a table of costs: sums of them stay finite
 
+/// Adds what the layers of a stage wait for other ranks of cp.
+static void add_context_waits(config::Config const& config, layout::StageMap const& stages, int stage,
+                              layout::StageRecompute const& recompute, MachineRates const& rates, StageCost& cost) {
+  if (config.parallel.cp == 1) return;
+  auto const division = layout::context_division(config);
+  auto const range = stages.layers(stage);
+  for (auto l = range.begin; l < range.end; ++l) {
+    auto const wait = layout::context_wait(division, layout::context_work(config, l, rates), rates);
+    cost.forward += wait.forward;
+    cost.input += wait.backward;
+    auto const& remade = recompute.layer(static_cast<int>(l - range.begin));
+    cost.recompute += remade.full ? wait.forward : remade.attention ? wait.again : 0.0;
+  }
+}
+
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len) / config.parallel.cp;
@@ -39,10 +54,11 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     }
     costs.stages.push_back(
         {.forward = scale * (linear + attention), .input = scale * (linear + 2 * attention), .weight = scale * linear});
-    if (config.memory.recompute == config::Recompute::automatic) continue;
-    auto const recompute = layout::stage_recompute(config.memory, stages, s);
+    bool const known = config.memory.recompute != config::Recompute::automatic;
+    auto const recompute = known ? layout::stage_recompute(config.memory, stages, s) : layout::no_recompute(stages, s);
     costs.stages.back().recompute = scale * recompute_flops_per_token(config, recompute, range.begin, Keys::seen);
     costs.slots_kept = recompute.slots_kept;
+    add_context_waits(config, stages, s, recompute, rates, costs.stages.back());
   }
   auto const most = static_cast<double>(config.batch.micro * layout::context_division(config).most_tokens());
   double const rows = config.parallel.sequence ? std::ceil(most / config.parallel.tp) : most;

@@ -30,13 +30,6 @@ Counts remade(layout::StageRecompute const& r) {
   return out;
 }
 
-/// Layers whose attention backward remakes.
-double remade_attention(layout::StageRecompute const& r) {
-  int layers = 0;
-  for (int l = 0; l < r.num_layers(); ++l) layers += r.layer(l).full || r.layer(l).attention ? 1 : 0;
-  return layers;
-}
-
 }  // namespace
 
 TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap const& stages,
@@ -87,32 +80,35 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
 }
 
 ContextTraffic context_traffic(config::Config const& config) {
-  auto const& m = config.model;
   auto const division = layout::context_division(config);
-  auto const tp = std::int64_t{config.parallel.tp}, dim = m.head_dim();
-  auto const elements = layout::context_traffic(division, m.heads / tp * dim, m.kv_heads / tp * dim);
+  auto const elements = layout::context_traffic(division, layout::context_widths(config));
   auto const types = type_bytes(config);
   auto const storage = static_cast<double>(types.storage), sums = static_cast<double>(types.master);
-  // Backward sends what forward did, and the gradients of what went round.
+  // Backward sends what forward did, the gradients of what went round, and a number for each query and head.
   double const gradients = elements.backward - elements.forward;
   auto const micro = static_cast<double>(config.batch.micro);
-  return {micro * storage * elements.forward, micro * (storage * elements.forward + sums * gradients)};
+  return {micro * storage * elements.forward, micro * (storage * elements.forward + sums * gradients),
+          micro * storage * elements.again};
 }
 
 double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
                                 std::vector<layout::StageActivations> const& activations,
                                 schedule::Program const& program, int pipeline_rank) {
-  double forward = 0, backward = 0;  // of layers
+  double forward = 0, backward = 0, again = 0;  // of layers
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
     double const layers = stages.num_layers(a.stage);
     if (a.op == schedule::Op::forward) forward += layers;
     if (!schedule::makes_input_gradient(a.op)) continue;
     backward += layers;
     auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
-    if (a.slot >= r.slots_kept) forward += remade_attention(r);
+    if (a.slot < r.slots_kept) continue;
+    for (int l = 0; l < r.num_layers(); ++l) {
+      forward += r.layer(l).full ? 1 : 0;
+      again += r.layer(l).attention ? 1 : 0;
+    }
   }
   auto const each = context_traffic(config);
-  return forward * each.forward + backward * each.backward;
+  return forward * each.forward + backward * each.backward + again * each.again;
 }
 
 }  // namespace p3d::plan

@@ -47,7 +47,9 @@ std::string mesh_text(layout::RankGrid const& grid) {
   auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
   for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
   text += " (neighbouring ranks first)\n";
-  for (auto a : config::shown_axes(grid.sizes()).list()) text += groups_line(grid, a);
+  for (auto a : config::shown_axes(grid.sizes()).list()) {
+    if (a != layout::Axis::cp || grid.sizes().cp > 1) text += groups_line(grid, a);
+  }
   return text;
 }
 
@@ -165,11 +167,12 @@ std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
     step = std::max(step, plan::context_traffic_per_step(c, plan.stages, plan.activations, plan.training, r));
   auto const sent = plan::context_traffic(c);
   return fmt::format(
-      "Context parallelism: {} tokens over cp {}, {}: {} a rank, attention's work at most {:.2f} of the mean\n"
-      "  a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
-      c.model.seq_len, c.parallel.cp, exchange_text(division),
-      least == most ? base::counted(most, "token") : fmt::format("{} to {} tokens", least, most), imbalance,
-      base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step));
+             "Context parallelism: {} tokens over cp {}, {}: {} a rank, attention's work at most {:.2f} of the mean\n"
+             "  a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
+             c.model.seq_len, c.parallel.cp, exchange_text(division),
+             least == most ? base::counted(most, "token") : fmt::format("{} to {} tokens", least, most), imbalance,
+             base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step)) +
+         context_wait_line(c, {});
 }
 
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
@@ -233,6 +236,25 @@ std::string groups_line(layout::RankGrid const& grid, layout::Axis axis) {
   }
   return fmt::format("  {} groups ({} of {}): {}\n", layout::name(axis), count, grid.sizes()[axis],
                      base::join(parts, " "));
+}
+
+std::string context_wait_line(config::Config const& c, layout::MachineRates const& rates) {
+  if (c.parallel.cp == 1) return "";
+  auto const division = layout::context_division(c);
+  layout::ContextWait sum;
+  double work = 0;
+  for (std::int64_t l = 0; l < c.model.layers; ++l) {
+    auto const layer = layout::context_work(c, l, rates);
+    auto const wait = layout::context_wait(division, layer, rates);
+    sum.forward += wait.forward;
+    sum.backward += wait.backward;
+    work += layer.forward;
+  }
+  double const ms = 1e3 / static_cast<double>(c.model.layers);
+  return fmt::format(
+      "  attention waits {:.3g} ms a layer and microbatch forward, {:.3g} ms backward, beside {:.3g} and {:.3g} ms of "
+      "work (computed with {:.3g} FLOP/s, {:.3g} bytes/s, {:.3g} s latency)\n",
+      ms * sum.forward, ms * sum.backward, ms * work, 2 * ms * work, rates.flops, rates.bandwidth, rates.latency);
 }
 
 namespace {

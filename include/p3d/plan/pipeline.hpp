@@ -2,6 +2,7 @@
 #pragma once
 // From a configuration to the schedule that its pipeline runs, and to what that will cost.
 
+#include <p3d/layout/context.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/simulator.hpp>
 #include <p3d/schedule/valid_program.hpp>
@@ -17,18 +18,13 @@ struct Config;
 
 namespace p3d::plan {
 
-/// What a rank and the way between two of them can do. The defaults are a CPU core's; only their ratio decides between
-/// schedules.
-struct MachineRates {
-  double flops = 1e11;      ///< operations per second of a rank
-  double bandwidth = 1e10;  ///< bytes per second between two ranks
-  double latency = 5e-6;    ///< seconds
-};
+using layout::MachineRates;
 
 /// Costs from a formula of the model: matrix products and causal attention (Keys::seen) of a microbatch's tokens, over
 /// tp and cp. The input part has the products of the forward and twice its attention, the weight part the products; the
 /// head is on the last stage. Where activations are remade, so much more for B and I. With parallel.cp and
-/// parallel.sequence messages are of the largest share of the tokens.
+/// parallel.sequence messages are of the largest share of the tokens. What attention waits for other ranks of cp
+/// (layout::context_wait) is a part of F, and of B and I.
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an

@@ -32,14 +32,14 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
 
 /// Bytes that a rank sends to others of cp for the attention of one layer and microbatch, in the mean over them:
 /// layout::context_traffic, in the storage type; but the gradients of keys and values that go round a ring, or are
-/// scattered, are sums, of the type in which kernels sum.
+/// scattered, and the numbers for each query and head, are sums, of the type in which kernels sum.
 struct ContextTraffic {
-  double forward = 0, backward = 0;
+  double forward = 0, backward = 0, again = 0;
 };
 ContextTraffic context_traffic(config::Config const& config);
 
-/// The same of a step, on a rank of a pipeline coordinate: attention that backward remakes needs what forward sent once
-/// more.
+/// The same of a step, on a rank of a pipeline coordinate: a layer that backward remakes needs what forward sent once
+/// more, attention alone no queries, keys and values of an all-to-all.
 double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
                                 std::vector<layout::StageActivations> const& activations,
                                 schedule::Program const& program, int pipeline_rank);

@@ -4,6 +4,7 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/engine/run_plan.hpp>
+#include <p3d/layout/context.hpp>
 
 #include <string>
 
@@ -19,5 +20,9 @@ std::string grade_memory(double predicted, double before, double now);
 /// "  tp groups (4 of 2): [0 1] [2 3] [4 5] [6 7]" with its line's end; of many groups and ranks the first and the
 /// last.
 std::string groups_line(layout::RankGrid const& grid, layout::Axis axis);
+
+/// What attention waits for other ranks of cp (layout::context_wait), in the mean over the layers, beside its own work;
+/// with its line's end. Empty for cp = 1.
+std::string context_wait_line(config::Config const& config, layout::MachineRates const& rates);
 
 }  // namespace p3d::report

@@ -4,6 +4,8 @@
 
 #include <p3d/config/refinement.hpp>
 
+#include <fmt/format.h>
+
 namespace p3d::config::test {
 namespace {
 
@@ -55,6 +57,14 @@ TEST(Mesh, AnOrderNamesTheAxisWhosePlaceExpertsTake) {
   auto const fault = only_fault(layout({"parallel.tp=4", "parallel.ep=2", "parallel.order=tp-pp"}, 4));
   EXPECT_EQ(fault.found, "\"tp-pp\" without dp, whose place ep = 2 takes");
   EXPECT_EQ(fault.fix, "set parallel.order to \"tp-pp-dp\"");
+}
+
+TEST(Mesh, AMissingAxisTakesItsPlaceInTheDefaultOrder) {
+  for (auto const& [order, fixed] : std::vector<std::pair<std::string, std::string>>{
+           {"tp-pp-dp", "tp-cp-pp-dp"}, {"pp-tp", "pp-tp-cp"}, {"dp-pp", "cp-dp-pp"}}) {
+    auto const fault = only_fault(layout({"parallel.cp=4", "parallel.order=" + order}, 4));
+    EXPECT_EQ(fault.fix, fmt::format("set parallel.order to \"{}\"", fixed));
+  }
 }
 
 TEST(Refinement, TheExampleOfTheDesign) {

@@ -113,6 +113,11 @@ TEST(RunPlan, TellsWhatContextParallelismDividesAndSends) {
            "  a rank sends 12.00 MiB a layer and microbatch forward, 24.00 MiB backward; 432.00 MiB a step\n");
   contains(ring, "cp=4");
   contains(ring, "cp groups (1 of 4): [0 1 2 3]");
+  EXPECT_EQ(text({}).find("cp groups"), std::string::npos);
+  // A hop of 4 MiB at 1e10 bytes/s and 5 us: keys wait behind 4 x 512 x 1024 x 2048.5 / 1e11 s of work forward, two
+  // hops are open backward.
+  contains(ring,
+           "attention waits 0 ms a layer and microbatch forward, 0.849 ms backward, beside 43 and 85.9 ms of work");
   // The last quarter of the queries sees 7 of 16 quarters of the square: (2 x 4 - 1) / 4 of the mean, nearly.
   contains(text({"parallel.cp=4", "context.exchange=gather", "context.order=contiguous"}),
            "contiguous, all-gather: 1024 tokens a rank, attention's work at most 1.75 of the mean");

@@ -10,10 +10,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace {
 using namespace p3d;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// 13 tokens, a model of 7 layers, heads of width 8: queries 48, keys 16.
 config::Config model(std::vector<std::int64_t> window = {}) {
@@ -85,7 +89,7 @@ TEST(Windows, CostsOfStagesAreThoseOfTheirLayers) {
     c.parallel.tp = 2;
     c.parallel.cp = cp;
     layout::StageMap const stages({2, 5}, 2);
-    auto const costs = plan::model_costs(c, stages, {.flops = 1, .bandwidth = 1, .latency = 0});
+    auto const costs = plan::model_costs(c, stages, {.flops = 1, .bandwidth = infinity, .latency = 0});
     double const share = 2.0 / (2 * cp);  // sequences, over the ranks of tp and cp
     for (int s = 0; s < 2; ++s) {
       double products = s == 1 ? 2.0 * 13 * 48 * 101 : 0.0, attention = 0;
@@ -158,8 +162,10 @@ TEST(ContextTraffic, TensorTrafficIsDividedOverCp) {
 }
 
 /// What all ranks send, message by message: a ring hands blocks of keys and values on ring - 1 times, an all-to-all
-/// gives every other member its share of the heads. Gradients of a block travel like the block, in `sum` bytes.
-plan::ContextTraffic by_messages(layout::ContextDivision const& d, double q, double kv, double bytes, double sum) {
+/// gives every other member its share of the heads. Gradients of a block travel like the block, in `sum` bytes, as a
+/// number for each query and head does.
+plan::ContextTraffic by_messages(layout::ContextDivision const& d, double q, double kv, double num_heads, double bytes,
+                                 double sum) {
   double forward = 0, backward = 0;
   for (int rank = 0; rank < d.cp; ++rank) {
     auto const own = static_cast<double>(d.tokens(rank).size());
@@ -170,7 +176,7 @@ plan::ContextTraffic by_messages(layout::ContextDivision const& d, double q, dou
       double const back = static_cast<double>(d.tokens(other).size()) * heads * q;  // outputs
       double const gradients = static_cast<double>(d.tokens(other).size()) * heads * (q + 2 * kv);
       forward += bytes * (there + back);
-      backward += bytes * (own * heads * q + gradients);
+      backward += bytes * (own * heads * q + gradients) + sum * own * num_heads * heads;
     }
     for (int step = 1; step < d.ring(); ++step) {
       auto const block = static_cast<double>(d.place_tokens((d.place(rank) + step) % d.ring()).size()) / d.all_to_all;
@@ -178,7 +184,7 @@ plan::ContextTraffic by_messages(layout::ContextDivision const& d, double q, dou
       backward += (bytes + sum) * block * 2 * kv;
     }
   }
-  return {forward / d.cp, backward / d.cp};
+  return {.forward = forward / d.cp, .backward = backward / d.cp};
 }
 
 TEST(ContextTraffic, IsTheMeanOfAllMessages) {
@@ -198,7 +204,7 @@ TEST(ContextTraffic, IsTheMeanOfAllMessages) {
         c.parallel.cp = x.cp;
         c.context = {.order = order, .exchange = x.exchange, .all_to_all = x.all_to_all, .ring = x.cp / x.all_to_all};
         double const bytes = type == config::Precision::fp64 ? 8 : type == config::Precision::fp32 ? 4 : 2;
-        auto const expected = by_messages(layout::context_division(c), 48, 16, bytes, std::max(bytes, 4.0));
+        auto const expected = by_messages(layout::context_division(c), 48, 16, 6, bytes, std::max(bytes, 4.0));
         auto const found = plan::context_traffic(c);
         EXPECT_NEAR(found.forward / (3 * expected.forward), 1, 1e-12) << x.cp << to_string(order);
         EXPECT_NEAR(found.backward / (3 * expected.backward), 1, 1e-12) << x.cp << to_string(order);
@@ -220,7 +226,7 @@ TEST(ContextTraffic, OfLlama) {
   c.context.exchange = config::ContextExchange::all_to_all;
   t = plan::context_traffic(c);
   EXPECT_DOUBLE_EQ(t.forward, 0.75 * 1024 * (2 * 2048 + 2 * 512) * 2);
-  EXPECT_DOUBLE_EQ(t.backward, t.forward);
+  EXPECT_DOUBLE_EQ(t.backward, t.forward + 0.75 * 1024 * 16 * 4);  // a number for each of 16 heads, fp32
   c.parallel.cp = 1;
   EXPECT_EQ(plan::context_traffic(c).forward + plan::context_traffic(c).backward, 0);
 }
@@ -243,6 +249,127 @@ TEST(ContextTraffic, OfAStep) {
   EXPECT_DOUBLE_EQ(Planned(c).per_step(0), 4 * 3 * (each.forward + each.backward)) << "no attention among them";
   c.memory.recompute_ops.attention = true;
   EXPECT_DOUBLE_EQ(Planned(c).per_step(0), 4 * 3 * (2 * each.forward + each.backward));
+  // Behind an all-to-all queries, keys and values are kept: outputs alone travel once more.
+  c.parallel.cp = 2;
+  c.context.exchange = config::ContextExchange::all_to_all;
+  auto const halves = plan::context_traffic(c);
+  EXPECT_DOUBLE_EQ(halves.again, 0.5 * 6.5 * 48 * 4);
+  EXPECT_DOUBLE_EQ(Planned(c).per_step(0), 4 * 3 * (halves.forward + halves.backward + halves.again));
+}
+
+/// 1024 tokens over cp, fp32: keys and values of a rank's block have 1024 / cp x 32 x 4 bytes.
+config::Config divided(int cp, config::ContextExchange exchange, int all_to_all = 1) {
+  auto c = model();
+  c.model.seq_len = 1024;
+  c.parallel.cp = cp;
+  c.context = {.exchange = exchange, .all_to_all = all_to_all, .ring = cp / all_to_all};
+  return c;
+}
+
+layout::ContextWait wait_of(config::Config const& c, layout::MachineRates const& rates) {
+  return layout::context_wait(layout::context_division(c), layout::context_work(c, 0, rates), rates);
+}
+
+// Slow ranks hide every hop that has work beside it; ranks that compute at once hide none, and wait for what is sent.
+TEST(ContextWait, OfARingIsWhatWorkDoesNotHide) {
+  double const latency = 3e-4, bandwidth = 1e8, hop = latency + 256 * 32 * 4 / bandwidth;
+  auto c = divided(4, config::ContextExchange::ring);
+  auto const hidden = wait_of(c, {.flops = 1, .bandwidth = bandwidth, .latency = latency});
+  EXPECT_EQ(hidden.forward, 0);
+  EXPECT_EQ(hidden.again, 0);
+  EXPECT_DOUBLE_EQ(hidden.backward, 2 * hop) << "the first keys and the last gradients";
+  auto const open = wait_of(c, {.flops = infinity, .bandwidth = bandwidth, .latency = latency});
+  auto const sent = plan::context_traffic(c);
+  EXPECT_DOUBLE_EQ(open.forward, 3 * latency + sent.forward / bandwidth);
+  EXPECT_DOUBLE_EQ(open.again, open.forward);
+  EXPECT_DOUBLE_EQ(open.backward, 6 * latency + sent.backward / bandwidth);
+  // Half of a hop is hidden by a block forward; one hop of two by a block backward.
+  double const operations = 4.0 * 48 * 256 * 1025 / 2;
+  auto const half = wait_of(c, {.flops = operations / 4 / (hop / 2), .bandwidth = bandwidth, .latency = latency});
+  EXPECT_NEAR(half.forward / (3 * hop / 2), 1, 1e-12);
+  EXPECT_NEAR(half.backward / (2 * hop + hop), 1, 1e-12);
+  c = divided(2, config::ContextExchange::ring);
+  EXPECT_DOUBLE_EQ(wait_of(c, {.flops = 1e12, .bandwidth = bandwidth, .latency = latency}).backward,
+                   2 * latency + plan::context_traffic(c).backward / bandwidth);
+}
+
+// 3 exchanges with each other member backward: gradients of outputs, numbers of heads, gradients of inputs.
+TEST(ContextWait, OfAGatherAndAnAllToAllIsAllOfIt) {
+  using enum config::ContextExchange;
+  layout::MachineRates const rates{.flops = 1, .bandwidth = 1e8, .latency = 3e-4};
+  auto const check = [&](config::Config const& c, double forward, double backward, double again) {
+    auto const wait = wait_of(c, rates);
+    auto const sent = plan::context_traffic(c);
+    EXPECT_DOUBLE_EQ(wait.forward, forward * rates.latency + sent.forward / rates.bandwidth);
+    EXPECT_DOUBLE_EQ(wait.backward, backward * rates.latency + sent.backward / rates.bandwidth);
+    EXPECT_DOUBLE_EQ(wait.again, again * rates.latency + sent.again / rates.bandwidth);
+  };
+  check(divided(4, gather), 3, 6, 3);
+  check(divided(2, all_to_all), 2, 3, 1);
+  check(divided(1, ring), 0, 0, 0);
+  auto c = divided(4, nested, 2);
+  c.run.precision = config::Precision::bf16;
+  auto at_once = rates;
+  at_once.flops = infinity;
+  auto const sent = plan::context_traffic(c);
+  EXPECT_DOUBLE_EQ(wait_of(c, at_once).forward, 3 * rates.latency + sent.forward / rates.bandwidth);
+  EXPECT_DOUBLE_EQ(wait_of(c, at_once).backward, 5 * rates.latency + sent.backward / rates.bandwidth);
+}
+
+TEST(ContextWait, IsAPartOfTheActionsOfAStage) {
+  auto c = divided(2, config::ContextExchange::all_to_all);
+  c.memory.recompute = config::Recompute::list;
+  c.memory.recompute_ops.attention = true;
+  layout::StageMap const stages({2, 5}, 2);
+  layout::MachineRates const rates, free{.bandwidth = infinity, .latency = 0};
+  auto const wait = wait_of(c, rates);
+  for (int s = 0; s < 2; ++s) {
+    auto const with = plan::model_costs(c, stages, rates).stages[static_cast<std::size_t>(s)];
+    auto const without = plan::model_costs(c, stages, free).stages[static_cast<std::size_t>(s)];
+    double const layers = s == 0 ? 2 : 5;
+    EXPECT_NEAR((with.forward - without.forward) / (layers * wait.forward), 1, 1e-9);
+    EXPECT_NEAR((with.input - without.input) / (layers * wait.backward), 1, 1e-9);
+    EXPECT_NEAR((with.recompute - without.recompute) / (layers * wait.again), 1, 1e-9);
+    EXPECT_EQ(with.weight, without.weight);
+  }
+}
+
+// Long sequences hide a ring. With short windows all hops are open, and an all-to-all sends less.
+TEST(ContextWait, AutoTakesTheLeast) {
+  auto c = divided(4, config::ContextExchange::automatic);
+  c.model.heads = c.model.kv_heads = 8, c.model.hidden = 512;
+  auto const check = [&](config::Config const& input) {
+    auto const found = layout::context_division(input);
+    double least = infinity;
+    int best = 0;
+    for (int const a : {1, 2, 4}) {
+      auto named = input;
+      named.context = {.exchange = config::ContextExchange::nested, .all_to_all = a, .ring = 4 / a};
+      double sum = 0;
+      for (std::int64_t l = 0; l < input.model.layers; ++l) {
+        layout::MachineRates const rates;
+        auto const wait =
+            layout::context_wait(layout::context_division(named), layout::context_work(named, l, rates), rates);
+        sum += wait.forward + wait.backward;
+      }
+      if (sum < least) best = a;
+      least = std::min(least, sum);
+    }
+    EXPECT_EQ(found.all_to_all, best);
+    return found.all_to_all;
+  };
+  c.model.seq_len = 65536;
+  EXPECT_EQ(check(c), 1) << "work hides all hops but two";
+  for (std::int64_t const length : {16, 64, 512, 2048}) {
+    c.model.seq_len = length;
+    check(c);
+  }
+  c.model.seq_len = 65536;
+  c.model.window = {16, 16, 0};
+  check(c);
+  c.model.window = {16};
+  c.model.kv_heads = 4;
+  EXPECT_EQ(check(c), 4) << "nothing hides the hops";
 }
 
 }  // namespace
