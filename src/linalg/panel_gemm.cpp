@@ -78,28 +78,6 @@ void fill_panel(Part const& b, std::int64_t k, int cols, float* panel) {
     for (int j = 0; j < panel_cols; ++j) panel[p * panel_cols + j] = j < cols ? b(p, j) : 0.0F;
 }
 
-/// The cache lines of a panel that is wanted next, fetched a few at a time.
-class Prefetch {
-public:
-  Prefetch(Part const& b, std::int64_t k, std::int64_t cols, std::int64_t tiles)
-      : from_(b),
-        lines_(((b.transposed ? k : cols) + lanes - 1) / lanes + 1),
-        left_((b.transposed ? cols : k) * lines_),
-        share_((left_ + tiles - 1) / tiles) {}
-  void some() {
-    for (std::int64_t i = std::min(share_, left_); i > 0; --i, --left_) {
-      __builtin_prefetch(from_.data + line_ * lanes, 0, 2);
-      if (++line_ < lines_) continue;
-      line_ = 0;
-      from_.data += from_.stride;
-    }
-  }
-
-private:
-  Part from_;
-  std::int64_t lines_, left_, share_, line_ = 0;
-};
-
 /// Where a tile's sums go: C = alpha sums + beta C.
 struct Tile {
   float alpha, beta;
@@ -123,6 +101,7 @@ void multiply(std::int64_t k, float const* a, std::int64_t lda, float const* pan
   __m512 sum[Rows][vectors];
   for (auto& row : sum)
     for (auto& x : row) x = _mm512_setzero_ps();
+#pragma GCC unroll 2
   for (std::int64_t p = 0; p < k; ++p, panel += panel_cols) {
     __m512 b[vectors];
     for (int v = 0; v < vectors; ++v) b[v] = _mm512_loadu_ps(panel + v * lanes);
@@ -161,13 +140,9 @@ struct Problem {
       for (std::int64_t j = begin; j < end; j += panel_cols) {
         int const cols = static_cast<int>(std::min<std::int64_t>(panel_cols, end - j));
         fill_panel(b.at(p, j), depth, cols, panel);
-        std::int64_t const next = std::clamp<std::int64_t>(end - j - panel_cols, 0, panel_cols);
-        Prefetch prefetch(b.at(p, j + cols), depth, next, (m + tile_rows - 1) / tile_rows);
-        for (std::int64_t i = 0; i < m; i += tile_rows) {
-          if (next > 0) prefetch.some();
+        for (std::int64_t i = 0; i < m; i += tile_rows)
           multiply_rows[std::min<std::int64_t>(tile_rows, m - i) - 1](
               depth, a + i * lda + p, lda, panel, {alpha, p == 0 ? beta : 1.0F, c + i * ldc + j, ldc, cols});
-        }
       }
     }
   }
