@@ -5,9 +5,53 @@
 
 #include <p3d/layout/params.hpp>
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
 
 namespace p3d::engine {
+
+double ExpertLoad::busiest() const {
+  double most = 0.0, sum = 0.0;
+  for (auto n : tokens) {
+    most = std::max(most, static_cast<double>(n));
+    sum += static_cast<double>(n);
+  }
+  return sum > 0 ? most * static_cast<double>(tokens.size()) / sum : 0.0;
+}
+
+double ExpertLoad::entropy() const {
+  double sum = 0.0, entropy = 0.0;
+  for (auto n : tokens) sum += static_cast<double>(n);
+  for (auto n : tokens) {
+    double const share = static_cast<double>(n) / sum;
+    if (n > 0) entropy -= share * std::log(share);
+  }
+  return tokens.size() > 1 ? entropy / std::log(static_cast<double>(tokens.size())) : 1.0;
+}
+
+template <class P>
+std::vector<ExpertLoad> Trainer<P>::expert_load() {
+  auto& s = *state_;
+  auto const& model = s.config.model;
+  std::vector<ExpertLoad> out;
+  if (!model.moe.on()) return out;
+  std::vector<std::int64_t> counts;  // other ranks of the pipeline have other layers
+  for (std::int64_t l = 0; l < model.layers; ++l) {
+    if (!model.has_experts(l)) continue;
+    auto const mine = s.chosen.find(l);
+    out.push_back({l, {}});
+    if (mine == s.chosen.end())
+      counts.insert(counts.end(), static_cast<std::size_t>(model.moe.experts), 0);
+    else
+      counts.insert(counts.end(), mine->second.begin(), mine->second.end());
+  }
+  s.mesh.along("pp").all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i) * model.moe.experts;
+    out[i].tokens.assign(begin, begin + model.moe.experts);
+  }
+  return out;
+}
 
 template <class P>
 void Trainer<P>::State::balance_experts() {
@@ -73,8 +117,9 @@ void Trainer<P>::State::follow_choices() {
   if (P::has_master) master_is_newer = true;
 }
 
-#define P3D_INSTANTIATE(P)                              \
-  template void Trainer<P>::State::balance_experts();   \
+#define P3D_INSTANTIATE(P)                                      \
+  template std::vector<ExpertLoad> Trainer<P>::expert_load();   \
+  template void Trainer<P>::State::balance_experts();           \
   template void Trainer<P>::State::follow_choices();
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "gpu_aware.hpp"
+#include "expert_file.hpp"
 #include "run_files.hpp"
 #include "run_locks.hpp"
 #include "summary_file.hpp"
@@ -146,6 +147,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     return base::ExitCode::interrupted;
   }
   checkpoints.before_first_step();
+  std::optional<ExpertFile> expert_file;
+  if (c.model.moe.on()) comm::agree_on_root(world, [&] { expert_file.emplace(c.run.output_dir, first_step); });
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -196,6 +199,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       files->write({done, tokens_before + tokens_seen, r.loss, r.grad_norm, r.lr, seconds * 1e3,
                     static_cast<double>(tokens) / seconds, eval_loss});
     }
+    if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {
+      auto const load = trainer.expert_load();
+      if (expert_file) expert_file->write(done, load);
+    }
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
     progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(tokens), seconds, eval_loss});
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
@@ -218,6 +225,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
       eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
       base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
+  if (auto const load = trainer.expert_load(); done > first_step && !load.empty()) base::log_root(describe(load));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
                                base::counted(scale.skipped, "step"), scale.scale));
@@ -234,7 +242,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
                                report::printable(c.sample.prompt), report::printable(text)));
   }
-  base::log_root(fmt::format("Written: {}/metrics.csv, {}/resolved.toml", c.run.output_dir, c.run.output_dir));
+  base::log_root(fmt::format("Written: {0}/metrics.csv, {1}{0}/resolved.toml", c.run.output_dir,
+                             c.model.moe.on() ? c.run.output_dir + "/experts.csv, " : ""));
   if (stopped) {
     base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done,
                                c.run.steps, how_to_go_on(c)));

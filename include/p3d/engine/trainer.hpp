@@ -37,6 +37,15 @@ struct StepResult {
   bool skipped() const { return !overflow.empty(); }
 };
 
+/// How the tokens of the last step chose among the experts of one layer.
+struct ExpertLoad {
+  std::int64_t layer = 0;
+  std::vector<std::int64_t> tokens;  ///< by expert, those beyond its capacity left out
+  /// The busiest expert's over the mean, and the entropy of the shares over that of even ones.
+  double busiest() const;
+  double entropy() const;
+};
+
 /// How tokens are drawn from the model.
 struct SampleOptions {
   std::int64_t tokens = 0;   ///< at most, of each text
@@ -104,6 +113,9 @@ public:
   };
   Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr);
   Score score(layout::Range tokens) { return score(std::vector<layout::Range>{tokens}); }
+
+  /// Of the last step, the layers with experts in order. Collective.
+  std::vector<ExpertLoad> expert_load();
 
   /// Steps done; a checkpoint sets it.
   std::int64_t steps_done() const;

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expert_file.hpp"
+
+#include <p3d/base/log.hpp>
+#include <p3d/io/text_file.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace p3d::run {
+
+namespace {
+constexpr char const* header = "step,layer,busiest,entropy,tokens of each expert\n";
+
+/// The lines of a file up to a step.
+std::string lines_until(std::string const& path, std::int64_t last) {
+  std::string out = header;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::int64_t step = 0;
+    auto const [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
+    if (error == std::errc() && *end == ',' && step <= last) out += line + '\n';
+  }
+  return out;
+}
+}  // namespace
+
+ExpertFile::ExpertFile(std::string const& output_dir, std::int64_t start) : path_(output_dir + "/experts.csv") {
+  io::write_text_atomically(path_, start > 0 ? lines_until(path_, start) : header);
+  file_.open(path_, std::ios::app);
+}
+
+void ExpertFile::write(std::int64_t step, std::vector<engine::ExpertLoad> const& layers) {
+  for (auto const& l : layers)
+    file_ << fmt::format("{},{},{:.4f},{:.4f},{}\n", step, l.layer, l.busiest(), l.entropy(), fmt::join(l.tokens, " "));
+  file_.flush();
+  if (file_ || warned_) return;
+  warned_ = true;
+  base::warn_root(path_ + " cannot be written; the run goes on without it");
+}
+
+std::string describe(std::vector<engine::ExpertLoad> const& layers) {
+  if (layers.empty()) return "";
+  auto const busiest = std::max_element(layers.begin(), layers.end(),
+                                        [](auto const& a, auto const& b) { return a.busiest() < b.busiest(); });
+  double least = 1.0, most = 0.0;
+  for (auto const& l : layers) {
+    least = std::min(least, l.entropy());
+    most = std::max(most, l.entropy());
+  }
+  return fmt::format(
+      "Experts: in the last step the busiest of a layer had {:.2f} of the mean number of tokens (layer {}); entropy "
+      "{:.3f} to {:.3f} of even",
+      busiest->busiest(), busiest->layer, least, most);
+}
+
+}  // namespace p3d::run
