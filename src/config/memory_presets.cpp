@@ -78,8 +78,7 @@ public:
     auto& m = c_.memory;
     if (free("memory.offload_parameters")) set("memory.offload_parameters");
     bool const has_state = c_.optimizer.type == OptimizerType::adamw || is_16bit(c_.run.precision);
-    bool const can =
-        has_state && c_.precision.moments != Precision::bf16 && c_.model.moe.bias_update_rate == 0.0;
+    bool const can = has_state && c_.precision.moments != Precision::bf16 && c_.model.moe.bias_update_rate == 0.0;
     if (!free("memory.offload_optimizer") || !can) return;
     set("memory.offload_optimizer");
     if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;
@@ -88,7 +87,8 @@ public:
   /// Those of two microbatches stay.
   void offload_activations() {
     auto& m = c_.memory;
-    bool const can = sources_.known("batch.microbatches") && c_.batch.microbatches >= 3 && !c_.batch.variable && !c_.model.moe.on();
+    bool const can =
+        sources_.known("batch.microbatches") && c_.batch.microbatches >= 3 && !c_.batch.variable && !c_.model.moe.on();
     if (!free("memory.offload_activations") || !can || m.recompute_microbatches_kept > 0) return;
     set("memory.offload_activations");
     if (level_ == Level::extreme) m.offload_activations = OffloadTo::disk;

@@ -71,7 +71,9 @@ void Trainer<P>::State::balance_experts() {
   }
   for (auto a : layout::stage_axes.list()) {
     if (config.parallel[a] > 1)
-      mesh.along(layout::name(a)).all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
+      mesh.along(layout::name(a))
+          .all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum)
+          .wait();
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i * experts_of_layer);
@@ -117,9 +119,9 @@ void Trainer<P>::State::follow_choices() {
   if (P::has_master) master_is_newer = true;
 }
 
-#define P3D_INSTANTIATE(P)                                      \
-  template std::vector<ExpertLoad> Trainer<P>::expert_load();   \
-  template void Trainer<P>::State::balance_experts();           \
+#define P3D_INSTANTIATE(P)                                    \
+  template std::vector<ExpertLoad> Trainer<P>::expert_load(); \
+  template void Trainer<P>::State::balance_experts();         \
   template void Trainer<P>::State::follow_choices();
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

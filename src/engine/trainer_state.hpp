@@ -129,8 +129,8 @@ struct Trainer<P>::State {
   void sum_up(double loss_sum, StepResult& result);
   /// Updates the parameters of a stage (-1: of all).
   void update(double loss_sum, int stage, StepResult& result);
-  /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that balance
-  /// experts (arXiv 2408.15664) and the loads that a loss of balance reads. Collective.
+  /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that
+  /// balance experts (arXiv 2408.15664) and the loads that a loss of balance reads. Collective.
   void balance_experts();
   void follow_choices();
   std::map<std::int64_t, std::vector<std::int64_t>> chosen;  ///< by layer: tokens of the last step by expert

@@ -109,8 +109,8 @@ void jitter_rows(ExecSpace const& exec, TokenRows rows, base::RandomKey key, dou
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                                    \
-  template void gate_rows<S>(ExecSpace const&, View1<Acc<S> const>, View2<S>);                                \
+#define P3D_INSTANTIATE(S)                                                                                       \
+  template void gate_rows<S>(ExecSpace const&, View1<Acc<S> const>, View2<S>);                                   \
   template void gate_rows_backward<S>(ExecSpace const&, View1<Acc<S> const>, View2<S>, View2<S>, View1<Acc<S>>); \
   template void jitter_rows<S>(ExecSpace const&, TokenRows, base::RandomKey, double, View2<S const>, View2<S>);
 P3D_INSTANTIATE(float)

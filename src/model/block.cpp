@@ -333,8 +333,7 @@ void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S cons
     parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad, View1<G>());
   }
   dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
-  if (has_mlp())
-    parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, w.up_bias.grad);
+  if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, w.up_bias.grad);
   normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
   kernels::bias_backward<S, G>(exec, a.mid, w.attn_out_bias.grad);
   parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad, View1<G>());
@@ -395,8 +394,7 @@ void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const
   if (!gathers) normed = norm();
   if (weights) parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad, w.up_bias.grad);
   sum.wait();
-  if (experts_)
-    kernels::add<S>(exec, View1<S const>(device::flat(t.moe.dx)), device::flat(own_rows(*tp_, t.dnorm)));
+  if (experts_) kernels::add<S>(exec, View1<S const>(device::flat(t.moe.dx)), device::flat(own_rows(*tp_, t.dnorm)));
   norm_.backward(exec, w.norm2, own_rows(*tp_, t.dnorm), a.mid, a.norm2, Store::add, d);
 }
 

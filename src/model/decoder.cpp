@@ -41,10 +41,7 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
 
 template <class P>
 DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows, parallel::ExpertParallel* experts)
-    : sizes_(block_sizes_of(c, most_rows)),
-      heads_(context_heads(c, 0)),
-      most_rows_(most_rows),
-      experts_(experts) {
+    : sizes_(block_sizes_of(c, most_rows)), heads_(context_heads(c, 0)), most_rows_(most_rows), experts_(experts) {
   device::ArenaSize size;
   take(size, most_rows);
   bytes_ = size.bytes;

@@ -57,8 +57,8 @@ void multiply(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S
 
 /// The same for the rows of each expert and its block of `b`.
 template <class S>
-void grouped(ExecSpace const& exec, Op op_b, View2<S const> a, View2<S const> b, std::vector<std::int64_t> const& offsets,
-             double beta, View2<S> c) {
+void grouped(ExecSpace const& exec, Op op_b, View2<S const> a, View2<S const> b,
+             std::vector<std::int64_t> const& offsets, double beta, View2<S> c) {
   using Sum = device::accumulate_t<S>;
   if constexpr (std::is_same_v<S, Sum>) {
     linalg::grouped_gemm<S>(exec, op_b, S(1), a, b, static_cast<S>(beta), c, offsets);
@@ -183,7 +183,8 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
     // L = E sum_e f_e P_e over the tokens of the global batch, with f of the one before: dL/dp = E f, by the token.
     auto const load = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), w.load.value);
     for (std::size_t s = 0; s < samples; ++s)
-      for (std::size_t e = 0; e < experts; ++e) weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
+      for (std::size_t e = 0; e < experts; ++e)
+        weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
   } else {
     auto counted = count(exec, rows, a.choice);
     for (auto* comm : t.sample_ranks)
@@ -211,7 +212,8 @@ template <class P>
 void RoutedExperts<P>::fetch(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
                              MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const {
   auto const n = dispatch.rows(pass);
-  if (sizes_.alone) return kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
+  if (sizes_.alone)
+    return kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
   auto const own = first_rows(t.own, static_cast<std::int64_t>(a.slots.extent(0)));
   kernels::permute_rows<S>(exec, tokens, a.slots, routing_.top_k, own);
   t.experts->template to_experts<S>(exec, dispatch, pass, own, t.received);
@@ -251,10 +253,8 @@ void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int 
   auto const offsets = dispatch.offsets(pass);
   auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
   auto const f = sizes_.ffn;
-  if (gated_)
-    grouped<S>(exec, Op::none, rows, w.gate.value, offsets, 0, device::columns(up, 0, f));
-  grouped<S>(exec, Op::none, rows, w.up.value, offsets, 0,
-                             gated_ ? device::columns(up, f, 2 * f) : up);
+  if (gated_) grouped<S>(exec, Op::none, rows, w.gate.value, offsets, 0, device::columns(up, 0, f));
+  grouped<S>(exec, Op::none, rows, w.up.value, offsets, 0, gated_ ? device::columns(up, f, 2 * f) : up);
 }
 
 template <class P>
@@ -297,8 +297,7 @@ void RoutedExperts<P>::remake(ExecSpace const& exec, MoeWeights<P> const& w, Tok
 
 template <class P>
 void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, View2<S const> x,
-                                MoeActivations<P> const& a, MoeScratch<P> const& t,
-                                View2<S const> dy, View2<S> dx) {
+                                MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S const> dy, View2<S> dx) {
   using G = typename P::Gradient;
   auto const& dispatch = **a.dispatch;
   auto const f = sizes_.ffn;
@@ -351,7 +350,8 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
   // The router. Its auxiliary losses are means over the global batch.
   View2<A const> balance;
   if (aux_ > 0) {
-    kernels::scale<A>(exec, static_cast<A>(aux_ * (global_ ? t.scales.token : t.scales.sample)), device::flat(a.balance));
+    kernels::scale<A>(exec, static_cast<A>(aux_ * (global_ ? t.scales.token : t.scales.sample)),
+                      device::flat(a.balance));
     balance = a.balance;
   }
   kernels::route_backward<A>(exec, routing_, a.logits, {a.scores, a.lse, a.total}, a.choice, t.d_gates,

@@ -268,7 +268,9 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
     pieces.push_back({data, arena.used() - before});
   };
   auto const rebuild = [&] {
-    remember(rebuilt_memory_, [&] { rebuilt_.push_back(take_rebuilt(c, stages.layers(stage).begin, recompute_, place(c.model.seq_len), arena)); });
+    remember(rebuilt_memory_, [&] {
+      rebuilt_.push_back(take_rebuilt(c, stages.layers(stage).begin, recompute_, place(c.model.seq_len), arena));
+    });
   };
   for (int k = 0; k < sets.slots; ++k) {
     remember(slot_memory_,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// experts.csv in run.output_dir: how tokens chose experts, at the steps that are logged. A help for the eye, not a part of
-// the run's history: where it cannot be written the run is warned once and goes on.
+// experts.csv in run.output_dir: how tokens chose experts, at the steps that are logged. A help for the eye, not a part
+// of the run's history: where it cannot be written the run is warned once and goes on.
 
 #include <p3d/engine/trainer.hpp>
 

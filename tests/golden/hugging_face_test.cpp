@@ -82,7 +82,8 @@ std::vector<Overrides> layouts(int ranks, bool experts) {
             {"parallel.pp=2"},
             {"parallel.dp=2", "memory.shard=parameters"}};
   if (experts)
-    return {{"parallel.tp=2", "parallel.sequence=true", "batch.micro=2", "parallel.dp=2", "parallel.etp=2", "parallel.ep=2"},
+    return {{"parallel.tp=2", "parallel.sequence=true", "batch.micro=2", "parallel.dp=2", "parallel.etp=2",
+             "parallel.ep=2"},
             {"parallel.pp=2", "parallel.dp=2", "parallel.ep=2", "memory.recompute=full"}};
   if (ranks == 2)
     return {{"parallel.tp=2"}, {"parallel.pp=2"}, {"parallel.dp=2"}, {"parallel.dp=2", "memory.shard=parameters"}};

@@ -8,21 +8,19 @@
 // more than 1e-9 (fp32: 2e-4), or a gradient by more than 1e-12 (fp32: 2e-3) of the largest element of its tensor (or
 // of a thousandth of the largest of all).
 
+#include "train.hpp"
+
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
-#include <p3d/engine/precision.hpp>
-#include <p3d/engine/trainer.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -44,11 +42,6 @@ struct Case {
 struct Layout {
   std::string name;
   Words overrides;
-};
-
-struct Result {
-  std::vector<double> losses;
-  std::map<std::string, std::vector<double>> gradients;
 };
 
 constexpr int num_steps = 6;
@@ -139,47 +132,6 @@ p3d::config::Config make_config(Options const& o, Case const& c, Layout const& l
   return *result.config;
 }
 
-template <class P>
-Result train(P, p3d::config::Config const& config, p3d::comm::Communicator const& comm) {
-  p3d::engine::Trainer<P> trainer(config, comm);
-  Result out;
-  trainer.keep_gradients(true);
-  for (int s = 0; s < num_steps; ++s) {
-    out.losses.push_back(trainer.step().loss);
-    if (s > 0) continue;
-    for (auto const& spec : trainer.plan().table.specs()) out.gradients[spec.name] = trainer.gather_gradient(spec.name);
-    trainer.keep_gradients(false);
-  }
-  P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
-  return out;
-}
-
-Result train(p3d::config::Config const& c, p3d::comm::Communicator const& comm) {
-  return p3d::engine::with_policy(c, [&](auto policy) { return train(policy, c, comm); });
-}
-
-/// Largest relative deviations of losses and of gradients.
-std::pair<double, double> deviations(Result const& a, Result const& b) {
-  double loss = 0, gradient = 0;
-  auto const grow = [](double& most, double value) { most = value <= most ? most : value; };  // takes NaN
-  for (std::size_t i = 0; i < a.losses.size(); ++i)
-    grow(loss, std::fabs(a.losses[i] - b.losses[i]) / std::fabs(a.losses[i]));
-  double whole = 0;
-  for (auto const& [name, all] : a.gradients)
-    for (double x : all) whole = std::max(whole, std::fabs(x));
-  for (auto const& [name, all] : a.gradients) {
-    auto const& other = b.gradients.at(name);
-    // The gradient of a key's bias is rounding alone: softmax does not feel it.
-    double largest = 1e-3 * whole, most = 0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      largest = std::max(largest, std::fabs(all[i]));
-      grow(most, std::fabs(all[i] - other[i]));
-    }
-    grow(gradient, most / largest);
-  }
-  return {loss, gradient};
-}
-
 int run(Options const& o) {
   auto world = p3d::comm::Communicator::world();
   bool const wide = o.precision == "fp64";
@@ -190,11 +142,13 @@ int run(Options const& o) {
     if (!o.only.empty() && c.name.find(o.only) == std::string::npos) continue;
     int const kv_heads = c.name.find("gpt2") == std::string::npos ? 4 : 8;
     // Every rank has the reference: no message to compare with.
-    auto const reference = train(make_config(o, c, {"one rank", {}}, 1, 3), p3d::comm::Communicator::self());
+    auto const reference =
+        p3d::test::train(make_config(o, c, {"one rank", {}}, 1, 3), p3d::comm::Communicator::self(), num_steps);
     P3D_REQUIRE(reference.losses.front() > reference.losses.back() + 0.01, "the reference learns");
     for (auto const& layout : layouts(world.size(), kv_heads, o.full, turn++)) {
-      auto const result = train(make_config(o, c, layout, world.size(), o.sabotage ? 4 : 3), world);
-      auto const [loss, gradient] = deviations(reference, result);
+      auto const result =
+          p3d::test::train(make_config(o, c, layout, world.size(), o.sabotage ? 4 : 3), world, num_steps);
+      auto const [loss, gradient] = p3d::test::deviations(reference, result);
       bool const good = loss <= (wide ? 1e-9 : 2e-4) && gradient <= (wide ? 1e-12 : 2e-3);
       ++runs;
       failures += good ? 0 : 1;

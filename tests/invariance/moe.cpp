@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture-of-experts models against one rank: experts dealt over ep and divided over etp, with tp, cp, pp and dp; several
-// kinds of routers; losses of balance; a router that sends all tokens to few experts.
+// Mixture-of-experts models against one rank: experts dealt over ep and divided over etp, with tp, cp, pp and dp;
+// several kinds of routers; losses of balance; a router that sends all tokens to few experts.
 //
 //   mpiexec -n N invariance_moe [--full] [--precision fp64|fp32] [--only WORD] [--sabotage]
 //
@@ -52,8 +52,8 @@ std::vector<Case> cases() {
                              "model.moe.z_coefficient=0.01", "model.moe.ffn=24", "model.moe.jitter=0.05"})},
           {"deepseek", with({"model.preset=llama-tiny", "model.moe.experts=8", "model.moe.top_k=3",
                              "model.moe.score=sigmoid", "model.moe.groups=4", "model.moe.group_top_k=2",
-                             "model.moe.scale=1.5", "model.moe.bias_update_rate=0.05", "model.moe.shared_ffn=16", "model.moe.shared_gate=true",
-                             "model.moe.ffn=16", "model.moe.first_dense=1"})},
+                             "model.moe.scale=1.5", "model.moe.bias_update_rate=0.05", "model.moe.shared_ffn=16",
+                             "model.moe.shared_gate=true", "model.moe.ffn=16", "model.moe.first_dense=1"})},
           {"gpt2", with({"model.preset=gpt2-tiny", "model.dropout=0.1", "model.moe.experts=4", "model.moe.top_k=1",
                          "model.moe.normalize=false", "model.moe.every=2", "model.moe.buffer_factor=1.0"})},
           {"global", with({"model.preset=llama-tiny", "model.moe.experts=4", "model.moe.aux_loss=global",
@@ -106,13 +106,14 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
             if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
             if (tp > 1) words.emplace_back("parallel.sequence=true");
             if (pp > 1) words.push_back("pipeline.schedule=" + schedules[turn % schedules.size()]);
-            auto const parsed = config::parse_text("", "layout", P3D_SOURCE_DIR,
-                                                   {fmt::format("model.moe.experts={}", experts),
-                                                    fmt::format("parallel.tp={}", tp), fmt::format("parallel.cp={}", cp),
-                                                    fmt::format("parallel.pp={}", pp), fmt::format("parallel.dp={}", dp),
-                                                    fmt::format("parallel.etp={}", etp), fmt::format("parallel.ep={}", ep),
-                                                    fmt::format("parallel.sequence={}", tp > 1), "data.format=synthetic"},
-                                                   ranks);
+            auto const parsed =
+                config::parse_text("", "layout", P3D_SOURCE_DIR,
+                                   {fmt::format("model.moe.experts={}", experts), fmt::format("parallel.tp={}", tp),
+                                    fmt::format("parallel.cp={}", cp), fmt::format("parallel.pp={}", pp),
+                                    fmt::format("parallel.dp={}", dp), fmt::format("parallel.etp={}", etp),
+                                    fmt::format("parallel.ep={}", ep), fmt::format("parallel.sequence={}", tp > 1),
+                                    "data.format=synthetic"},
+                                   ranks);
             if (parsed.config.has_value()) out.push_back(words);  // else the two factorisations do not fit
           }
       }

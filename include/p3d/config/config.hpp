@@ -91,7 +91,7 @@ struct Moe {
   double z_coefficient = 0.0;    ///< of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none
   double jitter = 0.0;           ///< the router's input times uniform(1 - jitter, 1 + jitter) in training; 0: none
   double capacity_factor = 0.0;  ///< an expert takes so many times the mean number of tokens of a sequence; 0: all
-  double buffer_factor = 2.0;  ///< rows that a rank receives at once, times their number when experts are balanced
+  double buffer_factor = 2.0;    ///< rows that a rank receives at once, times their number when experts are balanced
 
   bool on() const { return experts > 0; }
   bool grouped() const { return groups > 1; }

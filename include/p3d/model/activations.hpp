@@ -20,9 +20,9 @@ namespace p3d::model {
 /// Sizes of one rank's part of the routed experts of a layer; without experts: of a dense one.
 struct MoeSizes {
   int experts = 0, top_k = 0;
-  int copies = 1;              ///< ranks that each have a part of an expert (etp): each gets all its rows
-  bool alone = true;           ///< no other rank has experts for this rank's tokens
-  std::int64_t samples = 0;    ///< that the rank's rows may belong to
+  int copies = 1;            ///< ranks that each have a part of an expert (etp): each gets all its rows
+  bool alone = true;         ///< no other rank has experts for this rank's tokens
+  std::int64_t samples = 0;  ///< that the rank's rows may belong to
   std::int64_t local_experts = 0;
   std::int64_t ffn = 0;        ///< of one expert, on this rank
   std::int64_t most_rows = 0;  ///< that the rank's experts take at once
@@ -81,13 +81,13 @@ struct NormActivations {
 template <class P>
 struct MoeActivations {
   using A = typename P::Accumulate;
-  View2<A> logits, scores;  ///< [n, experts]
-  View1<A> lse, total;      ///< [n]
-  View2<int> choice;        ///< [n, top_k]
-  View2<A> gates;           ///< [n, top_k]
-  View1<int> slots;         ///< [n top_k]: the order (expert, token, choice)
-  View2<int> place;         ///< [n, top_k]: and back
-  View2<A> balance;         ///< [samples, experts]: see kernels::route_backward
+  View2<A> logits, scores;           ///< [n, experts]
+  View1<A> lse, total;               ///< [n]
+  View2<int> choice;                 ///< [n, top_k]
+  View2<A> gates;                    ///< [n, top_k]
+  View1<int> slots;                  ///< [n top_k]: the order (expert, token, choice)
+  View2<int> place;                  ///< [n, top_k]: and back
+  View2<A> balance;                  ///< [samples, experts]: see kernels::route_backward
   View2<typename P::Storage> x, up;  ///< [R, hidden], [R, up]: of the rank's experts, in their order
   View1<A> row_gates;                ///< [R]
   View1<A> shared_gates;             ///< [N]: of shared experts, or empty
@@ -147,7 +147,8 @@ BlockParts discarded_parts(layout::StageRecompute const& stage, int layer);
 /// What a slot keeps of it: the others.
 BlockParts kept_parts(layout::StageRecompute const& stage, int layer);
 /// Of the discarded ones those that the weight part of a split backward reads, or finds gradients in: all but the
-/// statistics, the log-sum-exp and what belongs to routed experts, whose weight gradients come with the input part. The input part remakes them into a set that lives until then.
+/// statistics, the log-sum-exp and what belongs to routed experts, whose weight gradients come with the input part. The
+/// input part remakes them into a set that lives until then.
 BlockParts rebuilt_parts(layout::StageRecompute const& stage, int layer);
 
 /// Factors of the losses that balance experts, in a global batch: loss scale / samples, loss scale / tokens.

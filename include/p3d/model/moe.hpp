@@ -35,9 +35,8 @@ public:
   void remake(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
               MoeActivations<P> const& saved, MoeScratch<P> const& scratch);
   /// dx = the gradient of x, of dy [n, hidden], the gradient of out; weight gradients add up.
-  void backward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows,
-                View2<S const> x, MoeActivations<P> const& saved,
-                MoeScratch<P> const& scratch, View2<S const> dy, View2<S> dx);
+  void backward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
+                MoeActivations<P> const& saved, MoeScratch<P> const& scratch, View2<S const> dy, View2<S> dx);
 
   /// How often this rank's tokens chose each expert since the last call, in training.
   std::vector<std::int64_t> take_counts();
@@ -78,8 +77,8 @@ private:
   std::vector<std::int64_t> counts_;
 };
 
-/// The gate of shared experts (Qwen-MoE): their output times sigmoid(x . w), which like the gates of routed ones multiplies
-/// what goes into their last linear. Every rank of tp has the gates of all N tokens.
+/// The gate of shared experts (Qwen-MoE): their output times sigmoid(x . w), which like the gates of routed ones
+/// multiplies what goes into their last linear. Every rank of tp has the gates of all N tokens.
 template <class P>
 struct SharedGate {
   using S = typename P::Storage;

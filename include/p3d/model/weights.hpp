@@ -23,7 +23,7 @@ template <class P>
 struct MoeWeights {
   Matrix<P> router, gate, up, down;
   Matrix<P> shared_gate;  ///< [1, hidden], or empty
-  Vector<P> bias, load;  ///< [experts]; empty without such balancing
+  Vector<P> bias, load;   ///< [experts]; empty without such balancing
 };
 
 /// Of one layer, with the places of their gradients. Matrices are [out, in]; q, k, v are one matrix, and so are gate

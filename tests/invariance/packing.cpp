@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// data.pack: loss and gradients of a packed global batch are the sums over its documents, each of which is run alone,
+// on one rank, as the only sample of a model of its length. Documents of one token, of a window, of one token more,
+// longer ones, and such that end inside a rank's part of a sequence.
+//
+//   mpiexec -n N invariance_packing [--sabotage]
+//
+// Exit code 1 when the loss is off by more than 1e-12, or a gradient by more than 1e-12 (see deviations()).
+
+#include "train.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/data/indexed_dataset_writer.hpp>
+#include <p3d/data/sampler.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+
+#include <support/temp_dir.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using namespace p3d;
+using Words = std::vector<std::string>;
+using Tokens = std::vector<std::int32_t>;
+
+constexpr int seq_len = 48, samples = 8;
+
+void write(std::string const& prefix, std::vector<Tokens> const& documents) {
+  data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
+  for (auto const& d : documents) writer.add_document(d);
+  writer.finish();
+}
+
+std::vector<Tokens> make_documents() {
+  std::mt19937 random(3);
+  std::vector<Tokens> out;
+  constexpr int chosen[]{1, 2, 3, 48, 49, 120, 1, 5, 47, 97, 1, 30, 17};
+  for (int d = 0; d < 40; ++d) {
+    auto& tokens = out.emplace_back();
+    auto const length = chosen[d % 13];
+    for (int i = 0; i < length; ++i) tokens.push_back(static_cast<std::int32_t>(random() % 61));
+  }
+  return out;
+}
+
+config::Config make_config(Words const& data, Words const& model, Words const& layout, int ranks) {
+  Words words{"data.format=megatron", "data.split=0",      "run.eval_batches=0", "run.precision=fp64",
+              "model.vocab_size=61",  "model.layers=2",    "model.hidden=32",    "run.steps=1",
+              "model.heads=8",        "optimizer.lr=1e-3", "comm.bucket_mb=0.02"};
+  for (auto const& more : {data, model, layout}) words.insert(words.end(), more.begin(), more.end());
+  auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  return *result.config;
+}
+
+Words data_words(std::string const& path, int length) {
+  return {"data.path=\"" + path + "\"", fmt::format("model.seq_len={}", length)};
+}
+
+/// What of a document lies in one sample, and the target behind it if there is one.
+std::vector<Tokens> pieces(config::Config const& c) {
+  auto const source = data::make_token_source(c);
+  data::Sampler const sampler(*source, c);
+  std::vector<Tokens> out;
+  std::vector<int> in(seq_len), target(seq_len), documents(seq_len);
+  for (int s = 0; s < samples; ++s) {
+    sampler.train(s, in, target, documents);
+    for (std::size_t i = 0; i < in.size();) {
+      auto& piece = out.emplace_back();
+      auto const first = i;
+      for (; i < in.size() && documents[i] == static_cast<int>(first); ++i) piece.push_back(in[i]);
+      if (target[i - 1] >= 0) piece.push_back(target[i - 1]);
+    }
+  }
+  return out;
+}
+
+/// Each piece alone: the sums, by the number of targets. `moved`: a piece loses its last target to the next one.
+test::RunResult run_alone(std::string const& folder, std::vector<Tokens> documents, Words const& model, bool moved) {
+  if (moved) {
+    documents[1].insert(documents[1].begin(), documents[0].back());
+    documents[0].pop_back();
+  }
+  test::RunResult sums;
+  double loss = 0.0, targets = 0.0;
+  for (auto const& d : documents) {
+    if (d.size() < 2) continue;  // nothing to predict
+    auto const path = folder + "/alone";
+    write(path, {d});
+    auto const length = static_cast<int>(d.size()) - 1;
+    auto const run = test::train(make_config(data_words(path, length), model, {}, 1), comm::Communicator::self(), 1);
+    loss += run.losses[0] * length;
+    targets += length;
+    for (auto const& [name, values] : run.gradients) {
+      auto& sum = sums.gradients[name];
+      if (sum.size() < values.size()) sum.resize(values.size());  // positions beyond have none
+      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += length * values[i];
+    }
+  }
+  sums.losses = {loss / targets};
+  for (auto& [name, values] : sums.gradients)
+    for (double& x : values) x /= targets;
+  return sums;
+}
+
+std::vector<Words> layouts(int ranks) {
+  if (ranks == 1) return {{"batch.micro=1"}, {"batch.micro=4", "memory.recompute=full"}};
+  std::vector<Words> out;
+  for (char const* order : {"zigzag", "striped", "contiguous"})
+    for (std::string const exchange : {"ring", "gather", "all_to_all", "[2, 2]"}) {
+      if (exchange == "[2, 2]" && ranks != 4) continue;
+      out.push_back({fmt::format("parallel.cp={}", ranks), std::string("context.order=") + order,
+                     "context.exchange=" + exchange, "batch.micro=2"});
+    }
+  out.push_back({fmt::format("parallel.dp={}", ranks), "batch.micro=2"});
+  out.push_back({fmt::format("parallel.tp={}", ranks), "parallel.sequence=true"});
+  out.push_back({"parallel.pp=2", fmt::format("parallel.cp={}", ranks / 2), "pipeline.schedule=zb_h1"});
+  return out;
+}
+
+int run(bool sabotage) {
+  auto world = comm::Communicator::world();
+  test::TempDir const own;              // of each rank, for what it runs alone
+  std::optional<test::TempDir> shared;  // one for all ranks, which are on one node; removed when all are done
+  std::array<char, 4096> name{};
+  if (world.rank() == 0) {
+    auto const path = shared.emplace() / "documents";
+    write(path, make_documents());
+    path.copy(name.data(), name.size() - 1);
+  }
+  world.broadcast(name.data(), static_cast<std::int64_t>(name.size()), comm::Type::byte, 0).wait();
+  auto data = data_words(name.data(), seq_len);
+  data.insert(data.end(), {"data.pack=true", fmt::format("batch.global={}", samples)});
+  int failures = 0, runs = 0;
+  for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
+                             Words{"model.preset=gpt2-tiny", "model.kv_heads=8", "model.window=[7, 0]"}}) {
+    auto const documents = pieces(make_config(data, model, {}, 1));
+    auto const alone = run_alone(own.path().string(), documents, model, sabotage);
+    std::size_t shortest = seq_len, longest = 0;
+    for (auto const& d : documents) {
+      shortest = std::min(shortest, d.size());
+      longest = std::max(longest, d.size());
+    }
+    P3D_REQUIRE(shortest == 1 && longest == seq_len + 1, "documents of one token, and some that a window cuts");
+    for (auto const& layout : layouts(world.size())) {
+      auto packed = test::train(make_config(data, model, layout, world.size()), world, 1);
+      auto reference = alone;
+      for (auto& [key, values] : reference.gradients) values.resize(packed.gradients.at(key).size());
+      auto const [loss, gradient] = test::deviations(reference, packed);
+      bool const good = loss <= 1e-12 && gradient <= 1e-12;
+      ++runs;
+      failures += good ? 0 : 1;
+      base::log_root(fmt::format("{} {:<24} {} documents, {}: loss {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL",
+                                 model.front(), documents.size(), fmt::join(layout, " "), loss, gradient));
+    }
+  }
+  world.barrier().wait();
+  base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Environment mpi(argc, argv);
+  try {
+    device::Environment kokkos(argc, argv, 1);
+    linalg::set_blas_threads(device::host_threads());
+    return mpi.exit_code(run(argc > 1 && std::string_view(argv[1]) == "--sabotage"));
+  } catch (std::exception const& e) {
+    base::error_here(e.what());
+    comm::abort_all(1);
+  }
+}
