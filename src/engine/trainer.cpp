@@ -24,6 +24,9 @@ namespace p3d::engine {
 
 namespace {
 
+/// Along these the ranks of a stage work on the same samples.
+constexpr layout::AxisSet sample_axes = layout::stage_axes.minus(layout::Axis::dp);
+
 std::vector<std::string> axis_names(layout::AxisSet axes) {
   std::vector<std::string> names;
   for (auto a : axes.list()) names.emplace_back(layout::name(a));
@@ -167,8 +170,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
-  bool const waits =
-      c.parallel.product(layout::dense_axes.minus({layout::Axis::pp, layout::Axis::dp})) > 1 || experts.size() > 1;
+  bool const waits = c.parallel.product(sample_axes) > 1 || experts.size() > 1;
   using Inside = typename Executor<P>::InsideActions;
   executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec,
                    waits ? Inside::waiting : Inside::no_waiting);
@@ -196,10 +198,11 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   arena.emplace(arena_bytes(plan, here.pp), "p3d::engine::activations", activations_memory.data());
   model::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(here.pp)) recompute.add(plan.activations[static_cast<std::size_t>(s)].recompute);
-  model::StageExchanges exchanges{&context, &experts, {}};
-  for (auto a : layout::stage_axes.minus(layout::Axis::dp).list()) {
-    if (c.parallel[a] > 1) exchanges.sample_ranks.push_back(&mesh.along(layout::name(a)));
+  std::vector<comm::Communicator*> sample_ranks;
+  for (auto a : sample_axes.list()) {
+    if (c.parallel[a] > 1) sample_ranks.push_back(&mesh.along(layout::name(a)));
   }
+  model::StageExchanges const exchanges{&context, &experts, parallel::SampleRanks(sample_ranks)};
   workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp,
                     exchanges);
   auto const groups = replica_groups();

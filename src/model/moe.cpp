@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/moe.hpp>
 
-#include <p3d/collectives/collectives.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/expert_rows.hpp>
-#include <p3d/linalg/grouped_gemm.hpp>
+#include <p3d/parallel/expert_linear.hpp>
 #include <p3d/parallel/rows.hpp>
 
 #include <fmt/format.h>
@@ -20,7 +19,7 @@ using device::ExecSpace;
 using kernels::Store;
 using kernels::TokenRows;
 using layout::ExpertDispatch;
-using linalg::Op;
+using parallel::Block;
 
 namespace {
 
@@ -42,40 +41,6 @@ void copy_ints(std::vector<int> const& from, View1<int> to) {
   Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
                                                                                                   from.size());
   Kokkos::deep_copy(first(to, std::ssize(from)), host);
-}
-
-/// C = op(A) op(B) + beta C, in whatever types GEMMs have.
-template <class S, class C>
-void multiply(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S const> b, double beta, View2<C> c) {
-  using Sum = device::accumulate_t<S>;
-  if constexpr (std::is_same_v<S, Sum>) {
-    linalg::gemm<S>(exec, op_a, op_b, S(1), a, b, static_cast<S>(beta), c);
-  } else {
-    linalg::gemm<S, C>(exec, op_a, op_b, Sum(1), a, b, static_cast<Sum>(beta), c);
-  }
-}
-
-/// The same for the rows of each expert and its block of `b`.
-template <class S>
-void grouped(ExecSpace const& exec, Op op_b, View2<S const> a, View2<S const> b,
-             std::vector<std::int64_t> const& offsets, double beta, View2<S> c) {
-  using Sum = device::accumulate_t<S>;
-  if constexpr (std::is_same_v<S, Sum>) {
-    linalg::grouped_gemm<S>(exec, op_b, S(1), a, b, static_cast<S>(beta), c, offsets);
-  } else {
-    linalg::grouped_gemm<S, S>(exec, op_b, Sum(1), a, b, static_cast<Sum>(beta), c, offsets);
-  }
-}
-/// The gradients of these blocks: c += a^T b for the rows of each expert.
-template <class S, class G>
-void grouped_weight(ExecSpace const& exec, View2<S const> a, View2<S const> b, std::vector<std::int64_t> const& offsets,
-                    View2<G> c) {
-  using Sum = device::accumulate_t<S>;
-  if constexpr (std::is_same_v<S, Sum>) {
-    linalg::grouped_gemm_weight<S>(exec, S(1), a, b, S(1), c, offsets);
-  } else {
-    linalg::grouped_gemm_weight<S, G>(exec, Sum(1), a, b, Sum(1), c, offsets);
-  }
 }
 
 kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, rows.first_row}; }
@@ -111,7 +76,7 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
     input = t.jittered;
   }
-  multiply<S, A>(exec, Op::none, Op::transpose, input, w.router.value, 0, a.logits);
+  parallel::linear_forward<S, A>(exec, input, w.router.value, a.logits);
   View1<A const> bias;
   if constexpr (std::is_same_v<S, A>) {
     bias = w.bias.value;
@@ -147,21 +112,8 @@ std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRo
 template <class P>
 View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, MoeActivations<P> const& a,
                                   MoeScratch<P> const& t) const {
-  // Tokens before those here: on ranks before this one along tp, and then along cp.
-  auto mine = count(exec, rows, a.choice);
-  std::vector<std::int64_t> before(mine.size());
-  for (auto* comm : t.sample_ranks) {
-    std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(comm->size()));
-    comm->all_gather(mine.data(), all.data(), std::ssize(mine), comm::Type::int64).wait();
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-      mine[i] = 0;
-      for (int r = 0; r < comm->size(); ++r) {
-        auto const n = all[static_cast<std::size_t>(r) * mine.size() + i];
-        mine[i] += n;
-        if (r < comm->rank()) before[i] += n;
-      }
-    }
-  }
+  // The tokens before those here are on ranks before this one.
+  auto const before = t.sample_ranks.before(count(exec, rows, a.choice));
   Kokkos::View<std::int64_t const**, Kokkos::LayoutRight, Kokkos::HostSpace,
                Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(before.data(), rows.samples, routing_.experts);
   device::Owned2<std::int64_t> const start("p3d::model::queue", host.extent(0), host.extent(1));
@@ -187,8 +139,7 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
         weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
   } else {
     auto counted = count(exec, rows, a.choice);
-    for (auto* comm : t.sample_ranks)
-      comm->all_reduce(counted.data(), std::ssize(counted), comm::Type::int64, comm::Reduction::sum).wait();
+    t.sample_ranks.sum(counted);
     // L = E sum_e f_e P_e with f_e = count / (T k) and P_e = sum over tokens of p / T: dL/dp = E count / (T^2 k).
     auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);
     double const factor = routing_.experts / (tokens * tokens * routing_.top_k);
@@ -253,8 +204,11 @@ void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int 
   auto const offsets = dispatch.offsets(pass);
   auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
   auto const f = sizes_.ffn;
-  if (gated_) grouped<S>(exec, Op::none, rows, w.gate.value, offsets, 0, device::columns(up, 0, f));
-  grouped<S>(exec, Op::none, rows, w.up.value, offsets, 0, gated_ ? device::columns(up, f, 2 * f) : up);
+  if (gated_)
+    parallel::expert_linear<S>(exec, rows, w.gate.value, Block::as_it_is, offsets, Store::overwrite,
+                               device::columns(up, 0, f));
+  parallel::expert_linear<S>(exec, rows, w.up.value, Block::as_it_is, offsets, Store::overwrite,
+                             gated_ ? device::columns(up, f, 2 * f) : up);
 }
 
 template <class P>
@@ -278,7 +232,8 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
     auto const act = first_rows(t.act, n), result = first_rows(t.rows, n);
     activate(exec, first_rows(a.up, n), act);
     kernels::gate_rows<S>(exec, first(a.row_gates, n), act);
-    grouped<S>(exec, Op::transpose, act, w.down.value, dispatch.offsets(pass), 0, result);
+    parallel::expert_linear<S>(exec, act, w.down.value, Block::transposed, dispatch.offsets(pass), Store::overwrite,
+                               result);
     if (sizes_.alone)  // in one pass
       return kernels::permute_rows_backward<S>(exec, result, a.place, store, out);
     give_back(exec, dispatch, pass, result, t);
@@ -313,21 +268,21 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     View2<S const> const rows_of_experts = first_rows(a.x, n);
     fetch(exec, dispatch, pass, dy, a, t, t.rows);
     activate(exec, up, act);
-    grouped<S>(exec, Op::none, dout, w.down.value, offsets, 0, dact);
+    parallel::expert_linear<S>(exec, dout, w.down.value, Block::as_it_is, offsets, Store::overwrite, dact);
     auto const d_gates = first(t.row_gates, n);
     kernels::gate_rows_backward<S>(exec, first(a.row_gates, n), act, dact, d_gates);
-    grouped_weight<S, G>(exec, dout, act, offsets, w.down.grad);
+    parallel::expert_linear_weight<S, G>(exec, dout, act, offsets, w.down.grad);
     if (gated_) {
       kernels::swiglu_backward<S>(exec, up, dact, dup);
       auto const d_gate = device::columns(dup, 0, f), d_up = device::columns(dup, f, 2 * f);
-      grouped_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
-      grouped_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
-      grouped<S>(exec, Op::transpose, d_gate, w.gate.value, offsets, 0, dout);
-      grouped<S>(exec, Op::transpose, d_up, w.up.value, offsets, 1, dout);
+      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
+      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
+      parallel::expert_linear<S>(exec, d_gate, w.gate.value, Block::transposed, offsets, Store::overwrite, dout);
+      parallel::expert_linear<S>(exec, d_up, w.up.value, Block::transposed, offsets, Store::add, dout);
     } else {
       kernels::gelu_backward<S>(exec, up, dact, dup);
-      grouped_weight<S, G>(exec, rows_of_experts, dup, offsets, w.up.grad);
-      grouped<S>(exec, Op::transpose, dup, w.up.value, offsets, 0, dout);
+      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, dup, offsets, w.up.grad);
+      parallel::expert_linear<S>(exec, dup, w.up.value, Block::transposed, offsets, Store::overwrite, dout);
     }
     if (sizes_.alone) {
       kernels::permute_rows_backward<S>(exec, dout, a.place, Store::overwrite, dx);
@@ -368,13 +323,13 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
     input = t.jittered;
   }
-  multiply<S, G>(exec, Op::transpose, Op::none, d_logits, input, 1, w.router.grad);
+  parallel::linear_backward_weight<S, G>(exec, d_logits, input, w.router.grad, View1<G>());
   if (jitter_ > 0) {
-    multiply<S, S>(exec, Op::none, Op::none, d_logits, w.router.value, 0, t.jittered);
+    parallel::linear_backward_input<S>(exec, d_logits, w.router.value, Store::overwrite, t.jittered);
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, t.jittered, t.jittered);
     kernels::add<S>(exec, View1<S const>(device::flat(t.jittered)), device::flat(dx));
   } else {
-    multiply<S, S>(exec, Op::none, Op::none, d_logits, w.router.value, 1, dx);
+    parallel::linear_backward_input<S>(exec, d_logits, w.router.value, Store::add, dx);
   }
 }
 
@@ -387,7 +342,7 @@ template <class P>
 void SharedGate<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, View2<S const> x,
                             MoeActivations<P> const& a) {
   using A = typename P::Accumulate;
-  multiply<S, A>(exec, Op::none, Op::transpose, x, w.shared_gate.value, 0, as_rows(a.shared_gates));
+  parallel::linear_forward<S, A>(exec, x, w.shared_gate.value, as_rows(a.shared_gates));
   kernels::sigmoid_in_place<A>(exec, a.shared_gates);
 }
 
@@ -399,7 +354,7 @@ void SharedGate<P>::backward(parallel::TensorParallel& tp, MoeWeights<P> const& 
   using G = typename P::Gradient;
   auto& exec = tp.exec;
   kernels::gate_rows_backward<S>(exec, a.shared_gates, act, dact, t.d_shared);
-  collectives::all_reduce<A>(exec, *tp.comm, t.d_shared);
+  parallel::sum_over<A>(tp, t.d_shared);
   kernels::sigmoid_backward<A>(exec, a.shared_gates, t.d_shared);
   View2<S> d;
   if constexpr (std::is_same_v<S, A>) {
@@ -409,8 +364,8 @@ void SharedGate<P>::backward(parallel::TensorParallel& tp, MoeWeights<P> const& 
     d = as_rows(t.narrow_shared);
   }
   View2<S const> const own = parallel::own_rows(tp, d);
-  multiply<S, G>(exec, Op::transpose, Op::none, own, x, 1, w.shared_gate.grad);
-  multiply<S, S>(exec, Op::none, Op::none, own, w.shared_gate.value, 1, dx);
+  parallel::linear_backward_weight<S, G>(exec, own, x, w.shared_gate.grad, View1<G>());
+  parallel::linear_backward_input<S>(exec, own, w.shared_gate.value, Store::add, dx);
 }
 
 #define P3D_INSTANTIATE(P)         \

@@ -83,6 +83,35 @@ void ExpertParallel::to_tokens(ExecSpace const& exec, layout::ExpertDispatch con
   comm::wait_all(requests);
 }
 
+void SampleRanks::sum(std::vector<std::int64_t>& counts) const {
+  for (auto* comm : comms_)
+    comm->all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
+}
+
+std::vector<std::int64_t> SampleRanks::before(std::vector<std::int64_t> counts) const {
+  std::vector<std::int64_t> out(counts.size());
+  for (auto* comm : comms_) {
+    std::vector<std::int64_t> all(counts.size() * static_cast<std::size_t>(comm->size()));
+    comm->all_gather(counts.data(), all.data(), std::ssize(counts), comm::Type::int64).wait();
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      counts[i] = 0;  // of all these ranks, for the next communicator
+      for (int r = 0; r < comm->size(); ++r) {
+        auto const n = all[static_cast<std::size_t>(r) * counts.size() + i];
+        counts[i] += n;
+        if (r < comm->rank()) out[i] += n;
+      }
+    }
+  }
+  return out;
+}
+
+template <class T>
+void sum_over(TensorParallel& tp, View1<T> numbers) {
+  collectives::all_reduce<T>(tp.exec, *tp.comm, numbers);
+}
+template void sum_over<float>(TensorParallel&, View1<float>);
+template void sum_over<double>(TensorParallel&, View1<double>);
+
 #define P3D_INSTANTIATE(T)                                                                                          \
   template void ExpertParallel::to_experts<T>(ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, \
                                               View2<T>);                                                            \

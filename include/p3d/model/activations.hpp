@@ -160,7 +160,7 @@ struct BalanceScales {
 struct StageExchanges {
   parallel::ContextParallel* context = nullptr;
   parallel::ExpertParallel* experts = nullptr;
-  std::vector<comm::Communicator*> sample_ranks;  ///< over them the tokens of a sample are divided
+  parallel::SampleRanks sample_ranks{};
 };
 
 /// Scratch of routed experts. "Own" rows are those of the rank's tokens, `received` those of other ranks' too.
@@ -185,7 +185,7 @@ struct MoeScratch {
   View1<A> d_shared;           ///< [N]: of shared_gates
   View1<S> narrow_shared;      ///< [N]: the same in 16 bits
   parallel::ExpertParallel* experts = nullptr;
-  std::vector<comm::Communicator*> sample_ranks;
+  parallel::SampleRanks sample_ranks;
   BalanceScales scales;
 };
 

@@ -8,15 +8,13 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/view.hpp>
 #include <p3d/layout/experts.hpp>
+#include <p3d/parallel/linear.hpp>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace p3d::parallel {
-
-using device::ExecSpace;
-using device::View1;
-using device::View2;
 
 /// The ranks that share the experts of a layer. `comm` must outlive it; null: one rank.
 class ExpertParallel {
@@ -49,5 +47,24 @@ private:
   layout::ExpertGroup group_{};
   std::vector<int> etp_of_{0};  ///< by rank: its place among the ranks of the same experts
 };
+
+/// The communicators over which the tokens of a sample are divided, those of neighbouring tokens first. They must
+/// outlive it.
+class SampleRanks {
+public:
+  SampleRanks() = default;
+  explicit SampleRanks(std::vector<comm::Communicator*> comms) : comms_(std::move(comms)) {}
+  /// Sums of counts over these ranks: an all-reduce each.
+  void sum(std::vector<std::int64_t>& counts) const;
+  /// The counts of those whose tokens come before this rank's: an all-gather each.
+  std::vector<std::int64_t> before(std::vector<std::int64_t> counts) const;
+
+private:
+  std::vector<comm::Communicator*> comms_;
+};
+
+/// Numbers of each token become their sums over tp.
+template <class T>
+void sum_over(TensorParallel& tp, View1<T> numbers);
 
 }  // namespace p3d::parallel
