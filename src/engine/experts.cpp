@@ -3,6 +3,7 @@
 
 #include "trainer_state.hpp"
 
+#include <p3d/device/guard.hpp>
 #include <p3d/layout/params.hpp>
 
 #include <algorithm>
@@ -100,8 +101,8 @@ void Trainer<P>::State::follow_choices() {
             for (auto n : of_layer) all += n;
             auto const begin = item.offset + first - run.begin;
             auto const part = Kokkos::subview(numbers, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
-            auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), part);
-            Kokkos::View<Master*, Kokkos::HostSpace> const moved("p3d::engine::router_bias", count);
+            auto const host = device::host_copy(part);
+            auto const moved = device::new_host_view(part);
             bool const load = item.spec->name.ends_with(".load");
             for (std::int64_t k = 0; k < count; ++k) {
               auto const chose = of_layer[static_cast<std::size_t>(first + k)];

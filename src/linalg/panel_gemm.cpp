@@ -24,7 +24,7 @@ namespace p3d::linalg::detail {
 namespace {
 
 // 8 x 3 vectors of sums, 3 of B and one of A: 28 of 32 registers. A panel of B stays in the second cache.
-constexpr int tile_rows = 8, vectors = 3, lanes = 16, panel_cols = vectors * lanes;
+constexpr int tile_rows = 8, vectors = 3, lanes = 16, strip_cols = vectors * lanes;
 constexpr std::int64_t panel_rows = 384;
 
 /// to[column][row] = from[row][column] of 16 x 16. Loads into the four parts of a vector spare half of the shuffles,
@@ -64,18 +64,18 @@ struct Part {
 
 /// panel [k, 48] = the part's first k rows and `cols` columns, zero beyond them.
 void fill_panel(Part const& b, std::int64_t k, int cols, float* panel) {
-  std::int64_t const whole = cols < panel_cols ? 0 : (b.transposed ? k / lanes * lanes : k);
+  std::int64_t const whole = cols < strip_cols ? 0 : (b.transposed ? k / lanes * lanes : k);
   if (b.transposed) {
-    for (int j = 0; j < panel_cols; j += lanes)
+    for (int j = 0; j < strip_cols; j += lanes)
       for (std::int64_t p = 0; p < whole; p += lanes)
-        transpose(b.at(p, j).data, b.stride, panel + p * panel_cols + j, panel_cols);
+        transpose(b.at(p, j).data, b.stride, panel + p * strip_cols + j, strip_cols);
   } else {
     for (std::int64_t p = 0; p < whole; ++p)
-      for (int j = 0; j < panel_cols; j += lanes)
-        _mm512_storeu_ps(panel + p * panel_cols + j, _mm512_loadu_ps(b.at(p, j).data));
+      for (int j = 0; j < strip_cols; j += lanes)
+        _mm512_storeu_ps(panel + p * strip_cols + j, _mm512_loadu_ps(b.at(p, j).data));
   }
   for (std::int64_t p = whole; p < k; ++p)
-    for (int j = 0; j < panel_cols; ++j) panel[p * panel_cols + j] = j < cols ? b(p, j) : 0.0F;
+    for (int j = 0; j < strip_cols; ++j) panel[p * strip_cols + j] = j < cols ? b(p, j) : 0.0F;
 }
 
 /// Where a tile's sums go: C = alpha sums + beta C.
@@ -102,7 +102,7 @@ void multiply(std::int64_t k, float const* a, std::int64_t lda, float const* pan
   for (auto& row : sum)
     for (auto& x : row) x = _mm512_setzero_ps();
 #pragma GCC unroll 2
-  for (std::int64_t p = 0; p < k; ++p, panel += panel_cols) {
+  for (std::int64_t p = 0; p < k; ++p, panel += strip_cols) {
     __m512 b[vectors];
     for (int v = 0; v < vectors; ++v) b[v] = _mm512_loadu_ps(panel + v * lanes);
 #pragma GCC unroll 8
@@ -134,11 +134,11 @@ struct Problem {
 
   /// Columns [begin, end) of C.
   void run(std::int64_t begin, std::int64_t end) const {
-    alignas(64) float panel[panel_rows * panel_cols];
+    alignas(64) float panel[panel_rows * strip_cols];
     for (std::int64_t p = 0; p < k; p += panel_rows) {
       std::int64_t const depth = std::min(panel_rows, k - p);
-      for (std::int64_t j = begin; j < end; j += panel_cols) {
-        int const cols = static_cast<int>(std::min<std::int64_t>(panel_cols, end - j));
+      for (std::int64_t j = begin; j < end; j += strip_cols) {
+        int const cols = static_cast<int>(std::min<std::int64_t>(strip_cols, end - j));
         fill_panel(b.at(p, j), depth, cols, panel);
         for (std::int64_t i = 0; i < m; i += tile_rows)
           multiply_rows[std::min<std::int64_t>(tile_rows, m - i) - 1](
@@ -164,13 +164,13 @@ bool panel_gemm(device::ExecSpace const& exec, Op op_b, float alpha, device::Vie
                         c.data(),
                         size(c.stride(0))};
   // Each thread has whole panels: no sum is cut.
-  std::int64_t const panels = (problem.n + panel_cols - 1) / panel_cols;
+  std::int64_t const panels = (problem.n + strip_cols - 1) / strip_cols;
   std::int64_t const threads = std::min<std::int64_t>(exec.concurrency(), panels);
   if (threads <= 1) {
     problem.run(0, problem.n);
     return true;
   }
-  std::int64_t const width = (panels + threads - 1) / threads * panel_cols;
+  std::int64_t const width = (panels + threads - 1) / threads * strip_cols;
   Kokkos::parallel_for(
       "p3d::linalg::panel_gemm", Kokkos::RangePolicy<device::ExecSpace, int>(exec, 0, static_cast<int>(threads)),
       KOKKOS_LAMBDA(int i) { problem.run(std::min(i * width, problem.n), std::min((i + 1) * width, problem.n)); });

@@ -10,16 +10,6 @@
 
 namespace p3d::model {
 
-namespace {
-
-void copy_ints(std::vector<int> const& from, View1<int> to) {
-  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
-                                                                                                  from.size());
-  Kokkos::deep_copy(to, host);
-}
-
-}  // namespace
-
 template <class P>
 template <class Source>
 void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
@@ -56,9 +46,9 @@ void DecoderScratch<P>::begin(DecodedRows const& given, std::int64_t capacity) {
               "every row has a text and a position");
   device::Arena arena(bytes_, "p3d::model::decoder_scratch", memory_.data());
   take(arena, n);
-  copy_ints(given.tokens, tokens_);
-  copy_ints(given.texts, of_text_);
-  copy_ints(given.positions, positions_);
+  device::copy_from_host<int>(given.tokens, tokens_);
+  device::copy_from_host<int>(given.texts, of_text_);
+  device::copy_from_host<int>(given.positions, positions_);
   rows_ = {0, given.begin ? 1 : n, given.begin ? n : 1};
   rows_.positions = positions_;
   texts_ = {of_text_, given.begin, capacity};

@@ -37,12 +37,6 @@ View2<T> as_rows(View1<T> v) {
   return View2<T>(v.data(), v.extent(0), 1);
 }
 
-void copy_ints(std::vector<int> const& from, View1<int> to) {
-  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
-                                                                                                  from.size());
-  Kokkos::deep_copy(first(to, std::ssize(from)), host);
-}
-
 kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, rows.first_row}; }
 
 }  // namespace
@@ -105,7 +99,7 @@ std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRo
                                              static_cast<std::size_t>(routing_.experts));
   kernels::count_choices(exec, choice, sample_rows(rows), counted);
   device::fence(exec, "p3d::model::count");
-  auto const host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), counted);
+  auto const host = device::host_copy(counted);
   return {host.data(), host.data() + host.size()};
 }
 
@@ -130,10 +124,10 @@ template <class P>
 void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows,
                                MoeActivations<P> const& a, MoeScratch<P> const& t) const {
   auto const samples = static_cast<std::size_t>(rows.samples), experts = static_cast<std::size_t>(routing_.experts);
-  Kokkos::View<A**, Kokkos::LayoutRight, Kokkos::HostSpace> const weights("p3d::model::balance", samples, experts);
+  auto const weights = device::new_host_view(first_rows(a.balance, rows.samples));
   if (global_) {
     // L = E sum_e f_e P_e over the tokens of the global batch, with f of the one before: dL/dp = E f, by the token.
-    auto const load = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), w.load.value);
+    auto const load = device::host_copy(w.load.value);
     for (std::size_t s = 0; s < samples; ++s)
       for (std::size_t e = 0; e < experts; ++e)
         weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
@@ -155,8 +149,8 @@ void RoutedExperts<P>::order(ExpertDispatch const& dispatch, int pass, MoeScratc
   auto const order = dispatch.received_order(pass);
   std::vector<int> back(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
-  copy_ints(order, t.order);
-  copy_ints(back, t.back);
+  device::copy_from_host<int>(order, t.order);
+  device::copy_from_host<int>(back, t.back);
 }
 
 template <class P>

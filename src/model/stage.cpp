@@ -22,9 +22,7 @@ namespace {
 void copy_tokens(std::span<int const> from, View1<int> to) {
   if (from.empty()) return;
   P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has micro * seq_len tokens");
-  Kokkos::View<int const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(),
-                                                                                                  from.size());
-  Kokkos::deep_copy(to, host);
+  device::copy_from_host<int>(from, to);
 }
 
 /// Whether activations go from stage to stage in fewer bits than they have.

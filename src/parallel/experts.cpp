@@ -12,7 +12,7 @@ namespace p3d::parallel {
 
 namespace {
 
-enum Tag { to_experts_tag, to_tokens_tag };
+enum ExpertTag { to_experts_tag, to_tokens_tag };
 
 template <class T>
 View2<T> part(View2<T> all, layout::Range range) {

@@ -93,14 +93,14 @@ std::vector<Words> layouts(int ranks) {
         if (ranks % (tp * cp * pp) != 0) continue;
         int const dp = ranks / (tp * cp * pp);
         if (dp > 2 && ranks != dp) continue;
-        for (int i = 0; i < (pp > 1 ? 5 : 2); ++i, ++turn) {
+        for (std::size_t i = 0; i < (pp > 1 ? (ranks > 2 ? 2 : 5) : 2); ++i, ++turn) {
           auto words = others[turn % others.size()];
           if (12 % (dp * (words[0].back() - '0')) != 0) words[0] = "batch.micro=1";
           for (auto const& [axis, size] : {std::pair{"tp", tp}, {"cp", cp}, {"pp", pp}, {"dp", dp}})
             words.push_back(fmt::format("parallel.{}={}", axis, size));
           if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
           if (tp > 1 && turn % 2 == 0) words.emplace_back("parallel.sequence=true");
-          if (pp > 1) words.push_back("pipeline.schedule=" + schedules[static_cast<std::size_t>(i)]);
+          if (pp > 1) words.push_back("pipeline.schedule=" + schedules[(ranks > 2 ? turn : i) % schedules.size()]);
           if (cp > 1) words.push_back(std::string("context.order=") + (turn % 2 == 0 ? "zigzag" : "striped"));
           out.push_back(words);
         }

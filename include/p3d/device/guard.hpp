@@ -7,6 +7,8 @@
 
 #include <p3d/device/view.hpp>
 
+#include <span>
+
 namespace p3d::device {
 
 /// Starts, once, with Kokkos running and before the first View. Device memory: Views labelled "p3d::...", but for those
@@ -44,6 +46,13 @@ auto host_copy(V const& view) {
   } else {
     return Kokkos::create_mirror_view_and_copy(HostSpace(), view);
   }
+}
+
+/// Copies host numbers to the first elements of `to`. Waits.
+template <class T>
+void copy_from_host(std::span<T const> from, View1<T> to) {
+  Kokkos::View<T const*, HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(), from.size());
+  Kokkos::deep_copy(View1<T>(to.data(), from.size()), host);
 }
 
 }  // namespace p3d::device
