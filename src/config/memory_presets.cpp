@@ -78,7 +78,7 @@ public:
     auto& m = c_.memory;
     if (free("memory.offload_parameters")) set("memory.offload_parameters");
     bool const has_state = c_.optimizer.type == OptimizerType::adamw || is_16bit(c_.run.precision);
-    bool const can = has_state && c_.precision.moments != Precision::bf16 && c_.model.moe.bias_update_rate == 0.0;
+    bool const can = has_state && c_.precision.moments != Precision::bf16 && !c_.model.moe.changes_router();
     if (!free("memory.offload_optimizer") || !can) return;
     set("memory.offload_optimizer");
     if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;

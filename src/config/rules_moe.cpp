@@ -153,10 +153,14 @@ void check_together(Check const& c) {
          "activations in memory where there are experts: who sends which rows stays with them",
          fmt::format("offload_activations \"{}\"", to_string(c.config.memory.offload_activations)),
          "remove memory.offload_activations; memory.recompute saves activations too");
-  refuse(m.bias_update_rate > 0 && c.config.memory.offload_optimizer != OffloadTo::none,
-         {"memory.offload_optimizer", "model.moe.bias_update_rate"},
-         "weights in memory where biases balance the experts", "offload_optimizer and bias_update_rate",
-         "remove memory.offload_optimizer, or balance by model.moe.aux_loss");
+  auto const& memory = c.config.memory;
+  bool const away = memory.offload_optimizer != OffloadTo::none || memory.offloads_parameters();
+  refuse(m.changes_router() && away,
+         {"memory.offload_optimizer", "memory.offload_parameters", "model.moe.bias_update_rate", "model.moe.aux_loss"},
+         "weights in memory where the choices of a batch change the router of the next one (bias_update_rate, aux_loss "
+         "\"global\")",
+         "memory.offload_optimizer or memory.offload_parameters",
+         "remove it, or balance by model.moe.aux_loss = \"sequence\"");
   refuse(m.capacity_factor > 0 && c.config.parallel.cp > 1 && c.config.context.order != ContextOrder::contiguous,
          {"model.moe.capacity_factor", "context.order", "parallel.cp"},
          "context.order = \"contiguous\" where an expert takes the first tokens of a sequence (capacity_factor)",

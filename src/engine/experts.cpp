@@ -80,9 +80,7 @@ void Trainer<P>::State::balance_experts() {
     auto const begin = counts.begin() + static_cast<std::ptrdiff_t>(i * experts_of_layer);
     chosen[layers[i]].assign(begin, begin + static_cast<std::ptrdiff_t>(experts_of_layer));
   }
-  auto const& m = config.model.moe;
-  bool const moves = m.bias_update_rate > 0 || m.aux_loss == config::AuxLoss::global;
-  if (moves && !skipped_update) follow_choices();
+  if (config.model.moe.changes_router() && !skipped_update) follow_choices();
 }
 
 template <class P>

@@ -80,7 +80,7 @@ std::vector<Option> shard_options() {
 std::vector<Option> offload_options(config::Config const& c) {
   std::vector<Option> out{{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }}};
   bool const has_state = c.optimizer.type == config::OptimizerType::adamw || config::is_16bit(c.run.precision);
-  if (has_state && c.precision.moments != config::Precision::bf16)
+  if (has_state && c.precision.moments != config::Precision::bf16 && !c.model.moe.changes_router())
     out.push_back({"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }});
   return out;
 }

@@ -95,6 +95,8 @@ struct Moe {
 
   bool on() const { return experts > 0; }
   bool grouped() const { return groups > 1; }
+  /// Whether the choices of a batch change the router of the next one: its weights are in memory then.
+  bool changes_router() const { return on() && (bias_update_rate > 0.0 || aux_loss == AuxLoss::global); }
   bool operator==(Moe const&) const = default;
 };
 

@@ -169,6 +169,41 @@ TEST(Moe, EachRuleNamesWhatWorks) {
   }
 }
 
+TEST(Moe, WhatExpertsDoNotGoWithIsRefused) {
+  struct Refused {
+    std::vector<std::string> overrides;
+    char const* key;
+    char const* fix;
+  };
+  std::vector<std::string> const documents{"data.format=megatron", "data.path=LICENSE", "data.shuffle=documents"};
+  auto const with = [](std::vector<std::string> words, std::vector<std::string> const& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  for (auto const& r :
+       std::vector<Refused>{{with(documents, {"batch.variable=true"}), "batch.variable", "remove batch.variable"},
+                            {{"memory.offload_activations=disk", "batch.microbatches=4"},
+                             "memory.offload_activations",
+                             "memory.recompute saves activations too"},
+                            {{"memory.offload_optimizer=disk", "model.moe.bias_update_rate=1e-3"},
+                             "memory.offload_optimizer",
+                             "balance by model.moe.aux_loss = \"sequence\""},
+                            {{"memory.offload_parameters=disk", "model.moe.aux_loss=global"},
+                             "memory.offload_optimizer",
+                             "balance by model.moe.aux_loss = \"sequence\""},
+                            {{"model.moe.aux_loss=sequence", "data.pack=true", "data.eod_token=3"},
+                             "model.moe.aux_loss",
+                             "balance by model.moe.bias_update_rate"}}) {
+    auto const fault = only_fault(moe(r.overrides, 1));
+    EXPECT_EQ(fault.key, r.key);
+    expect_contains(fault.fix, r.fix);
+  }
+  auto const fault =
+      only_fault(moe({"model.moe.capacity_factor=1", "parallel.cp=2", "context.order=zigzag", "parallel.dp=1"}, 2));
+  EXPECT_EQ(fault.key, "model.moe.capacity_factor");
+  expect_contains(fault.fix, "set context.order to \"contiguous\"");
+}
+
 TEST(Moe, KeysOfExpertsWithoutExpertsAreRefused) {
   auto const fault = only_fault(parse("[model.moe]\ntop_k = 4\n"));
   EXPECT_EQ(fault.key, "model.moe.top_k");

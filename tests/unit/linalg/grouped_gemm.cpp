@@ -27,10 +27,10 @@ using Offsets = std::vector<std::int64_t>;
 
 /// Columns [2, 2 + cols) of a wider matrix.
 template <class T>
-struct Matrix {
+struct WideMatrix {
   Owned2<T> wide;
   View2<T> view;
-  Matrix(std::string_view name, std::int64_t rows, std::int64_t cols)
+  WideMatrix(std::string_view name, std::int64_t rows, std::int64_t cols)
       : wide("p3d::test::matrix", rows, cols + 5), view(device::columns(View2<T>(wide), 2, cols + 2)) {
     auto const h = device::host_mirror(wide);
     auto const key = base::random_key(5, name);
@@ -58,7 +58,7 @@ double tolerance(std::int64_t k, double magnitude) {
 }
 
 template <class C>
-void expect_all_close(Matrix<C> const& found, std::int64_t k, std::vector<std::vector<double>> const& expected) {
+void expect_all_close(WideMatrix<C> const& found, std::int64_t k, std::vector<std::vector<double>> const& expected) {
   auto const f = found.values();
   for (std::size_t i = 0; i < f.size(); ++i)
     for (std::size_t j = 0; j < f[i].size(); ++j)
@@ -75,8 +75,8 @@ void check_rows(Sizes const& sizes, Op op_b, Offsets const& offsets, float alpha
   SCOPED_TRACE(std::string("op ") + static_cast<char>(op_b) + " beta " + std::to_string(beta));
   auto const groups = static_cast<std::int64_t>(offsets.size()) - 1;
   bool const turned = op_b == Op::transpose;
-  Matrix<T> const a("a", rows, inner), b("b", groups * (turned ? outer : inner), turned ? inner : outer);
-  Matrix<C> const c("c", rows, outer);
+  WideMatrix<T> const a("a", rows, inner), b("b", groups * (turned ? outer : inner), turned ? inner : outer);
+  WideMatrix<C> const c("c", rows, outer);
   auto const va = a.values(), vb = b.values();
   auto expected = c.values();
   for (std::int64_t g = 0; g < groups; ++g)
@@ -100,8 +100,8 @@ void check_weight(Sizes const& sizes, Offsets const& offsets, float alpha, float
   auto const [rows, inner, outer] = sizes;
   SCOPED_TRACE("weight, beta " + std::to_string(beta));
   auto const groups = static_cast<std::int64_t>(offsets.size()) - 1;
-  Matrix<T> const a("a", rows, inner), b("b", rows, outer);
-  Matrix<C> const c("c", groups * inner, outer);
+  WideMatrix<T> const a("a", rows, inner), b("b", rows, outer);
+  WideMatrix<C> const c("c", groups * inner, outer);
   auto const va = a.values(), vb = b.values();
   auto expected = c.values();
   if (beta == 0)  // does not matter, not even for a group without rows
@@ -153,9 +153,9 @@ TEST(GroupedGemm, MatchesLoopsIn16Bits) {
 
 TEST(GroupedGemm, OffsetsAndShapesThatDoNotFitAreRefused) {
   auto const [rows, inner, outer] = Sizes();
-  Matrix<float> const a("a", rows, inner), b("b", 2 * inner, outer), c("c", rows, outer), few("few", 7, outer),
+  WideMatrix<float> const a("a", rows, inner), b("b", 2 * inner, outer), c("c", rows, outer), few("few", 7, outer),
       narrow("narrow", rows, outer - 1);
-  auto const run = [&](Offsets const& offsets, Matrix<float> const& to) {
+  auto const run = [&](Offsets const& offsets, WideMatrix<float> const& to) {
     linalg::grouped_gemm<float>(ExecSpace(), Op::none, 1.0F, a.view, b.view, 0.0F, to.view, offsets);
   };
   test::expect_error([&] { run({0, 20, 41}, c); }, "within the rows");
