@@ -175,7 +175,8 @@ TEST(Moe, WhatExpertsDoNotGoWithIsRefused) {
     char const* key;
     char const* fix;
   };
-  std::vector<std::string> const documents{"data.format=megatron", "data.path=LICENSE", "data.shuffle=documents"};
+  std::vector<std::string> const documents{"data.format=megatron", "data.shuffle=documents",
+                                           std::string("data.path=") + P3D_SOURCE_DIR + "/LICENSE"};
   auto const with = [](std::vector<std::string> words, std::vector<std::string> const& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
