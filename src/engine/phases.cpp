@@ -9,7 +9,7 @@ char const* name(Phase phase) {
   switch (phase) {
     case Phase::forward: return "forward";
     case Phase::backward: return "backward";
-    case Phase::tp_comm: return "TP communication";
+    case Phase::stage_comm: return "TP/CP/EP messages";
     case Phase::pipeline_wait: return "pipeline wait";
     case Phase::dp_comm: return "DP communication";
     case Phase::optimizer: return "optimizer";

@@ -172,8 +172,9 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   }
   bool const waits = c.parallel.product(sample_axes) > 1 || experts.size() > 1;
   using Inside = typename Executor<P>::InsideActions;
-  executor.emplace(std::move(stages), mesh.along("pp"), mesh.along("tp"), exec,
-                   waits ? Inside::waiting : Inside::no_waiting);
+  executor.emplace(std::move(stages), mesh.along("pp"), exec, waits ? Inside::waiting : Inside::no_waiting, [this] {
+    return mesh.along("tp").accounting().wait_seconds + context.wait_seconds() + experts.wait_seconds();
+  });
   if (activation_store) executor->offload_into(*activation_store);
 }
 

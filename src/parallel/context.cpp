@@ -53,6 +53,10 @@ std::int64_t ContextParallel::sent_bytes() const {
   return members_.accounting().sent.messages + ring_.accounting().sent.messages;
 }
 
+double ContextParallel::wait_seconds() const {
+  return members_.valid() ? members_.accounting().wait_seconds + ring_.accounting().wait_seconds : 0.0;
+}
+
 void ContextParallel::reset_accounting() {
   members_.reset_accounting();
   ring_.reset_accounting();

@@ -55,9 +55,10 @@ public:
 
   /// Whether ranks of a stage wait for each other inside actions: with tensor, context or expert parallelism.
   enum class InsideActions { no_waiting, waiting };
-  /// `stages`: this rank's stages by number. All references, and the programs that run, must outlive the executor.
-  Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, comm::Communicator& tensor,
-           device::ExecSpace const& exec, InsideActions inside);
+  /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions. All references, and
+  /// the programs that run, must outlive the executor.
+  Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
+           InsideActions inside, std::function<double()> waited);
 
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
   /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward; of no use in a
@@ -124,7 +125,7 @@ private:
     return stages_.at(action.stage).weights->weights(action.version);
   }
   void move_weights(schedule::Action const& action);
-  /// Runs `work`, books its time less the time it waited for TP messages.
+  /// Runs `work`, books its time less the time it waited for messages inside.
   template <class Work>
   void timed(Phase phase, Work&& work);
   /// Waits for a message of the slot of `action`.
@@ -132,9 +133,9 @@ private:
 
   std::map<int, StagePort<P>> stages_;
   comm::Communicator* pipeline_;
-  comm::Communicator* tensor_;
   device::ExecSpace exec_;
   InsideActions inside_;
+  std::function<double()> waited_;
   std::map<std::pair<int, int>, Messages> messages_;  ///< by (stage, slot)
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   std::map<std::pair<int, int>, int> slot_of_;  ///< by (stage, microbatch): the slot taken last

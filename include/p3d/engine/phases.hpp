@@ -11,7 +11,8 @@
 namespace p3d::engine {
 
 /// Phases of a step. Waiting for a message counts as communication, not as the phase it interrupts.
-enum class Phase : std::size_t { forward, backward, tp_comm, pipeline_wait, dp_comm, optimizer, other };
+/// stage_comm: between ranks of a stage, inside its layers (tensor, context and expert parallelism).
+enum class Phase : std::size_t { forward, backward, stage_comm, pipeline_wait, dp_comm, optimizer, other };
 inline constexpr std::size_t num_phases = 7;
 char const* name(Phase phase);
 

@@ -36,6 +36,8 @@ public:
   comm::Communicator& ring() { return ring_; }
   /// Bytes that this rank has sent in exchanges since the last reset.
   std::int64_t sent_bytes() const;
+  /// Seconds that this rank has waited for messages.
+  double wait_seconds() const;
   void reset_accounting();
 
 private:

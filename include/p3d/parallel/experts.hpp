@@ -39,6 +39,8 @@ public:
   void to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> received,
                  std::int64_t own_rows, View2<T> own);
 
+  /// Seconds that this rank has waited for messages.
+  double wait_seconds() const { return comm_ ? comm_->accounting().wait_seconds : 0.0; }
   /// Bytes that this rank has sent.
   std::int64_t sent_bytes() const { return comm_ ? comm_->accounting().sent.messages : 0; }
 
