@@ -8,6 +8,7 @@
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/traffic.hpp>
 
 #include <fmt/format.h>
 
@@ -31,6 +32,19 @@ static void add_context_waits(config::Config const& config, layout::StageMap con
     cost.input += wait.backward;
     auto const& remade = recompute.layer(static_cast<int>(l - range.begin));
     cost.recompute += remade.full ? wait.forward : remade.attention ? wait.again : 0.0;
+  }
+}
+
+/// Adds what the layers of a stage wait for the ranks of their experts.
+static void add_expert_waits(config::Config const& config, layout::StageMap const& stages, int stage,
+                             layout::StageRecompute const& recompute, MachineRates const& rates, StageCost& cost) {
+  auto const wait = expert_wait(config, rates);
+  auto const range = stages.layers(stage);
+  for (auto l = range.begin; l < range.end; ++l) {
+    if (!config.model.has_experts(l)) continue;
+    cost.forward += wait.forward;
+    cost.input += wait.backward;
+    cost.recompute += remade_of_experts(recompute, static_cast<int>(l - range.begin), wait);
   }
 }
 
@@ -59,6 +73,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     costs.stages.back().recompute = scale * recompute_flops_per_token(config, recompute, range.begin, Keys::seen);
     costs.slots_kept = recompute.slots_kept;
     add_context_waits(config, stages, s, recompute, rates, costs.stages.back());
+    add_expert_waits(config, stages, s, recompute, rates, costs.stages.back());
   }
   auto const most = static_cast<double>(config.batch.micro * layout::context_division(config).most_tokens());
   double const rows = config.parallel.sequence ? std::ceil(most / config.parallel.tp) : most;

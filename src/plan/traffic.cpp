@@ -111,4 +111,53 @@ double context_traffic_per_step(config::Config const& config, layout::StageMap c
   return forward * each.forward + backward * each.backward + again * each.again;
 }
 
+ExpertTraffic expert_traffic(config::Config const& config) {
+  auto const& m = config.model;
+  auto const& p = config.parallel;
+  double const ranks = static_cast<double>(p.ep) * p.etp;
+  if (!m.moe.on() || ranks == 1) return {};
+  auto const types = type_bytes(config);
+  double const tokens = static_cast<double>(config.batch.micro * m.seq_len) / (static_cast<double>(p.cp) * p.tp);
+  double const rows = (ranks - 1) / ranks * p.etp * tokens * static_cast<double>(m.moe.top_k);
+  double const row = rows * static_cast<double>(m.hidden) * static_cast<double>(types.storage);
+  double const gates = rows * static_cast<double>(types.master);
+  double const counts = (ranks - 1) * static_cast<double>(m.moe.experts) * sizeof(std::int64_t);
+  return {counts + 2 * row + gates, 2 * row + gates, counts + row + gates};
+}
+
+double remade_of_experts(layout::StageRecompute const& recompute, int l, ExpertTraffic const& each) {
+  if (!recompute.layer(l).full) return 0;
+  return recompute.group_end(l) != l + 1 ? each.forward : each.again;  // the layer behind it needs its output
+}
+
+double expert_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
+                               std::vector<layout::StageActivations> const& activations,
+                               schedule::Program const& program, int pipeline_rank) {
+  auto const each = expert_traffic(config);
+  double sum = 0;
+  for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    if (a.op != schedule::Op::forward && !schedule::makes_input_gradient(a.op)) continue;
+    auto const layers = stages.layers(a.stage);
+    auto const& r = activations[static_cast<std::size_t>(a.stage)].recompute;
+    for (auto l = layers.begin; l < layers.end; ++l) {
+      if (!config.model.has_experts(l)) continue;
+      if (a.op == schedule::Op::forward) {
+        sum += each.forward;
+        continue;
+      }
+      sum += each.backward;
+      if (a.slot >= r.slots_kept) sum += remade_of_experts(r, static_cast<int>(l - layers.begin), each);
+    }
+  }
+  return sum;
+}
+
+ExpertTraffic expert_wait(config::Config const& config, layout::MachineRates const& rates) {
+  auto const sent = expert_traffic(config);
+  if (sent.forward == 0) return {};
+  double const start = (config.parallel.ep * config.parallel.etp - 1) * rates.latency;
+  return {4 * start + sent.forward / rates.bandwidth, 3 * start + sent.backward / rates.bandwidth,
+          3 * start + sent.again / rates.bandwidth};
+}
+
 }  // namespace p3d::plan

@@ -175,6 +175,25 @@ std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
          context_wait_line(c, {});
 }
 
+/// What layers with experts are, and what they send.
+std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
+  auto const& m = c.model.moe;
+  if (!m.on()) return "";
+  auto text = fmt::format("Experts: {} in {} of {}, {} for each token\n", m.experts, c.model.moe_layers(),
+                          base::counted(c.model.layers, "layer"), m.top_k);
+  if (c.parallel.ep * c.parallel.etp == 1) return text;
+  double step = 0.0;
+  for (int r = 0; r < c.parallel.pp; ++r)
+    step = std::max(step, plan::expert_traffic_per_step(c, plan.stages, plan.activations, plan.training, r));
+  auto const sent = plan::expert_traffic(c);
+  return text + fmt::format(
+                    "  a rank has {} (ep {}, etp {}), and room for {:g} times the rows of balanced ones\n"
+                    "  balanced, a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
+                    base::counted(m.experts / c.parallel.ep, c.parallel.etp > 1 ? "divided expert" : "expert"),
+                    c.parallel.ep, c.parallel.etp, m.buffer_factor, base::human_bytes(sent.forward),
+                    base::human_bytes(sent.backward), base::human_bytes(step));
+}
+
 /// The table of memory, of many coordinates only the first and the last few and where the most is.
 std::string memory_text(engine::RunPlan const& plan) {
   auto const& memory = plan.memory;
@@ -285,8 +304,8 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       c.model.moe.on() ? fmt::format(", {} of them for each token", base::human_count(active)) : "",
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
-  return text + windows_text(c.model) + context_text(c, plan) + sequence_text(c, plan) + recompute_text(c, plan) +
-         wires_text(c) + memory_text(plan);
+  return text + experts_text(c, plan) + windows_text(c.model) + context_text(c, plan) + sequence_text(c, plan) +
+         recompute_text(c, plan) + wires_text(c) + memory_text(plan);
 }
 
 }  // namespace p3d::report

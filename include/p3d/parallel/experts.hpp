@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Rows of a mixture-of-experts layer on their way to the ranks of their experts and back (layout/experts.hpp says
-// which). Messages of one pass, of T = k n rows of width h on each rank, balanced: to experts (g - etp) / g etp T h
+// which). Messages of one pass, of T = k n rows of width h on each rank, balanced: to experts (g - 1) / g etp T h
 // numbers sent by a rank of a group of g = ep etp, and as many back; etp = 1: (ep - 1) / ep T h. Counts before: experts
 // integers from each rank.
 

@@ -24,7 +24,7 @@ using layout::MachineRates;
 /// tp and cp. The input part has the products of the forward and twice its attention, the weight part the products; the
 /// head is on the last stage. Where activations are remade, so much more for B and I. With parallel.cp and
 /// parallel.sequence messages are of the largest share of the tokens. What attention waits for other ranks of cp
-/// (layout::context_wait) is a part of F, and of B and I.
+/// (layout::context_wait), and layers for those of their experts (expert_wait), is a part of F, and of B and I.
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Bytes that tensor parallelism (arXiv 2205.05198, section 4.2.2) and context parallelism (layout/context.hpp) send,
-// before the run. Pure arithmetic on the configuration and its program.
+// Bytes that tensor parallelism (arXiv 2205.05198, section 4.2.2), context parallelism (layout/context.hpp) and experts
+// (parallel/experts.hpp) send, before the run. Pure arithmetic on the configuration and its program.
 
+#include <p3d/layout/context.hpp>
 #include <p3d/layout/recompute.hpp>
 #include <p3d/schedule/schedule.hpp>
 
@@ -43,5 +44,27 @@ ContextTraffic context_traffic(config::Config const& config);
 double context_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
                                 std::vector<layout::StageActivations> const& activations,
                                 schedule::Program const& program, int pipeline_rank);
+
+/// Bytes that a rank sends to others of its group of g = ep etp ranks for the experts of one layer and microbatch, with
+/// T tokens a rank in the mean and balanced experts: (g - 1) / g etp T top_k rows each way. Forward: rows in the
+/// storage type with their gates (sums), and results back; an integer of 64 bits for each expert to each rank before.
+/// Backward: gradients of results out, those of rows and gates back. `again`: counts, rows and gates, for backward.
+struct ExpertTraffic {
+  double forward = 0, backward = 0, again = 0;
+};
+ExpertTraffic expert_traffic(config::Config const& config);
+
+/// Of what `stage` remakes in layer l of its own, with experts: the part of forward or of again.
+double remade_of_experts(layout::StageRecompute const& recompute, int l, ExpertTraffic const& each);
+
+/// The same of a step, on a rank of a pipeline coordinate.
+double expert_traffic_per_step(config::Config const& config, layout::StageMap const& stages,
+                               std::vector<layout::StageActivations> const& activations,
+                               schedule::Program const& program, int pipeline_rank);
+
+/// Seconds that a rank waits for the exchange of one layer and microbatch, which no other work hides: g - 1 messages of
+/// `latency` for each of counts, rows, gates and results forward, for three of these backward, for counts, rows and
+/// gates again; and bytes / bandwidth.
+ExpertTraffic expert_wait(config::Config const& config, layout::MachineRates const& rates);
 
 }  // namespace p3d::plan

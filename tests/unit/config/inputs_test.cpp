@@ -45,7 +45,8 @@ INSTANTIATE_TEST_SUITE_P(
         InputCase{"gpt2-tiny.toml", 8, {}}, InputCase{"gpt2-tiny.toml", 7, {"parallel.pp=7"}},
         InputCase{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
         InputCase{"llama-tiny.toml", 5, {"parallel.pp=5"}}, InputCase{"gpt2-124m.toml", 4, {}},
-        InputCase{"llama3-8b.toml", 64, {}},
+        InputCase{"llama3-8b.toml", 64, {}}, InputCase{"mixtral-tiny.toml", 2, {}},
+        InputCase{"mixtral-tiny.toml", 8, {"parallel.ep=8"}},
         // Its files are made by scripts/whole-way.sh.
         InputCase{"whole-way.toml",
                   4,
@@ -61,8 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
         ));
 
 TEST(Inputs, EachFileIsTestedHere) {
-  std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml",  "llama-3b.toml", "llama-tiny.toml",
-                                        "llama3-8b.toml", "quickstart.toml", "whole-way.toml"};
+  std::vector<std::string> const tested{"gpt2-124m.toml", "gpt2-tiny.toml",    "llama-3b.toml",   "llama-tiny.toml",
+                                        "llama3-8b.toml", "mixtral-tiny.toml", "quickstart.toml", "whole-way.toml"};
   std::size_t met = 0;
   for (auto const& entry : std::filesystem::directory_iterator(std::string(P3D_SOURCE_DIR) + "/inputs")) {
     auto const name = entry.path().filename().string();
