@@ -117,7 +117,8 @@ ExpertTraffic expert_traffic(config::Config const& config) {
   double const ranks = static_cast<double>(p.ep) * p.etp;
   if (!m.moe.on() || ranks == 1) return {};
   auto const types = type_bytes(config);
-  double const tokens = static_cast<double>(config.batch.micro * m.seq_len) / (static_cast<double>(p.cp) * p.tp);
+  auto const sharing = static_cast<double>(p.product(config::stage_axes.minus(config::Axis::dp)));  // a sample
+  double const tokens = static_cast<double>(config.batch.micro * m.seq_len) / sharing;
   double const rows = (ranks - 1) / ranks * p.etp * tokens * static_cast<double>(m.moe.top_k);
   double const row = rows * static_cast<double>(m.hidden) * static_cast<double>(types.storage);
   double const gates = rows * static_cast<double>(types.master);

@@ -181,10 +181,11 @@ std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
   if (!m.on()) return "";
   auto text = fmt::format("Experts: {} in {} of {}, {} for each token\n", m.experts, c.model.moe_layers(),
                           base::counted(c.model.layers, "layer"), m.top_k);
-  if (c.parallel.ep * c.parallel.etp == 1) return text;
+  if (engine::expert_exchange_axes(c.parallel).empty()) return text;
   double step = 0.0;
-  for (int r = 0; r < c.parallel.pp; ++r)
-    step = std::max(step, plan::expert_traffic_per_step(c, plan.stages, plan.activations, plan.training, r));
+  for (std::size_t r = 0; r < plan.memory.size(); ++r)
+    step = std::max(
+        step, plan::expert_traffic_per_step(c, plan.stages, plan.activations, plan.training, static_cast<int>(r)));
   auto const sent = plan::expert_traffic(c);
   return text + fmt::format(
                     "  a rank has {} (ep {}, etp {}), and room for {:g} times the rows of balanced ones\n"

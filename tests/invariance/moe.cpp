@@ -129,10 +129,10 @@ int run(Options const& o) {
   for (auto const& c : cases()) {
     if (!o.only.empty() && std::string(c.name).find(o.only) == std::string::npos) continue;
     auto const plain = make_config(o, c.words, {"batch.micro=1"}, 1);
-    auto const reference = test::train(plain, comm::Communicator::self(), steps, true);
+    auto const reference = test::train(plain, comm::Communicator::self(), steps, test::Also::evaluation);
     for (auto layout : layouts(world.size(), static_cast<int>(plain.model.moe.experts), o.full, turn++)) {
       if (o.sabotage) layout.emplace_back("run.seed=9");
-      auto const got = test::train(make_config(o, c.words, layout, world.size()), world, steps, true);
+      auto const got = test::train(make_config(o, c.words, layout, world.size()), world, steps, test::Also::evaluation);
       auto const [loss, gradient] = test::deviations(reference, got);
       bool const good = loss <= (wide ? 1e-9 : 2e-4) && gradient <= (wide ? 1e-12 : 2e-3);
       ++runs;

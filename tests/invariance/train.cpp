@@ -7,31 +7,37 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace p3d::test {
 
 namespace {
 
 template <class P>
-RunResult train_as(P, config::Config const& config, comm::Communicator const& comm, int steps, bool evaluate) {
+RunResult train_as(P, config::Config const& config, comm::Communicator const& comm, int steps, Also also) {
   engine::Trainer<P> trainer(config, comm);
   RunResult out;
   trainer.keep_gradients(true);
   for (int s = 0; s < steps; ++s) {
-    out.losses.push_back(trainer.step().loss);
+    auto const step = trainer.step();
+    out.losses.push_back(step.loss);
+    out.norms.push_back(step.grad_norm);
     if (s > 0) continue;
     for (auto const& spec : trainer.plan().table.specs()) out.gradients[spec.name] = trainer.gather_gradient(spec.name);
     trainer.keep_gradients(false);
   }
-  if (evaluate) out.losses.push_back(trainer.evaluate(1));
+  if (also == Also::values)
+    for (auto const& spec : trainer.plan().table.specs()) out.values[spec.name] = trainer.gather_value(spec.name);
+  for (auto& load : trainer.expert_load()) out.expert_tokens.push_back(std::move(load.tokens));
+  if (also == Also::evaluation) out.losses.push_back(trainer.evaluate(1));
   P3D_REQUIRE(trainer.activation_high_water() == trainer.activation_capacity(), "activations fill the arena exactly");
   return out;
 }
 
 }  // namespace
 
-RunResult train(config::Config const& c, comm::Communicator const& comm, int steps, bool evaluate) {
-  return engine::with_policy(c, [&](auto policy) { return train_as(policy, c, comm, steps, evaluate); });
+RunResult train(config::Config const& c, comm::Communicator const& comm, int steps, Also also) {
+  return engine::with_policy(c, [&](auto policy) { return train_as(policy, c, comm, steps, also); });
 }
 
 std::pair<double, double> deviations(RunResult const& a, RunResult const& b) {

@@ -5,6 +5,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -13,13 +14,16 @@
 namespace p3d::test {
 
 struct RunResult {
-  std::vector<double> losses;
+  std::vector<double> losses, norms;
   std::map<std::string, std::vector<double>> gradients;  ///< of the first step
+  std::map<std::string, std::vector<double>> values;     ///< after the last step, if asked for
+  std::vector<std::vector<std::int64_t>> expert_tokens;  ///< of the last step, by layer with experts
 };
 
-/// Trains `steps` steps, and checks that activations fill what was planned for them. `evaluate`: one more loss, of an
-/// evaluation batch.
-RunResult train(config::Config const& config, comm::Communicator const& comm, int steps, bool evaluate = false);
+/// Trains `steps` steps, and checks that activations fill what was planned for them. Also::evaluation: one more loss,
+/// of an evaluation batch.
+enum class Also { nothing, evaluation, values };
+RunResult train(config::Config const& config, comm::Communicator const& comm, int steps, Also also = Also::nothing);
 
 /// Largest relative deviations of losses, and of gradients: relative to the largest element of the tensor, or to a
 /// thousandth of the largest of all.

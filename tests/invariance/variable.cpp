@@ -118,11 +118,12 @@ int run(bool sabotage) {
   int failures = 0, runs = 0;
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=48"},
                              Words{"model.preset=gpt2-tiny", "model.dropout=0.1", "model.tied_embeddings=true"}}) {
-    auto const reference =
-        test::train(make_config(path, model, {"batch.micro=1"}, 1), comm::Communicator::self(), steps, true);
+    auto const reference = test::train(make_config(path, model, {"batch.micro=1"}, 1), comm::Communicator::self(),
+                                       steps, test::Also::evaluation);
     for (auto layout : layouts(world.size())) {
       if (sabotage) layout.emplace_back("run.seed=9");
-      auto const got = test::train(make_config(path, model, layout, world.size()), world, steps, true);
+      auto const got =
+          test::train(make_config(path, model, layout, world.size()), world, steps, test::Also::evaluation);
       auto const [loss, gradient] = test::deviations(reference, got);
       bool const good = loss <= 1e-9 && gradient <= 1e-12;
       ++runs;

@@ -55,8 +55,8 @@ public:
 
   /// Whether ranks of a stage wait for each other inside actions: with tensor, context or expert parallelism.
   enum class InsideActions { no_waiting, waiting };
-  /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions. All references, and
-  /// the programs that run, must outlive the executor.
+  /// `stages`: this rank's stages by number; `waited`: seconds that they have waited inside actions. All references,
+  /// and the programs that run, must outlive the executor.
   Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
            InsideActions inside, std::function<double()> waited);
 
