@@ -69,7 +69,8 @@ static ContextDivision quickest(config::Config const& c, ContextDivision const& 
     double sum = 0;
     for (std::int64_t l = 0; l < period; ++l) {
       auto const wait = context_wait(division, context_work(c, l, rates), rates);
-      sum += static_cast<double>((layers - l + period - 1) / period) * (wait.forward + wait.backward);
+      std::int64_t const alike = (layers - l + period - 1) / period;
+      sum += static_cast<double>(alike) * (wait.forward + wait.backward);
     }
     if (sum >= least) continue;
     least = sum;

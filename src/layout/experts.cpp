@@ -105,6 +105,7 @@ std::vector<std::int64_t> ExpertDispatch::offsets(int pass) const {
 std::vector<int> ExpertDispatch::received_order(int pass) const {
   auto const local = group_.local_experts();
   std::vector<std::int64_t> next;  // by sender: the first received row of the present expert
+  next.reserve(static_cast<std::size_t>(group_.size()));
   for (int from = 0; from < group_.size(); ++from) next.push_back(received_from(pass, from).begin);
   std::vector<int> out;
   out.reserve(static_cast<std::size_t>(rows(pass)));

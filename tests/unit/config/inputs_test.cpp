@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
         InputCase{"llama-tiny.toml", 6, {"parallel.tp=3", "parallel.pp=2"}},
         InputCase{"llama-tiny.toml", 5, {"parallel.pp=5"}}, InputCase{"gpt2-124m.toml", 4, {}},
         InputCase{"llama3-8b.toml", 64, {}}, InputCase{"mixtral-tiny.toml", 2, {}},
-        InputCase{"mixtral-tiny.toml", 8, {"parallel.ep=8"}},
+        InputCase{"mixtral-tiny.toml", 8, {"parallel.dp=8", "parallel.ep=8"}},
         // Its files are made by scripts/whole-way.sh.
         InputCase{"whole-way.toml",
                   4,
