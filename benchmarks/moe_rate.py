@@ -5,7 +5,8 @@
 usage: moe_rate.py PROGRAM [--ranks 2] [--pairs 3] [--mpiexec mpiexec] [KEY=VALUE]...
 
 The dense model has a feed-forward layer as wide as the experts of one token together (8 experts, top 2); data parallel,
-and ep = ranks. The learning rate is small, so that the router stays as even as it starts. Both run in turn, the median ratio counts. FLOPs are the models', by p3d's own count (summary.json).
+and ep = ranks. The learning rate is small, so that the router stays as even as it starts. Both run in turn, the median
+ratio counts. FLOPs are the models', by p3d's own count (summary.json).
 """
 import argparse
 import json
