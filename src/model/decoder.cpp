@@ -22,6 +22,7 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
   positions_ = source.template take<int>(rows);
   saved_ = take_block<P>(source, sizes_);
   block_.branch = source.template take<S>(rows, sizes_.hidden);
+  if (sizes_.moe.gates_shared) block_.dact = source.template take<S>(rows, sizes_.ffn);
   if (sizes_.moe.on()) block_.moe = take_moe_scratch<P>(source, sizes_);
   block_.moe.experts = experts_;
   using Attention = parallel::ContextAttention<S>;
