@@ -38,14 +38,17 @@ Weight weight_of(std::string const& key, config::Config const& config, config::L
   static std::set<std::string> const same_data{
       "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
       "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
+  // Of the data the hash has the weights.
   static std::set<std::string> const free{
-      "run.name",       "run.output_dir",   "run.log_every", "run.trace",  "run.ceiling", "run.time_limit",
-      "run.eval_every", "run.eval_batches", "model.preset",  "model.load", "batch.micro", "batch.microbatches",
-      "data.path",      "data.tokenizer",   "data.source"};  // the hash of the data has the weights
+      "run.name",           "run.output_dir", "run.log_every",           "run.trace",
+      "run.ceiling",        "run.time_limit", "run.eval_every",          "run.eval_batches",
+      "model.preset",       "model.load",     "model.moe.buffer_factor", "batch.micro",
+      "batch.microbatches", "data.path",      "data.tokenizer",          "data.source"};
+  static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
+                                                 "model.moe.z_coefficient", "run.precision"};
   bool const all = load == config::Load::all;
   if (free.contains(key)) return Weight::ignored;
-  if (key == "model.dropout" || key == "run.precision" || key.starts_with("precision."))
-    return all ? Weight::noted : Weight::ignored;
+  if (of_training.contains(key) || key.starts_with("precision.")) return all ? Weight::noted : Weight::ignored;
   // The weights of a model with rotary positions fit every length of text.
   if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
   if (key.starts_with("model.")) return Weight::forbidden;

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """30 steps in one go against 15 + checkpoint + 15, from every layout to every layout.
 
-usage: pairs.py [--precision fp64|fp32|bf16|fp16] [FROM:TO ...]     without pairs: all of them (about 170 runs)
+usage: pairs.py [--precision fp64|fp32|bf16|fp16] [--experts] [FROM:TO ...]
+without pairs: all of them (about 170 runs). --experts: a mixture-of-experts model, on layouts of its own.
 Needs P3D_PROGRAM, P3D_MPIEXEC ("mpiexec -n") and P3D_SOURCE in the environment."""
 import argparse
 import pathlib
@@ -13,14 +14,16 @@ import restarts
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--precision", choices=("fp64", "fp32", "bf16", "fp16"), default="fp64")
+parser.add_argument("--experts", action="store_true")
 parser.add_argument("pairs", nargs="*", metavar="FROM:TO")
 options = parser.parse_args()
-every = [(a, b) for a in restarts.LAYOUTS for b in restarts.LAYOUTS]
+layouts = restarts.EXPERT_LAYOUTS if options.experts else restarts.LAYOUTS
+every = [(a, b) for a in layouts for b in layouts]
 pairs = [tuple(pair.split(":")) for pair in options.pairs] or every
 unknown = [pair for pair in pairs if pair not in every]
 if unknown:
-    sys.exit(f"no such layouts: {unknown}; there are {' '.join(restarts.LAYOUTS)}")
-precision = f"run.precision={options.precision}"
+    sys.exit(f"no such layouts: {unknown}; there are {' '.join(layouts)}")
+further = [f"run.precision={options.precision}", *(restarts.EXPERTS if options.experts else ())]
 tolerance = {"fp64": 1e-9, "fp32": 2e-4, "bf16": 2e-2, "fp16": 2e-2}[options.precision]
 
 failed, worst = 0, 0.0
@@ -29,7 +32,7 @@ with tempfile.TemporaryDirectory(prefix="p3d-pairs-") as name:
     restarts.write_inputs(folder)
     straight = {}
     for layout in sorted({layout for pair in pairs for layout in pair} | {"1"}):
-        restarts.train(folder, layout, f"straight-{layout}", precision)
+        restarts.train(folder, layout, f"straight-{layout}", *further, layouts=layouts)
         straight[layout] = restarts.losses(folder, f"straight-{layout}")
         print(f"straight {layout}: "
               f"{restarts.largest_deviation(straight[layout], straight['1']) if '1' in straight else 0:.2e}",
@@ -39,7 +42,7 @@ with tempfile.TemporaryDirectory(prefix="p3d-pairs-") as name:
         (folder / output / "checkpoints").mkdir(parents=True)
         shutil.copy(folder / f"straight-{a}" / "metrics.csv", folder / output)
         shutil.copy(folder / restarts.checkpoint(f"straight-{a}", restarts.HALF), folder / output / "checkpoints")
-        out = restarts.train(folder, b, output, precision)
+        out = restarts.train(folder, b, output, *further, layouts=layouts)
         found = restarts.losses(folder, output)
         deviation = restarts.largest_deviation(found, straight["1"])
         good = f"step {restarts.HALF}," in out and len(found) == restarts.STEPS and deviation <= tolerance

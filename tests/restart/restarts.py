@@ -66,26 +66,41 @@ LAYOUTS = {
     "8dp-pp": (4, 1, 2, ("parallel.order=dp-pp-tp", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2")),
 }
 
+# With the keys of EXPERTS: dense ranks and those of experts divided in other ways.
+EXPERTS = ("model.moe.experts=4", "model.moe.top_k=2", "model.moe.ffn=12", "model.moe.bias_update_rate=0.01",
+           "model.moe.aux_loss=global", "model.moe.aux_coefficient=0.1", "model.moe.shared_ffn=12")
+EXPERT_LAYOUTS = {
+    "1": (1, 1, 1, ()),
+    "2ep": (2, 1, 1, ("parallel.ep=2", "model.moe.buffer_factor=1.0")),
+    "2pp": (1, 1, 2, ("pipeline.schedule=zb_v",)),
+    "2etp": (1, 2, 1, ("parallel.sequence=true", "parallel.etp=2")),
+    "3dp": (3, 1, 1, ("memory.shard=optimizer",)),
+    "4ep": (4, 1, 1, ("parallel.ep=4", "memory.shard=parameters", "memory.recompute=full")),
+    "4ep-etp": (2, 2, 1, ("parallel.sequence=true", "parallel.ep=2", "parallel.etp=2")),
+    "4cp-ep": (1, 1, 2, ("parallel.cp=2", "parallel.ep=2")),
+    "4tp": (2, 2, 1, ("parallel.sequence=true", "parallel.ep=4", "memory.shard=gradients")),
+}
+
 
 def write_inputs(folder):
     (folder / "input.toml").write_text(INPUT)
     (folder / "text.txt").write_text("".join(f"line {i} is not line {i * i % 97}\n" for i in range(400)))
 
 
-def keys(layout, output, *more):
-    dp, tp, pp, further = LAYOUTS[layout]
+def keys(layout, output, *more, layouts=None):
+    dp, tp, pp, further = (layouts or LAYOUTS)[layout]
     return [f"parallel.dp={dp}", f"parallel.tp={tp}", f"parallel.pp={pp}", *further, f"run.output_dir={output}", *more]
 
 
-def ranks(layout):
-    dp, tp, pp, further = LAYOUTS[layout]
+def ranks(layout, layouts=None):
+    dp, tp, pp, further = (layouts or LAYOUTS)[layout]
     return dp * tp * pp * math.prod(int(word.removeprefix("parallel.cp=")) for word in further
                                     if word.startswith("parallel.cp="))
 
 
-def train(folder, layout, output, *more):
+def train(folder, layout, output, *more, layouts=None):
     """Runs to the end of what `more` asks for; returns what it printed."""
-    return train_with(folder, ranks(layout), *keys(layout, output, *more))
+    return train_with(folder, ranks(layout, layouts), *keys(layout, output, *more, layouts=layouts))
 
 
 def train_with(folder, number_of_ranks, *all_keys):
