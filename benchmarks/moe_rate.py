@@ -5,7 +5,8 @@
 usage: moe_rate.py PROGRAM [--ranks 2] [--pairs 3] [--mpiexec mpiexec] [KEY=VALUE]...
 
 The dense model has a feed-forward layer as wide as the experts of one token together (8 experts, top 2); data parallel,
-and ep = ranks. Both run in turn, the median ratio counts. FLOPs are the models', by p3d's own count (summary.json).
+and ep = ranks. The learning rate is small, so that the router stays as even as it starts. Both run in turn, the median
+ratio counts. FLOPs are the models', by p3d's own count (summary.json).
 """
 import argparse
 import json
@@ -17,7 +18,7 @@ import tempfile
 
 COMMON = {"model.preset": "llama-tiny", "model.hidden": 512, "model.layers": 4, "model.heads": 8, "model.kv_heads": 8,
           "model.seq_len": 512, "model.vocab_size": 1024, "batch.micro": 4, "data.format": "synthetic",
-          "run.steps": 4, "run.eval_batches": 0, "run.ceiling": False, "checkpoint.every": 0}
+          "optimizer.lr": 1e-6, "run.steps": 5, "run.eval_batches": 0, "run.ceiling": False, "checkpoint.every": 0}
 DENSE = {"model.ffn": 2048}
 EXPERTS = {"model.ffn": 1024, "model.moe.experts": 8, "model.moe.top_k": 2}
 

@@ -6,16 +6,14 @@
 #include <p3d/config/parse.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
-#include <support/temp_dir.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <fstream>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -172,12 +170,12 @@ TEST_F(MoeBugs, ReplicasDoNotDrift) {
 // All tokens to one expert, in several passes, and experts without a token: a text of one letter, whose tokens are
 // alike.
 TEST_F(MoeBugs, AllTokensToOneExpert) {
-  std::optional<test::TempDir> folder;  // one for all ranks, which are on one node
-  std::array<char, 4096> name{};
-  if (world.rank() == 0) folder.emplace().write("text", std::string(4000, 'a')).copy(name.data(), name.size() - 1);
-  world.broadcast(name.data(), static_cast<std::int64_t>(name.size()), comm::Type::byte, 0).wait();
+  test::SharedFolder const folder(world);
+  auto const text = folder / "text";
+  if (world.rank() == 0) std::ofstream(text) << std::string(4000, 'a');
+  world.barrier().wait();
   Words const model{"model.moe.top_k=1", "model.moe.normalize=false", "model.moe.buffer_factor=1.0",
-                    std::string("data.path=\"") + name.data() + "\""};
+                    std::string("data.path=\"") + text + "\""};
   auto const one = run(model, {}, comm::Communicator::self());
   for (auto tokens : one.expert_tokens) {
     std::sort(tokens.begin(), tokens.end());
@@ -188,7 +186,6 @@ TEST_F(MoeBugs, AllTokensToOneExpert) {
   auto const [loss, gradient] = test::deviations(one, other);
   EXPECT_LE(loss, 1e-9);
   EXPECT_LE(gradient, 1e-12);
-  world.barrier().wait();
 }
 
 }  // namespace

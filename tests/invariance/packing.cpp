@@ -22,8 +22,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
-#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -132,16 +130,12 @@ std::vector<Words> layouts(int ranks) {
 
 int run(bool sabotage) {
   auto world = comm::Communicator::world();
-  test::TempDir const own;              // of each rank, for what it runs alone
-  std::optional<test::TempDir> shared;  // one for all ranks, which are on one node; removed when all are done
-  std::array<char, 4096> name{};
-  if (world.rank() == 0) {
-    auto const path = shared.emplace() / "documents";
-    write(path, make_documents());
-    path.copy(name.data(), name.size() - 1);
-  }
-  world.broadcast(name.data(), static_cast<std::int64_t>(name.size()), comm::Type::byte, 0).wait();
-  auto data = data_words(name.data(), seq_len);
+  test::TempDir const own;  // of each rank, for what it runs alone
+  test::SharedFolder const shared(world);
+  auto const path = shared / "documents";
+  if (world.rank() == 0) write(path, make_documents());
+  world.barrier().wait();
+  auto data = data_words(path, seq_len);
   data.insert(data.end(), {"data.pack=true", fmt::format("batch.global={}", samples)});
   int failures = 0, runs = 0;
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
@@ -166,7 +160,6 @@ int run(bool sabotage) {
                                  model.front(), documents.size(), fmt::join(layout, " "), loss, gradient));
     }
   }
-  world.barrier().wait();
   base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
   return failures == 0 ? 0 : 1;
 }

@@ -40,6 +40,12 @@ RunResult train(config::Config const& c, comm::Communicator const& comm, int ste
   return engine::with_policy(c, [&](auto policy) { return train_as(policy, c, comm, steps, also); });
 }
 
+SharedFolder::SharedFolder(comm::Communicator& world) : world_(&world) {
+  if (world.rank() == 0) path_ = made_.emplace().path().string();
+  comm::broadcast_text(world, path_, 0);
+}
+SharedFolder::~SharedFolder() { world_->barrier().wait(); }
+
 std::pair<double, double> deviations(RunResult const& a, RunResult const& b) {
   double loss = 0, gradient = 0;
   auto const grow = [](double& most, double value) { most = value <= most ? most : value; };  // takes NaN

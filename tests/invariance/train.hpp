@@ -5,9 +5,13 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
 
+#include <support/temp_dir.hpp>
+
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +28,21 @@ struct RunResult {
 /// of an evaluation batch.
 enum class Also { nothing, evaluation, values };
 RunResult train(config::Config const& config, comm::Communicator const& comm, int steps, Also also = Also::nothing);
+
+/// A folder for all ranks, which are on one node: rank 0 makes it, and removes it when all are done. Collective.
+class SharedFolder {
+public:
+  explicit SharedFolder(comm::Communicator& world);
+  ~SharedFolder();
+  SharedFolder(SharedFolder const&) = delete;
+  SharedFolder& operator=(SharedFolder const&) = delete;
+  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
+
+private:
+  comm::Communicator* world_;
+  std::optional<TempDir> made_;
+  std::string path_;
+};
 
 /// Largest relative deviations of losses, and of gradients: relative to the largest element of the tensor, or to a
 /// thousandth of the largest of all.

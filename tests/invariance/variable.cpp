@@ -15,13 +15,9 @@
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 
-#include <support/temp_dir.hpp>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
-#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -35,9 +31,8 @@ using Words = std::vector<std::string>;
 constexpr int steps = 5;
 
 /// Token files with documents of chosen and of random lengths.
-std::string write_documents(std::string const& folder) {
+void write_documents(std::string const& prefix) {
   std::mt19937 random(7);
-  auto const prefix = folder + "/documents";
   data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
   std::vector<std::int32_t> tokens;
   for (int d = 0; d < 120; ++d) {
@@ -48,7 +43,6 @@ std::string write_documents(std::string const& folder) {
     writer.add_document(tokens);
   }
   writer.finish();
-  return prefix;
 }
 
 config::Config make_config(std::string const& path, Words const& model, Words const& layout, int ranks) {
@@ -110,11 +104,10 @@ std::vector<Words> layouts(int ranks) {
 
 int run(bool sabotage) {
   auto world = comm::Communicator::world();
-  std::optional<test::TempDir> folder;  // one for all ranks, which are on one node; removed when all are done
-  std::array<char, 4096> name{};
-  if (world.rank() == 0) write_documents(folder.emplace().path().string()).copy(name.data(), name.size() - 1);
-  world.broadcast(name.data(), static_cast<std::int64_t>(name.size()), comm::Type::byte, 0).wait();
-  std::string const path = name.data();
+  test::SharedFolder const folder(world);
+  auto const path = folder / "documents";
+  if (world.rank() == 0) write_documents(path);
+  world.barrier().wait();
   int failures = 0, runs = 0;
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=48"},
                              Words{"model.preset=gpt2-tiny", "model.dropout=0.1", "model.tied_embeddings=true"}}) {
@@ -133,7 +126,6 @@ int run(bool sabotage) {
     }
   }
   P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
-  world.barrier().wait();
   base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
   return failures == 0 ? 0 : 1;
 }
