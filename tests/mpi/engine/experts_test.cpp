@@ -265,9 +265,9 @@ TEST(Experts, GiveTheTextsOfOneRank) {
     };
     auto const expected = sample({}, comm::Communicator::self(), 16);
     EXPECT_NE(expected[0], expected[1]);
+    std::int64_t batch = 16;  // and 2, in turn
     for (auto const& layout : layouts(world.size()))
-      for (std::int64_t const batch : {2, 16})
-        EXPECT_EQ(sample(layout, world, batch), expected) << fmt::format("{}", fmt::join(layout, " "));
+      EXPECT_EQ(sample(layout, world, batch = 18 - batch), expected) << fmt::format("{}", fmt::join(layout, " "));
   }
 }
 
