@@ -1,52 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "skeleton.hpp"
 
-#include "failure.hpp"
 #include "hdf5.hpp"
 #include "layout_text.hpp"
 #include "posix_file.hpp"
+#include "sparse_file.hpp"
 #include "table.hpp"
 
 #include <p3d/base/error.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <optional>
 #include <utility>
-
-#include <sys/resource.h>
-#include <unistd.h>
 
 namespace p3d::io {
 
 class DescriptionFile {
 public:
   DescriptionFile(hid_t create, hid_t access, std::string const& checkpoint) {
-    std::string wrong;
-    char const* temporary = std::getenv("TMPDIR");
-    for (std::string folder : {"/dev/shm", temporary != nullptr ? temporary : "/tmp"}) {
-      std::string name = folder + "/p3d-checkpoint-XXXXXX";
-      int const fd = ::mkstemp(name.data());
-      if (fd < 0) {
-        wrong = name;
-        continue;
-      }
-      bytes_.emplace(fd, name);
-      hid_t const id = H5Fcreate(name.c_str(), H5F_ACC_TRUNC, create, access);
-      (void)::unlink(name.c_str());
-      hdf5_ = H5(id, H5Fclose, "a temporary file that HDF5 can write", name);
-      return;
-    }
-    throw failure("a temporary file for the descriptions of " + checkpoint, wrong, last_error());
+    bytes_.use_for(access);
+    hdf5_ = H5(H5Fcreate(checkpoint.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "descriptions", checkpoint);
   }
   hid_t hdf5() const { return hdf5_; }
-  PosixFile const& bytes() const { return *bytes_; }
+  SparseFile const& bytes() const { return bytes_; }
   void flush(std::string const& path) { hdf5_check(H5Fflush(hdf5_, H5F_SCOPE_LOCAL), "descriptions", path); }
   void close(std::string const& path) { hdf5_.close(path); }
 
 private:
-  std::optional<PosixFile> bytes_;
+  SparseFile bytes_;
   H5 hdf5_;
 };
 
@@ -139,22 +120,8 @@ private:
   H5 plain_;
 };
 
-/// HDF5 makes the file in memory as long as it will be, and must not fail there.
-void require_size(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                  bool moments, std::int64_t user_block) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
-  auto bytes =
-      static_cast<std::uint64_t>(user_block) + (256 << 10) + header.input.size() + header.tokenizer.file.size();
-  for (auto const& a : checkpoint_arrays(table, moments))
-    bytes += 4096 + static_cast<std::uint64_t>(a.size()) * size_of(header.element);
-  if (bytes > limit.rlim_cur)
-    throw failure("a checkpoint within the limit on the size of files (ulimit -f)", path,
-                  std::make_error_code(std::errc::file_too_large));
-}
-
 /// Copies the bytes from the end of the user block on that lie in no extent.
-void copy_others(PosixFile const& from, PosixFile const& to, std::int64_t user_block, std::vector<Extent> extents) {
+void copy_others(SparseFile const& from, PosixFile const& to, std::int64_t user_block, std::vector<Extent> extents) {
   auto const size = from.size();
   to.resize(size);
   std::sort(extents.begin(), extents.end(), [](auto const& a, auto const& b) { return a.offset < b.offset; });
@@ -180,7 +147,6 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   Skeleton out;
   std::size_t const kinds = moments ? 3 : 1;
   out.user_block = user_block_bytes(table.size() * kinds);
-  require_size(path, header, table, moments, out.user_block);
   {
     H5 const create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file properties", path);
     hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);

@@ -12,9 +12,7 @@
 
 namespace p3d::io {
 
-/// A sparse file without a name, in memory where there is /dev/shm, that HDF5 and p3d both have open. A file of HDF5
-/// that cannot be closed (a full disk) ends the process in a segmentation fault later (HDF5 1.10, in MPI_Finalize), and
-/// of a call of it that hangs it cannot be told which one it is: so HDF5 never writes to the disk of a checkpoint.
+/// A file of HDF5 in memory: HDF5 never writes to the disk of a checkpoint (SparseFile says why).
 class DescriptionFile;
 
 struct Skeleton {
