@@ -249,12 +249,24 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
 
 template <class P>
 void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a, BlockScratch<P> const& t) {
-  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
   if (!has_mlp()) return;
   auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered).wait();
   parallel::column_linear_forward<S>(*tp_, normed, w.up.value, w.up_bias.value, as_up(a.up));
   activate(a);
   if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, w.moe, normed, a.moe);
+}
+
+template <class P>
+void TransformerBlock<P>::forward_down(BlockWeights<P> const& w, BlockActivations<P> const& a,
+                                       BlockScratch<P> const& t) {
+  if (!has_mlp()) return;
+  View2<S const> act = as_act(a.act);
+  if (sizes_.moe.gates_shared) {
+    Kokkos::deep_copy(tp_->exec, as_act(t.dact), act);
+    kernels::gate_rows<S>(tp_->exec, a.moe.shared_gates, as_act(t.dact));
+    act = as_act(t.dact);
+  }
+  parallel::row_linear_forward<S>(*tp_, act, w.down.value, t.branch);
 }
 
 template <class P>
@@ -275,17 +287,16 @@ void TransformerBlock<P>::forward_cached(BlockWeights<P> const& w, TokenRows con
 template <class P>
 void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows const& rows, RoutePass kind,
                                          BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
-  forward_up(w, a, t);
-  View2<S const> act = as_act(a.act);
-  if (sizes_.moe.gates_shared) {
-    Kokkos::deep_copy(tp_->exec, as_act(t.dact), act);
-    kernels::gate_rows<S>(tp_->exec, a.moe.shared_gates, as_act(t.dact));
-    act = as_act(t.dact);
-  }
-  if (has_mlp()) parallel::row_linear_forward<S>(*tp_, act, w.down.value, t.branch);
+  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
+  auto const every_token = [&] {
+    forward_up(w, a, t);
+    forward_down(w, a, t);
+  };
   if (experts_)
     experts_->forward(tp_->exec, w.moe, own_rows(*tp_, rows), kind, a.norm2.y, a.moe, t.moe,
-                      has_mlp() ? Store::add : Store::overwrite, own_rows(*tp_, t.branch));
+                      has_mlp() ? Store::add : Store::overwrite, own_rows(*tp_, t.branch), every_token);
+  else
+    every_token();
   auto const dropout = kind != RoutePass::evaluation ? mlp_dropout_ : kernels::Dropout{};
   kernels::residual_forward<S>(tp_->exec, own_rows(*tp_, rows), a.mid, own_rows(*tp_, t.branch), w.down_bias.value,
                                dropout, y);
@@ -295,8 +306,12 @@ template <class P>
 void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                  BlockActivations<P> const& a, BlockScratch<P> const& t, bool mid_is_there) {
   forward_first(w, rows, true, x, a, t, mid_is_there);
-  forward_up(w, a, t);
-  if (experts_) experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe);
+  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
+  auto const every_token = [&] { forward_up(w, a, t); };
+  if (experts_)
+    experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, every_token);
+  else
+    every_token();
 }
 
 template <class P>

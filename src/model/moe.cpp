@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/moe.hpp>
 
+#include <p3d/base/strand.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/expert_rows.hpp>
@@ -154,46 +155,74 @@ void RoutedExperts<P>::order(ExpertDispatch const& dispatch, int pass, MoeScratc
 }
 
 template <class P>
-void RoutedExperts<P>::fetch(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
-                             MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const {
-  auto const n = dispatch.rows(pass);
-  if (sizes_.alone)
-    return kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
+typename RoutedExperts<P>::Requests RoutedExperts<P>::start_rows(ExecSpace const& exec, ExpertDispatch const& dispatch,
+                                                                 int pass, View2<S const> tokens,
+                                                                 MoeActivations<P> const& a,
+                                                                 MoeScratch<P> const& t) const {
+  if (sizes_.alone) return {};
   auto const own = first_rows(t.own, static_cast<std::int64_t>(a.slots.extent(0)));
   kernels::permute_rows<S>(exec, tokens, a.slots, routing_.top_k, own);
-  t.experts->template to_experts<S>(exec, dispatch, pass, own, t.received);
-  kernels::permute_rows<S>(exec, first_rows(t.received, n), first(t.order, n), 1, first_rows(out, n));
+  return t.experts->template start_to_experts<S>(exec, dispatch, pass, own, t.received);
 }
 
 template <class P>
-void RoutedExperts<P>::fetch_gates(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass,
-                                   MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+void RoutedExperts<P>::take_rows(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
+                                 MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const {
   auto const n = dispatch.rows(pass);
-  auto const gates = as_rows(device::flat(a.gates));
-  auto const out = as_rows(first(a.row_gates, n));
-  if (sizes_.alone) return kernels::permute_rows<A>(exec, gates, first(a.slots, n), 1, out);
-  auto const own = as_rows(first(t.own_gates, static_cast<std::int64_t>(a.slots.extent(0))));
-  kernels::permute_rows<A>(exec, gates, a.slots, 1, own);
-  t.experts->template to_experts<A>(exec, dispatch, pass, own, as_rows(t.received_gates));
-  kernels::permute_rows<A>(exec, as_rows(first(t.received_gates, n)), first(t.order, n), 1, out);
+  if (sizes_.alone)
+    kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
+  else
+    kernels::permute_rows<S>(exec, first_rows(t.received, n), first(t.order, n), 1, first_rows(out, n));
 }
 
 template <class P>
-void RoutedExperts<P>::give_back(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> rows,
-                                 MoeScratch<P> const& t) const {
+typename RoutedExperts<P>::Requests RoutedExperts<P>::start_gates(ExecSpace const& exec, ExpertDispatch const& dispatch,
+                                                                  int pass, MoeActivations<P> const& a,
+                                                                  MoeScratch<P> const& t) const {
+  if (sizes_.alone) return {};
+  auto const own = as_rows(first(t.own_gates, static_cast<std::int64_t>(a.slots.extent(0))));
+  kernels::permute_rows<A>(exec, as_rows(device::flat(a.gates)), a.slots, 1, own);
+  return t.experts->template start_to_experts<A>(exec, dispatch, pass, own, as_rows(t.received_gates));
+}
+
+template <class P>
+void RoutedExperts<P>::take_gates(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass,
+                                  MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+  auto const n = dispatch.rows(pass);
+  auto const out = as_rows(first(a.row_gates, n));
+  if (sizes_.alone)
+    kernels::permute_rows<A>(exec, as_rows(device::flat(a.gates)), first(a.slots, n), 1, out);
+  else
+    kernels::permute_rows<A>(exec, as_rows(first(t.received_gates, n)), first(t.order, n), 1, out);
+}
+
+template <class P>
+typename RoutedExperts<P>::Requests RoutedExperts<P>::start_back(ExecSpace const& exec, ExpertDispatch const& dispatch,
+                                                                 int pass, View2<S const> rows,
+                                                                 MoeScratch<P> const& t) const {
   auto const n = dispatch.rows(pass);
   kernels::permute_rows<S>(exec, rows, first(t.back, n), 1, first_rows(t.received, n));
-  t.experts->template to_tokens<S>(exec, dispatch, pass, View2<S const>(t.received),
-                                   static_cast<std::int64_t>(t.own.extent(0)), t.returned);
+  return t.experts->template start_to_tokens<S>(exec, dispatch, pass, View2<S const>(t.received),
+                                                static_cast<std::int64_t>(t.own.extent(0)), t.returned);
+}
+
+template <class P>
+void RoutedExperts<P>::wait(int pass, Requests& requests) const {
+  if (!sizes_.alone && pass == 0) base::rest();
+  comm::wait_all(requests);
 }
 
 template <class P>
 void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
-                             MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+                             MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const {
   auto const& dispatch = **a.dispatch;
   if (!sizes_.alone) order(dispatch, pass, t);
-  fetch(exec, dispatch, pass, x, a, t, a.x);
-  fetch_gates(exec, dispatch, pass, a, t);
+  auto requests = start_rows(exec, dispatch, pass, x, a, t);
+  for (auto& request : start_gates(exec, dispatch, pass, a, t)) requests.push_back(std::move(request));
+  if (pass == 0 && meanwhile) meanwhile();
+  wait(pass, requests);
+  take_rows(exec, dispatch, pass, x, a, t, a.x);
+  take_gates(exec, dispatch, pass, a, t);
   auto const n = dispatch.rows(pass);
   auto const offsets = dispatch.offsets(pass);
   auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
@@ -217,11 +246,11 @@ void RoutedExperts<P>::activate(ExecSpace const& exec, View2<S const> up, View2<
 template <class P>
 void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, RoutePass kind,
                                View2<S const> x, MoeActivations<P> const& a, MoeScratch<P> const& t, Store store,
-                               View2<S> out) {
+                               View2<S> out, Meanwhile const& meanwhile) {
   route(exec, w, rows, kind, x, a, t);
   auto const& dispatch = **a.dispatch;
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
-    bring(exec, w, pass, x, a, t);
+    bring(exec, w, pass, x, a, t, meanwhile);
     auto const n = dispatch.rows(pass);
     auto const act = first_rows(t.act, n), result = first_rows(t.rows, n);
     activate(exec, first_rows(a.up, n), act);
@@ -230,7 +259,8 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
                                result);
     if (sizes_.alone)  // in one pass
       return kernels::permute_rows_backward<S>(exec, result, a.place, store, out);
-    give_back(exec, dispatch, pass, result, t);
+    auto requests = start_back(exec, dispatch, pass, result, t);
+    wait(pass, requests);
   }
   auto places = a.place;
   if (sizes_.copies > 1) kernels::places_of_copies(exec, a.place, sizes_.copies, places = t.places);
@@ -239,9 +269,10 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
 
 template <class P>
 void RoutedExperts<P>::remake(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, View2<S const> x,
-                              MoeActivations<P> const& a, MoeScratch<P> const& t) {
+                              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) {
   route(exec, w, rows, RoutePass::again, x, a, t);
-  if ((*a.dispatch)->passes() == 1) bring(exec, w, 0, x, a, t);
+  if ((*a.dispatch)->passes() == 1) return bring(exec, w, 0, x, a, t, meanwhile);
+  if (meanwhile) meanwhile();
 }
 
 template <class P>
@@ -252,7 +283,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
   auto const f = sizes_.ffn;
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
     if (dispatch.passes() > 1)
-      bring(exec, w, pass, x, a, t);
+      bring(exec, w, pass, x, a, t, {});
     else if (!sizes_.alone)
       order(dispatch, pass, t);
     auto const n = dispatch.rows(pass);
@@ -260,34 +291,41 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     auto const dout = first_rows(t.rows, n), act = first_rows(t.act, n), dact = first_rows(t.dact, n),
                up = first_rows(a.up, n), dup = first_rows(t.dup, n);
     View2<S const> const rows_of_experts = first_rows(a.x, n);
-    fetch(exec, dispatch, pass, dy, a, t, t.rows);
+    auto requests = start_rows(exec, dispatch, pass, dy, a, t);
+    wait(pass, requests);
+    take_rows(exec, dispatch, pass, dy, a, t, t.rows);
     activate(exec, up, act);
     parallel::expert_linear<S>(exec, dout, w.down.value, Block::as_it_is, offsets, Store::overwrite, dact);
     auto const d_gates = first(t.row_gates, n);
     kernels::gate_rows_backward<S>(exec, first(a.row_gates, n), act, dact, d_gates);
     parallel::expert_linear_weight<S, G>(exec, dout, act, offsets, w.down.grad);
+    auto const d_gate = gated_ ? device::columns(dup, 0, f) : View2<S>(),
+               d_up = gated_ ? device::columns(dup, f, 2 * f) : dup;
     if (gated_) {
       kernels::swiglu_backward<S>(exec, up, dact, dup);
-      auto const d_gate = device::columns(dup, 0, f), d_up = device::columns(dup, f, 2 * f);
-      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
-      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
       parallel::expert_linear<S>(exec, d_gate, w.gate.value, Block::transposed, offsets, Store::overwrite, dout);
-      parallel::expert_linear<S>(exec, d_up, w.up.value, Block::transposed, offsets, Store::add, dout);
     } else {
       kernels::gelu_backward<S>(exec, up, dact, dup);
-      parallel::expert_linear_weight<S, G>(exec, rows_of_experts, dup, offsets, w.up.grad);
-      parallel::expert_linear<S>(exec, dup, w.up.value, Block::transposed, offsets, Store::overwrite, dout);
     }
-    if (sizes_.alone) {
-      kernels::permute_rows_backward<S>(exec, dout, a.place, Store::overwrite, dx);
-      kernels::sum_copies<A>(exec, d_gates, a.place, 1, t.d_gates);
+    parallel::expert_linear<S>(exec, d_up, w.up.value, Block::transposed, offsets,
+                               gated_ ? Store::add : Store::overwrite, dout);
+    if (!sizes_.alone) {
+      requests = start_back(exec, dispatch, pass, dout, t);
+      auto const received = as_rows(first(t.received_gates, n));
+      kernels::permute_rows<A>(exec, as_rows(d_gates), first(t.back, n), 1, received);
+      for (auto& request : t.experts->template start_to_tokens<A>(exec, dispatch, pass, as_rows(t.received_gates),
+                                                                  static_cast<std::int64_t>(t.own.extent(0)),
+                                                                  as_rows(t.returned_gates)))
+        requests.push_back(std::move(request));
+    }
+    if (gated_) parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
+    parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
+    if (!sizes_.alone) {
+      wait(pass, requests);
       continue;
     }
-    give_back(exec, dispatch, pass, dout, t);
-    auto const received = as_rows(first(t.received_gates, n));
-    kernels::permute_rows<A>(exec, as_rows(d_gates), first(t.back, n), 1, received);
-    t.experts->template to_tokens<A>(exec, dispatch, pass, as_rows(t.received_gates),
-                                     static_cast<std::int64_t>(t.own.extent(0)), as_rows(t.returned_gates));
+    kernels::permute_rows_backward<S>(exec, dout, a.place, Store::overwrite, dx);
+    kernels::sum_copies<A>(exec, d_gates, a.place, 1, t.d_gates);
   }
   if (!sizes_.alone) {
     auto places = a.place;

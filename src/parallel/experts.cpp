@@ -42,9 +42,9 @@ layout::ExpertDispatch ExpertParallel::plan(std::vector<std::int64_t> const& cou
 }
 
 template <class T>
-void ExpertParallel::to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                                View2<T const> own, View2<T> received) {
-  std::vector<comm::Request> requests;
+ExpertParallel::Requests ExpertParallel::start_to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch,
+                                                          int pass, View2<T const> own, View2<T> received) {
+  Requests requests;
   for (int r = 0; r < size(); ++r) {
     auto const from = dispatch.received_from(pass, r);
     if (r != rank() && from.size() > 0)
@@ -57,18 +57,19 @@ void ExpertParallel::to_experts(ExecSpace const& exec, layout::ExpertDispatch co
   }
   Kokkos::deep_copy(exec, part(received, dispatch.received_from(pass, rank())),
                     part(own, dispatch.sent_to(pass, rank())));
-  comm::wait_all(requests);
+  return requests;
 }
 
 template <class T>
-void ExpertParallel::to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                               View2<T const> received, std::int64_t own_rows, View2<T> own) {
+ExpertParallel::Requests ExpertParallel::start_to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch,
+                                                         int pass, View2<T const> received, std::int64_t own_rows,
+                                                         View2<T> own) {
   auto const place = [&](int r) {
     auto const rows = dispatch.sent_to(pass, r);
     auto const before = etp_of_[static_cast<std::size_t>(r)] * own_rows;
     return layout::Range{before + rows.begin, before + rows.end};
   };
-  std::vector<comm::Request> requests;
+  Requests requests;
   for (int r = 0; r < size(); ++r) {
     if (r != rank() && place(r).size() > 0)
       requests.push_back(collectives::start_recv<T>(exec, *comm_, part(own, place(r)), r, to_tokens_tag));
@@ -80,7 +81,7 @@ void ExpertParallel::to_tokens(ExecSpace const& exec, layout::ExpertDispatch con
       requests.push_back(collectives::start_send<T>(exec, *comm_, part(received, from), r, to_tokens_tag));
   }
   Kokkos::deep_copy(exec, part(own, place(rank())), part(received, dispatch.received_from(pass, rank())));
-  comm::wait_all(requests);
+  return requests;
 }
 
 void SampleRanks::sum(std::vector<std::int64_t>& counts) const {
@@ -112,11 +113,11 @@ void sum_over(TensorParallel& tp, View1<T> numbers) {
 template void sum_over<float>(TensorParallel&, View1<float>);
 template void sum_over<double>(TensorParallel&, View1<double>);
 
-#define P3D_INSTANTIATE(T)                                                                                          \
-  template void ExpertParallel::to_experts<T>(ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, \
-                                              View2<T>);                                                            \
-  template void ExpertParallel::to_tokens<T>(ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>,  \
-                                             std::int64_t, View2<T>);
+#define P3D_INSTANTIATE(T)                                                             \
+  template ExpertParallel::Requests ExpertParallel::start_to_experts<T>(               \
+      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, View2<T>); \
+  template ExpertParallel::Requests ExpertParallel::start_to_tokens<T>(                \
+      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, std::int64_t, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(device::bfloat16)

@@ -113,7 +113,10 @@ private:
   /// Buffers that all layers share are as wide as the widest one's.
   View2<S> as_up(View2<S> v) const { return View2<S>(v.data(), v.extent(0), sizes_.up()); }
   View2<S> as_act(View2<S> v) const { return View2<S>(v.data(), v.extent(0), sizes_.ffn); }
+  /// norm2's output -> that of the activation function of the layer that every token goes through, if there is one.
   void forward_up(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
+  /// And from there on to scratch.branch.
+  void forward_down(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
   /// scratch.

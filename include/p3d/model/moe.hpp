@@ -15,6 +15,8 @@
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/linear.hpp>
 
+#include <functional>
+
 namespace p3d::model {
 
 /// Whether a pass of forward counts its choices, and what it keeps for backward: `again` is one of training, remade.
@@ -27,14 +29,19 @@ public:
   using A = typename P::Accumulate;
   RoutedExperts(config::Config const& config, int layer);
 
-  /// out (+)= the experts' outputs for x [n, hidden], the rank's rows.
+  /// What is done while rows travel; it does not touch them.
+  using Meanwhile = std::function<void()>;
+
+  /// out (+)= the experts' outputs for x [n, hidden], the rank's rows. `meanwhile`, which may write out, is done while
+  /// the rows are on their way to the experts.
   void forward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
                View2<S const> x, MoeActivations<P> const& saved, MoeScratch<P> const& scratch, kernels::Store store,
-               View2<S> out);
+               View2<S> out, Meanwhile const& meanwhile);
   /// What backward needs of it, again.
   void remake(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
-              MoeActivations<P> const& saved, MoeScratch<P> const& scratch);
-  /// dx = the gradient of x, of dy [n, hidden], the gradient of out; weight gradients add up.
+              MoeActivations<P> const& saved, MoeScratch<P> const& scratch, Meanwhile const& meanwhile);
+  /// dx = the gradient of x, of dy [n, hidden], the gradient of out; weight gradients add up. Those of the first
+  /// linears are added while the gradients of rows travel back.
   void backward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
                 MoeActivations<P> const& saved, MoeScratch<P> const& scratch, View2<S const> dy, View2<S> dx);
 
@@ -54,18 +61,28 @@ private:
   /// How often the tokens here chose each expert, by sample [samples x experts].
   std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
                                   View2<int const> choice) const;
-  /// The rows of a pass, of the rank's own `tokens` [n, columns], in the order of the experts: into `out`.
-  void fetch(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
-             MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const;
-  void fetch_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                   MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  using Requests = parallel::ExpertParallel::Requests;
+  /// Sends the rows of a pass, of the rank's own `tokens` [n, columns], to their experts.
+  Requests start_rows(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                      View2<S const> tokens, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  /// When they are there: into `out`, in the order of the experts.
+  void take_rows(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
+                 MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const;
+  /// The same of gates, into a.row_gates.
+  Requests start_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                       MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  void take_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                  MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   /// The way back of `rows` in the order of the experts, into t.returned.
-  void give_back(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> rows,
-                 MoeScratch<P> const& t) const;
+  Requests start_back(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                      View2<S const> rows, MoeScratch<P> const& t) const;
+  /// Waits for messages; another strand may compute meanwhile (base/strand.hpp). Only in the first pass: all ranks take
+  /// equally many turns, whatever their rows.
+  void wait(int pass, Requests& requests) const;
   void order(layout::ExpertDispatch const& dispatch, int pass, MoeScratch<P> const& t) const;
   /// Rows and gates of a pass, and the first linears: a.x, a.row_gates, a.up.
   void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
-             MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+             MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const;
   void activate(device::ExecSpace const& exec, View2<S const> up, View2<S> act) const;
 
   MoeSizes sizes_;

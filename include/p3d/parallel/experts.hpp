@@ -28,16 +28,18 @@ public:
   /// The exchange of rows of which this rank has counts[e] for each expert. One all-gather of the counts.
   layout::ExpertDispatch plan(std::vector<std::int64_t> const& counts, std::int64_t most_rows);
 
+  /// Messages on their way: comm::wait_all() ends them. Until then their rows are not touched.
+  using Requests = std::vector<comm::Request>;
   /// Rows of a pass: `own` in the order of the rank's own rows, `received` in that of received ones. T: any type that
-  /// travels (collectives.hpp). Waits.
+  /// travels (collectives.hpp).
   template <class T>
-  void to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> own,
-                  View2<T> received);
+  Requests start_to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> own,
+                            View2<T> received);
   /// The way back, of results in the order of received rows. `own` has etp blocks of `own_rows` rows: results of each
   /// rank of etp; the rows of other passes are left as they are.
   template <class T>
-  void to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<T const> received,
-                 std::int64_t own_rows, View2<T> own);
+  Requests start_to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
+                           View2<T const> received, std::int64_t own_rows, View2<T> own);
 
   /// Seconds that this rank has waited for messages.
   double wait_seconds() const { return comm_ ? comm_->accounting().wait_seconds : 0.0; }

@@ -58,8 +58,10 @@ void check(comm::Communicator& world, int ep, int experts, int kind, std::int64_
   Kokkos::deep_copy(back, -1.0);
   std::int64_t seen = 0;
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
-    experts_of.to_experts<double>(ExecSpace(), dispatch, pass, View2<double const>(own.data(), rows, width),
-                                  View2<double>(received.data(), room, width));
+    auto requests =
+        experts_of.start_to_experts<double>(ExecSpace(), dispatch, pass, View2<double const>(own.data(), rows, width),
+                                            View2<double>(received.data(), room, width));
+    comm::wait_all(requests);
     ASSERT_LE(dispatch.rows(pass), room);
     seen += dispatch.rows(pass);
     auto const got = Kokkos::create_mirror_view(received);
@@ -74,8 +76,10 @@ void check(comm::Communicator& world, int ep, int experts, int kind, std::int64_
         for (std::int64_t c = 0; c < width; ++c) got(r, c) *= 2 + world.rank() % etp;
       }
     Kokkos::deep_copy(received, got);
-    experts_of.to_tokens<double>(ExecSpace(), dispatch, pass, View2<double const>(received.data(), room, width), rows,
-                                 View2<double>(back.data(), etp * rows, width));
+    requests = experts_of.start_to_tokens<double>(ExecSpace(), dispatch, pass,
+                                                  View2<double const>(received.data(), room, width), rows,
+                                                  View2<double>(back.data(), etp * rows, width));
+    comm::wait_all(requests);
   }
   EXPECT_EQ(seen, dispatch.all_rows());
   auto const result = Kokkos::create_mirror_view(back);
