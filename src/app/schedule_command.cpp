@@ -64,7 +64,7 @@ public:
 
   int show() {
     base::Stopwatch watch;
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
     std::cout << header(plan) << schedule::to_table(plan.program, -1, -1, 32, 40);
     write(options_.text, schedule::to_text(plan.program));
@@ -75,12 +75,12 @@ public:
 
   int check() {
     base::Stopwatch watch;
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     std::size_t actions = 0;
     for (auto const& list : plan.program->ranks) actions += list.size();
     double const made = watch.seconds();
     watch = {};
-    schedule::require_valid(plan.program, engine::execution);
+    schedule::require_valid(plan.program, execution());
     double const rendezvous = watch.seconds();
     watch = {};
     schedule::require_valid(plan.program, {.rendezvous = false, .sends_in_flight = engine::execution.sends_in_flight});
@@ -96,9 +96,9 @@ public:
   }
 
   int simulate() {
-    auto const plan = plan::plan_pipeline(config_, rank_bytes(), engine::execution);
+    auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
-    auto const result = plan::simulate(plan.program, costs(plan.stages), engine::execution, false);
+    auto const result = plan::simulate(plan.program, costs(plan.stages), execution(), false);
     std::cout << header(plan)
               << fmt::format("{:<6} {:>12} {:>12} {:>9} {:>6} {:>6} {:>12}\n", "rank", "busy", "waits", "bubble",
                              "keeps", "slots", "sent");
@@ -127,8 +127,7 @@ public:
 
   int compare() {
     auto const all = plan::compare_schedules(
-        config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), engine::execution,
-        !options_.svg.empty());
+        config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), execution(), !options_.svg.empty());
     std::cout << fmt::format("{}, {} of {}; by time\n", base::counted(config_.parallel.pp, "pipeline rank"),
                              base::counted(config_.batch.microbatches, "microbatch"),
                              base::counted(config_.batch.micro, "sequence"))
@@ -161,6 +160,7 @@ public:
   }
 
 private:
+  schedule::Execution execution() const { return engine::execution_of(config_); }
   plan::RankBytes rank_bytes() const {
     return [this](layout::StageMap const& stages, schedule::Program const& program) {
       return engine::rank_bytes(config_, stages, program);
@@ -213,7 +213,7 @@ private:
     return timeline;
   }
   void pictures(plan::PipelinePlan const& plan) {
-    auto const result = plan::simulate(plan.program, costs(plan.stages), engine::execution, true);
+    auto const result = plan::simulate(plan.program, costs(plan.stages), execution(), true);
     auto timeline = labelled(result, header(plan), std::max(1, plan.program->num_stages / plan.program->num_ranks));
     timeline.title.pop_back();
     timeline.title += ": simulated";

@@ -135,7 +135,7 @@ void prepare(Strand& strand, std::function<void()> work) {
 
 }  // namespace
 
-void take_turns(std::vector<std::function<void()>> works) {
+void take_turns(std::vector<std::function<void()>> works, std::function<void(std::size_t)> const& after_turn) {
   auto& t = turns();
   P3D_REQUIRE(t.running == nullptr, "strands do not nest");
   while (t.strands.size() < works.size()) t.strands.push_back(std::make_unique<Strand>());
@@ -147,6 +147,7 @@ void take_turns(std::vector<std::function<void()>> works) {
       t.running = &strand;
       t.caller.go_to(strand.place);
       t.running = nullptr;
+      if (after_turn) after_turn(i);
       if (!strand.ended) continue;
       --left;
       strand.work = nullptr;

@@ -171,6 +171,17 @@ void check_together(Check const& c) {
          "aux_loss \"sequence\" with data.pack", "balance by model.moe.bias_update_rate, or remove data.pack");
 }
 
+/// Only the messages of experts are what it hides.
+void check_overlap(Check const& c) {
+  constexpr auto key = "comm.overlap_experts";
+  if (!c.known({key, "parallel.ep", "parallel.etp"}) || !c.config.comm.overlap_experts) return;
+  auto const& p = c.config.parallel;
+  if (c.config.model.moe.on() && p.ep * p.etp != 1) return;
+  c.fault({key, "parallel.ep", "parallel.etp", experts_key}, "experts on several ranks, whose messages can be hidden",
+          fmt::format("{}, ep {}, etp {}", base::counted(c.config.model.moe.experts, "expert"), p.ep, p.etp),
+          "set parallel.ep or parallel.etp above 1, or comm.overlap_experts to false");
+}
+
 }  // namespace
 
 SizesFit experts_fit(Check const& c) {
@@ -182,6 +193,7 @@ SizesFit experts_fit(Check const& c) {
 
 void check_moe(Check const& check) {
   if (!check.known({experts_key})) return;
+  check_overlap(check);
   if (!check.config.model.moe.on()) return check_unused(check);
   check_chosen(check);
   check_layers(check);

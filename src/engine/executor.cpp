@@ -2,6 +2,8 @@
 #include <p3d/engine/executor.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/poll.hpp>
+#include <p3d/base/strand.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/wait.hpp>
@@ -71,17 +73,22 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
 template <class P>
 double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
                         Hooks const& hooks) {
-  P3D_REQUIRE(proved.execution() == (schedule::Execution{.rendezvous = true, .sends_in_flight = sends_in_flight}),
-              "the program is proved for what the executor does");
+  auto const pairs = proved.execution().pairs;
+  schedule::Execution const mine{.rendezvous = true, .sends_in_flight = sends_in_flight, .pairs = pairs};
+  P3D_REQUIRE(proved.execution() == mine, "the program is proved for what the executor does");
   schedule::Program const& program = proved;
   bool const training = proved.pass() == schedule::Pass::training;
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto const& known = details(program);
   ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
   if (run.recorder) run.recorder->begin_step(step);
+  // Where messages are on their way while the rank computes.
+  base::Polling const polling(inside_ == InsideActions::waiting ? comm::progress : nullptr);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
-    if (run.recorder) {
+    if (pairs && schedule::begins_pair(actions, i)) {
+      execute_pair(i++, run);
+    } else if (run.recorder) {
       execute_recorded(actions[i], known[i], run);
     } else {
       execute(actions[i], known[i], run);
@@ -101,22 +108,58 @@ void Executor<P>::execute_recorded(Action const& action, Detail const& detail, P
 }
 
 template <class P>
+void Executor<P>::before(Action const& action, ProgramRun const& run) {
+  if (deferred_.empty()) return;
+  post_deferred(run);
+  bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
+                                  [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
+  if (needed || !schedule::has_microbatch(action.op)) flush_deferred(run);
+}
+
+template <class P>
+void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
+  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto const& known = details(run.program);
+  Action const &f = actions[first], &b = actions[first + 1];
+  if (run.recorder) run.recorder->begin_action();
+  before(f, run);
+  before(b, run);
+  prepare_forward(f, known[first], run);
+  prepare_backward(b, known[first + 1], run);
+  double busy[2] = {}, waited = waited_();
+  base::Stopwatch watch;
+  double booked = 0.0;
+  base::take_turns({[&] { forward(f, run); }, [&] { backward(b, known[first + 1], run); }}, [&](std::size_t work) {
+    double const now = watch.seconds(), all_waits = waited_();
+    busy[work] += now - booked;
+    times_[work == 0 ? Phase::forward : Phase::backward] += now - booked - (all_waits - waited);
+    times_[Phase::stage_comm] += all_waits - waited;
+    booked = now;
+    waited = all_waits;
+  });
+  if (!run.recorder) return;
+  device::fence(exec_, "p3d::engine::recorded_pair");
+  run.recorder->end_pair(f, busy[0], b, busy[1]);
+}
+
+template <class P>
 void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun& run) {
-  if (!deferred_.empty()) {
-    post_deferred(run);
-    bool const needed = std::any_of(deferred_.begin(), deferred_.end(),
-                                    [&](Action const& d) { return d.stage == action.stage && d.slot == action.slot; });
-    if (needed || !schedule::has_microbatch(action.op)) flush_deferred(run);
-  }
+  before(action, run);
   switch (action.op) {
     case Op::recv_activation:
     case Op::recv_gradient: receive_or_defer(action, run); break;
     case Op::offload_activations:
     case Op::reload_activations: move_activations(action, detail, run); break;
-    case Op::forward: forward(action, detail, run); break;
+    case Op::forward:
+      prepare_forward(action, detail, run);
+      timed(Phase::forward, [&] { forward(action, run); });
+      break;
     case Op::backward:
     case Op::backward_input:
-    case Op::backward_weight: backward(action, detail, run); break;
+    case Op::backward_weight:
+      prepare_backward(action, detail, run);
+      timed(Phase::backward, [&] { backward(action, detail, run); });
+      break;
     case Op::send_activation:
     case Op::send_gradient: send(action, run); break;
     case Op::reduce_gradients:
@@ -245,8 +288,7 @@ void Executor<P>::take_input(int stage, Action const& action, ProgramRun const& 
 }
 
 template <class P>
-void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun& run) {
-  auto& s = stage(action);
+void Executor<P>::prepare_forward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& m = messages(action);
   slot_of_[{action.stage, action.microbatch}] = action.slot;
   if (m.recv_activation.active()) {
@@ -257,11 +299,16 @@ void Executor<P>::forward(Action const& action, Detail const& detail, ProgramRun
     if (detail.reads_previous) take_input(action.stage, action, run);
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
-  timed(Phase::forward, [&] { run.loss_sum += s.forward(weights(action), action.slot, run.training); });
 }
 
 template <class P>
-void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
+void Executor<P>::forward(Action const& action, ProgramRun& run) {
+  double const loss = stage(action).forward(weights(action), action.slot, run.training);
+  run.loss_sum += loss;
+}
+
+template <class P>
+void Executor<P>::prepare_backward(Action const& action, Detail const& detail, ProgramRun& run) {
   auto& s = stage(action);
   auto& m = messages(action);
   wait_for_store(Op::reload_activations, action.stage, action, run);
@@ -281,16 +328,19 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
   // The input part overwrites the output. Its send is over, the gradient that came back was made from it; but where the
   // microbatch was offloaded, the slot may still send another one's.
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
+}
+
+template <class P>
+void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRun& run) {
+  auto& s = stage(action);
   typename model::Stage<P>::Ready ready;
   if (detail.completes) {
     ready = [&](std::size_t first, std::size_t end) { run.hooks.gradients_ready(action.stage, first, end); };
   }
-  timed(Phase::backward, [&] {
-    auto const& w = weights(action);
-    if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
-    if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
-    if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
-  });
+  auto const& w = weights(action);
+  if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
+  if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
+  if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
 }
 
 template <class P>

@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 
+#include <algorithm>
 #include <chrono>
 
 namespace p3d::engine {
@@ -50,6 +51,16 @@ void Recorder::end_action(schedule::Action const& action) {
   for (std::size_t i = first_of_action_; i < events.size(); ++i)
     if (!events[i].waits) events[i].action = action;
   events.push_back({busy_since_, end, action, 0});
+}
+
+void Recorder::end_pair(schedule::Action const& first, double first_s, schedule::Action const& second,
+                        double second_s) {
+  auto& events = steps_.back().events;
+  double const end = now(), between = std::max(busy_since_, end - second_s);
+  for (std::size_t i = first_of_action_; i < events.size(); ++i)
+    if (!events[i].waits) events[i].action = first;
+  events.push_back({std::max(busy_since_, between - first_s), between, first, 0});
+  events.push_back({between, end, second, 0});
 }
 
 }  // namespace p3d::engine

@@ -51,7 +51,7 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
                        .fix = "lower one of them"},
                       base::ExitCode::bad_input);
   m.activations = static_cast<std::int64_t>(slots);
-  m.workspace = static_cast<std::int64_t>(model::Workspace<P>::bytes(c, recompute, with_loss));
+  m.workspace = workspaces_of(c) * static_cast<std::int64_t>(model::Workspace<P>::bytes(c, recompute, with_loss));
 }
 
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
@@ -129,6 +129,14 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
 
 }  // namespace
 
+schedule::Execution execution_of(config::Config const& c) {
+  auto out = execution;
+  out.pairs = c.comm.overlap_experts;
+  return out;
+}
+
+int workspaces_of(config::Config const& c) { return c.comm.overlap_experts ? 2 : 1; }
+
 void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
   auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {
     throw base::Error(
@@ -155,7 +163,7 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
 RunPlan make_run_plan(config::Config const& c) {
   require_somewhere(c);
   auto pipeline = plan::plan_pipeline(
-      c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution);
+      c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution_of(c));
   require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
                     c.memory.offload_activations != config::OffloadTo::none);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
@@ -165,14 +173,14 @@ RunPlan make_run_plan(config::Config const& c) {
 
 std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages,
                                schedule::Program const& training) {
-  auto const plan = make_run_plan(c, stages, {training, execution});
+  auto const plan = make_run_plan(c, stages, {training, execution_of(c)});
   std::vector<double> bytes;
   for (auto const& m : plan.memory) bytes.push_back(static_cast<double>(m.total()));
   return bytes;
 }
 
 RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::ValidProgram training) {
-  P3D_REQUIRE(training.execution() == execution, "the program is proved for what the executor does");
+  P3D_REQUIRE(training.execution() == execution_of(c), "the program is proved for what the executor does");
   P3D_REQUIRE(training->num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
   P3D_REQUIRE(training->num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
   P3D_REQUIRE(stages.num_layers() == c.model.layers, "the stages hold the model's layers");

@@ -112,7 +112,7 @@ std::size_t shared_activation_bytes(config::Config const& c, RunPlan const& plan
 
 template <class P>
 StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-                        parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
+                        parallel::TensorParallel& tp, device::Arena& arena, model::StageScratch<P> scratch,
                         std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                         parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
                         typename model::Parameters<P>::Memory pooled, StageUnit const* lender)
@@ -128,7 +128,7 @@ StageUnit<P>::StageUnit(config::Config const& c, RunPlan const& plan, int number
                                      .values_elsewhere = c.memory.offloads_parameters()});
       }()),
       stage(c, plan.stages, number, plan.activations[static_cast<std::size_t>(number)], params.layout(), tp, arena,
-            workspace),
+            scratch),
       gradient_wire("p3d::engine::gradient_wire",
                     static_cast<std::size_t>(plan::reduces_narrow(c) ? params.layout().flat_size() : 0)),
       reducer(tp.exec, params.shard(), params.grads(), communicator, gradient_wire),
@@ -204,8 +204,9 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
     if (c.parallel[a] > 1) sample_ranks.push_back(&mesh.along(layout::name(a)));
   }
   model::StageExchanges const exchanges{&context, &experts, parallel::SampleRanks(sample_ranks)};
-  workspace.emplace(c, recompute, plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp, *arena, here.tp,
-                    exchanges);
+  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp;
+  for (int k = 0; k < workspaces_of(c); ++k)
+    workspaces.emplace_back(c, recompute, with_loss, *arena, here.tp, exchanges);
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
@@ -213,7 +214,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   documents.resize(c.data.pack ? tokens : 0);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
-        c, plan, s, here, tp, *arena, *workspace,
+        c, plan, s, here, tp, *arena, model::StageScratch<P>{&workspaces.front(), &workspaces.back()},
         [this](layout::AxisSet axes) -> comm::Communicator& { return along(axes); }, groups, provider,
         typename model::Parameters<P>::Memory{
             static_cast<typename P::Storage*>(place(whole_weights, pools.weights, s)),
@@ -427,8 +428,9 @@ StepResult Trainer<P>::step(double vote) {
     unit->reduced_before = false;
   }
   s.counted_targets = s.count_targets(true, s.steps_done);
-  s.workspace->set_balance({.sample = result.loss_scale / static_cast<double>(s.config.batch.global),
-                            .token = result.loss_scale / static_cast<double>(s.tokens_per_step())});
+  for (auto& w : s.workspaces)
+    w.set_balance({.sample = result.loss_scale / static_cast<double>(s.config.batch.global),
+                   .token = result.loss_scale / static_cast<double>(s.tokens_per_step())});
   s.executor->run(s.plan.training, result.step, result.loss_scale / s.mean_over(s.counted_targets),
                   s.training_hooks(result));
   s.balance_experts();

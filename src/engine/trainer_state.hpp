@@ -15,6 +15,7 @@
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
 
+#include <deque>
 #include <optional>
 
 namespace p3d::engine {
@@ -33,7 +34,7 @@ struct StageUnit {
   std::optional<OffloadedState<P>> offloaded;  ///< where memory.offload_optimizer or offload_parameters is set
 
   StageUnit(config::Config const& c, RunPlan const& plan, int number, layout::PerAxis coordinates,
-            parallel::TensorParallel& tp, device::Arena& arena, model::Workspace<P>& workspace,
+            parallel::TensorParallel& tp, device::Arena& arena, model::StageScratch<P> scratch,
             std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
             parallel::ReplicaGroups const& groups, ProviderFactory<P> const& provider,
             typename model::Parameters<P>::Memory pooled, StageUnit const* lender);
@@ -59,8 +60,8 @@ struct Trainer<P>::State {
   std::optional<device::SwapFile> swap;
   std::optional<typename OffloadedState<P>::Staging> staging;
   std::optional<typename ShardedWeights<P>::Rooms> rooms;
-  std::optional<device::Arena> arena;  ///< these four, and `units`, once they are allocated
-  std::optional<model::Workspace<P>> workspace;
+  std::optional<device::Arena> arena;          ///< these four, and `units`, once they are allocated
+  std::deque<model::Workspace<P>> workspaces;  ///< of all actions, or of forwards and of backwards
   comm::Communicator
       tie_group;        ///< the ranks of the first and of the last stage, where a tied embedding is on two ranks
   comm::Request tie{};  ///< the sum of its gradient over the two

@@ -2,6 +2,7 @@
 #include <p3d/linalg/gemm.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/poll.hpp>
 #include <p3d/linalg/host_blas.hpp>
 
 #include <KokkosBlas3_gemm.hpp>
@@ -119,6 +120,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
     device::fence(ExecSpace(), "p3d::linalg::gemm after");
   }
   Kokkos::Profiling::popRegion();
+  base::poll();
 }
 
 template void gemm<float>(ExecSpace const&, Op, Op, float, View2<float const>, View2<float const>, float, View2<float>);

@@ -239,7 +239,7 @@ void Stage<P>::resume(int slot, TokenRows rows, bool gradients) {
 template <class P>
 Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int stage,
                 layout::StageActivations const& sets, layout::StageParams const& params, parallel::TensorParallel& tp,
-                device::Arena& arena, Workspace<P>& workspace)
+                device::Arena& arena, StageScratch<P> scratch)
     : config_(&c),
       stages_(&stages),
       stage_(stage),
@@ -253,7 +253,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       tp_(&tp),
       recompute_(sets.recompute),
       none_(layout::no_recompute(stages, stage)),
-      shared_(&workspace),
+      forward_{scratch.forward, {}, {}},
+      backward_{scratch.backward, {}, {}},
       final_norm_(c) {
   P3D_REQUIRE(recompute_.num_layers() == stages.num_layers(stage), "it is known what each layer recomputes");
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
@@ -282,8 +283,10 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
     rebuild();
     free_rebuilt_.push_back(k);
   }
-  x_.resize(static_cast<std::size_t>(recompute_.num_layers()) + 1);
-  saved_.resize(static_cast<std::size_t>(recompute_.num_layers()));
+  for (auto* opened : {&forward_, &backward_}) {
+    opened->x.resize(static_cast<std::size_t>(recompute_.num_layers()) + 1);
+    opened->saved.resize(static_cast<std::size_t>(recompute_.num_layers()));
+  }
 
   auto const range = stages.layers(stage);
   auto const& items = params.items();
@@ -315,9 +318,9 @@ void Stage<P>::shape(int slot, std::int64_t length) {
 }
 
 template <class P>
-typename Stage<P>::ActivationSlot& Stage<P>::begin_action(int slot) {
+typename Stage<P>::ActivationSlot& Stage<P>::begin_action(int slot, Workspace<P>& scratch) {
   auto& s = slots_[at(slot)];
-  shared_->shape(s.length);
+  scratch.shape(s.length);
   return s;
 }
 
@@ -361,7 +364,7 @@ template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   auto const x = s.x.front();
   auto const rows = own_rows(*tp_, s.rows);
-  auto const sums = tp_->sequence ? shared_->block.branch : x;
+  auto const sums = tp_->sequence ? forward_.scratch->block.branch : x;
   parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
   if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
   if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
@@ -369,21 +372,21 @@ void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training)
 }
 
 template <class P>
-void Stage<P>::open(int slot, RebuiltSet const* rebuilt, bool running) {
+void Stage<P>::open(Opened& o, int slot, RebuiltSet const* rebuilt, bool running) {
   auto const& s = slots_[at(slot)];
   auto const& r = recompute(slot);
-  x_.back() = s.x.back();
+  o.x.back() = s.x.back();
   for (int l = 0; l < r.num_layers(); ++l) {
     int const begin = r.group_begin(l);
-    auto& x = x_[at(l)] = s.x[at(l)];
+    auto& x = o.x[at(l)] = s.x[at(l)];
     if (x.data() == nullptr) {
       int const place = running ? 0 : l - begin - (r.input(begin) == KeptInput::whole ? 1 : 0);
-      x = rebuilt ? rebuilt->x[at(l)] : shared_->inputs[at(place)];
+      x = rebuilt ? rebuilt->x[at(l)] : o.scratch->inputs[at(place)];
     }
-    auto& saved = saved_[at(l)] = s.blocks[at(l)];
+    auto& saved = o.saved[at(l)] = s.blocks[at(l)];
     if (!r.layer(l).any()) continue;
     if (rebuilt) fill_in(saved, rebuilt->blocks[at(l)]);
-    fill_in(saved, shared_->remade[at(l - begin)]);
+    fill_in(saved, o.scratch->remade[at(l - begin)]);
   }
 }
 
@@ -392,36 +395,39 @@ void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
   auto& s = slots_[at(slot)];
   auto const& r = recompute(slot);
   if (r.input(begin) == KeptInput::shared)
-    parallel::gather_shares<S>(*tp_, s.shares[at(begin)], device::flat(x_[at(begin)]));
+    parallel::gather_shares<S>(*tp_, s.shares[at(begin)], device::flat(backward_.x[at(begin)]));
   for (int l = begin; l + 1 < end; ++l)
-    blocks_[at(l)].forward(w.layers[at(l)], s.rows, RoutePass::again, x_[at(l)], saved_[at(l)], shared_->block,
-                           x_[at(l + 1)]);
+    blocks_[at(l)].forward(w.layers[at(l)], s.rows, RoutePass::again, backward_.x[at(l)], backward_.saved[at(l)],
+                           backward_.scratch->block, backward_.x[at(l + 1)]);
   auto const last = at(end - 1);
-  blocks_[last].remake(w.layers[last], s.rows, x_[last], saved_[last], shared_->block, r.keeps_sums);
+  blocks_[last].remake(w.layers[last], s.rows, backward_.x[last], backward_.saved[last], backward_.scratch->block,
+                       r.keeps_sums);
 }
 
 template <class P>
 double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
-  auto& s = begin_action(slot);
-  open(slot, nullptr, true);
+  auto& s = begin_action(slot, *forward_.scratch);
+  open(forward_, slot, nullptr, true);
   if (first_) embed(w, s, training);
   for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    blocks_[l].forward(w.layers[l], s.rows, training ? RoutePass::training : RoutePass::evaluation, x_[l], saved_[l],
-                       shared_->block, x_[l + 1]);
+    blocks_[l].forward(w.layers[l], s.rows, training ? RoutePass::training : RoutePass::evaluation, forward_.x[l],
+                       forward_.saved[l], forward_.scratch->block, forward_.x[l + 1]);
     if (training && s.shares[l + 1].data() != nullptr)
-      parallel::keep_share<S>(*tp_, device::flat(x_[l + 1]), s.shares[l + 1]);
+      parallel::keep_share<S>(*tp_, device::flat(forward_.x[l + 1]), s.shares[l + 1]);
   }
   if (!last_) return 0.0;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
-  parallel::column_linear_forward<S>(*tp_, head_input(s).wait(), w.head.value, View1<S const>(), s.logits);
-  return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, shared_->row_max, shared_->sums});
+  parallel::column_linear_forward<S>(*tp_, head_input(s, *forward_.scratch).wait(), w.head.value, View1<S const>(),
+                                     s.logits);
+  return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets,
+                                         {s.lse, forward_.scratch->row_max, forward_.scratch->sums});
 }
 
 template <class P>
 void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, Ready const& ready) {
-  auto& s = begin_action(slot);
+  auto& s = begin_action(slot, *backward_.scratch);
   auto const& r = recompute(slot);
-  open(slot, nullptr, false);
+  open(backward_, slot, nullptr, false);
   if (last_) {
     head_backward(w, s, loss_scale, true);
     if (ready) ready(layer_begin_.back(), num_params_);
@@ -429,7 +435,8 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
-    blocks_[i].backward(w.layers[i], s.rows, x_[i], r.layer(l), saved_[i], shared_->block, s.d);
+    blocks_[i].backward(w.layers[i], s.rows, backward_.x[i], r.layer(l), backward_.saved[i], backward_.scratch->block,
+                        s.d);
     if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
   if (first_) embed_backward(w, s, s.d);
@@ -438,7 +445,7 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
 
 template <class P>
 void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_scale) {
-  auto& s = begin_action(slot);
+  auto& s = begin_action(slot, *backward_.scratch);
   auto const& r = recompute(slot);
   RebuiltSet* rebuilt = nullptr;
   if (r.any() && offloads_) {
@@ -448,15 +455,17 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     rebuilt = &take_free_set(s, free_rebuilt_.back());
     free_rebuilt_.pop_back();
   }
-  open(slot, rebuilt, false);
+  open(backward_, slot, rebuilt, false);
   if (last_) head_backward(w, s, loss_scale, false);
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
-    auto& saved = saved_[i];
-    blocks_[i].backward_input(w.layers[i], s.rows, x_[i], x_[i + 1], r.layer(l), saved, shared_->block, s.d);
+    auto& saved = backward_.saved[i];
+    blocks_[i].backward_input(w.layers[i], s.rows, backward_.x[i], backward_.x[i + 1], r.layer(l), saved,
+                              backward_.scratch->block, s.d);
     if (stays_) {  // back to where it was
-      for (auto const& [place, got] : {std::pair(&shared_->block.dup, &saved.up), {&shared_->block.dqkv, &saved.qkv}}) {
+      for (auto const& [place, got] :
+           {std::pair(&backward_.scratch->block.dup, &saved.up), {&backward_.scratch->block.dqkv, &saved.qkv}}) {
         Kokkos::deep_copy(tp_->exec, *place, *got);
         std::swap(*place, *got);
       }
@@ -471,14 +480,14 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
 
 template <class P>
 void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& ready) {
-  auto& s = begin_action(slot);
-  open(slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
+  auto& s = begin_action(slot, *backward_.scratch);
+  open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (last_) {
-    head_backward_weight(w, s, head_input(s));
+    head_backward_weight(w, s, head_input(s, *backward_.scratch));
     if (ready) ready(layer_begin_.back(), num_params_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
-    blocks_[l].backward_weight(w.layers[l], x_[l + 1], saved_[l], shared_->block);
+    blocks_[l].backward_weight(w.layers[l], backward_.x[l + 1], backward_.saved[l], backward_.scratch->block);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
   if (first_) embed_backward(w, s, s.d);
@@ -496,21 +505,21 @@ std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
 }
 
 template <class P>
-parallel::WholeRows<typename P::Storage> Stage<P>::head_input(ActivationSlot const& s) const {
-  return parallel::start_gather_rows<S>(*tp_, s.final_norm.y, shared_->block.gathered);
+parallel::WholeRows<typename P::Storage> Stage<P>::head_input(ActivationSlot const& s, Workspace<P>& scratch) const {
+  return parallel::start_gather_rows<S>(*tp_, s.final_norm.y, scratch.block.gathered);
 }
 
 template <class P>
 void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
   parallel::WholeRows<S> input;
-  if (weights) input = head_input(s);
+  if (weights) input = head_input(s, *backward_.scratch);
   parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
                                    s.logits);
-  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, shared_->dfinal);
+  auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
   if (weights) head_backward_weight(w, s, std::move(input));
   sum.wait();
-  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, shared_->dfinal), s.x.back(), s.final_norm,
+  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, backward_.scratch->dfinal), s.x.back(), s.final_norm,
                        kernels::Store::overwrite, s.d);
 }
 
@@ -525,7 +534,7 @@ void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2
   auto& exec = tp_->exec;
   auto const rows = own_rows(*tp_, s.rows);
   if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, rows, embed_dropout_, d);
-  auto whole = parallel::start_gather_rows<S>(*tp_, d, shared_->block.branch);
+  auto whole = parallel::start_gather_rows<S>(*tp_, d, backward_.scratch->block.branch);
   if (w.positions.grad.extent(0) > 0)
     kernels::position_backward<S, typename P::Gradient>(exec, rows, d, w.positions.grad);
   kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);

@@ -20,6 +20,8 @@
 namespace p3d::plan {
 namespace {
 
+using StageCosts = std::function<PipelineCosts(layout::StageMap const&)>;
+
 constexpr std::int64_t most_file_bytes = std::int64_t{128} << 20;  // of schedule::most_forwards as text
 
 constexpr std::int64_t most_compared = std::int64_t{1} << 17;  // a dozen schedules of them take some seconds
@@ -60,7 +62,7 @@ struct Division {
   layout::StageMap stages;
   schedule::Program program;
 };
-Division complete(config::Config const& c, schedule::Program compute, schedule::Execution execution) {
+Division complete(config::Config const& c, schedule::Program compute, schedule::Execution execution, bool pairs) {
   auto stages = layout::make_stage_map(c, compute.stage_rank);
   if (cuts_stages(c.memory)) {
     std::vector<int> parts;
@@ -73,9 +75,26 @@ Division complete(config::Config const& c, schedule::Program compute, schedule::
     compute.tied = c.model.tied_embeddings && stages.shares_tied();
   }
   auto program = schedule::complete(std::move(compute), 1, slot_lookahead(c));
+  if (pairs) schedule::close_pairs(program);
   offload(c, program, execution);
   shard(c.memory, program);
   return {std::move(stages), std::move(program)};
+}
+
+/// Where actions may take turns: with pairs as the schedule has them, with a forward more ahead, or without more of
+/// them than there are, whichever is quickest by simulation.
+Division complete(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
+                  StageCosts const& costs) {
+  auto best = complete(c, compute, execution, false);
+  if (!execution.pairs) return best;
+  auto const time = [&](Division const& d) { return simulate(d.program, costs(d.stages), execution).step_time; };
+  auto ahead = compute;
+  schedule::exchange_pairs(ahead);
+  for (bool more_ahead : {false, true}) {
+    auto other = complete(c, more_ahead ? ahead : compute, execution, true);
+    if (schedule::validate(other.program, execution).empty() && time(other) < time(best)) best = std::move(other);
+  }
+  return best;
 }
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
@@ -166,7 +185,8 @@ PipelinePlan choose(config::Config const& c, RankBytes const& rank_bytes, schedu
       reason += "; next: " + line(*it);
       break;
     }
-  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)), execution);
+  auto chosen = complete(c, schedule::generate(best->schedule, shape_of(c, best->stages_per_rank)), execution,
+                         [&](auto const& stages) { return model_costs(c, stages); });
   return {best->schedule, {std::move(chosen.program), execution}, std::move(chosen.stages), std::move(reason)};
 }
 
@@ -184,7 +204,7 @@ std::vector<Candidate> compare_schedules(config::Config const& c,
       try {
         auto shape = shape_of(c, chunks);
         if (!g->any_group_size) shape.microbatch_group_size = 0;
-        auto const [stages, program] = complete(c, schedule::generate(g->name, shape), execution);
+        auto const [stages, program] = complete(c, schedule::generate(g->name, shape), execution, costs);
         candidate.result = simulate(program, costs(stages), execution, record);
         candidate.rank_bytes = worst_rank(rank_bytes, stages, program);
       } catch (base::Error const& e) {
@@ -209,13 +229,14 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
         return std::any_of(actions.begin(), actions.end(), [&](auto const& a) { return op(a.op); });
       });
     };
+    if (execution.pairs) schedule::close_pairs(program);
     if (!has(schedule::moves_activations)) offload(c, program, execution);
     if (!has(schedule::moves_weights)) shard(c.memory, program);
     auto stages = layout::make_stage_map(c, program.stage_rank);
     return {c.pipeline.schedule, {std::move(program), execution}, std::move(stages), ""};
   }
-  auto division =
-      complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)), execution);
+  auto division = complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)),
+                           execution, [&](auto const& stages) { return model_costs(c, stages); });
   return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }
 

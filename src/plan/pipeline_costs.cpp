@@ -35,15 +35,25 @@ static void add_context_waits(config::Config const& config, layout::StageMap con
   }
 }
 
-/// Adds what the layers of a stage wait for the ranks of their experts.
+/// Adds what the layers of a stage wait for the ranks of their experts: less what their own work hides. Rows go out
+/// beside the shared experts; their gradients come back beside the weight gradients of the experts' first linears.
+/// `scale`: seconds of an operation for each token of a microbatch.
 static void add_expert_waits(config::Config const& config, layout::StageMap const& stages, int stage,
-                             layout::StageRecompute const& recompute, MachineRates const& rates, StageCost& cost) {
-  auto const wait = expert_wait(config, rates);
+                             layout::StageRecompute const& recompute, MachineRates const& rates, double scale,
+                             StageCost& cost) {
+  auto wait = expert_wait(config, rates);
+  auto const& m = config.model;
+  double const linear = 2.0 * scale * static_cast<double>(m.hidden);
+  double const matrices = m.activation == config::Activation::swiglu ? 3 : 2;
+  wait.forward -= std::min(wait.forward - wait.back, linear * matrices * static_cast<double>(m.moe.shared_ffn));
+  wait.backward -= std::min(wait.back, linear * (matrices - 1) * static_cast<double>(m.moe.top_k * m.moe.ffn));
   auto const range = stages.layers(stage);
   for (auto l = range.begin; l < range.end; ++l) {
     if (!config.model.has_experts(l)) continue;
     cost.forward += wait.forward;
+    cost.forward_wait += wait.forward;
     cost.input += wait.backward;
+    cost.input_wait += wait.backward;
     cost.recompute += remade_of_experts(recompute, static_cast<int>(l - range.begin), wait);
   }
 }
@@ -73,7 +83,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
     costs.stages.back().recompute = scale * recompute_flops_per_token(config, recompute, range.begin, Keys::seen);
     costs.slots_kept = recompute.slots_kept;
     add_context_waits(config, stages, s, recompute, rates, costs.stages.back());
-    add_expert_waits(config, stages, s, recompute, rates, costs.stages.back());
+    add_expert_waits(config, stages, s, recompute, rates, scale, costs.stages.back());
   }
   auto const most = static_cast<double>(config.batch.micro * layout::context_division(config).most_tokens());
   double const rows = config.parallel.sequence ? std::ceil(most / config.parallel.tp) : most;

@@ -233,10 +233,28 @@ private:
     result_.ranks[at(rank)].other += cost;
   }
 
-  bool compute(int rank, Action const& a, SlotMessages const& slot, double time) {
-    StageCost const& cost = costs_.microbatches.empty()
-                                ? costs_.stages[at(a.stage)]
-                                : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
+  StageCost const& stage_cost(Action const& a) const {
+    return costs_.microbatches.empty()
+               ? costs_.stages[at(a.stage)]
+               : costs_.microbatches[at(a.stage) * at(program_.num_microbatches) + at(a.microbatch)];
+  }
+  double cost_of(Action const& a) const {
+    auto const& cost = stage_cost(a);
+    double const again = a.slot < costs_.slots_kept ? 0.0 : cost.recompute;
+    switch (a.op) {
+      case Op::forward: return cost.forward;
+      case Op::backward: return cost.whole() + again;
+      case Op::backward_input: return cost.input + again;
+      default: return cost.weight;
+    }
+  }
+  double wait_inside(Action const& a) const {
+    auto const& cost = stage_cost(a);
+    return a.op == Op::forward ? cost.forward_wait : makes_input_gradient(a.op) ? cost.input_wait : 0.0;
+  }
+
+  /// `time` becomes the time when all that a compute action waits for is there; or nothing known yet.
+  bool inputs_there(int rank, Action const& a, SlotMessages const& slot, double& time) {
     if (a.op == Op::forward && input_is_remote(program_, a.stage) &&
         !arrived(rank, activation_out_[at(a.stage - 1)], slot.activation_in, time))
       return false;
@@ -248,18 +266,22 @@ private:
     if (a.op == Op::backward_input && !send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time))
       return false;
     time = std::max(time, slot.loaded);
+    return true;
+  }
+
+  bool compute(int rank, Action const& a, SlotMessages const& slot, double time) {
+    if (!inputs_there(rank, a, slot, time)) return false;
+    auto const& actions = program_.ranks[at(rank)];
+    auto const* other = execution_.pairs ? schedule::partner(actions, next_[at(rank)]) : nullptr;
+    if (other && a.op == Op::forward && !inputs_there(rank, *other, slots_[at(other->stage)][at(other->slot)], time))
+      return false;
     RankResult& r = result_.ranks[at(rank)];
     if (!seen_[at(rank)]) r.begin = time;
     seen_[at(rank)] = 1;
     if (a.op == Op::forward) r.peak_live = std::max(r.peak_live, ++live_[at(rank)]);
     if (makes_weight_gradient(a.op)) --live_[at(rank)];
-    double const again = a.slot < costs_.slots_kept ? 0.0 : cost.recompute;
-    spend(rank, a,
-          a.op == Op::forward          ? cost.forward
-          : a.op == Op::backward       ? cost.whole() + again
-          : a.op == Op::backward_input ? cost.input + again
-                                       : cost.weight,
-          time, r.busy);
+    double const hidden = other ? std::min(wait_inside(a), cost_of(*other) - wait_inside(*other)) : 0.0;
+    spend(rank, a, cost_of(a) - hidden, time, r.busy);
     r.end = clock_[at(rank)];
     return true;
   }

@@ -123,7 +123,7 @@ ExpertTraffic expert_traffic(config::Config const& config) {
   double const row = rows * static_cast<double>(m.hidden) * static_cast<double>(types.storage);
   double const gates = rows * static_cast<double>(types.master);
   double const counts = (ranks - 1) * static_cast<double>(m.moe.experts) * sizeof(std::int64_t);
-  return {counts + 2 * row + gates, 2 * row + gates, counts + row + gates};
+  return {counts + 2 * row + gates, 2 * row + gates, counts + row + gates, row};
 }
 
 double remade_of_experts(layout::StageRecompute const& recompute, int l, ExpertTraffic const& each) {
@@ -158,7 +158,7 @@ ExpertTraffic expert_wait(config::Config const& config, layout::MachineRates con
   if (sent.forward == 0) return {};
   double const start = (config.parallel.ep * config.parallel.etp - 1) * rates.latency;
   return {4 * start + sent.forward / rates.bandwidth, 3 * start + sent.backward / rates.bandwidth,
-          3 * start + sent.again / rates.bandwidth};
+          3 * start + sent.again / rates.bandwidth, start + sent.back / rates.bandwidth};
 }
 
 }  // namespace p3d::plan

@@ -68,7 +68,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
   for (auto const& list : plan.training->ranks) actions += list.size();
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
-    auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), engine::execution);
+    auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), plan.training.execution());
     text += fmt::format(
         "  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n",
         actions, 100.0 * simulated.bubble());

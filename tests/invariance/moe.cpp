@@ -86,7 +86,7 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
                                   {"batch.micro=1", "memory.recompute=[\"attention\", \"norm\", \"activation\"]"},
                                   {"batch.micro=2", "memory.shard=gradients", "model.moe.buffer_factor=1.0"},
                                   {"batch.micro=1", "memory.shard=optimizer", "memory.recompute=full"}};
-  std::vector<std::string> const schedules{"1f1b", "zb_h1", "interleaved_1f1b"};
+  std::vector<std::string> const schedules{"1f1b", "zb_h1", "interleaved_1f1b", "eager_1f1b"};
   for (int tp : {1, 2})
     for (int cp : {1, 2, 3})
       for (int pp : {1, 2}) {
@@ -105,6 +105,7 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
               words.push_back(fmt::format("parallel.{}={}", axis, size));
             if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
             if (tp > 1) words.emplace_back("parallel.sequence=true");
+            if (etp * ep > 1 && turn % 2 == 0) words.emplace_back("comm.overlap_experts=true");
             if (pp > 1) words.push_back("pipeline.schedule=" + schedules[turn % schedules.size()]);
             auto const parsed =
                 config::parse_text("", "layout", P3D_SOURCE_DIR,

@@ -7,14 +7,16 @@
 // On one thread, since neither Kokkos nor a thread level of MPI below MPI_THREAD_MULTIPLE lets two compute. With POSIX
 // contexts (getcontext, makecontext, swapcontext).
 
+#include <cstddef>
 #include <functional>
 #include <vector>
 
 namespace p3d::base {
 
-/// Runs all of `works` to their end, in turns, beginning with the first. An exception of one leaves at once: the others
-/// are abandoned where they rest, their stacks are never unwound. Not from inside a work.
-void take_turns(std::vector<std::function<void()>> works);
+/// Runs all of `works` to their end, in turns, beginning with the first. `after_turn` is told whose turn has ended (it
+/// books the time). An exception of one leaves at once: the others are abandoned where they rest, their stacks are
+/// never unwound. Not from inside a work.
+void take_turns(std::vector<std::function<void()>> works, std::function<void(std::size_t work)> const& after_turn = {});
 
 /// In a work of take_turns(): the next work has its turn. Elsewhere it does nothing.
 void rest();

@@ -234,6 +234,7 @@ struct Comm {
   double bucket_mb = 25.0;                     ///< gradients are reduced over dp in buckets of at least this many MiB
   AllReduce allreduce = AllReduce::automatic;  ///< how sums over ranks are made
   GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
+  bool overlap_experts = false;  ///< forwards and backwards take turns: one computes while rows of the other travel
   bool operator==(Comm const&) const = default;
 };
 

@@ -111,8 +111,15 @@ private:
   void wait_for_store(schedule::Op move, int stage, schedule::Action const& action, ProgramRun const& run);
   void post_deferred(ProgramRun const& run);
   void flush_deferred(ProgramRun const& run);
-  void forward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  /// A forward and a backward that take turns (schedule::begins_pair): both wait for what they read, then both run.
+  void execute_pair(std::size_t first, ProgramRun& run);
+  /// Waits for what F, or B, I or W, reads.
+  void prepare_forward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void prepare_backward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  void forward(schedule::Action const& action, ProgramRun& run);
   void backward(schedule::Action const& action, Detail const& detail, ProgramRun& run);
+  /// Deferred receives that are due before an action.
+  void before(schedule::Action const& action, ProgramRun const& run);
   void receive(schedule::Action const& action, ProgramRun const& run);
   void send(schedule::Action const& action, ProgramRun const& run);
   /// The message `what` of the slot of `action`, in the type in which it travels.

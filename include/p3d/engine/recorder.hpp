@@ -40,6 +40,8 @@ public:
   void waited(schedule::Action const& what, double begin);
   /// The time since begin_action(), less the waits, belongs to `action`.
   void end_action(schedule::Action const& action);
+  /// The same of two that took turns, of which each was busy so many seconds: one after the other.
+  void end_pair(schedule::Action const& first, double first_s, schedule::Action const& second, double second_s);
 
   std::deque<Step> const& steps() const { return steps_; }
 

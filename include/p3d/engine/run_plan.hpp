@@ -19,6 +19,10 @@ namespace p3d::engine {
 
 /// What the executor does with messages: programs are proved and simulated for it.
 inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
+/// The same, and with comm.overlap_experts pairs.
+schedule::Execution execution_of(config::Config const& config);
+/// Sets of scratch of a rank: one more where a forward and a backward take turns.
+int workspaces_of(config::Config const& config);
 
 struct RunPlan {
   layout::RankGrid grid;

@@ -41,7 +41,8 @@ struct MemoryPiece {
   std::size_t bytes = 0;
 };
 
-/// Scratch that all stages of a rank share, as only one of them runs at a time.
+/// Scratch that all stages of a rank share, as only one of them runs at a time: or two, a forward and a backward that
+/// take turns, each with its own.
 template <class P>
 struct Workspace {
   /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
@@ -77,15 +78,22 @@ private:
   MemoryPiece memory_;
 };
 
+/// The scratch of forwards and that of backwards: one, unless they take turns.
+template <class P>
+struct StageScratch {
+  Workspace<P>* forward = nullptr;
+  Workspace<P>* backward = nullptr;
+};
+
 template <class P>
 class Stage {
 public:
   using S = typename P::Storage;
-  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, sets). `workspace` has the loss's buffers
+  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, sets). `scratch` has the loss's buffers
   /// where the stage is the last, and room for what the stage discards; it, `config` and `stages` must outlive the
   /// stage. Of `params` only the order is used.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageActivations const& sets,
-        layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, Workspace<P>& workspace);
+        layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, StageScratch<P> scratch);
 
   /// What the constructor will take from the arena, in bytes.
   static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage,
@@ -198,21 +206,27 @@ private:
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   /// What is recomputed of a slot.
   layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }
-  /// Sets x_ and saved_ to the slot's views, and where it has none to those of `rebuilt` (if any) or of the scratch.
-  /// `running`: the inputs that the slot has not share one place.
-  void open(int slot, RebuiltSet const* rebuilt, bool running);
+  /// What an action works on, by layer.
+  struct Opened {
+    Workspace<P>* scratch;
+    std::vector<View2<S>> x;
+    std::vector<BlockActivations<P>> saved;
+  };
+  /// Sets the views to the slot's, and where it has none to those of `rebuilt` (if any) or of the scratch. `running`:
+  /// the inputs that the slot has not share one place.
+  void open(Opened& opened, int slot, RebuiltSet const* rebuilt, bool running);
   /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
   void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
   /// The input of the head, on its way where tokens are divided.
-  parallel::WholeRows<S> head_input(ActivationSlot const& slot) const;
+  parallel::WholeRows<S> head_input(ActivationSlot const& slot, Workspace<P>& scratch) const;
   void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot, parallel::WholeRows<S> input);
 
-  RankPlace place(std::int64_t length) const { return {shared_->rank.tp, shared_->rank.cp, length}; }
-  /// The slot of a microbatch, and the scratch made ready for it.
-  ActivationSlot& begin_action(int slot);
+  RankPlace place(std::int64_t length) const { return {forward_.scratch->rank.tp, forward_.scratch->rank.cp, length}; }
+  /// The slot of a microbatch, and `scratch` made ready for it.
+  ActivationSlot& begin_action(int slot, Workspace<P>& scratch);
   /// Takes a free set for what the input part remakes.
   RebuiltSet& take_free_set(ActivationSlot& slot, int number);
 
@@ -233,9 +247,7 @@ private:
   std::vector<RebuiltSet> rebuilt_;
   std::vector<MemoryPiece> slot_memory_, rebuilt_memory_;
   std::vector<int> free_rebuilt_;
-  Workspace<P>* shared_;
-  std::vector<View2<S>> x_;  ///< see open()
-  std::vector<BlockActivations<P>> saved_;
+  Opened forward_, backward_;
   parallel::VocabShard vocab_;
   NormLayer<P> final_norm_;
   kernels::Dropout embed_dropout_;

@@ -17,6 +17,8 @@ struct StageCost {
   double forward = 1, input = 1, weight = 1;
   double backward = -1;  ///< of an undivided B; negative: input + weight
   double recompute = 0;  ///< more of B and I, where activations are remade (PipelineCosts::slots_kept)
+  /// Of forward, and of input or backward: waits inside, which the other one of a pair hides as far as it computes.
+  double forward_wait = 0, input_wait = 0;
   double whole() const { return backward < 0 ? input + weight : backward; }
   bool operator==(StageCost const&) const = default;
 };

@@ -51,6 +51,7 @@ double context_traffic_per_step(config::Config const& config, layout::StageMap c
 /// Backward: gradients of results out, those of rows and gates back. `again`: counts, rows and gates, for backward.
 struct ExpertTraffic {
   double forward = 0, backward = 0, again = 0;
+  double back = 0;  ///< of forward, and of backward: what comes back (backward: without gates)
 };
 ExpertTraffic expert_traffic(config::Config const& config);
 
@@ -62,9 +63,8 @@ double expert_traffic_per_step(config::Config const& config, layout::StageMap co
                                std::vector<layout::StageActivations> const& activations,
                                schedule::Program const& program, int pipeline_rank);
 
-/// Seconds that a rank waits for the exchange of one layer and microbatch, which no other work hides: g - 1 messages of
-/// `latency` for each of counts, rows, gates and results forward, for three of these backward, for counts, rows and
-/// gates again; and bytes / bandwidth.
+/// Seconds that the exchange of one layer and microbatch takes: g - 1 messages of `latency` for each of counts, rows,
+/// gates and results forward, for three of these backward, for counts, rows and gates again; and bytes / bandwidth.
 ExpertTraffic expert_wait(config::Config const& config, layout::MachineRates const& rates);
 
 }  // namespace p3d::plan

@@ -66,6 +66,21 @@ void for_slots_in_use(Program const& program, Action const& a, Visit const& visi
   for_shared_slots(program, a, visit);
   for (int s = a.stage; makes_input_gradient(a.op) && input_is_local(program, s); --s) visit(s - 1);
 }
+/// Whether two actions may take turns (Execution::pairs).
+constexpr bool can_pair(Action const& first, Action const& second) {
+  return first.op == Op::forward && is_compute(second.op) && second.op != Op::forward &&
+         first.microbatch != second.microbatch;
+}
+/// Whether action i of a rank and the one after it are a pair.
+inline bool begins_pair(std::vector<Action> const& actions, std::size_t i) {
+  return i + 1 < actions.size() && can_pair(actions[i], actions[i + 1]);
+}
+/// The other one of the pair of action i, or nullptr.
+inline Action const* partner(std::vector<Action> const& actions, std::size_t i) {
+  if (begins_pair(actions, i)) return &actions[i + 1];
+  return i > 0 && begins_pair(actions, i - 1) ? &actions[i - 1] : nullptr;
+}
+
 /// The stage at the other end of a message.
 constexpr int peer_stage(Action const& action) {
   return action.op == Op::send_activation || action.op == Op::recv_gradient ? action.stage + 1 : action.stage - 1;

@@ -51,6 +51,15 @@ std::vector<int> split_backwards_at_a_time(Program const& program, int first_slo
 /// stages hand over without a message.
 void add_messages(Program& program, int receives_ahead = 1, int gradients_ahead = any_number);
 
+/// Brings pairs about: forwards and backwards of different microbatches next to each other, so that either computes
+/// while the other waits inside its layers (Execution::pairs). `exchange` works on compute actions: where a backward
+/// comes just before a forward, the forward goes first, which is one more microbatch ahead and may take one more slot
+/// (arXiv 2412.19437 does so by its schedule; Megatron-Core's overlap of expert exchanges by one more warm-up).
+void exchange_pairs(Program& compute);
+/// On a complete program: what is received between the two of a pair moves before both, what is sent, or needs the
+/// forward, behind both.
+void close_pairs(Program& program);
+
 /// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at
 /// the end of each rank's list.
 void add_reductions(Program& program);
@@ -71,6 +80,8 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 ///  * Neighbouring stages on one rank use each other's slot: F and what follows the previous one's output, B and I the
 ///    gradient of the next one's input.
 ///  * STEP waits for everything outstanding.
+///  * With `pairs` the two of a pair wait for all that they read before either begins. Nothing lies between them that
+///    another rank sees, so this is the same wait as that of the second one after the first.
 ///  * Messages of one (source rank, destination rank, kind) match in the order posted, whatever their stage.
 /// The executor may put off a RECV_F whose slot still sends and go on meanwhile, but posts it before it waits for
 /// anything and before it touches the slot: so it waits only where these rules wait, having done more.
@@ -79,6 +90,7 @@ Program complete(Program compute, int receives_ahead = 1, int slot_lookahead = 0
 struct Execution {
   bool rendezvous = true;   ///< a send completes only when its receive is posted (false: eager)
   int sends_in_flight = 1;  ///< outstanding sends per (peer, kind) before the executor must wait; 0: blocking sends
+  bool pairs = false;       ///< an F and the B, I or W that directly follows it, of another microbatch, take turns
   bool operator==(Execution const&) const = default;
 };
 

@@ -83,7 +83,10 @@ void expect_near(Numbers const& a, Numbers const& b, std::string const& what) {
 std::vector<Words> layouts(int ranks) {
   std::string const sequence = "parallel.sequence=true", tp = "parallel.tp=2", pp = "parallel.pp=2",
                     ep = "parallel.ep=2", etp = "parallel.etp=2", dp = "parallel.dp=2";
-  if (ranks == 2) return {{dp}, {dp, ep}, {dp, etp}, {tp, sequence, etp}, {tp, sequence, ep}, {tp, sequence}, {pp}};
+  if (ranks == 2)
+    return {
+        {dp}, {dp, ep, "comm.overlap_experts=true"}, {dp, etp}, {tp, sequence, etp}, {tp, sequence, ep}, {tp, sequence},
+        {pp}};
   if (ranks == 4)
     return {{"parallel.dp=4", "parallel.ep=4"},
             {"parallel.dp=4", ep, etp, "memory.shard=parameters"},

@@ -58,7 +58,7 @@ public:
                "p3d::test::arena"),
         workspace_(config, scratch(), stages_.is_last(c.stage), arena_, world.rank()),
         weights_(model::stage_weights(config, stages_, c.stage, params_)),
-        stage(config, stages_, c.stage, sets_, params_.layout(), tp_, arena_, workspace_) {
+        stage(config, stages_, c.stage, sets_, params_.layout(), tp_, arena_, {&workspace_, &workspace_}) {
     params_.zero_grads(tp_.exec);
   }
 

@@ -47,6 +47,19 @@ TEST(Moe, ALossThatDependsOnTheMicrobatchIsRefusedWithTheReason) {
     EXPECT_STREQ(to_string(moe({std::string("model.moe.aux_loss=") + kind}).config->model.moe.aux_loss), kind);
 }
 
+TEST(Moe, OverlapHasMessagesToHide) {
+  for (auto const& words : std::vector<std::vector<std::string>>{
+           {"model.moe.experts=0", "parallel.dp=2"}, {"parallel.dp=2"}, {"parallel.dp=2", "parallel.tp=1"}}) {
+    auto all = words;
+    all.emplace_back("comm.overlap_experts=true");
+    auto const fault = only_fault(moe(all, 2));
+    EXPECT_EQ(fault.key, "comm.overlap_experts");
+    expect_contains(fault.fix, "set parallel.ep or parallel.etp above 1");
+  }
+  for (auto const* axis : {"parallel.ep=2", "parallel.etp=2"})
+    EXPECT_TRUE(moe({"parallel.dp=2", axis, "comm.overlap_experts=true"}, 2).config->comm.overlap_experts);
+}
+
 TEST(Moe, LayersWithExperts) {
   struct Case {
     std::int64_t layers, every, first_dense;
