@@ -39,7 +39,7 @@ def words(keys, extra):
 def step_seconds(room, options, overlap):
     out = room.folder / "out"
     command = room.mpiexec(options.mpiexec, 2, "h0:1,h1:1") + [
-        options.program, str(room.folder / "run.toml"), f"run.output_dir={out}", "checkpoint.resume=false",
+        options.program, str(room.folder / "run.toml"), f"run.output_dir={out}",
         *words(KEYS | {"comm.overlap_experts": overlap}, options.keys)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})

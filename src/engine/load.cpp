@@ -28,8 +28,7 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
       sampler.eval(eval_batch, index + b, in, out, documents_at(at));
     }
   }
-  load_microbatch(stage, slot, sample,
-                  sampler.varies() ? length_of(training ? sample : index, training, eval_batch) : config.model.seq_len);
+  load_microbatch(stage, slot, sample);
 }
 
 template <class P>
@@ -43,15 +42,16 @@ std::int64_t Trainer<P>::State::training_sample(int microbatch) {
 }
 
 template <class P>
-void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample, std::int64_t length) {
+void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   bool const divided = config.parallel.cp > 1;
   positions.resize(divided || sampler.resets_positions() ? inputs.size() : 0);
   for (std::size_t at = 0; at < positions.size(); at += seq) {
     sampler.positions(std::span(inputs).subspan(at, seq), documents_at(at), std::span(positions).subspan(at, seq));
   }
-  kernels::TokenRows rows{sample, config.batch.micro, length};
   auto& to = units.at(stage)->stage;
+  auto const length = to.length(slot);
+  kernels::TokenRows rows{sample, config.batch.micro, length};
   if (!divided && length == config.model.seq_len) return to.load(slot, rows, {inputs, targets, positions, documents});
   auto tokens = base::TokenSet::range(0, length);
   if (divided) {
@@ -72,7 +72,7 @@ void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample
   template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);            \
   template std::int64_t Trainer<P>::State::training_sample(int);                                   \
   template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t); \
-  template void Trainer<P>::State::load_microbatch(int, int, std::int64_t, std::int64_t);
+  template void Trainer<P>::State::load_microbatch(int, int, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

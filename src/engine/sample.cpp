@@ -100,12 +100,6 @@ private:
   std::int64_t capacity_;
 };
 
-/// Whether ranks of several replicas exchange rows of experts; in every group of the mesh, if in one.
-bool replicas_share_experts(layout::RankGrid const& grid) {
-  auto const members = grid.group({layout::Axis::etp, layout::Axis::ep}, 0);
-  return std::any_of(members.begin(), members.end(), [&](int rank) { return grid.coordinates(rank).dp != 0; });
-}
-
 void require_tokens(std::vector<std::vector<int>> const& prompts, std::int64_t vocab) {
   for (auto const& prompt : prompts) {
     P3D_REQUIRE(!prompt.empty(), "a prompt has a token");
@@ -137,7 +131,7 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
   // Replicas share the texts; not where a stage's weights or experts are on all of them: then all make every pass.
   bool const together =
-      s.config.memory.divides() || s.config.memory.moves_weights() || replicas_share_experts(s.plan.grid);
+      s.config.memory.divides() || s.config.memory.moves_weights() || layout::exchanges_across(s.plan.grid, layout::Axis::dp);
   auto const replicas = static_cast<std::size_t>(together ? 1 : s.config.parallel.dp);
   auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
   auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica

@@ -77,7 +77,7 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const first = first_sample(s.config, batch, s.here.dp, microbatch);
       read(first, [](auto) {});
-      s.load_microbatch(stage, slot, first, seq);
+      s.load_microbatch(stage, slot, first);
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }

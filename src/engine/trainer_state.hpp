@@ -116,9 +116,9 @@ struct Trainer<P>::State {
     return documents.empty() ? std::span<int>() : std::span(documents).subspan(place, inputs.size() / batch_samples());
   }
   std::size_t batch_samples() const { return static_cast<std::size_t>(config.batch.micro); }
-  /// What is in inputs, targets and documents, the microbatch that begins with `sample`: `length` tokens of each
-  /// sample.
-  void load_microbatch(int stage, int slot, std::int64_t sample, std::int64_t length);
+  /// What is in inputs, targets and documents, the microbatch that begins with `sample`: of each sample as many tokens
+  /// as the slot was shaped for.
+  void load_microbatch(int stage, int slot, std::int64_t sample);
   /// batch.variable: the length of the microbatch that begins with a sample, of training or of an evaluation batch.
   std::int64_t length_of(std::int64_t sample, bool training, std::int64_t eval_batch);
   void reduce(int stage);

@@ -28,6 +28,11 @@ ExpertGroup expert_group(RankGrid const& grid, int rank, int experts) {
   return out;
 }
 
+bool exchanges_across(RankGrid const& grid, Axis axis) {
+  auto const members = grid.group({Axis::etp, Axis::ep}, 0);
+  return std::any_of(members.begin(), members.end(), [&](int rank) { return grid.coordinates(rank)[axis] != 0; });
+}
+
 ExpertDispatch::ExpertDispatch(ExpertGroup const& group, int rank, std::vector<std::int64_t> counts,
                                std::int64_t most_rows)
     : group_(group), rank_(rank), counts_(std::move(counts)) {

@@ -57,8 +57,7 @@ MoeSizes moe_sizes(config::Config const& c, std::int64_t most_rows) {
 
 }  // namespace
 
-BlockSizes layer_sizes(config::Config const& c, std::int64_t layer, RankPlace rank) {
-  auto s = block_sizes(c, rank);
+BlockSizes layer_sizes(BlockSizes s, config::Config const& c, std::int64_t layer) {
   if (!c.model.moe.on()) return s;
   bool const experts = c.model.has_experts(layer);
   s.ffn = (experts ? c.model.moe.shared_ffn : c.model.ffn) / c.parallel.tp;
@@ -152,7 +151,7 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
     : tp_(&tp),
-      sizes_(layer_sizes(c, layer)),
+      sizes_(layer_sizes(block_sizes(c), c, layer)),
       window_(c.model.window_of(layer)),
       division_(layout::context_division(c)),
       norm_(c) {

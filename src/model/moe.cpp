@@ -44,7 +44,7 @@ kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, r
 
 template <class P>
 RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
-    : sizes_(layer_sizes(c, layer).moe), gated_(c.model.activation == config::Activation::swiglu) {
+    : sizes_(layer_sizes(block_sizes(c), c, layer).moe), gated_(c.model.activation == config::Activation::swiglu) {
   auto const& m = c.model.moe;
   routing_.experts = static_cast<int>(m.experts);
   routing_.top_k = static_cast<int>(m.top_k);
@@ -94,10 +94,9 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
 }
 
 template <class P>
-std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRows const& rows,
-                                                  View2<int const> choice) const {
-  device::Owned2<std::int64_t> const counted("p3d::model::choices", static_cast<std::size_t>(rows.samples),
-                                             static_cast<std::size_t>(routing_.experts));
+std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRows const& rows, View2<int const> choice,
+                                                  MoeScratch<P> const& t) const {
+  auto const counted = first_rows(t.counts, rows.samples);
   kernels::count_choices(exec, choice, sample_rows(rows), counted);
   device::fence(exec, "p3d::model::count");
   auto const host = device::host_copy(counted);
@@ -108,10 +107,10 @@ template <class P>
 View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, MoeActivations<P> const& a,
                                   MoeScratch<P> const& t) const {
   // The tokens before those here are on ranks before this one.
-  auto const before = t.sample_ranks.before(count(exec, rows, a.choice));
+  auto const before = t.sample_ranks.before(count(exec, rows, a.choice, t));
   Kokkos::View<std::int64_t const**, Kokkos::LayoutRight, Kokkos::HostSpace,
                Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(before.data(), rows.samples, routing_.experts);
-  device::Owned2<std::int64_t> const start("p3d::model::queue", host.extent(0), host.extent(1));
+  auto const start = first_rows(t.counts, rows.samples);
   Kokkos::deep_copy(start, host);
   auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);
   auto const capacity = static_cast<std::int64_t>(std::ceil(capacity_ * tokens * routing_.top_k / routing_.experts));
@@ -133,7 +132,7 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
       for (std::size_t e = 0; e < experts; ++e)
         weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
   } else {
-    auto counted = count(exec, rows, a.choice);
+    auto counted = count(exec, rows, a.choice, t);
     t.sample_ranks.sum(counted);
     // L = E sum_e f_e P_e with f_e = count / (T k) and P_e = sum over tokens of p / T: dL/dp = E count / (T^2 k).
     auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);

@@ -45,6 +45,17 @@ bool owns_gradient(layout::StageMap const& stages, int stage) {
 /// rank has some tokens of each sample.
 bool needs_positions(config::Config const& c) { return c.data.reset_positions || c.data.pack || c.parallel.cp > 1; }
 
+/// What `take` takes from the arena.
+template <class Take>
+MemoryPiece piece_of(device::Arena& arena, Take const& take) {
+  auto* const data = arena.take<std::byte>(0).data();
+  auto const before = arena.used();
+  take();
+  return {data, arena.used() - before};
+}
+/// To take it anew.
+device::Arena opened(MemoryPiece const& piece) { return {piece.bytes, "p3d::model::piece", piece.data}; }
+
 }  // namespace
 
 void RecomputeScratch::add(layout::StageRecompute const& stage) {
@@ -91,10 +102,7 @@ Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompu
     : Workspace(c, recompute, with_loss) {
   rank = {tp_rank, exchanges.context ? exchanges.context->rank() : 0, c.model.seq_len};
   exchanges_ = std::move(exchanges);
-  memory_.data = arena.take<std::byte>(0).data();
-  auto const before = arena.used();
-  take(arena);
-  memory_.bytes = arena.used() - before;
+  memory_ = piece_of(arena, [&] { take(arena); });
   attach();
 }
 
@@ -109,7 +117,7 @@ template <class P>
 void Workspace<P>::shape(std::int64_t length) {
   if (length == rank.length) return;
   rank.length = length;
-  device::Arena memory(memory_.bytes, "workspace", memory_.data);
+  auto memory = opened(memory_);
   remade.clear();
   inputs.clear();
   take(memory);
@@ -156,7 +164,7 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   if (output_waits) take_x(static_cast<int>(layers));
   auto const first_layer = stages.layers(stage).begin;
   for (int l = 0; l < layers; ++l)
-    slot.blocks.push_back(take_block<P>(source, layer_sizes(c, first_layer + l, rank), kept_parts(recompute, l)));
+    slot.blocks.push_back(take_block<P>(source, layer_sizes(s, c, first_layer + l), kept_parts(recompute, l)));
   auto const take_each = [&]<class T>(T) {  // one of every token
     return View1<T>(source.template take<T>(s.most_tokens).data(), s.tokens);
   };
@@ -186,7 +194,7 @@ typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, st
   set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
   for (int l = 0; l < recompute.num_layers(); ++l) {
     if (recompute.input(l) != KeptInput::whole) set.x[static_cast<std::size_t>(l)] = take_rows<P>(source, s);
-    set.blocks.push_back(take_block<P>(source, layer_sizes(c, first_layer + l, rank), rebuilt_parts(recompute, l)));
+    set.blocks.push_back(take_block<P>(source, layer_sizes(s, c, first_layer + l), rebuilt_parts(recompute, l)));
   }
   return set;
 }
@@ -260,20 +268,14 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   P3D_REQUIRE(tp.sequence == c.parallel.sequence, "buffers and messages agree on who has which rows");
   P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
               "slots whose microbatches are offloaded are alike");
-  auto const remember = [&](std::vector<MemoryPiece>& pieces, auto const& take) {
-    auto* const data = arena.take<std::byte>(0).data();
-    auto const before = arena.used();
-    take();
-    pieces.push_back({data, arena.used() - before});
-  };
   auto const rebuild = [&] {
-    remember(rebuilt_memory_, [&] {
+    rebuilt_memory_.push_back(piece_of(arena, [&] {
       rebuilt_.push_back(take_rebuilt(c, stages.layers(stage).begin, recompute_, place(c.model.seq_len), arena));
-    });
+    }));
   };
   for (int k = 0; k < sets.slots; ++k) {
-    remember(slot_memory_,
-             [&] { slots_.push_back(take_slot(c, stages, stage, recompute(k), place(c.model.seq_len), arena)); });
+    slot_memory_.push_back(piece_of(
+        arena, [&] { slots_.push_back(take_slot(c, stages, stage, recompute(k), place(c.model.seq_len), arena)); }));
     auto& slot = slots_.back();
     if (!offloads_ || sets.rebuilt == 0) continue;
     rebuild();
@@ -312,8 +314,7 @@ void Stage<P>::shape(int slot, std::int64_t length) {
   if (length == 0) length = config_->model.seq_len;
   if (length == s.length) return;
   P3D_REQUIRE(stays_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
-  auto const& memory = slot_memory_[at(slot)];
-  device::Arena piece(memory.bytes, "slot", memory.data);
+  auto piece = opened(slot_memory_[at(slot)]);
   s = take_slot(*config_, *stages_, stage_, recompute(slot), place(length), piece);
 }
 
@@ -329,8 +330,7 @@ typename Stage<P>::RebuiltSet& Stage<P>::take_free_set(ActivationSlot& s, int nu
   s.rebuilt = number;
   auto& set = rebuilt_[at(number)];
   if (set.length != s.length) {
-    auto const& memory = rebuilt_memory_[at(number)];
-    device::Arena piece(memory.bytes, "rebuilt", memory.data);
+    auto piece = opened(rebuilt_memory_[at(number)]);
     set = take_rebuilt(*config_, stages_->layers(stage_).begin, recompute_, place(s.length), piece);
   }
   return set;

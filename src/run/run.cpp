@@ -153,7 +153,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
-  auto const tokens_before = engine::tokens_of_steps(c, trainer.sampler(), 0, first_step);
+  // What only the root writes and prints.
+  auto const tokens_of = [&](std::int64_t begin, std::int64_t end) {
+    return root ? engine::tokens_of_steps(c, trainer.sampler(), begin, end) : 0;
+  };
+  auto const tokens_before = tokens_of(0, first_step);
   std::int64_t tokens_seen = 0;
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
   double first_loss = 0.0, last_loss = 0.0;
@@ -173,7 +177,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       throw;
     }
     double const seconds = watch.seconds();
-    auto const tokens = engine::tokens_of_steps(c, trainer.sampler(), r.step - 1, r.step);
+    auto const tokens = tokens_of(r.step - 1, r.step);
     tokens_seen += tokens;
     in_steps += seconds;
     step_seconds.push_back(seconds);

@@ -28,6 +28,8 @@ struct ExpertGroup {
 
 /// The group of a rank of the mesh.
 ExpertGroup expert_group(RankGrid const& grid, int rank, int experts);
+/// Whether the ranks of such a group differ along an axis; in every group of the mesh, if in one.
+bool exchanges_across(RankGrid const& grid, Axis axis);
 
 /// The exchange of one layer and microbatch, as one rank sees it. A rank's own rows are numbered in the order (expert,
 /// token, choice); rows that it receives in a pass in the order (sender, expert, ...); those that its experts compute

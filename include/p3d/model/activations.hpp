@@ -62,8 +62,8 @@ struct RankPlace {
 };
 /// Of what all layers share: the largest of any.
 BlockSizes block_sizes(config::Config const& config, RankPlace rank = {});
-/// Of one layer.
-BlockSizes layer_sizes(config::Config const& config, std::int64_t layer, RankPlace rank = {});
+/// Of one layer, from those that all share.
+BlockSizes layer_sizes(BlockSizes of_all, config::Config const& config, std::int64_t layer);
 /// The heads of a rank of tp, as attention is told of them.
 parallel::ContextHeads context_heads(config::Config const& config, int tp_rank);
 /// The same for `tokens` of them, whole on every rank: no sequence and no context parallelism.
@@ -181,6 +181,7 @@ struct MoeScratch {
   View1<A> bias;               ///< [experts], where weights have 16 bits
   View2<S> jittered;           ///< [n, hidden]
   View2<int> position, kept;   ///< [n, top_k]: where experts have a capacity
+  View2<std::int64_t> counts;  ///< [samples, experts]: there, and for a loss of balance
   View2<S> dx;                 ///< [n, hidden]
   View1<A> d_shared;           ///< [N]: of shared_gates
   View1<S> narrow_shared;      ///< [N]: the same in 16 bits
@@ -300,6 +301,7 @@ MoeScratch<P> take_moe_scratch(Source& source, BlockSizes const& s) {
     t.position = take_own<int>(source, s, m.top_k);
     t.kept = take_own<int>(source, s, m.top_k);
   }
+  if (m.drops || m.balances) t.counts = source.template take<std::int64_t>(m.samples, m.experts);
   if (m.jitters) t.jittered = take_own<S>(source, s, s.hidden);
   t.dx = take_own<S>(source, s, s.hidden);
   return t;

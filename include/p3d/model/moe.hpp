@@ -60,7 +60,7 @@ private:
                   MoeScratch<P> const& t) const;
   /// How often the tokens here chose each expert, by sample [samples x experts].
   std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
-                                  View2<int const> choice) const;
+                                  View2<int const> choice, MoeScratch<P> const& t) const;
   using Requests = parallel::ExpertParallel::Requests;
   /// Sends the rows of a pass, of the rank's own `tokens` [n, columns], to their experts.
   Requests start_rows(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,

@@ -111,6 +111,8 @@ public:
   /// The samples of the microbatch that comes next to a slot have `length` tokens, at most model.seq_len; 0: that many.
   /// Before anything of it comes: the views of the slot change. Not where activations are offloaded.
   void shape(int slot, std::int64_t length);
+  /// As shape() has made it.
+  std::int64_t length(int slot) const { return slots_[at(slot)].length; }
   TokenRows rows(int slot) const { return slots_[at(slot)].rows; }
   /// Such a region was copied into the slot, of a microbatch of these samples.
   void resume(int slot, TokenRows rows, bool gradients);
