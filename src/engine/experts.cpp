@@ -118,9 +118,32 @@ void Trainer<P>::State::follow_choices() {
   if (P::has_master) master_is_newer = true;
 }
 
-#define P3D_INSTANTIATE(P)                                    \
-  template std::vector<ExpertLoad> Trainer<P>::expert_load(); \
-  template void Trainer<P>::State::balance_experts();         \
+template <class P>
+void Trainer<P>::record_routes(model::RouteLog* log) {
+  state_->routes.record = log;
+  state_->workspace->set_routes(&state_->routes);
+}
+
+template <class P>
+void Trainer<P>::replay_routes(model::RouteLog const* log) {
+  state_->routes.replay = log;
+  state_->routes.flipped = 0;
+  state_->workspace->set_routes(&state_->routes);
+}
+
+template <class P>
+std::int64_t Trainer<P>::flipped_routes() {
+  auto flipped = state_->routes.flipped;
+  state_->mesh.world().all_reduce(&flipped, 1, comm::Type::int64, comm::Reduction::sum).wait();
+  return flipped;
+}
+
+#define P3D_INSTANTIATE(P)                                         \
+  template void Trainer<P>::record_routes(model::RouteLog*);       \
+  template void Trainer<P>::replay_routes(model::RouteLog const*); \
+  template std::int64_t Trainer<P>::flipped_routes();              \
+  template std::vector<ExpertLoad> Trainer<P>::expert_load();      \
+  template void Trainer<P>::State::balance_experts();              \
   template void Trainer<P>::State::follow_choices();
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

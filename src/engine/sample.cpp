@@ -130,8 +130,8 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   for (auto const& prompt : prompts) longest = std::max(longest, prompt.size());
   auto const capacity = std::min(s.config.model.seq_len, static_cast<std::int64_t>(longest) + options.tokens);
   // Replicas share the texts; not where a stage's weights or experts are on all of them: then all make every pass.
-  bool const together =
-      s.config.memory.divides() || s.config.memory.moves_weights() || layout::exchanges_across(s.plan.grid, layout::Axis::dp);
+  bool const together = s.config.memory.divides() || s.config.memory.moves_weights() ||
+                        layout::exchanges_across(s.plan.grid, layout::Axis::dp);
   auto const replicas = static_cast<std::size_t>(together ? 1 : s.config.parallel.dp);
   auto const mine = replicas == 1 ? 0 : static_cast<std::size_t>(s.here.dp);
   auto const each = (prompts.size() + replicas - 1) / replicas;  // texts of a replica

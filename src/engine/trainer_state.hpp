@@ -136,6 +136,7 @@ struct Trainer<P>::State {
   void follow_choices();
   std::map<std::int64_t, std::vector<std::int64_t>> chosen;  ///< by layer: tokens of the last step by expert
   bool skipped_update = false;                               ///< in this step
+  model::RouteTap routes;                                    ///< see record_routes()
   /// Layers read weights rounded from the master weights, after these were loaded. Before the first action of anything.
   void refresh_weights();
   /// Steps that updated the weights.

@@ -44,7 +44,9 @@ kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, r
 
 template <class P>
 RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
-    : sizes_(layer_sizes(block_sizes(c), c, layer).moe), gated_(c.model.activation == config::Activation::swiglu) {
+    : layer_(layer),
+      sizes_(layer_sizes(block_sizes(c), c, layer).moe),
+      gated_(c.model.activation == config::Activation::swiglu) {
   auto const& m = c.model.moe;
   routing_.experts = static_cast<int>(m.experts);
   routing_.top_k = static_cast<int>(m.top_k);
@@ -80,6 +82,9 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
     bias = t.bias;
   }
   kernels::route_forward<A>(exec, routing_, a.logits, bias, {a.scores, a.lse, a.total}, a.choice, a.gates);
+  if (t.routes && t.routes->on() && kind != RoutePass::evaluation)
+    t.routes->template apply<A>(exec, layer_, routing_, rows, kind == RoutePass::again, {a.scores, a.lse, a.total},
+                                a.choice, a.gates);
   View2<int const> kept = a.choice;
   if (capacity_ > 0) kept = drop(exec, rows, a, t);
   kernels::sort_by_expert(exec, kept, t.offsets, a.slots, a.place, t.workspace);

@@ -8,6 +8,7 @@
 #include <p3d/data/sampler.hpp>
 #include <p3d/data/token_source.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/model/route_log.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/optim/loss_scale.hpp>
 #include <p3d/engine/phases.hpp>
@@ -132,6 +133,13 @@ public:
   /// For tests: in the next step one element of the gradient of that parameter becomes infinite, on one of the ranks
   /// that sum it, before they do.
   void spoil_gradient(std::string const& name);
+  /// For tests, of models with experts: from now on the choices of this rank's tokens in training are added to `log`.
+  void record_routes(model::RouteLog* log);
+  /// And taken from `log`, in place of those of the router, whose scores still make the gates. Each may be null (off,
+  /// as at first), and must live as long as it is used.
+  void replay_routes(model::RouteLog const* log);
+  /// Since then: tokens (of a layer each) of all ranks whose own choice was of other experts. Collective.
+  std::int64_t flipped_routes();
   /// A whole parameter, or its gradient of the last step (before clipping), on every rank: for tests and small models.
   std::vector<double> gather_value(std::string const& name);
   std::vector<double> gather_gradient(std::string const& name);

@@ -7,6 +7,7 @@
 #include <p3d/layout/recompute.hpp>
 #include <p3d/kernels/routing.hpp>
 #include <p3d/model/parameters.hpp>
+#include <p3d/model/route_log.hpp>
 #include <p3d/parallel/context.hpp>
 #include <p3d/parallel/experts.hpp>
 
@@ -188,6 +189,7 @@ struct MoeScratch {
   parallel::ExpertParallel* experts = nullptr;
   parallel::SampleRanks sample_ranks;
   BalanceScales scales;
+  RouteTap* routes = nullptr;  ///< for tests
 };
 
 /// Scratch that all layers of all stages of a rank share.

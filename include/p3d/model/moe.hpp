@@ -85,6 +85,7 @@ private:
              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const;
   void activate(device::ExecSpace const& exec, View2<S const> up, View2<S> act) const;
 
+  int layer_;
   MoeSizes sizes_;
   kernels::Routing routing_;
   base::RandomKey jitter_key_{};

@@ -50,6 +50,7 @@ struct Workspace {
   Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
             int tp_rank, StageExchanges exchanges = {});
   void set_balance(BalanceScales scales) { block.moe.scales = scales; }
+  void set_routes(RouteTap* routes) { block.moe.routes = routes; }
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
   /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
   /// of one action: no action reads what another has left.
