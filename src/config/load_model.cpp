@@ -27,6 +27,7 @@ bool is_free(std::string_view key) {
                                         "model.moe.aux_loss",
                                         "model.moe.aux_coefficient",
                                         "model.moe.z_coefficient",
+                                        "model.moe.dispatch",
                                         "model.moe.buffer_factor"};
   return std::find(std::begin(names), std::end(names), key) != std::end(names);
 }

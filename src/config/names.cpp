@@ -121,6 +121,13 @@ char const* to_string(DataFormat v) {
   return "?";
 }
 
+char const* to_string(Dispatch v) {
+  switch (v) {
+    case Dispatch::all_to_all: return "all_to_all";
+    case Dispatch::gather: return "gather";
+  }
+  return "?";
+}
 char const* to_string(RouterScore v) {
   switch (v) {
     case RouterScore::softmax: return "softmax";

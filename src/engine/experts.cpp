@@ -121,14 +121,14 @@ void Trainer<P>::State::follow_choices() {
 template <class P>
 void Trainer<P>::record_routes(model::RouteLog* log) {
   state_->routes.record = log;
-  state_->workspace->set_routes(&state_->routes);
+  for (auto& w : state_->workspaces) w.set_routes(&state_->routes);
 }
 
 template <class P>
 void Trainer<P>::replay_routes(model::RouteLog const* log) {
   state_->routes.replay = log;
   state_->routes.flipped = 0;
-  state_->workspace->set_routes(&state_->routes);
+  for (auto& w : state_->workspaces) w.set_routes(&state_->routes);
 }
 
 template <class P>

@@ -69,6 +69,21 @@ void sum_copies(ExecSpace const& exec, View1<A const> values, View2<int const> p
       });
 }
 
+template <class S>
+void sum_blocks(ExecSpace const& exec, View2<S const> blocks, int count, Store store, View2<S> out) {
+  auto const columns = static_cast<std::int64_t>(out.extent(1)), rows = static_cast<std::int64_t>(out.extent(0));
+  auto const each = static_cast<std::int64_t>(blocks.extent(0)) / count;
+  P3D_REQUIRE(static_cast<std::int64_t>(blocks.extent(1)) == columns && rows <= each, "blocks are of rows of out");
+  Kokkos::parallel_for(
+      "p3d::kernels::sum_blocks", FlatRange(exec, 0, rows * columns), KOKKOS_LAMBDA(std::int64_t i) {
+        std::int64_t const r = i / columns, c = i - r * columns;
+        Acc<S> sum = 0;
+        for (int b = 0; b < count; ++b) sum += static_cast<Acc<S>>(blocks(b * each + r, c));
+        if (store == Store::add) sum += static_cast<Acc<S>>(out(r, c));
+        out(r, c) = static_cast<S>(sum);
+      });
+}
+
 template <class A>
 void sigmoid_in_place(ExecSpace const& exec, View1<A> x) {
   Kokkos::parallel_for(
@@ -126,5 +141,10 @@ template void scale<float>(ExecSpace const&, float, View1<float>);
 template void scale<double>(ExecSpace const&, double, View1<double>);
 template void sum_copies<float>(ExecSpace const&, View1<float const>, View2<int const>, int, View2<float>);
 template void sum_copies<double>(ExecSpace const&, View1<double const>, View2<int const>, int, View2<double>);
+
+template void sum_blocks<float>(ExecSpace const&, View2<float const>, int, Store, View2<float>);
+template void sum_blocks<double>(ExecSpace const&, View2<double const>, int, Store, View2<double>);
+template void sum_blocks<bfloat16>(ExecSpace const&, View2<bfloat16 const>, int, Store, View2<bfloat16>);
+template void sum_blocks<float16>(ExecSpace const&, View2<float16 const>, int, Store, View2<float16>);
 
 }  // namespace p3d::kernels

@@ -47,7 +47,11 @@ MoeSizes moe_sizes(config::Config const& c, std::int64_t most_rows) {
   auto const balanced = most_rows * m.top_k * p.etp;
   auto const worst = ranks * most_rows * std::min(m.top_k, s.local_experts);
   auto const wanted = std::ceil(m.buffer_factor * static_cast<double>(balanced));
-  s.most_rows = wanted >= static_cast<double>(worst) ? worst : std::max(ranks, static_cast<std::int64_t>(wanted));
+  s.ranks = static_cast<int>(ranks);
+  s.tokens = most_rows;
+  s.gathers = ranks > 1 && m.dispatch == config::Dispatch::gather;
+  bool const all = s.gathers || wanted >= static_cast<double>(worst);
+  s.most_rows = all ? worst : std::max(ranks, static_cast<std::int64_t>(wanted));
   s.balances = m.aux_loss != config::AuxLoss::none;
   s.jitters = m.jitter > 0;
   s.drops = m.capacity_factor > 0;

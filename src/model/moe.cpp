@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/moe.hpp>
 
-#include <p3d/base/strand.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/expert_rows.hpp>
 #include <p3d/parallel/expert_linear.hpp>
 #include <p3d/parallel/rows.hpp>
+
+#include "first_rows.hpp"
 
 #include <fmt/format.h>
 
@@ -21,21 +22,14 @@ using kernels::Store;
 using kernels::TokenRows;
 using layout::ExpertDispatch;
 using parallel::Block;
+using detail::as_rows;
+using detail::first;
+using detail::first_rows;
 
 namespace {
 
-template <class T>
-View2<T> first_rows(View2<T> v, std::int64_t n) {
-  return device::rows(v, 0, n);
-}
-template <class T>
-View1<T> first(View1<T> v, std::int64_t n) {
-  return View1<T>(v.data(), n);
-}
-/// Numbers as rows of one column.
-template <class T>
-View2<T> as_rows(View1<T> v) {
-  return View2<T>(v.data(), v.extent(0), 1);
+void append(std::vector<comm::Request> more, std::vector<comm::Request>& requests) {
+  for (auto& request : more) requests.push_back(std::move(request));
 }
 
 kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, rows.first_row}; }
@@ -46,6 +40,7 @@ template <class P>
 RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
     : layer_(layer),
       sizes_(layer_sizes(block_sizes(c), c, layer).moe),
+      exchange_(sizes_, static_cast<int>(c.model.moe.top_k)),
       gated_(c.model.activation == config::Activation::swiglu) {
   auto const& m = c.model.moe;
   routing_.experts = static_cast<int>(m.experts);
@@ -87,12 +82,7 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
                                 a.choice, a.gates);
   View2<int const> kept = a.choice;
   if (capacity_ > 0) kept = drop(exec, rows, a, t);
-  kernels::sort_by_expert(exec, kept, t.offsets, a.slots, a.place, t.workspace);
-  device::fence(exec, "p3d::model::route");
-  auto const offsets = device::host_copy(t.offsets);
-  std::vector<std::int64_t> counts;
-  for (int e = 0; e < routing_.experts; ++e) counts.push_back(offsets(e + 1) - offsets(e));
-  a.dispatch->emplace(t.experts->plan(counts, static_cast<std::int64_t>(a.x.extent(0))));
+  auto const counts = exchange_.plan(exec, kept, a, t);
   if (kind == RoutePass::training)
     for (std::size_t e = 0; e < counts.size(); ++e) counts_[e] += counts[e];
   if (kind != RoutePass::evaluation && aux_ > 0) balance(exec, w, rows, a, t);
@@ -150,83 +140,16 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
 }
 
 template <class P>
-void RoutedExperts<P>::order(ExpertDispatch const& dispatch, int pass, MoeScratch<P> const& t) const {
-  auto const order = dispatch.received_order(pass);
-  std::vector<int> back(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
-  device::copy_from_host<int>(order, t.order);
-  device::copy_from_host<int>(back, t.back);
-}
-
-template <class P>
-typename RoutedExperts<P>::Requests RoutedExperts<P>::start_rows(ExecSpace const& exec, ExpertDispatch const& dispatch,
-                                                                 int pass, View2<S const> tokens,
-                                                                 MoeActivations<P> const& a,
-                                                                 MoeScratch<P> const& t) const {
-  if (sizes_.alone) return {};
-  auto const own = first_rows(t.own, static_cast<std::int64_t>(a.slots.extent(0)));
-  kernels::permute_rows<S>(exec, tokens, a.slots, routing_.top_k, own);
-  return t.experts->template start_to_experts<S>(exec, dispatch, pass, own, t.received);
-}
-
-template <class P>
-void RoutedExperts<P>::take_rows(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
-                                 MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const {
-  auto const n = dispatch.rows(pass);
-  if (sizes_.alone)
-    kernels::permute_rows<S>(exec, tokens, first(a.slots, n), routing_.top_k, first_rows(out, n));
-  else
-    kernels::permute_rows<S>(exec, first_rows(t.received, n), first(t.order, n), 1, first_rows(out, n));
-}
-
-template <class P>
-typename RoutedExperts<P>::Requests RoutedExperts<P>::start_gates(ExecSpace const& exec, ExpertDispatch const& dispatch,
-                                                                  int pass, MoeActivations<P> const& a,
-                                                                  MoeScratch<P> const& t) const {
-  if (sizes_.alone) return {};
-  auto const own = as_rows(first(t.own_gates, static_cast<std::int64_t>(a.slots.extent(0))));
-  kernels::permute_rows<A>(exec, as_rows(device::flat(a.gates)), a.slots, 1, own);
-  return t.experts->template start_to_experts<A>(exec, dispatch, pass, own, as_rows(t.received_gates));
-}
-
-template <class P>
-void RoutedExperts<P>::take_gates(ExecSpace const& exec, ExpertDispatch const& dispatch, int pass,
-                                  MoeActivations<P> const& a, MoeScratch<P> const& t) const {
-  auto const n = dispatch.rows(pass);
-  auto const out = as_rows(first(a.row_gates, n));
-  if (sizes_.alone)
-    kernels::permute_rows<A>(exec, as_rows(device::flat(a.gates)), first(a.slots, n), 1, out);
-  else
-    kernels::permute_rows<A>(exec, as_rows(first(t.received_gates, n)), first(t.order, n), 1, out);
-}
-
-template <class P>
-typename RoutedExperts<P>::Requests RoutedExperts<P>::start_back(ExecSpace const& exec, ExpertDispatch const& dispatch,
-                                                                 int pass, View2<S const> rows,
-                                                                 MoeScratch<P> const& t) const {
-  auto const n = dispatch.rows(pass);
-  kernels::permute_rows<S>(exec, rows, first(t.back, n), 1, first_rows(t.received, n));
-  return t.experts->template start_to_tokens<S>(exec, dispatch, pass, View2<S const>(t.received),
-                                                static_cast<std::int64_t>(t.own.extent(0)), t.returned);
-}
-
-template <class P>
-void RoutedExperts<P>::wait(int pass, Requests& requests) const {
-  if (!sizes_.alone && pass == 0) base::rest();
-  comm::wait_all(requests);
-}
-
-template <class P>
 void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
                              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const {
   auto const& dispatch = **a.dispatch;
-  if (!sizes_.alone) order(dispatch, pass, t);
-  auto requests = start_rows(exec, dispatch, pass, x, a, t);
-  for (auto& request : start_gates(exec, dispatch, pass, a, t)) requests.push_back(std::move(request));
+  exchange_.begin(pass, a, t);
+  auto requests = exchange_.start_rows(exec, pass, x, a, t);
+  append(exchange_.start_gates(exec, pass, a, t), requests);
   if (pass == 0 && meanwhile) meanwhile();
-  wait(pass, requests);
-  take_rows(exec, dispatch, pass, x, a, t, a.x);
-  take_gates(exec, dispatch, pass, a, t);
+  exchange_.wait(pass, requests);
+  exchange_.take_rows(exec, pass, x, a, t, a.x);
+  exchange_.take_gates(exec, pass, a, t);
   auto const n = dispatch.rows(pass);
   auto const offsets = dispatch.offsets(pass);
   auto const rows = first_rows(a.x, n), up = first_rows(a.up, n);
@@ -261,14 +184,10 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
     kernels::gate_rows<S>(exec, first(a.row_gates, n), act);
     parallel::expert_linear<S>(exec, act, w.down.value, Block::transposed, dispatch.offsets(pass), Store::overwrite,
                                result);
-    if (sizes_.alone)  // in one pass
-      return kernels::permute_rows_backward<S>(exec, result, a.place, store, out);
-    auto requests = start_back(exec, dispatch, pass, result, t);
-    wait(pass, requests);
+    auto requests = exchange_.start_back(exec, pass, result, a, t);
+    exchange_.wait(pass, requests);
   }
-  auto places = a.place;
-  if (sizes_.copies > 1) kernels::places_of_copies(exec, a.place, sizes_.copies, places = t.places);
-  kernels::permute_rows_backward<S>(exec, t.returned, places, store, out);
+  exchange_.sum_rows(exec, t.rows, a, t, store, out);
 }
 
 template <class P>
@@ -288,16 +207,16 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
     if (dispatch.passes() > 1)
       bring(exec, w, pass, x, a, t, {});
-    else if (!sizes_.alone)
-      order(dispatch, pass, t);
+    else
+      exchange_.begin(pass, a, t);
     auto const n = dispatch.rows(pass);
     auto const offsets = dispatch.offsets(pass);
     auto const dout = first_rows(t.rows, n), act = first_rows(t.act, n), dact = first_rows(t.dact, n),
                up = first_rows(a.up, n), dup = first_rows(t.dup, n);
     View2<S const> const rows_of_experts = first_rows(a.x, n);
-    auto requests = start_rows(exec, dispatch, pass, dy, a, t);
-    wait(pass, requests);
-    take_rows(exec, dispatch, pass, dy, a, t, t.rows);
+    auto requests = exchange_.start_rows(exec, pass, dy, a, t);
+    exchange_.wait(pass, requests);
+    exchange_.take_rows(exec, pass, dy, a, t, t.rows);
     activate(exec, up, act);
     parallel::expert_linear<S>(exec, dout, w.down.value, Block::as_it_is, offsets, Store::overwrite, dact);
     auto const d_gates = first(t.row_gates, n);
@@ -313,30 +232,14 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     }
     parallel::expert_linear<S>(exec, d_up, w.up.value, Block::transposed, offsets,
                                gated_ ? Store::add : Store::overwrite, dout);
-    if (!sizes_.alone) {
-      requests = start_back(exec, dispatch, pass, dout, t);
-      auto const received = as_rows(first(t.received_gates, n));
-      kernels::permute_rows<A>(exec, as_rows(d_gates), first(t.back, n), 1, received);
-      for (auto& request : t.experts->template start_to_tokens<A>(exec, dispatch, pass, as_rows(t.received_gates),
-                                                                  static_cast<std::int64_t>(t.own.extent(0)),
-                                                                  as_rows(t.returned_gates)))
-        requests.push_back(std::move(request));
-    }
+    requests = exchange_.start_back(exec, pass, dout, a, t);
+    append(exchange_.start_gates_back(exec, pass, d_gates, a, t), requests);
     if (gated_) parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
     parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
-    if (!sizes_.alone) {
-      wait(pass, requests);
-      continue;
-    }
-    kernels::permute_rows_backward<S>(exec, dout, a.place, Store::overwrite, dx);
-    kernels::sum_copies<A>(exec, d_gates, a.place, 1, t.d_gates);
+    exchange_.wait(pass, requests);
   }
-  if (!sizes_.alone) {
-    auto places = a.place;
-    if (sizes_.copies > 1) kernels::places_of_copies(exec, a.place, sizes_.copies, places = t.places);
-    kernels::permute_rows_backward<S>(exec, t.returned, places, Store::overwrite, dx);
-    kernels::sum_copies<A>(exec, t.returned_gates, places, sizes_.copies, t.d_gates);
-  }
+  exchange_.sum_rows(exec, t.rows, a, t, Store::overwrite, dx);
+  exchange_.sum_gates(exec, t.row_gates, a, t, t.d_gates);
 
   // The router. Its auxiliary losses are means over the global batch.
   View2<A const> balance;

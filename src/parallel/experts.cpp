@@ -12,7 +12,7 @@ namespace p3d::parallel {
 
 namespace {
 
-enum ExpertTag { to_experts_tag, to_tokens_tag };
+enum ExpertTag { to_experts_tag, to_tokens_tag, share_tag, collect_tag };
 
 template <class T>
 View2<T> part(View2<T> all, layout::Range range) {
@@ -84,6 +84,65 @@ ExpertParallel::Requests ExpertParallel::start_to_tokens(ExecSpace const& exec, 
   return requests;
 }
 
+ExpertParallel::SharedIntegers ExpertParallel::share_choices(std::vector<int> const& own, std::int64_t most) {
+  auto const each = static_cast<std::size_t>(most) + 1, ranks = static_cast<std::size_t>(size());
+  P3D_REQUIRE(own.size() < each, "a rank has no more choices than the largest one");
+  std::vector<std::int32_t> mine(each, -1), all(each * ranks);
+  mine.front() = static_cast<std::int32_t>(own.size());
+  std::copy(own.begin(), own.end(), mine.begin() + 1);
+  comm_->all_gather(mine.data(), all.data(), std::ssize(mine), comm::Type::int32).wait();
+  SharedIntegers out;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    auto const begin = all.begin() + static_cast<std::ptrdiff_t>(r * each);
+    out.count.push_back(*begin);
+    out.values.insert(out.values.end(), begin + 1, begin + static_cast<std::ptrdiff_t>(each));
+  }
+  return out;
+}
+
+namespace {
+/// The first rows of a rank's block.
+template <class T>
+View2<T> block(View2<T> all, int ranks, int rank, std::int64_t rows) {
+  auto const each = static_cast<std::int64_t>(all.extent(0)) / ranks;
+  P3D_REQUIRE(rows <= each, "there is room for the tokens of every rank");
+  return device::rows(all, rank * each, rank * each + rows);
+}
+}  // namespace
+
+template <class T>
+ExpertParallel::Requests ExpertParallel::start_share(ExecSpace const& exec, std::vector<std::int64_t> const& rows,
+                                                     View2<T const> own, View2<T> all) {
+  Requests requests;
+  auto const of = [&](int r) { return block(all, size(), r, rows[static_cast<std::size_t>(r)]); };
+  for (int i = 1; i < size(); ++i) {
+    int const r = (rank() + i) % size();
+    requests.push_back(collectives::start_recv<T>(exec, *comm_, of(r), r, share_tag));
+  }
+  for (int i = 1; i < size(); ++i)
+    requests.push_back(collectives::start_send<T>(exec, *comm_, own, (rank() + i) % size(), share_tag));
+  Kokkos::deep_copy(exec, of(rank()), own);
+  return requests;
+}
+
+template <class T>
+ExpertParallel::Requests ExpertParallel::start_collect(ExecSpace const& exec, std::vector<std::int64_t> const& rows,
+                                                       View2<T const> all, View2<T> blocks) {
+  Requests requests;
+  auto const mine = rows[static_cast<std::size_t>(rank())];
+  for (int i = 1; i < size(); ++i) {
+    int const r = (rank() + i) % size();
+    requests.push_back(collectives::start_recv<T>(exec, *comm_, block(blocks, size(), r, mine), r, collect_tag));
+  }
+  for (int i = 1; i < size(); ++i) {
+    int const r = (rank() + i) % size();
+    auto const theirs = block(all, size(), r, rows[static_cast<std::size_t>(r)]);
+    requests.push_back(collectives::start_send<T>(exec, *comm_, theirs, r, collect_tag));
+  }
+  Kokkos::deep_copy(exec, block(blocks, size(), rank(), mine), block(all, size(), rank(), mine));
+  return requests;
+}
+
 void SampleRanks::sum(std::vector<std::int64_t>& counts) const {
   for (auto* comm : comms_)
     comm->all_reduce(counts.data(), std::ssize(counts), comm::Type::int64, comm::Reduction::sum).wait();
@@ -113,11 +172,15 @@ void sum_over(TensorParallel& tp, View1<T> numbers) {
 template void sum_over<float>(TensorParallel&, View1<float>);
 template void sum_over<double>(TensorParallel&, View1<double>);
 
-#define P3D_INSTANTIATE(T)                                                             \
-  template ExpertParallel::Requests ExpertParallel::start_to_experts<T>(               \
-      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, View2<T>); \
-  template ExpertParallel::Requests ExpertParallel::start_to_tokens<T>(                \
-      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, std::int64_t, View2<T>);
+#define P3D_INSTANTIATE(T)                                                                                             \
+  template ExpertParallel::Requests ExpertParallel::start_to_experts<T>(                                               \
+      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, View2<T>);                                 \
+  template ExpertParallel::Requests ExpertParallel::start_to_tokens<T>(                                                \
+      ExecSpace const&, layout::ExpertDispatch const&, int, View2<T const>, std::int64_t, View2<T>);                   \
+  template ExpertParallel::Requests ExpertParallel::start_share<T>(ExecSpace const&, std::vector<std::int64_t> const&, \
+                                                                   View2<T const>, View2<T>);                          \
+  template ExpertParallel::Requests ExpertParallel::start_collect<T>(                                                  \
+      ExecSpace const&, std::vector<std::int64_t> const&, View2<T const>, View2<T>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(device::bfloat16)

@@ -119,6 +119,13 @@ ExpertTraffic expert_traffic(config::Config const& config) {
   auto const types = type_bytes(config);
   auto const sharing = static_cast<double>(p.product(config::stage_axes.minus(config::Axis::dp)));  // a sample
   double const tokens = static_cast<double>(config.batch.micro * m.seq_len) / sharing;
+  if (m.moe.dispatch == config::Dispatch::gather) {
+    auto const top_k = static_cast<double>(m.moe.top_k), each = (ranks - 1) * tokens;
+    double const row = each * static_cast<double>(m.hidden) * static_cast<double>(types.storage);
+    double const gates = each * top_k * static_cast<double>(types.master);
+    double const choices = (ranks - 1) * (tokens * top_k + 1) * sizeof(std::int32_t);
+    return {choices + 2 * row + gates, 2 * row + gates, choices + row + gates, row};
+  }
   double const rows = (ranks - 1) / ranks * p.etp * tokens * static_cast<double>(m.moe.top_k);
   double const row = rows * static_cast<double>(m.hidden) * static_cast<double>(types.storage);
   double const gates = rows * static_cast<double>(types.master);

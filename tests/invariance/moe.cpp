@@ -106,6 +106,7 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
             if (dp * cp == 1) std::erase_if(words, [](auto const& w) { return w.starts_with("memory.shard"); });
             if (tp > 1) words.emplace_back("parallel.sequence=true");
             if (etp * ep > 1 && turn % 2 == 0) words.emplace_back("comm.overlap_experts=true");
+            if (etp * ep > 1 && turn % 4 < 2) words.emplace_back("model.moe.dispatch=gather");
             if (pp > 1) words.push_back("pipeline.schedule=" + schedules[turn % schedules.size()]);
             auto const parsed =
                 config::parse_text("", "layout", P3D_SOURCE_DIR,

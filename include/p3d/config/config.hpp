@@ -42,6 +42,8 @@ enum class Recompute { none, full, list, automatic };
 using base::AllReduce;
 /// How a router turns its logits into scores of experts.
 enum class RouterScore { softmax, sigmoid };
+/// How rows travel to experts: one for each choice to its expert, or all tokens to all ranks.
+enum class Dispatch { all_to_all, gather };
 /// What a balancing loss is the mean over; each is the same on every layout.
 enum class AuxLoss { none, sequence, global };
 
@@ -91,7 +93,8 @@ struct Moe {
   double z_coefficient = 0.0;    ///< of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none
   double jitter = 0.0;           ///< the router's input times uniform(1 - jitter, 1 + jitter) in training; 0: none
   double capacity_factor = 0.0;  ///< an expert takes so many times the mean number of tokens of a sequence; 0: all
-  double buffer_factor = 2.0;    ///< rows that a rank receives at once, times their number when experts are balanced
+  Dispatch dispatch = Dispatch::all_to_all;
+  double buffer_factor = 2.0;  ///< rows that a rank receives at once, times their number when experts are balanced
 
   bool on() const { return experts > 0; }
   bool grouped() const { return groups > 1; }
@@ -371,6 +374,7 @@ char const* to_string(ContextOrder);
 char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
 char const* to_string(OptimizerType);
 char const* to_string(RouterScore);
+char const* to_string(Dispatch);
 char const* to_string(AuxLoss);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"

@@ -23,6 +23,11 @@ void places_of_copies(ExecSpace const& exec, View2<int const> place, int copies,
 template <class A>
 void sum_copies(ExecSpace const& exec, View1<A const> values, View2<int const> places, int copies, View2<A> sums);
 
+/// out[i] (+)= sum over b, in order, of blocks[b * each + i], blocks [count * each, columns], out [at most each,
+/// columns].
+template <class S>
+void sum_blocks(ExecSpace const& exec, View2<S const> blocks, int count, Store store, View2<S> out);
+
 /// x = 1 / (1 + exp(-x)), in place; and from y, what came out: d *= y (1 - y).
 template <class A>
 void sigmoid_in_place(ExecSpace const& exec, View1<A> x);

@@ -23,6 +23,9 @@ struct MoeSizes {
   int experts = 0, top_k = 0;
   int copies = 1;            ///< ranks that each have a part of an expert (etp): each gets all its rows
   bool alone = true;         ///< no other rank has experts for this rank's tokens
+  bool gathers = false;      ///< every rank of the group gets all of its tokens
+  int ranks = 1;             ///< of the group that shares the experts
+  std::int64_t tokens = 0;   ///< at most of any of these ranks
   std::int64_t samples = 0;  ///< that the rank's rows may belong to
   std::int64_t local_experts = 0;
   std::int64_t ffn = 0;        ///< of one expert, on this rank
@@ -32,6 +35,8 @@ struct MoeSizes {
   bool drops = false;         ///< experts have a capacity
   bool gates_shared = false;  ///< the output of shared experts has a gate
   bool on() const { return experts > 0; }
+  /// Tokens that the rank's experts choose their rows from.
+  std::int64_t seen_tokens() const { return gathers ? ranks * tokens : tokens; }
 };
 
 /// Sizes of one rank's part of a layer. N = tokens of a microbatch; n = those of this rank between the GEMMs: its rows
@@ -82,18 +87,19 @@ struct NormActivations {
 template <class P>
 struct MoeActivations {
   using A = typename P::Accumulate;
-  View2<A> logits, scores;           ///< [n, experts]
-  View1<A> lse, total;               ///< [n]
-  View2<int> choice;                 ///< [n, top_k]
-  View2<A> gates;                    ///< [n, top_k]
-  View1<int> slots;                  ///< [n top_k]: the order (expert, token, choice)
-  View2<int> place;                  ///< [n, top_k]: and back
-  View2<A> balance;                  ///< [samples, experts]: see kernels::route_backward
+  View2<A> logits, scores;  ///< [n, experts]
+  View1<A> lse, total;      ///< [n]
+  View2<int> choice;        ///< [n, top_k]
+  View2<A> gates;           ///< [n, top_k]
+  View1<int> slots;         ///< [n top_k]: the order (expert, token, choice); gathered: of the tokens of all ranks
+  View2<int> place;         ///< [n, top_k]: and back
+  View2<A> balance;         ///< [samples, experts]: see kernels::route_backward
   View2<typename P::Storage> x, up;  ///< [R, hidden], [R, up]: of the rank's experts, in their order
   View1<A> row_gates;                ///< [R]
   View1<A> shared_gates;             ///< [N]: of shared experts, or empty
   /// Who sends what, from forward on. x, up and row_gates are those of its last pass.
   std::shared_ptr<std::optional<layout::ExpertDispatch>> dispatch;
+  std::shared_ptr<std::vector<std::int64_t>> gathered;  ///< tokens of each rank, where all get all
 };
 
 /// Written by forward for backward. The layer's input and output are the stage's. An empty view: not in this set.
@@ -177,6 +183,10 @@ struct MoeScratch {
   View2<S> rows;                  ///< [R, hidden]: outputs of experts, or the gradients of these
   View2<S> act, dact, dup;        ///< [R, ffn], [R, ffn], [R, up]
   View1<A> own_gates, received_gates, returned_gates, row_gates;
+  /// Where all ranks get all tokens, G of them: received and returned are [G, hidden], too, and their gates [G top_k].
+  View2<int> choices;          ///< [G, top_k]: of the rank's experts, counted from its first one
+  View2<S> partial;            ///< [G, hidden]: what the rank's experts add to each token
+  View1<A> partial_gates;      ///< [G top_k]
   View2<A> d_gates, d_logits;  ///< [n, top_k], [n, experts]
   View2<S> narrow_logits;      ///< [n, experts]: the gradient in 16 bits
   View1<A> bias;               ///< [experts], where weights have 16 bits
@@ -253,14 +263,16 @@ MoeActivations<P> take_moe(Source& source, BlockSizes const& s) {
   a.total = each();
   a.choice = take_own<int>(source, s, m.top_k);
   a.gates = take_own<A>(source, s, m.top_k);
-  a.slots = View1<int>(source.template take<int>(s.most_rows * m.top_k).data(), s.rows * m.top_k);
-  a.place = take_own<int>(source, s, m.top_k);
+  auto const slots = source.template take<int>(m.seen_tokens() * m.top_k);
+  a.slots = m.gathers ? slots : View1<int>(slots.data(), s.rows * m.top_k);
+  a.place = m.gathers ? source.template take<int>(m.seen_tokens(), m.top_k) : take_own<int>(source, s, m.top_k);
   if (m.balances) a.balance = source.template take<A>(m.samples, m.experts);
   a.x = source.template take<S>(m.most_rows, s.hidden);
   a.up = source.template take<S>(m.most_rows, s.gated ? 2 * m.ffn : m.ffn);
   a.row_gates = source.template take<A>(m.most_rows);
   if (m.gates_shared) a.shared_gates = View1<A>(source.template take<A>(s.most_tokens).data(), s.tokens);
   a.dispatch = std::make_shared<std::optional<layout::ExpertDispatch>>();
+  a.gathered = std::make_shared<std::vector<std::int64_t>>();
   return a;
 }
 template <class P, class Source>
@@ -271,9 +283,16 @@ MoeScratch<P> take_moe_scratch(Source& source, BlockSizes const& s) {
   MoeScratch<P> t;
   auto const slots = s.most_rows * m.top_k;
   t.offsets = source.template take<int>(m.experts + 1);
-  t.workspace = source.template take<int>(kernels::sort_workspace(s.most_rows, m.experts));
-  if (m.copies > 1) t.places = take_own<int>(source, s, std::int64_t{m.top_k} * m.copies);
-  if (!m.alone) {
+  t.workspace = source.template take<int>(kernels::sort_workspace(m.seen_tokens(), m.experts));
+  if (m.gathers) {
+    t.choices = source.template take<int>(m.seen_tokens(), m.top_k);
+    for (auto* rows : {&t.received, &t.partial, &t.returned})
+      *rows = source.template take<S>(m.seen_tokens(), s.hidden);
+    for (auto* gates : {&t.received_gates, &t.partial_gates, &t.returned_gates})
+      *gates = source.template take<A>(m.seen_tokens() * m.top_k);
+  }
+  if (m.copies > 1 && !m.gathers) t.places = take_own<int>(source, s, std::int64_t{m.top_k} * m.copies);
+  if (!m.alone && !m.gathers) {
     t.order = source.template take<int>(m.most_rows);
     t.back = source.template take<int>(m.most_rows);
     t.own = source.template take<S>(slots, s.hidden);

@@ -12,6 +12,7 @@
 #include <p3d/kernels/common.hpp>
 #include <p3d/kernels/routing.hpp>
 #include <p3d/model/activations.hpp>
+#include <p3d/model/expert_exchange.hpp>
 #include <p3d/model/weights.hpp>
 #include <p3d/parallel/linear.hpp>
 
@@ -61,25 +62,6 @@ private:
   /// How often the tokens here chose each expert, by sample [samples x experts].
   std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
                                   View2<int const> choice, MoeScratch<P> const& t) const;
-  using Requests = parallel::ExpertParallel::Requests;
-  /// Sends the rows of a pass, of the rank's own `tokens` [n, columns], to their experts.
-  Requests start_rows(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                      View2<S const> tokens, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
-  /// When they are there: into `out`, in the order of the experts.
-  void take_rows(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass, View2<S const> tokens,
-                 MoeActivations<P> const& a, MoeScratch<P> const& t, View2<S> out) const;
-  /// The same of gates, into a.row_gates.
-  Requests start_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                       MoeActivations<P> const& a, MoeScratch<P> const& t) const;
-  void take_gates(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                  MoeActivations<P> const& a, MoeScratch<P> const& t) const;
-  /// The way back of `rows` in the order of the experts, into t.returned.
-  Requests start_back(device::ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
-                      View2<S const> rows, MoeScratch<P> const& t) const;
-  /// Waits for messages; another strand may compute meanwhile (base/strand.hpp). Only in the first pass: all ranks take
-  /// equally many turns, whatever their rows.
-  void wait(int pass, Requests& requests) const;
-  void order(layout::ExpertDispatch const& dispatch, int pass, MoeScratch<P> const& t) const;
   /// Rows and gates of a pass, and the first linears: a.x, a.row_gates, a.up.
   void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const;
@@ -87,6 +69,7 @@ private:
 
   int layer_;
   MoeSizes sizes_;
+  ExpertExchange<P> exchange_;
   kernels::Routing routing_;
   base::RandomKey jitter_key_{};
   double jitter_ = 0.0, aux_ = 0.0, z_ = 0.0, capacity_ = 0.0;

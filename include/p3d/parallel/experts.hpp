@@ -3,7 +3,8 @@
 // Rows of a mixture-of-experts layer on their way to the ranks of their experts and back (layout/experts.hpp says
 // which). Messages of one pass, of T = k n rows of width h on each rank, balanced: to experts (g - 1) / g etp T h
 // numbers sent by a rank of a group of g = ep etp, and as many back; etp = 1: (ep - 1) / ep T h. Counts before: experts
-// integers from each rank.
+// integers from each rank. Dispatch by all-gather sends T' h numbers to each other rank, of the T' = T / k tokens, and
+// as many back.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/view.hpp>
@@ -40,6 +41,21 @@ public:
   template <class T>
   Requests start_to_tokens(ExecSpace const& exec, layout::ExpertDispatch const& dispatch, int pass,
                            View2<T const> received, std::int64_t own_rows, View2<T> own);
+
+  /// Dispatch by all-gather. Integers of all ranks, at most `most` of each (the same number on all): `count` of rank r,
+  /// which are the first of values[r * most] on; -1 behind them.
+  struct SharedIntegers {
+    std::vector<std::int64_t> count;
+    std::vector<int> values;
+  };
+  SharedIntegers share_choices(std::vector<int> const& own, std::int64_t most);
+  /// Rows of all ranks, `rows[r]` of rank r, into the r-th of size() equal blocks of `all`.
+  template <class T>
+  Requests start_share(ExecSpace const& exec, std::vector<std::int64_t> const& rows, View2<T const> own, View2<T> all);
+  /// The way back: the r-th block of `all` to rank r; what rank r has for this rank, into the r-th block of `blocks`.
+  template <class T>
+  Requests start_collect(ExecSpace const& exec, std::vector<std::int64_t> const& rows, View2<T const> all,
+                         View2<T> blocks);
 
   /// Seconds that this rank has waited for messages.
   double wait_seconds() const { return comm_ ? comm_->accounting().wait_seconds : 0.0; }

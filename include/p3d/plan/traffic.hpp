@@ -48,7 +48,8 @@ double context_traffic_per_step(config::Config const& config, layout::StageMap c
 /// Bytes that a rank sends to others of its group of g = ep etp ranks for the experts of one layer and microbatch, with
 /// T tokens a rank in the mean and balanced experts: (g - 1) / g etp T top_k rows each way. Forward: rows in the
 /// storage type with their gates (sums), and results back; an integer of 64 bits for each expert to each rank before.
-/// Backward: gradients of results out, those of rows and gates back. `again`: counts, rows and gates, for backward.
+/// Backward: gradients of results out, those of rows and gates back. By gather, (g - 1) T rows each way, gates of all
+/// choices, and the choices themselves in place of counts. `again`: counts, rows and gates, for backward.
 struct ExpertTraffic {
   double forward = 0, backward = 0, again = 0;
   double back = 0;  ///< of forward, and of backward: what comes back (backward: without gates)

@@ -90,7 +90,7 @@ std::vector<Words> layouts(int ranks) {
   if (ranks == 4)
     return {{"parallel.dp=4", "parallel.ep=4"},
             {"parallel.dp=4", ep, etp, "memory.shard=parameters"},
-            {dp, tp, sequence, ep, etp},
+            {dp, tp, sequence, ep, etp, "model.moe.dispatch=gather"},
             {dp, tp, sequence, ep, "parallel.order=dp-tp-cp-pp"},  // as many ranks as tp, of two replicas
             {dp, pp, ep, "pipeline.schedule=zb_h1"},
             {tp, sequence, pp, etp, "pipeline.schedule=interleaved_1f1b"}};

@@ -112,4 +112,57 @@ TEST(Experts, RowsComeBackFromEveryRankOfTheirExpert) {
   }
 }
 
+// Ranks with unequal numbers of tokens, in blocks of 6.
+TEST(Experts, TokensGoToAllRanksAndTheirSumsComeBack) {
+  auto world = comm::Communicator::world();
+  int const size = world.size(), rank = world.rank();
+  layout::ExpertGroup group{.experts = size, .ep = size, .etp = 1, .ep_of = {}};
+  for (int r = 0; r < size; ++r) group.ep_of.push_back(r);
+  ExpertParallel experts(&world, group);
+  constexpr std::int64_t each = 6;
+  auto const tokens = [](int r) { return std::int64_t{1 + (3 * r) % 6}; };
+  auto const choices = experts.share_choices(std::vector<int>(static_cast<std::size_t>(tokens(rank)), 10 + rank), each);
+  for (int r = 0; r < size; ++r) {
+    EXPECT_EQ(choices.count[static_cast<std::size_t>(r)], tokens(r));
+    for (std::int64_t i = 0; i < each; ++i)
+      EXPECT_EQ(choices.values[static_cast<std::size_t>(r * each + i)], i < tokens(r) ? 10 + r : -1);
+  }
+  device::Owned2<double> const own("own", tokens(rank), width), all("all", size * each, width),
+      back("back", size * each, width);
+  auto const host = Kokkos::create_mirror_view(own);
+  for (std::int64_t i = 0; i < tokens(rank); ++i)
+    for (std::int64_t c = 0; c < width; ++c) host(i, c) = value(rank, i, 0, c);
+  Kokkos::deep_copy(own, host);
+  Kokkos::deep_copy(all, -1.0);
+  Kokkos::deep_copy(back, -1.0);
+  world.reset_accounting();
+  auto requests = experts.start_share<double>(ExecSpace(), choices.count,
+                                              View2<double const>(own.data(), own.extent(0), width), all);
+  comm::wait_all(requests);
+  std::int64_t others = 0;
+  auto const got = Kokkos::create_mirror_view(all);
+  Kokkos::deep_copy(got, all);
+  for (int r = 0; r < size; ++r) {
+    others += r == rank ? 0 : tokens(r);
+    for (std::int64_t i = 0; i < each; ++i)
+      for (std::int64_t c = 0; c < width; ++c) {
+        auto& x = got(r * each + i, c);
+        EXPECT_EQ(x, i < tokens(r) ? value(r, i, 0, c) : -1.0);
+        x *= 2 + rank;
+      }
+  }
+  auto const row = static_cast<std::int64_t>(sizeof(double)) * width;
+  EXPECT_EQ(experts.sent_bytes(), row * (size - 1) * tokens(rank));
+  Kokkos::deep_copy(all, got);
+  requests = experts.start_collect<double>(ExecSpace(), choices.count,
+                                           View2<double const>(all.data(), all.extent(0), width), back);
+  comm::wait_all(requests);
+  EXPECT_EQ(experts.sent_bytes(), row * ((size - 1) * tokens(rank) + others));
+  auto const result = Kokkos::create_mirror_view(back);
+  Kokkos::deep_copy(result, back);
+  for (int r = 0; r < size; ++r)
+    for (std::int64_t i = 0; i < tokens(rank); ++i)
+      for (std::int64_t c = 0; c < width; ++c) EXPECT_EQ(result(r * each + i, c), (2 + r) * value(rank, i, 0, c));
+}
+
 }  // namespace

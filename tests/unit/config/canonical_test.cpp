@@ -124,6 +124,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.bucket_mb", {"0.001"}},
       {"comm.gpu_aware", {"off"}},
       {"comm.allreduce", {"tree"}},
+      {"model.moe.dispatch", {"gather", "model.moe.experts=4"}},
       {"comm.overlap_experts", {"true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2"}},
       {"precision.gradients", {"bf16", "run.precision=bf16"}},
       {"precision.moments", {"bf16"}},

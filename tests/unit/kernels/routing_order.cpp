@@ -4,6 +4,7 @@
 #include "support.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/kernels/expert_rows.hpp>
 #include <p3d/kernels/routing.hpp>
 
 #include <support/errors.hpp>
@@ -281,6 +282,27 @@ void check_16_bits() {
 TEST(Combine, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<bfloat16>();
   check_16_bits<float16>();
+}
+
+// Blocks of 5 rows, of which 3 are asked for.
+TEST(SumBlocks, AddsTheRowsOfAllBlocksInOrder) {
+  constexpr std::int64_t each = 5, rows = 3, columns = 4;
+  for (int count : {1, 2, 7}) {
+    auto const blocks = random_values("blocks", count * each * columns), before = random_values("out", rows * columns);
+    for (auto store : {Store::overwrite, Store::add}) {
+      auto const out = matrix_of<double>(rows, columns, before);
+      kernels::sum_blocks<double>(ExecSpace(), matrix_of<double>(count * each, columns, blocks), count, store, out);
+      Vec expected(before.size());
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        for (int b = 0; b < count; ++b) expected[i] += blocks[static_cast<std::size_t>(b * each * columns) + i];
+        if (store == Store::add) expected[i] += before[i];
+      }
+      EXPECT_EQ(host(out), expected) << count;
+      auto const narrow = matrix_of<float>(rows, columns, before);
+      kernels::sum_blocks<float>(ExecSpace(), matrix_of<float>(count * each, columns, blocks), count, store, narrow);
+      expect_close(host(narrow), expected, 2e-6, "fp32");
+    }
+  }
 }
 
 }  // namespace routing_order_test

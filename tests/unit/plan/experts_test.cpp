@@ -43,6 +43,23 @@ TEST(ExpertTraffic, IsThatOfTheMessages) {
   EXPECT_EQ(plan::expert_traffic(model(1, 1)).forward, 0);
 }
 
+// By gather each of the 64 tokens of a rank goes to all others of its group, once, with its 2 gates.
+TEST(ExpertTraffic, OfGatherIsThatOfTheTokens) {
+  for (auto const& [ep, etp] : {std::pair{2, 1}, {4, 1}, {1, 2}, {4, 2}}) {
+    auto c = model(ep, etp);
+    c.model.moe.dispatch = config::Dispatch::gather;
+    auto const sent = plan::expert_traffic(c);
+    double const each = ep * etp - 1, row = each * 64 * 48 * 4, gates = each * 64 * 2 * 4;
+    EXPECT_DOUBLE_EQ(sent.forward, 2 * row + gates + each * (64 * 2 + 1) * 4);
+    EXPECT_DOUBLE_EQ(sent.backward, 2 * row + gates);
+    EXPECT_DOUBLE_EQ(sent.back, row);
+    // As many rows as all-to-all where top_k etp = ep etp.
+    if (ep == 2) {
+      EXPECT_DOUBLE_EQ(row, rows_sent(ep, etp) * 48 * 4.0);
+    }
+  }
+}
+
 // ep 4: 3/4 of 64 x 2 rows.
 TEST(ExpertWait, IsAPartOfTheStagesCosts) {
   layout::MachineRates const rates{.flops = 1e12, .bandwidth = 1e8, .latency = 3e-4};

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// How rows of a layer get to the ranks of their experts, and what comes back to their tokens (model.moe.dispatch).
+//
+// all_to_all: a row for each choice of a token goes to the ranks of its expert (layout/experts.hpp). gather: every rank
+// of the group gets all tokens once, and takes the rows of its experts from them; what its experts add to a token is
+// summed before it goes back. With n tokens on each of g ranks of ep x etp, a rank sends (g - 1) n tokens of width h
+// each way; all_to_all sends (g - 1) / g etp top_k n rows. A rank alone needs neither.
+
+#include <p3d/kernels/common.hpp>
+#include <p3d/model/activations.hpp>
+
+#include <cstdint>
+#include <vector>
+
+namespace p3d::model {
+
+template <class P>
+class ExpertExchange {
+public:
+  using S = typename P::Storage;
+  using A = typename P::Accumulate;
+  using Requests = parallel::ExpertParallel::Requests;
+  ExpertExchange(MoeSizes const& sizes, int top_k) : sizes_(sizes), top_k_(top_k) {}
+
+  /// Who computes which rows: a.slots, a.place, a.dispatch, of choices [n, top_k] (-1: none). Returns how many of the
+  /// rank's own rows each expert gets. One all-gather, of these counts or of the choices.
+  std::vector<std::int64_t> plan(ExecSpace const& exec, View2<int const> choices, MoeActivations<P> const& a,
+                                 MoeScratch<P> const& t) const;
+
+  /// Before a pass, in forward and in backward.
+  void begin(int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  /// Sends the rank's own `tokens` [n, hidden] to the ranks that need them.
+  Requests start_rows(ExecSpace const& exec, int pass, View2<S const> tokens, MoeActivations<P> const& a,
+                      MoeScratch<P> const& t) const;
+  /// When they are there: the rows of a pass, in the order of the experts.
+  void take_rows(ExecSpace const& exec, int pass, View2<S const> tokens, MoeActivations<P> const& a,
+                 MoeScratch<P> const& t, View2<S> out) const;
+  /// The same of gates, into a.row_gates.
+  Requests start_gates(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  void take_gates(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  /// The way back of `rows`, and of the gradients of gates, in the order of the experts.
+  Requests start_back(ExecSpace const& exec, int pass, View2<S const> rows, MoeActivations<P> const& a,
+                      MoeScratch<P> const& t) const;
+  Requests start_gates_back(ExecSpace const& exec, int pass, View1<A const> gates, MoeActivations<P> const& a,
+                            MoeScratch<P> const& t) const;
+  /// Waits for messages; another strand may compute meanwhile (base/strand.hpp). Only in the first pass: all ranks take
+  /// equally many turns, whatever their rows.
+  void wait(int pass, Requests& requests) const;
+  /// After the last pass: for each of the rank's tokens what came back, summed. `rows`, `gates`: what went back last.
+  void sum_rows(ExecSpace const& exec, View2<S const> rows, MoeActivations<P> const& a, MoeScratch<P> const& t,
+                kernels::Store store, View2<S> out) const;
+  void sum_gates(ExecSpace const& exec, View1<A const> gates, MoeActivations<P> const& a, MoeScratch<P> const& t,
+                 View2<A> out) const;
+
+private:
+  std::vector<std::int64_t> plan_gathered(ExecSpace const& exec, View2<int const> choices, MoeActivations<P> const& a,
+                                          MoeScratch<P> const& t) const;
+  /// The sums over ranks of what all of them send back.
+  View2<int> places_of_copies(ExecSpace const& exec, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+
+  MoeSizes sizes_;
+  int top_k_;
+};
+
+}  // namespace p3d::model
