@@ -403,9 +403,7 @@ void add_comm(std::vector<Key>& table) {
            "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
-  s.flag("overlap_experts", &Comm::overlap_experts,
-         "a forward and a backward of other microbatches take turns: one computes while rows of the other travel to "
-         "their experts; takes a second set of scratch");
+  s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
 }
 
 /// "none", "dynamic" or a number.

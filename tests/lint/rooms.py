@@ -32,7 +32,8 @@ THIRD_PARTIES = [  # in order: the first that matches
 ]
 # The C++ library, the compiler's own header, and the POSIX headers for what it has no words for.
 STANDARD = re.compile(r"[a-z_0-9]+$|immintrin\.h$")
-POSIX = re.compile(r"(unistd|fcntl|sched|dlfcn|time|signal|poll|pthread|execinfo|sys/\w+|linux/\w+)\.h$")
+POSIX = re.compile(r"(unistd|fcntl|sched|dlfcn|time|signal|poll|pthread|execinfo|ucontext|sys/\w+|linux/\w+)\.h$")
+SANITIZERS = re.compile(r"sanitizer/\w+\.h$")
 
 
 def read_table(path):
@@ -53,7 +54,8 @@ def third_party(name):
     for party, pattern in THIRD_PARTIES:
         if re.match(pattern, name):
             return party
-    return None if STANDARD.match(name) or POSIX.match(name) else "unknown"
+    known = STANDARD.match(name) or POSIX.match(name) or SANITIZERS.match(name)
+    return None if known else "unknown"
 
 
 def locate(root, path, quote, name):

@@ -81,7 +81,7 @@ TEST(Strand, AnErrorEndsAllTurns) {
 TEST(Strand, HasRoomForDeepCalls) {
   struct Deep {
     static int call(int depth) {
-      volatile char room[1024] = {};
+      char volatile room[1024] = {};
       room[depth % 1024] = 1;
       return depth == 0 ? 0 : call(depth - 1) + room[depth % 1024];
     }
