@@ -91,6 +91,30 @@ std::string panel(Chart const& c, std::string const& classes = "") {
   return out + to_svg(c, small) + (wide ? "</div></figure>\n" : "</figure>\n");
 }
 
+/// Charts of how tokens choose experts; "" where no run has any.
+std::string expert_panels(Runs const& runs) {
+  auto const has = [](RunRecord const& run) { return !run.experts.empty(); };
+  if (std::none_of(runs.begin(), runs.end(), has)) return "";
+  auto const make = [&](char const* title, char const* y_title, double ExpertRow::*value) {
+    Chart c;
+    c.title = title;
+    c.x_title = "step";
+    c.y_title = y_title;
+    c.y_from_zero = true;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      auto& curve = c.curves.emplace_back();
+      curve.run = i;
+      for (auto const& row : runs[i].experts) {
+        curve.points.push_back({static_cast<double>(row.step), row.*value});
+        curve.steps.push_back(row.step);
+      }
+    }
+    return c;
+  };
+  return panel(make("Busiest expert", "tokens over the mean, worst layer", &ExpertRow::busiest)) +
+         panel(make("Entropy of experts", "over that of even ones, worst layer", &ExpertRow::entropy));
+}
+
 /// How to read the lines.
 std::string lines_note(Runs const& runs) {
   std::size_t window = 1;
@@ -135,7 +159,7 @@ std::string curves_html(Runs const& runs) {
          "</p>\n<p class=\"switch\">Loss over <label for=\"by-steps\">steps</label><label for=\"by-tokens\">tokens, "
          "log-log</label></p>\n<div class=\"panels\">\n" +
          panel(by_steps, "wide over-steps") + panel(by_tokens, "wide over-tokens") + panel(norm) + panel(rate) +
-         panel(late) + panel(speed) + panel(time) + "</div></section>\n";
+         panel(late) + panel(speed) + panel(time) + expert_panels(runs) + "</div></section>\n";
 }
 
 }  // namespace p3d::report

@@ -6,9 +6,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 
 #include <sys/stat.h>
@@ -67,6 +70,26 @@ std::string text_of(RunRecord& run, char const* file, std::string const& without
   }
 }
 
+/// The rows of an experts.csv, one for each layer of a step: "step,layer,busiest,entropy,...". What is no row is left
+/// out.
+std::vector<ExpertRow> experts_of(std::string const& text) {
+  std::vector<ExpertRow> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    ExpertRow row;
+    long long step = 0, layer = 0;
+    if (std::sscanf(line.c_str(), "%lld,%lld,%lf,%lf", &step, &layer, &row.busiest, &row.entropy) != 4) continue;
+    row.step = step;
+    if (out.empty() || out.back().step != row.step) {
+      out.push_back(row);
+      continue;
+    }
+    out.back().busiest = std::max(out.back().busiest, row.busiest);
+    out.back().entropy = std::min(out.back().entropy, row.entropy);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string RunRecord::state() const {
@@ -105,6 +128,7 @@ RunRecord read_run(std::string const& folder) {
   }
   run.input_text = text_of(run, "resolved.toml", "the input is not shown");
   run.input = keys_of(run.input_text);
+  run.experts = experts_of(text_of(run, "experts.csv", ""));
   auto const trace = folder + "/trace.svg";
   if (auto const bytes = fs::file_size(trace, why); !why && bytes > most_trace_bytes)
     run.notes.push_back("trace.svg is too large for a page; it stays in the folder.");

@@ -12,6 +12,13 @@
 
 namespace p3d::report {
 
+/// How tokens chose experts at a step: of its layers the most uneven one.
+struct ExpertRow {
+  std::int64_t step = 0;
+  double busiest = 0.0;  ///< tokens of the busiest expert over the mean
+  double entropy = 0.0;  ///< of the shares, over that of even ones
+};
+
 /// The output folder of a run. Only metrics.csv must be there.
 struct RunRecord {
   std::string folder;
@@ -22,6 +29,7 @@ struct RunRecord {
   std::vector<std::pair<std::string, std::string>> input;  ///< resolved.toml by key: {"run.steps", "400"}
   std::string input_text;                                  ///< the file
   std::string trace_svg;
+  std::vector<ExpertRow> experts;  ///< of experts.csv; empty: a dense model
   std::string last_change;         ///< of metrics.csv, UTC
   bool alive = false;              ///< a run holds the folder's lock
   std::vector<std::string> notes;  ///< what is missing or cannot be used

@@ -104,6 +104,24 @@ TEST(RunFolder, ADeadRunIsToldFromALiveOne) {
   EXPECT_TRUE(damaged.notes[0].starts_with("summary.json is not used: ")) << damaged.notes[0];
 }
 
+TEST(RunFolder, OfExpertsTheMostUnevenLayerOfEachStep) {
+  p3d::test::TempDir const dir;
+  auto const folder = dir.path().string();
+  dir.write("metrics.csv", header + two_rows);
+  EXPECT_TRUE(read_run(folder).experts.empty());
+  dir.write(
+      "experts.csv",
+      "step,layer,busiest,entropy,tokens of each expert\n5,0,1.5,0.9,6 2\n5,1,1.25,0.95,5 3\n10,0,1,1,4 4\n10,1,");
+  auto const run = read_run(folder);
+  ASSERT_EQ(run.experts.size(), 2u);
+  EXPECT_EQ(run.experts[0].step, 5);
+  EXPECT_EQ(run.experts[0].busiest, 1.5);
+  EXPECT_EQ(run.experts[0].entropy, 0.9);
+  EXPECT_EQ(run.experts[1].busiest, 1.0);
+  auto const page = to_html({run}, "now");
+  EXPECT_NE(page.find("Busiest expert"), std::string::npos);
+}
+
 TEST(Escaped, LeavesNoMarkupAndOnlyUtf8) {
   EXPECT_EQ(escaped("<script>\"&'"), "&lt;script&gt;&quot;&amp;&#39;");
   EXPECT_EQ(escaped("\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80"), "\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80");
