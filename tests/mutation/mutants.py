@@ -67,6 +67,8 @@ PARALLEL = [
 ]
 
 SCHEDULE = [
+    ("pairs.cpp", "m.stage == a.stage && m.microbatch == a.microbatch", "m.stage != a.stage", "unit_schedule_pairs"),
+    ("pairs.cpp", "std::swap(actions[i], actions[i + 1]);", "", "unit_schedule_pairs"),
     ("weights.cpp", "if (reads_weights(a.op) && !has(s.present, a.version)) return absent(index, a, s);", "",
      "unit_schedule_weights"),
     ("weights.cpp", "if (a.version != s.newest + 1)", "if (a.version > s.newest + 1)", "unit_schedule_weights"),
@@ -156,7 +158,16 @@ IO = [
      "static_cast<std::size_t>((rows.begin - slice.rows.begin) * slice.part.cols)", "io_checkpoint_np1"),
 ]
 
-ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO}
+MODEL = [
+    ("stage.cpp", "backward_{scratch.backward, {}, {}}", "backward_{scratch.forward, {}, {}}", "invariance_moe_np2"),
+    ("expert_exchange.cpp", "e - static_cast<int>(mine.begin) : -1;", "0 : -1;",
+     "invariance_moe_np4 engine_experts_np4"),
+    ("expert_exchange.cpp", "for (auto& n : all.count) n /= top_k_;", "", "invariance_moe_np2"),
+    ("moe.cpp", "aux_ * (global_ ? t.scales.token : t.scales.sample)", "aux_ * t.scales.token",
+     "invariance_moe_bugs_np2"),
+]
+
+ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL}
 
 # Mutants that no test can kill, because the program does the same: (room, file, what it becomes) -> the reason.
 EQUIVALENT = {}
