@@ -229,7 +229,11 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
         return std::any_of(actions.begin(), actions.end(), [&](auto const& a) { return op(a.op); });
       });
     };
-    if (execution.pairs) schedule::close_pairs(program);
+    if (execution.pairs) {
+      auto closed = program;
+      schedule::close_pairs(closed);
+      if (schedule::validate(closed, execution).empty()) program = std::move(closed);
+    }
     if (!has(schedule::moves_activations)) offload(c, program, execution);
     if (!has(schedule::moves_weights)) shard(c.memory, program);
     auto stages = layout::make_stage_map(c, program.stage_rank);

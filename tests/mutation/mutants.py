@@ -164,7 +164,7 @@ MODEL = [
      "invariance_moe_np4 engine_experts_np4"),
     ("expert_exchange.cpp", "for (auto& n : all.count) n /= top_k_;", "", "invariance_moe_np2"),
     ("moe.cpp", "aux_ * (global_ ? t.scales.token : t.scales.sample)", "aux_ * t.scales.token",
-     "invariance_moe_bugs_np2"),
+     "engine_experts_np2"),
 ]
 
 ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL}
