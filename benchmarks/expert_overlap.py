@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("keys", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.program = str(pathlib.Path(options.program).resolve())
     hosts.enter_room(options.mpiexec)
     with hosts.Hosts({}, {}) as room:

@@ -48,7 +48,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--mpiexec", default="mpiexec")
     parser.add_argument("keys", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     parallel = {"parallel.dp": options.ranks, "batch.global": 8 * options.ranks}
     ratios = []
     with tempfile.TemporaryDirectory() as name:
