@@ -9,6 +9,7 @@
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/plan/traffic.hpp>
+#include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -175,6 +176,18 @@ std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
          context_wait_line(c, {});
 }
 
+/// How many forwards take turns with a backward; "" where none may.
+std::string pairs_text(schedule::ValidProgram const& training) {
+  if (!training.execution().pairs) return "";
+  std::int64_t forwards = 0, pairs = 0;
+  for (auto const& actions : training->ranks)
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      forwards += actions[i].op == schedule::Op::forward ? 1 : 0;
+      pairs += schedule::begins_pair(actions, i) ? 1 : 0;
+    }
+  return fmt::format("  {} of {} forwards take turns with a backward\n", pairs, forwards);
+}
+
 /// What layers with experts are, and what they send.
 std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
   auto const& m = c.model.moe;
@@ -187,12 +200,14 @@ std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
     step = std::max(
         step, plan::expert_traffic_per_step(c, plan.stages, plan.activations, plan.training, static_cast<int>(r)));
   auto const sent = plan::expert_traffic(c);
-  return text + fmt::format(
-                    "  a rank has {} (ep {}, etp {}), and room for {:g} times the rows of balanced ones\n"
-                    "  balanced, a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
-                    base::counted(m.experts / c.parallel.ep, c.parallel.etp > 1 ? "divided expert" : "expert"),
-                    c.parallel.ep, c.parallel.etp, m.buffer_factor, base::human_bytes(sent.forward),
-                    base::human_bytes(sent.backward), base::human_bytes(step));
+  bool const gathers = m.dispatch == config::Dispatch::gather;
+  text += fmt::format(
+      "  a rank has {} (ep {}, etp {}), and room for {}\n"
+      "  balanced, a rank sends {} a layer and microbatch forward, {} backward; {} a step\n",
+      base::counted(m.experts / c.parallel.ep, c.parallel.etp > 1 ? "divided expert" : "expert"), c.parallel.ep,
+      c.parallel.etp, gathers ? "all rows" : fmt::format("{:g} times the rows of balanced ones", m.buffer_factor),
+      base::human_bytes(sent.forward), base::human_bytes(sent.backward), base::human_bytes(step));
+  return text + pairs_text(plan.training);
 }
 
 /// The table of memory, of many coordinates only the first and the last few and where the most is.

@@ -94,6 +94,17 @@ class BadInput(AppTest):
 
 
 class Check(AppTest):
+    def test_check_tells_how_experts_are_dealt(self):
+        words = ("--check", "--ranks", "4", "parallel.dp=4", "parallel.ep=4", "model.moe.experts=8",
+                 "batch.microbatches=6", "data.format=synthetic")
+        run = self.run_to_end(0, *words, "comm.overlap_experts=true")
+        self.assertEqual(run.code, 0, run.out + run.err)
+        self.assertIn("a rank has 2 experts (ep 4, etp 1), and room for 2 times the rows of balanced ones", run.out)
+        self.assertIn("5 of 6 forwards take turns with a backward", run.out)
+        run = self.run_to_end(0, *words, "model.moe.dispatch=gather")
+        self.assertIn("(ep 4, etp 1), and room for all rows", run.out)
+        self.assertNotIn("take turns", run.out)
+
     def test_uneven_layers(self):
         run = self.run_to_end(0, "--check", "--ranks", "4", "parallel.pp=4", "model.layers=30")
         self.assertEqual((run.code, run.err), (0, ""))
