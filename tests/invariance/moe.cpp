@@ -97,7 +97,7 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
           for (int ep : {1, 2, 3, 4, 8}) {
             if (stage % (etp * ep) != 0 || experts % ep != 0) continue;
             ++turn;
-            if (!full && ranks > 2 && turn % 3 != 0) continue;
+            if (!full && ranks > 2 && turn % (ranks > 6 ? 7 : 3) != 0) continue;
             auto words = others[turn % others.size()];
             if (8 % (dp * (words[0].back() - '0')) != 0) words[0] = "batch.micro=1";
             for (auto const& [axis, size] :
