@@ -5,8 +5,6 @@
 #include "config/presets.hpp"
 #include "config/section.hpp"
 
-#include <p3d/base/schedule_names.hpp>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -242,78 +240,6 @@ void add_batch(std::vector<Key>& table) {
   s.flag("variable", &Batch::variable,
          "a sample is a document, or a part of model.seq_len tokens of a longer one: microbatches are as long as their "
          "longest sample");
-}
-
-MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {
-  auto& pipeline = config.pipeline;
-  if (auto const* list = node.as_array()) {
-    std::vector<int> layers;
-    for (auto const& element : *list) {
-      std::int64_t value = 0;
-      if (auto mismatch = read_integer(element, {0, limits::layers}, value)) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
-      layers.push_back(static_cast<int>(value));
-    }
-    if (layers.empty())
-      return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
-    pipeline.layer_split = LayerSplit::list;
-    pipeline.layers_per_stage = layers;
-    return {};
-  }
-  std::size_t index = 0;
-  if (auto mismatch = read_choice(node, {"even", "cost"}, index)) {
-    if (!node.is_string())
-      mismatch->fix = "use \"even\", \"cost\" or a list with one number per stage, such as [3, 3, 2]";
-    return mismatch;
-  }
-  pipeline.layer_split = index == 0 ? LayerSplit::even : LayerSplit::cost;
-  pipeline.layers_per_stage.clear();
-  return {};
-}
-
-/// The generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x) for each), and what is
-/// not a generator.
-std::vector<std::string> schedule_names() {
-#define P3D_GENERATOR(x) #x,
-  return {P3D_GENERATORS "round_robin", "file", "auto"};
-#undef P3D_GENERATOR
-}
-
-void add_pipeline(std::vector<Key>& table) {
-  Section<Pipeline> s(table, "pipeline", &Config::pipeline);
-  s.name("schedule", &Pipeline::schedule, schedule_names(),
-         "order of forward and backward passes; file: read it; auto: the quickest that fits max_memory");
-  s.integer("virtual_stages", &Pipeline::virtual_stages, {0, limits::layers},
-            "stages (chunks) per pipeline rank, for interleaved_1f1b and looped_bfs; 0: the schedule's own number");
-  s.integer("microbatch_group_size", &Pipeline::microbatch_group_size, {0, limits::axis},
-            "of interleaved_1f1b: microbatches that go through a chunk before the next chunk's turn; 0: parallel.pp");
-  s.integer("lookahead", &Pipeline::lookahead, {0, limits::axis},
-            "compute actions that a microbatch's memory is taken early, so that its message travels during them; 0: "
-            "least memory");
-  s.add(
-      "file", "string", "with schedule = \"file\": text or CSV of the schedule, relative to the input file", nullptr,
-      [](toml::node const& node, std::string const& folder, Config& config) {
-        std::string path;
-        auto mismatch = read_string(node, true, path);
-        if (!mismatch) config.pipeline.file = path.empty() ? "" : absolute_path(path, folder);
-        return mismatch;
-      },
-      [](Config const& config) {
-        auto const& path = config.pipeline.file;
-        return toml_string(path.empty() ? "" : absolute_path(path, ""));
-      });
-  s.number("max_memory", &Pipeline::max_memory, {.max = 1e9},
-           "of schedule = \"auto\": GiB that a rank may use for weights, gradients, moments and activations; 0: any");
-  s.add("layers_per_stage", "\"even\" | \"cost\" | list of integers >= 0",
-        "how layers are dealt to stages: cost counts the head and may leave the ends without layers; a list has one "
-        "entry per stage",
-        nullptr, read_layers_per_stage, [](Config const& config) {
-          auto const& p = config.pipeline;
-          if (p.layer_split != LayerSplit::list) return toml_string(to_string(p.layer_split));
-          return fmt::format("[{}]", fmt::join(p.layers_per_stage, ", "));
-        });
 }
 
 MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, Config& config) {

@@ -12,6 +12,7 @@
 #include <p3d/schedule/query.hpp>
 
 #include "activation_store.hpp"
+#include "vocabulary_actions.hpp"
 
 #include <algorithm>
 #include <type_traits>
@@ -49,11 +50,15 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
   auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
   auto& out = details_[&program];
   if (out.size() == actions.size()) return out;
-  std::map<int, std::size_t> last;  // by stage
+  std::map<std::pair<int, bool>, std::size_t> last;  // by stage, of its own parameters and of the vocabulary's
   std::vector<bool> completes(actions.size(), false);
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (schedule::makes_weight_gradient(actions[i].op)) last[actions[i].stage] = i;
-    if (schedule::reduces(actions[i].op)) completes[last.at(actions[i].stage)] = true;
+    auto const [op, stage] = std::pair(actions[i].op, actions[i].stage);
+    if (schedule::makes_weight_gradient(op)) last[{stage, false}] = i;
+    if (schedule::makes_vocabulary_gradient(op)) last[{stage, true}] = i;
+    if (!schedule::reduces(op)) continue;
+    completes[last.at({stage, false})] = true;
+    if (auto const part = last.find({stage, true}); part != last.end()) completes[part->second] = true;
   }
   auto const gradients = schedule::moves_gradients(program, pipeline_->rank());
   out.clear();
@@ -83,7 +88,10 @@ double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step,
   ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
   if (run.recorder) run.recorder->begin_step(step);
   // Where messages are on their way while the rank computes.
-  base::Polling const polling(inside_ == InsideActions::waiting ? comm::progress : nullptr);
+  bool const exchanges = inside_ == InsideActions::waiting || program.divides_vocabulary;
+  base::Polling const polling(exchanges ? comm::progress : nullptr);
+  P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
+  if (program.divides_vocabulary) vocabulary_->begin(program, training);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
     if (pairs && schedule::begins_pair(actions, i)) {
@@ -173,7 +181,26 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
     case Op::release_weights:
     case Op::offload_weights:
     case Op::reload_weights: timed(Phase::dp_comm, [&] { move_weights(action); }); break;
+    case Op::embed_forward:
+    case Op::head_forward:
+    case Op::head_backward:
+    case Op::embed_backward: vocabulary(action, detail, run); break;
   }
+}
+
+template <class P>
+void Executor<P>::vocabulary(Action const& action, Detail const& detail, ProgramRun& run) {
+  auto const wait = [&](comm::Request& request) { timed_wait(request, action.op, action, run); };
+  vocabulary_->prepare(action, wait);
+  bool const forward = !schedule::makes_vocabulary_gradient(action.op);
+  if (action.op != Op::head_backward)
+    timed(Phase::other, [&] { run.hooks.load_part(action.op, action.slot, action.microbatch); });
+  timed(forward ? Phase::forward : Phase::backward,
+        [&] { run.loss_sum += vocabulary_->execute(action, weights(action), run.loss_scale, wait); });
+  if (!detail.completes) return;
+  auto const& s = stage(action);
+  run.hooks.gradients_ready(action.stage, 0, s.first_own_param());
+  run.hooks.gradients_ready(action.stage, s.end_of_own_params(), s.num_params());
 }
 
 template <class P>
@@ -299,12 +326,18 @@ void Executor<P>::prepare_forward(Action const& action, Detail const& detail, Pr
     if (detail.reads_previous) take_input(action.stage, action, run);
   }
   timed(Phase::other, [&] { run.hooks.load(action.stage, action.slot, action.microbatch); });
+  if (run.program.divides_vocabulary && action.stage == 0)
+    vocabulary_->begin_forward(action.microbatch, stage(action).input(action.slot),
+                               [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
 template <class P>
 void Executor<P>::forward(Action const& action, ProgramRun& run) {
   double const loss = stage(action).forward(weights(action), action.slot, run.training);
   run.loss_sum += loss;
+  if (run.program.divides_vocabulary && action.stage + 1 == run.program.num_stages)
+    vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot),
+                             [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
 template <class P>
@@ -325,6 +358,11 @@ void Executor<P>::prepare_backward(Action const& action, Detail const& detail, P
       s.take_gradient(action.slot, stages_.at(owner).stage->gradient(slot_of(owner, action)));
     }
   }
+  if (run.program.divides_vocabulary && schedule::makes_input_gradient(action.op) &&
+      action.stage + 1 == run.program.num_stages)
+    s.take_head_gradient(action.slot, vocabulary_->begin_backward(action.microbatch, [&](comm::Request& request) {
+      timed_wait(request, action.op, action, run);
+    }));
   // The input part overwrites the output. Its send is over, the gradient that came back was made from it; but where the
   // microbatch was offloaded, the slot may still send another one's.
   if (action.op == Op::backward_input) timed_wait(m.send_activation, Op::send_activation, action, run);
@@ -341,6 +379,9 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
   if (action.op == Op::backward) s.backward(w, action.slot, run.loss_scale, ready);
   if (action.op == Op::backward_input) s.backward_input(w, action.slot, run.loss_scale);
   if (action.op == Op::backward_weight) s.backward_weight(w, action.slot, ready);
+  if (run.program.divides_vocabulary && schedule::makes_input_gradient(action.op) && action.stage == 0)
+    vocabulary_->end_backward(action.microbatch, s.gradient(action.slot),
+                              [&](comm::Request& request) { timed_wait(request, action.op, action, run); });
 }
 
 template <class P>
@@ -410,6 +451,9 @@ void Executor<P>::wait_for_all_sends(ProgramRun const& run) {
     timed_wait(m.send_activation, Op::send_activation, slot, run);
     timed_wait(m.send_gradient, Op::send_gradient, slot, run);
   }
+  if (!run.program.divides_vocabulary) return;
+  Action const last{Op::embed_backward, 0};
+  vocabulary_->finish([&](comm::Request& request) { timed_wait(request, last.op, last, run); });
 }
 
 template <class P>

@@ -16,8 +16,8 @@ std::int64_t Trainer<P>::State::length_of(std::int64_t sample, bool training, st
 }
 
 template <class P>
-void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
-                             std::int64_t index) {
+void Trainer<P>::State::draw_microbatch(std::int64_t sample, bool training, std::int64_t eval_batch,
+                                        std::int64_t index) {
   auto const seq = static_cast<std::size_t>(config.model.seq_len);
   for (std::int64_t b = 0; b < config.batch.micro; ++b) {
     auto const at = static_cast<std::size_t>(b) * seq;
@@ -28,7 +28,35 @@ void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool trai
       sampler.eval(eval_batch, index + b, in, out, documents_at(at));
     }
   }
+}
+
+template <class P>
+void Trainer<P>::State::load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
+                             std::int64_t index) {
+  draw_microbatch(sample, training, eval_batch, index);
   load_microbatch(stage, slot, sample);
+}
+
+template <class P>
+std::vector<int> Trainer<P>::State::own_tokens(std::span<int const> whole, base::TokenSet const& tokens) const {
+  auto const seq = static_cast<std::size_t>(config.model.seq_len);
+  std::vector<int> own;
+  for (std::size_t at = 0; at < whole.size(); at += seq)
+    for (std::int64_t i = 0; i < tokens.size(); ++i) own.push_back(whole[at + static_cast<std::size_t>(tokens.at(i))]);
+  return own;
+}
+
+template <class P>
+void Trainer<P>::State::load_part(schedule::Op op, int slot, std::int64_t sample, bool training,
+                                  std::int64_t eval_batch, std::int64_t index) {
+  draw_microbatch(sample, training, eval_batch, index);
+  auto const length = config.model.seq_len;
+  auto tokens = base::TokenSet::range(0, length);
+  if (config.parallel.cp > 1) tokens = context.division().of_length(length).tokens(here.cp);
+  if (op == schedule::Op::head_forward) return part->load_targets(slot, own_tokens(targets, tokens));
+  auto const own = own_tokens(inputs, tokens);
+  if (op == schedule::Op::embed_forward) return part->load_embedding(slot, own);
+  part->load_gradient(slot, own);
 }
 
 template <class P>
@@ -59,19 +87,16 @@ void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample
     rows.seq_len = tokens.size();
     rows.sample_tokens = length;
   }
-  std::vector<int> own[3];  // every number of a token goes with it
-  std::span<int const> const whole[3]{inputs, targets, positions};
-  for (int k = 0; k < 3; ++k)
-    for (std::size_t at = 0; at < whole[k].size(); at += seq)
-      for (std::int64_t i = 0; i < tokens.size(); ++i)
-        own[k].push_back(whole[k][at + static_cast<std::size_t>(tokens.at(i))]);
-  to.load(slot, rows, {own[0], own[1], own[2], documents});
+  // Every number of a token goes with it.
+  auto const in = own_tokens(inputs, tokens), out = own_tokens(targets, tokens), at = own_tokens(positions, tokens);
+  to.load(slot, rows, {in, out, at, documents});
 }
 
-#define P3D_INSTANTIATE(P)                                                                         \
-  template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);            \
-  template std::int64_t Trainer<P>::State::training_sample(int);                                   \
-  template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t); \
+#define P3D_INSTANTIATE(P)                                                                                       \
+  template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);                          \
+  template std::int64_t Trainer<P>::State::training_sample(int);                                                 \
+  template void Trainer<P>::State::load_part(schedule::Op, int, std::int64_t, bool, std::int64_t, std::int64_t); \
+  template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t);               \
   template void Trainer<P>::State::load_microbatch(int, int, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -9,6 +9,7 @@
 #include <p3d/kernels/attention.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/model/stage.hpp>
+#include <p3d/model/vocabulary.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -42,7 +43,8 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
     m.offloaded_activations += ActivationStore<P>::file_bytes(c, plan.stages, s, sets);
     recompute.add(sets.recompute);
   }
-  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == pipeline_rank;
+  if (c.divides_vocabulary()) slots = std::min(most_bytes, slots + model::VocabularyPart<P>::bytes(c));
+  bool const with_loss = has_loss(c, plan.stages, pipeline_rank);
   if (slots >= most_bytes)
     throw base::Error({.expected = "activations that some memory could hold",
                        .found = fmt::format("more than {} on pipeline rank {}",
@@ -135,6 +137,10 @@ schedule::Execution execution_of(config::Config const& c) {
   return out;
 }
 
+bool has_loss(config::Config const& c, layout::StageMap const& stages, int pipeline_rank) {
+  return c.divides_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
+}
+
 int workspaces_of(config::Config const& c) { return c.comm.overlap_experts ? 2 : 1; }
 
 void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
@@ -152,7 +158,7 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
       if (!moves_activations && schedule::moves_activations(a.op))
         refuse(a, "a schedule for activations that stay in memory",
                "leave out OFFLOAD_F and RELOAD_F, or set memory.offload_activations");
-      if (updates && (schedule::is_compute(a.op) || schedule::reduces(a.op)))
+      if (updates && (schedule::computes(a.op) || schedule::reduces(a.op)))
         refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
                "move the STEPs to the end");
       updates = updates || a.op == schedule::Op::stage_step;

@@ -121,6 +121,12 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   auto& s = *state_;
   auto const vocab = s.config.model.vocab_size;
   require_tokens(prompts, vocab);
+  if (s.part)
+    throw base::Error({.expected = "the whole vocabulary on the ranks of a stage, to draw texts",
+                       .found = "pipeline.vocab_parallel = true",
+                       .where = "[sample], or `p3d generate`",
+                       .fix = "set pipeline.vocab_parallel to false: the same checkpoint loads there"},
+                      base::ExitCode::bad_input);
   s.refresh_weights();
   s.stopped_early = false;
   std::vector<std::vector<int>> drawn(prompts.size());

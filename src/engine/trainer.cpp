@@ -69,7 +69,8 @@ std::size_t flat_size(RunPlan const& plan, int stage, layout::PerAxis here) {
 
 template <class P>
 std::size_t shared_gradient_bytes(config::Config const& c, RunPlan const& plan, int stage, layout::PerAxis here) {
-  bool const reduced = c.parallel.product(layout::token_axes) > 1 || (c.parallel.pp > 1 && c.model.tied_embeddings);
+  bool const tied = c.parallel.pp > 1 && c.model.tied_embeddings && !c.divides_vocabulary();
+  bool const reduced = c.parallel.product(layout::token_axes) > 1 || tied;
   bool const pooled = c.memory.shard >= config::Shard::gradients;
   if (!device::host_reaches_views || !reduced || pooled) return 0;
   return flat_size(plan, stage, here) * sizeof(typename P::Gradient);
@@ -166,7 +167,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   std::map<int, StagePort<P>> stages;
   for (auto& [number, unit] : units) stages[number] = {&unit->stage, unit->weights.get()};
   int const first = plan.stages.pipeline_rank(0), last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
-  if (c.model.tied_embeddings && first != last) {
+  if (c.model.tied_embeddings && first != last && !c.divides_vocabulary()) {
     tie_group = mesh.along("pp").split(here.pp == first || here.pp == last ? 0 : -1, here.pp, "tied-embedding");
     if (tie_group.valid()) tie_group.prepare(all_reduce_settings(c));
   }
@@ -176,6 +177,22 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
     return mesh.along("tp").accounting().wait_seconds + context.wait_seconds() + experts.wait_seconds();
   });
   if (activation_store) executor->offload_into(*activation_store);
+  if (part) divide_vocabulary();
+}
+
+template <class P>
+void Trainer<P>::State::divide_vocabulary() {
+  auto& pipeline = mesh.along("pp");
+  auto& blocks = along(config.parallel.tp > 1 ? layout::AxisSet{layout::Axis::tp, layout::Axis::pp}
+                                              : layout::AxisSet{layout::Axis::pp});
+  auto& to = part_communicators;
+  auto const same = [&](char const* name) { return pipeline.split(0, here.pp, name); };
+  to = {same("vocabulary-sum"), same("vocabulary-output"), blocks.split(0, part->number(), "vocabulary-parts"),
+        same("vocabulary-input-gradient"), same("vocabulary-gradient")};
+  for (auto* summed : {&to.sum, &to.input_gradient}) summed->prepare(all_reduce_settings(config));
+  int const last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
+  part_actions.emplace(*part, to, exec, plan.stages.pipeline_rank(0), last);
+  executor->divide_vocabulary(*part_actions);
 }
 
 template <class P>
@@ -204,9 +221,10 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
     if (c.parallel[a] > 1) sample_ranks.push_back(&mesh.along(layout::name(a)));
   }
   model::StageExchanges const exchanges{&context, &experts, parallel::SampleRanks(sample_ranks)};
-  bool const with_loss = plan.stages.pipeline_rank(plan.stages.num_stages() - 1) == here.pp;
+  bool const with_loss = has_loss(c, plan.stages, here.pp);
   for (int k = 0; k < workspaces_of(c); ++k)
     workspaces.emplace_back(c, recompute, with_loss, *arena, here.tp, exchanges);
+  if (c.divides_vocabulary()) part.emplace(c, here.pp, tp, *arena, workspaces.front());
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
   inputs.resize(tokens);
@@ -376,6 +394,9 @@ Hooks Trainer<P>::State::training_hooks(StepResult& result) {
   hooks.load = [this](int stage, int slot, int microbatch) {
     load(stage, slot, training_sample(microbatch), true, 0, 0);
   };
+  hooks.load_part = [this](schedule::Op op, int slot, int microbatch) {
+    load_part(op, slot, training_sample(microbatch), true, 0, 0);
+  };
   hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
     if (!spoilt.empty()) spoil(stage, first, last);
     units.at(stage)->reducer.ready(first, last);
@@ -456,6 +477,10 @@ double Trainer<P>::evaluate(std::int64_t batches) {
     hooks.load = [&](int stage, int slot, int microbatch) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
       s.load(stage, slot, index, false, batch, index);
+    };
+    hooks.load_part = [&](schedule::Op op, int slot, int microbatch) {
+      auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
+      s.load_part(op, slot, index, false, batch, index);
     };
     sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
   }

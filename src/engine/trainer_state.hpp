@@ -14,6 +14,7 @@
 #include "activation_store.hpp"
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
+#include "vocabulary_actions.hpp"
 
 #include <deque>
 #include <optional>
@@ -67,6 +68,9 @@ struct Trainer<P>::State {
   comm::Request tie{};  ///< the sum of its gradient over the two
   std::map<int, std::unique_ptr<StageUnit<P>>> units;  ///< by stage
   std::optional<ActivationStore<P>> activation_store;  ///< where memory.offload_activations moves something
+  std::optional<model::VocabularyPart<P>> part;        ///< where the vocabulary is divided over the pipeline; and
+  VocabularyCommunicators part_communicators;
+  std::optional<VocabularyActions<P>> part_actions;
   std::optional<Executor<P>> executor;
   std::function<bool()> stop_asked;  ///< empty: never
   bool stopped_early = false;        ///< the last evaluation or sample
@@ -105,6 +109,8 @@ struct Trainer<P>::State {
   void require_same_input();
   /// Whether any rank was asked to stop. Collective where stop_when() was called.
   bool stop_together();
+  /// Where the vocabulary is divided over the pipeline: its communicators and actions. Collective.
+  void divide_vocabulary();
   Hooks training_hooks(StepResult& result);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   /// The first sample of a microbatch of this step; where samples are unequal work replicas have equal work, not
@@ -119,6 +125,13 @@ struct Trainer<P>::State {
   /// What is in inputs, targets and documents, the microbatch that begins with `sample`: of each sample as many tokens
   /// as the slot was shaped for.
   void load_microbatch(int stage, int slot, std::int64_t sample);
+  /// The same for E, S or G, of whole samples.
+  void load_part(schedule::Op op, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
+                 std::int64_t index);
+  /// Fills inputs, targets and documents.
+  void draw_microbatch(std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
+  /// Of a number of each token of the microbatch those of this rank, in samples of `length` tokens.
+  std::vector<int> own_tokens(std::span<int const> whole, base::TokenSet const& tokens) const;
   /// batch.variable: the length of the microbatch that begins with a sample, of training or of an evaluation batch.
   std::int64_t length_of(std::int64_t sample, bool training, std::int64_t eval_batch);
   void reduce(int stage);

@@ -34,8 +34,8 @@ void Trainer<P>::State::finish_tie() {
     for (auto& [number, unit] : units) start_tie(*unit);
   if (tie.active()) wait_recorded(tie);
   auto const first = units.find(0), last = units.find(plan.stages.num_stages() - 1);
-  if (!config.model.tied_embeddings || plan.stages.shares_tied() || first == last || first == units.end() ||
-      last == units.end())
+  if (!config.model.tied_embeddings || config.divides_vocabulary() || plan.stages.shares_tied() || first == last ||
+      first == units.end() || last == units.end())
     return;
   using Gradient = typename P::Gradient;
   auto const a = tied_gradient(*first->second), b = tied_gradient(*last->second);

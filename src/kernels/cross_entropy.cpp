@@ -48,6 +48,30 @@ void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> 
 }
 
 template <class A>
+void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View1<A> row_max, View2<A> sums) {
+  auto const rows = static_cast<std::int64_t>(row_max.extent(0));
+  P3D_REQUIRE(static_cast<std::int64_t>(parts.extent(0)) == 3 * shards * rows, "each shard has three numbers of a row");
+  for_chunks<flat_width>(
+      "p3d::kernels::combine_parts", exec, 1, rows, KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+        for (std::int64_t r = c; r < c + n; ++r) {
+          A top = -infinity<A>, sum = 0, target = 0;
+          for (int s = 0; s < shards; ++s) {
+            A const own = parts(3 * s * rows + r);
+            top = own > top ? own : top;
+          }
+          for (int s = 0; s < shards; ++s) {
+            A const* const own = &parts(3 * s * rows + r);
+            if (own[0] > -infinity<A>) sum += own[rows] * exp_of(own[0] - top);
+            target += own[2 * rows];
+          }
+          row_max(r) = top;
+          sums(0, r) = sum;
+          sums(1, r) = target;
+        }
+      });
+}
+
+template <class A>
 double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
                           View1<A> lse) {
   for_chunks<flat_width>(
@@ -87,8 +111,9 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
       });
 }
 
-#define P3D_INSTANTIATE(A)                                                                 \
-  template void refer_sums<A>(ExecSpace const&, View1<A const>, View1<A const>, View2<A>); \
+#define P3D_INSTANTIATE(A)                                                                   \
+  template void refer_sums<A>(ExecSpace const&, View1<A const>, View1<A const>, View2<A>);   \
+  template void combine_parts<A>(ExecSpace const&, int, View1<A const>, View1<A>, View2<A>); \
   template double cross_entropy_loss<A>(ExecSpace const&, View1<int const>, View1<A const>, View2<A const>, View1<A>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

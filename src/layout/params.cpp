@@ -29,7 +29,8 @@ std::vector<Split> splits_of(Cut cut) {
 /// Collects the rows of the table for one model.
 class Builder {
 public:
-  explicit Builder(config::Config const& config) : m_(config.model), sequence_(config.parallel.sequence) {}
+  explicit Builder(config::Config const& config)
+      : m_(config.model), sequence_(config.parallel.sequence), over_pipeline_(config.divides_vocabulary()) {}
 
   std::vector<ParamSpec> build() {
     embedding();
@@ -37,8 +38,7 @@ public:
     auto const head_side = static_cast<int>(m_.layers);
     norm("final_norm", head_side);
     if (!m_.tied_embeddings) {
-      auto& head = matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std);
-      head.padded = true;
+      divide_vocabulary(matrix("head.weight", head_side, m_.vocab_size, m_.hidden, by_rows, base_std));
     }
     return std::move(specs_);
   }
@@ -48,6 +48,11 @@ private:
   void divide(ParamSpec& p, Cut cut) const {
     p.splits = splits_of(cut);
     if (sequence_ && cut == replicated) p.token_axes = p.token_axes.plus(Axis::tp);
+  }
+
+  void divide_vocabulary(ParamSpec& p) const {
+    p.padded = true;
+    if (over_pipeline_) p.splits.insert(p.splits.begin(), {0, Axis::pp});
   }
 
   ParamSpec& matrix(std::string name, int layer, std::int64_t rows, std::int64_t cols, Cut cut, double std) {
@@ -81,8 +86,8 @@ private:
 
   void embedding() {
     auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, by_rows, base_std);
-    token.padded = true;
-    token.tied = m_.tied_embeddings;
+    divide_vocabulary(token);
+    token.tied = m_.tied_embeddings && !over_pipeline_;  // else both have the same rows on a rank
     if (m_.position == config::Position::learned) {
       matrix("embed.position.weight", -1, m_.seq_len, m_.hidden, replicated, base_std);
     }
@@ -157,7 +162,7 @@ private:
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 
   config::Model const& m_;
-  bool sequence_;
+  bool sequence_, over_pipeline_;
   std::vector<ParamSpec> specs_;
 };
 
@@ -222,6 +227,7 @@ ParamTable::ParamTable(std::vector<ParamSpec> specs) : specs_(std::move(specs)) 
     if (rows_of_layer_.size() <= at) rows_of_layer_.resize(at + 1);
     rows_of_layer_[at].push_back(row);
     if (s.tied) tied_rows_.push_back(row);
+    if (s.over_pipeline()) pipeline_rows_.push_back(row);
   }
 }
 
@@ -245,7 +251,14 @@ std::int64_t ParamTable::num_parameters() const {
 
 ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config).build()); }
 
+namespace {
+bool is_first_of_rank(StageMap const& stages, int stage) {
+  return stages.stages_of(stages.pipeline_rank(stage)).front() == stage;
+}
+}  // namespace
+
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
+  if (spec.over_pipeline()) return is_first_of_rank(stages, stage);
   if (spec.tied && stages.is_last(stage) && !stages.shares_tied()) return true;
   if (spec.layer < 0) return stages.is_first(stage);
   if (spec.layer >= stages.num_layers()) return stages.is_last(stage);
@@ -266,6 +279,9 @@ std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages
     for (int l = stages.num_layers(); l < table.end_of_layers(); ++l) add(table.rows_of_layer(l));
     if (!stages.shares_tied()) add(table.tied_rows());
   }
+  auto const& divided = table.pipeline_rows();
+  std::erase_if(rows, [&](std::size_t row) { return table.specs()[row].over_pipeline(); });
+  if (is_first_of_rank(stages, stage)) rows.insert(rows.end(), divided.begin(), divided.end());
   std::sort(rows.begin(), rows.end());
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   return rows;

@@ -170,10 +170,11 @@ typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, l
   };
   if (needs_positions(c)) slot.positions = take_each(int());
   if (c.data.pack) slot.documents = source.template take<int>(c.batch.micro * c.model.seq_len);
-  if (stages.is_first(stage)) slot.tokens = take_each(int());
-  if (stages.is_last(stage)) {
+  bool const whole_vocabulary = !c.divides_vocabulary();
+  if (stages.is_first(stage) && whole_vocabulary) slot.tokens = take_each(int());
+  if (stages.is_last(stage)) slot.final_norm = take_norm<P>(source, s);
+  if (stages.is_last(stage) && whole_vocabulary) {
     slot.targets = take_each(int());
-    slot.final_norm = take_norm<P>(source, s);
     slot.logits = take_tokens<S>(source, s, vocab);
     slot.lse = take_each(typename P::Accumulate());
   }
@@ -253,6 +254,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       stage_(stage),
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
+      vocabulary_elsewhere_(c.divides_vocabulary()),
       owns_gradient_(owns_gradient(stages, stage)),
       narrow_messages_(travels_narrow(c)),
       offloads_(sets.offload_places > 0),
@@ -292,7 +294,13 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
 
   auto const range = stages.layers(stage);
   auto const& items = params.items();
-  num_params_ = items.size();
+  auto const of_vocabulary = [](layout::LocalParam const& p) { return p.spec->over_pipeline(); };
+  first_own_ = static_cast<std::size_t>(std::find_if_not(items.begin(), items.end(), of_vocabulary) - items.begin());
+  num_params_ = end_of_own_ = items.size();
+  while (end_of_own_ > first_own_ && of_vocabulary(items[end_of_own_ - 1])) --end_of_own_;
+  P3D_REQUIRE(std::none_of(items.begin() + static_cast<std::ptrdiff_t>(first_own_),
+                           items.begin() + static_cast<std::ptrdiff_t>(end_of_own_), of_vocabulary),
+              "parts of the vocabulary come first and last");
   for (auto l = range.begin; l < range.end; ++l) {
     blocks_.emplace_back(c, tp, static_cast<int>(l));
     auto const prefix = fmt::format("layers.{}.", l);
@@ -301,7 +309,7 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
     layer_begin_.push_back(static_cast<std::size_t>(it - items.begin()));
   }
   auto const tail =
-      std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->name == "final_norm.weight"; });
+      std::find_if(items.begin(), items.end(), [&](auto const& p) { return p.spec->layer >= stages.num_layers(); });
   layer_begin_.push_back(static_cast<std::size_t>(tail - items.begin()));
 
   vocab_ = parallel::vocab_shard(c.model.vocab_size, tp);
@@ -346,6 +354,7 @@ void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
   s.rows = rows;
   s.rows.positions = s.positions;
   s.rows.documents = s.documents;
+  if (vocabulary_elsewhere_) return;
   if (first_) copy_tokens(given.inputs, s.tokens);
   if (last_) copy_tokens(given.targets, s.targets);
 }
@@ -364,9 +373,11 @@ template <class P>
 void Stage<P>::embed(StageWeights<P> const& w, ActivationSlot& s, bool training) {
   auto const x = s.x.front();
   auto const rows = own_rows(*tp_, s.rows);
-  auto const sums = tp_->sequence ? forward_.scratch->block.branch : x;
-  parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
-  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
+  if (!vocabulary_elsewhere_) {
+    auto const sums = tp_->sequence ? forward_.scratch->block.branch : x;
+    parallel::vocab_embedding_forward<S>(*tp_, vocab_, s.tokens, w.embedding.value, sums);
+    if (tp_->sequence) Kokkos::deep_copy(tp_->exec, x, own_rows(*tp_, sums));
+  }
   if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, rows, w.positions.value, x);
   if (training && embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, x);
 }
@@ -417,8 +428,9 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   }
   if (!last_) return 0.0;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
-  parallel::column_linear_forward<S>(*tp_, head_input(s, *forward_.scratch).wait(), w.head.value, View1<S const>(),
-                                     s.logits);
+  if (vocabulary_elsewhere_) return 0.0;
+  parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
+                                     View1<S const>(), s.logits);
   return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets,
                                          {s.lse, forward_.scratch->row_max, forward_.scratch->sums});
 }
@@ -430,7 +442,7 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
   open(backward_, slot, nullptr, false);
   if (last_) {
     head_backward(w, s, loss_scale, true);
-    if (ready) ready(layer_begin_.back(), num_params_);
+    if (ready) ready(layer_begin_.back(), end_of_own_);
   }
   for (int l = r.num_layers(); l-- > 0;) {
     auto const i = at(l);
@@ -439,8 +451,9 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
                         s.d);
     if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
+  if (first_) finish_input_gradient(s);
   if (first_) embed_backward(w, s, s.d);
-  if (ready) ready(0, layer_begin_.front());
+  if (ready) ready(first_own_, layer_begin_.front());
 }
 
 template <class P>
@@ -476,6 +489,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     owner.up = saved.up;
     owner.qkv = saved.qkv;
   }
+  if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);  // the ranks of the embedding wait for it
 }
 
 template <class P>
@@ -483,15 +497,16 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
   auto& s = begin_action(slot, *backward_.scratch);
   open(backward_, slot, s.rebuilt < 0 ? nullptr : &rebuilt_[at(s.rebuilt)], false);
   if (last_) {
-    head_backward_weight(w, s, head_input(s, *backward_.scratch));
-    if (ready) ready(layer_begin_.back(), num_params_);
+    if (!vocabulary_elsewhere_) head_backward_weight(w, s, whole_head_input(s, *backward_.scratch));
+    if (ready) ready(layer_begin_.back(), end_of_own_);
   }
   for (std::size_t l = blocks_.size(); l-- > 0;) {
     blocks_[l].backward_weight(w.layers[l], backward_.x[l + 1], backward_.saved[l], backward_.scratch->block);
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
+  if (first_ && !vocabulary_elsewhere_) finish_input_gradient(s);
   if (first_) embed_backward(w, s, s.d);
-  if (ready) ready(0, layer_begin_.front());
+  if (ready) ready(first_own_, layer_begin_.front());
   if (s.rebuilt < 0) return;
   if (!offloads_) free_rebuilt_.push_back(s.rebuilt);
   s.rebuilt = -1;
@@ -505,15 +520,19 @@ std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
 }
 
 template <class P>
-parallel::WholeRows<typename P::Storage> Stage<P>::head_input(ActivationSlot const& s, Workspace<P>& scratch) const {
+parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(ActivationSlot const& s,
+                                                                    Workspace<P>& scratch) const {
   return parallel::start_gather_rows<S>(*tp_, s.final_norm.y, scratch.block.gathered);
 }
 
 template <class P>
 void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
+  if (vocabulary_elsewhere_)
+    return final_norm_.backward(exec, w.final_norm, s.head_gradient, s.x.back(), s.final_norm,
+                                kernels::Store::overwrite, s.d);
   parallel::WholeRows<S> input;
-  if (weights) input = head_input(s, *backward_.scratch);
+  if (weights) input = whole_head_input(s, *backward_.scratch);
   parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
                                    s.logits);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
@@ -530,14 +549,21 @@ void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s,
 }
 
 template <class P>
+void Stage<P>::finish_input_gradient(ActivationSlot& s) {
+  auto const rows = own_rows(*tp_, s.rows);
+  if (embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.d);
+}
+
+template <class P>
 void Stage<P>::embed_backward(StageWeights<P> const& w, ActivationSlot& s, View2<S> d) {
   auto& exec = tp_->exec;
   auto const rows = own_rows(*tp_, s.rows);
-  if (embed_dropout_.active()) kernels::dropout_in_place<S>(exec, rows, embed_dropout_, d);
-  auto whole = parallel::start_gather_rows<S>(*tp_, d, backward_.scratch->block.branch);
+  parallel::WholeRows<S> whole;
+  if (!vocabulary_elsewhere_) whole = parallel::start_gather_rows<S>(*tp_, d, backward_.scratch->block.branch);
   if (w.positions.grad.extent(0) > 0)
     kernels::position_backward<S, typename P::Gradient>(exec, rows, d, w.positions.grad);
-  kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);
+  if (!vocabulary_elsewhere_)
+    kernels::embedding_backward<S, typename P::Gradient>(exec, s.tokens, whole.wait(), vocab_.begin, w.embedding.grad);
 }
 
 #define P3D_INSTANTIATE(P)      \

@@ -11,7 +11,11 @@
 namespace p3d::parallel {
 
 VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp) {
-  auto const shard = layout::padded_shard(vocab_size, tp.size(), tp.rank());
+  return vocab_shard(vocab_size, tp.size(), tp.rank());
+}
+
+VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number) {
+  auto const shard = layout::padded_shard(vocab_size, blocks, number);
   return {shard.begin, shard.size(), std::clamp<std::int64_t>(vocab_size - shard.begin, 0, shard.size())};
 }
 

@@ -10,11 +10,13 @@
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/registry.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 #include <p3d/schedule/weights.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 namespace p3d::plan {
@@ -81,10 +83,44 @@ Division complete(config::Config const& c, schedule::Program compute, schedule::
   return {std::move(stages), std::move(program)};
 }
 
+schedule::VocabularyTimes vocabulary_times(PipelineCosts const& costs) {
+  schedule::VocabularyTimes t;
+  for (auto const& s : costs.stages) {
+    double const input = s.input + s.recompute;
+    t.stages.push_back({s.forward, input, s.backward < 0 ? s.weight : s.backward + s.recompute - input});
+  }
+  auto const& v = costs.vocabulary;
+  t.embed = v.embed_forward;
+  t.head_forward = v.head_forward;
+  t.head_backward = v.head_backward;
+  t.exchange = std::max(v.sum, v.broadcast);
+  return t;
+}
+
+/// With the vocabulary divided over the ranks, in the order that is quicker by simulation.
+Division divide_vocabulary(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
+                           StageCosts const& costs) {
+  auto const known = costs(layout::make_stage_map(c, compute.stage_rank));
+  auto const times = vocabulary_times(known);
+  std::optional<Division> best;
+  double least = 0.0;
+  for (auto order : {schedule::VocabularyOrder::forwards_first, schedule::VocabularyOrder::backwards_first}) {
+    auto divided = compute;
+    schedule::divide_vocabulary(divided, times, order);
+    auto division = complete(c, std::move(divided), execution, false);
+    double const time = simulate(division.program, known, execution).step_time;
+    if (best && least <= time) continue;
+    least = time;
+    best = std::move(division);
+  }
+  return std::move(*best);
+}
+
 /// Where actions may take turns: with pairs as the schedule has them, with a forward more ahead, or without more of
 /// them than there are, whichever is quickest by simulation.
 Division complete(config::Config const& c, schedule::Program const& compute, schedule::Execution execution,
                   StageCosts const& costs) {
+  if (c.divides_vocabulary()) return divide_vocabulary(c, compute, execution, costs);
   auto best = complete(c, compute, execution, false);
   if (!execution.pairs) return best;
   auto const time = [&](Division const& d) { return simulate(d.program, costs(d.stages), execution).step_time; };

@@ -58,6 +58,17 @@ static void add_expert_waits(config::Config const& config, layout::StageMap cons
   }
 }
 
+/// `head`: seconds of the whole output layer's forward for a microbatch. Look-ups are counted as nothing.
+static void add_vocabulary(config::Config const& config, double head, PipelineCosts& costs) {
+  double const ranks = config.parallel.pp, transfer = costs.message_bytes / costs.bandwidth;
+  auto& v = costs.vocabulary;
+  v.head_forward = head / ranks;
+  v.head_backward = 2 * head / ranks;
+  v.broadcast = costs.latency + transfer;
+  v.sum = costs.latency + 2 * (ranks - 1) / ranks * transfer;
+  v.gather = costs.latency;
+}
+
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates) {
   auto const& m = config.model;
   auto const tokens = static_cast<double>(config.batch.micro * m.seq_len) / config.parallel.cp;
@@ -71,7 +82,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   PipelineCosts costs;
   for (int s = 0; s < stages.num_stages(); ++s) {
     auto const range = stages.layers(s);
-    double attention = 0.0, linear = stages.is_last(s) ? head : 0.0;
+    double attention = 0.0, linear = stages.is_last(s) && !config.divides_vocabulary() ? head : 0.0;
     for (auto l = range.begin; l < range.end; ++l) {
       attention += each_key * keys_per_query(config, l, Keys::seen);
       linear += 2.0 * static_cast<double>(weights_of_layer(config, l));
@@ -90,6 +101,7 @@ PipelineCosts model_costs(config::Config const& config, layout::StageMap const& 
   costs.message_bytes = rows * static_cast<double>(m.hidden * bytes);
   costs.latency = rates.latency;
   costs.bandwidth = rates.bandwidth;
+  if (config.divides_vocabulary()) add_vocabulary(config, scale * head, costs);
   return costs;
 }
 
@@ -103,6 +115,9 @@ std::string to_csv(PipelineCosts const& costs) {
     text += fmt::format("{},{},{},{}", s, c.forward, c.input + c.recompute, c.weight);
     text += whole ? fmt::format(",{}\n", c.whole() + c.recompute) : "\n";
   }
+  if (auto const& v = costs.vocabulary; v.head_forward > 0)
+    text += fmt::format("vocabulary,{},{},{},{},{},{},{}\n", v.embed_forward, v.head_forward, v.head_backward,
+                        v.embed_backward, v.sum, v.broadcast, v.gather);
   if (costs.send > 0) text += fmt::format("send,{}\n", costs.send);
   if (costs.receive > 0) text += fmt::format("receive,{}\n", costs.receive);
   if (costs.latency > 0) text += fmt::format("latency,{}\n", costs.latency);
@@ -154,6 +169,8 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
       costs.bandwidth = number(1, most_bytes);
     else if (words.size() == 2 && words[0] == "message_bytes")
       costs.message_bytes = number(1, most_bytes);
+    else if (words.size() == 8 && words[0] == "vocabulary")
+      costs.vocabulary = {number(1), number(2), number(3), number(4), number(5), number(6), number(7)};
     else if (words.size() == 4 || words.size() == 5) {
       double const stage = number(0);
       if (stage >= num_stages || stage != std::floor(stage))

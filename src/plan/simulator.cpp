@@ -8,9 +8,11 @@
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 #include <p3d/schedule/weights.hpp>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 
@@ -73,12 +75,15 @@ public:
       slots_.emplace_back(at(program.num_slots[at(s)]));
     }
     for (int r = 0; r < program.num_ranks; ++r) gradients_.push_back(schedule::moves_gradients(program, r));
+    if (program.divides_vocabulary)
+      for (auto& exchange : exchanges_) exchange.resize(at(program.num_microbatches));
     transfer_ = costs.latency + (costs.message_bytes > 0 ? costs.message_bytes / costs.bandwidth : 0.0);
   }
 
   Simulation run() {
     result_.ranks.resize(program_.ranks.size());
     for (int rank = program_.num_ranks - 1; rank >= 0; --rank) ready_.push_back(rank);
+    ask_for_broadcasts();
     while (!ready_.empty()) {
       int const rank = ready_.back();
       ready_.pop_back();
@@ -139,6 +144,7 @@ private:
 
   bool execute(int rank, Action const& a) {
     if (a.op == Op::optimizer_step) return step(rank, a);
+    if (schedule::is_vocabulary(a.op)) return vocabulary(rank, a);
     double& clock = clock_[at(rank)];
     if (!has_microbatch(a.op)) {
       spend(rank, a, stage_action_cost(a), clock, result_.ranks[at(rank)].other);
@@ -162,6 +168,102 @@ private:
       if (!compute(rank, a, slot, time)) return false;
     }
     return true;
+  }
+
+  /// An exchange between all ranks of a microbatch.
+  struct Exchanged {
+    int ranks = 0;
+    double time = 0;  ///< when the last of them took part; then, when it is over
+    std::vector<int> waiting;
+  };
+  using Exchange = schedule::VocabularyExchange;
+  Exchanged& exchanged(Exchange e, int microbatch) { return exchanges_[static_cast<std::size_t>(e)][at(microbatch)]; }
+
+  void join(Exchange e, int microbatch, double time) {
+    if (microbatch >= program_.num_microbatches) return;
+    auto& x = exchanged(e, microbatch);
+    x.time = std::max(x.time, time);
+    if (++x.ranks < program_.num_ranks) return;
+    auto const& cost = costs_.vocabulary;
+    x.time += e == Exchange::parts                                  ? cost.gather
+              : e == Exchange::sum || e == Exchange::input_gradient ? cost.sum
+                                                                    : cost.broadcast;
+    ready_.insert(ready_.end(), x.waiting.begin(), x.waiting.end());
+    x.waiting.clear();
+  }
+  /// `time` becomes its end, if that is known.
+  bool over(int rank, Exchange e, int microbatch, double& time) {
+    if (microbatch < 0) return true;
+    auto& x = exchanged(e, microbatch);
+    if (x.ranks < program_.num_ranks) {
+      x.waiting.push_back(rank);
+      return false;
+    }
+    time = std::max(time, x.time);
+    return true;
+  }
+  void ask_for_broadcasts() {
+    if (!program_.divides_vocabulary) return;
+    for (int rank = 0; rank < program_.num_ranks; ++rank) {
+      for (int m = 0; m < schedule::vocabulary_slots.head && !gives_output(rank); ++m) join(Exchange::output, m, 0);
+      for (int m = 0; m < schedule::vocabulary_slots.gradient && rank != rank_of(program_, 0); ++m)
+        join(Exchange::gradient, m, 0);
+    }
+  }
+  bool gives_output(int rank) const { return rank == rank_of(program_, program_.num_stages - 1); }
+
+  bool vocabulary(int rank, Action const& a) {
+    int const m = a.microbatch;
+    double time = clock_[at(rank)];
+    auto const& cost = costs_.vocabulary_microbatches.empty()
+                           ? costs_.vocabulary
+                           : costs_.vocabulary_microbatches[at(rank) * at(program_.num_microbatches) + at(m)];
+    RankResult& r = result_.ranks[at(rank)];
+    auto const work = [&](double seconds) {
+      if (!seen_[at(rank)]) r.begin = time;
+      seen_[at(rank)] = 1;
+      spend(rank, a, seconds, time, r.busy);
+      r.end = clock_[at(rank)];
+      return r.end;
+    };
+    switch (a.op) {
+      case Op::embed_forward:
+        if (!over(rank, Exchange::sum, m - schedule::vocabulary_slots.embed, time)) return false;
+        join(Exchange::sum, m, work(cost.embed_forward));
+        break;
+      case Op::head_forward:
+        if (!over(rank, Exchange::output, m, time)) return false;
+        join(Exchange::parts, m, work(cost.head_forward));
+        break;
+      case Op::head_backward: {
+        if (!over(rank, Exchange::parts, m, time) ||
+            !over(rank, Exchange::input_gradient, m - schedule::vocabulary_slots.head, time))
+          return false;
+        double const end = work(cost.head_backward);
+        join(Exchange::input_gradient, m, end);
+        if (!gives_output(rank)) join(Exchange::output, m + schedule::vocabulary_slots.head, end);
+        break;
+      }
+      default: {
+        if (!over(rank, Exchange::gradient, m, time)) return false;
+        double const end = work(cost.embed_backward);
+        if (rank != rank_of(program_, 0)) join(Exchange::gradient, m + schedule::vocabulary_slots.gradient, end);
+      }
+    }
+    return true;
+  }
+  /// `time` becomes the time when what an action of a stage takes from all ranks is there.
+  bool takes_over(int rank, Action const& a, double& time) {
+    if (!program_.divides_vocabulary) return true;
+    if (a.op == Op::forward && a.stage == 0) return over(rank, Exchange::sum, a.microbatch, time);
+    bool const last = a.stage + 1 == program_.num_stages;
+    return !makes_input_gradient(a.op) || !last || over(rank, Exchange::input_gradient, a.microbatch, time);
+  }
+  void hands_over(int rank, Action const& a) {
+    if (!program_.divides_vocabulary) return;
+    if (a.op == Op::forward && a.stage + 1 == program_.num_stages)
+      join(Exchange::output, a.microbatch, clock_[at(rank)]);
+    if (makes_input_gradient(a.op) && a.stage == 0) join(Exchange::gradient, a.microbatch, clock_[at(rank)]);
   }
 
   /// A rank's copies follow each other, while it goes on.
@@ -266,7 +368,7 @@ private:
     if (a.op == Op::backward_input && !send_complete(rank, activation_out_[at(a.stage)], slot.activation_out, time))
       return false;
     time = std::max(time, slot.loaded);
-    return true;
+    return takes_over(rank, a, time);
   }
 
   bool compute(int rank, Action const& a, SlotMessages const& slot, double time) {
@@ -283,6 +385,7 @@ private:
     double const hidden = other ? std::min(wait_inside(a), cost_of(*other) - wait_inside(*other)) : 0.0;
     spend(rank, a, cost_of(a) - hidden, time, r.busy);
     r.end = clock_[at(rank)];
+    hands_over(rank, a);
     return true;
   }
 
@@ -290,6 +393,10 @@ private:
     double time = clock_[at(rank)];
     for (int channel : outgoing_[at(rank)])
       if (!send_complete(rank, channel, channels_[at(channel)].sent - 1, time)) return false;
+    int const last = program_.num_microbatches - 1;
+    if (program_.divides_vocabulary &&
+        !(over(rank, Exchange::sum, last, time) && over(rank, Exchange::input_gradient, last, time)))
+      return false;
     spend(rank, a, costs_.step, time, result_.ranks[at(rank)].other);
     return true;
   }
@@ -297,7 +404,7 @@ private:
   void spend(int rank, Action const& a, double cost, double start, double& account) {
     clock_[at(rank)] = start + cost;
     account += cost;
-    if (is_compute(a.op) || cost > 0) record(rank, a, start, start + cost);
+    if (schedule::computes(a.op) || cost > 0) record(rank, a, start, start + cost);
   }
 
   void finish() {
@@ -337,6 +444,7 @@ private:
   std::vector<int> activation_out_, gradient_out_;  ///< by stage: the channel, -1: none
   std::vector<std::vector<int>> outgoing_;          ///< by rank: channels
   std::vector<std::vector<SlotMessages>> slots_;    ///< by stage
+  std::array<std::vector<Exchanged>, schedule::vocabulary_exchanges.size()> exchanges_;  ///< by kind and microbatch
   std::vector<int> ready_;
   Simulation result_;
 };

@@ -84,7 +84,7 @@ StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
   StepTimes t;
   for (auto const& steps : pipeline.ranks)
     for (engine::RecordedEvent const& e : steps[step].events) {
-      if (e.waits || !schedule::is_compute(e.action.op)) continue;
+      if (e.waits || !schedule::computes(e.action.op)) continue;
       t.begin = std::min(t.begin, e.begin);
       t.end = std::max(t.end, e.end);
       t.busy += e.end - e.begin;
@@ -99,7 +99,7 @@ double replayed_makespan(Program const& program, plan::PipelineCosts costs, Pipe
   costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
   for (auto const& steps : pipeline.ranks)
     for (engine::RecordedEvent const& e : steps[step].events) {
-      if (e.waits || !schedule::is_compute(e.action.op)) continue;
+      if (e.waits || !schedule::computes(e.action.op)) continue;
       auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches +
                                       static_cast<std::size_t>(e.action.microbatch)];
       auto& part = e.action.op == Op::forward          ? cost.forward

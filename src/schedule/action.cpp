@@ -13,9 +13,10 @@ namespace p3d::schedule {
 namespace {
 
 // In the order of Op.
-constexpr std::array<std::string_view, 18> names{
+constexpr std::array<std::string_view, 22> names{
     "F",        "B",      "I",    "W",      "SEND_F",  "RECV_F",  "SEND_B", "RECV_B",         "OFFLOAD_F",
-    "RELOAD_F", "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP"};
+    "RELOAD_F", "REDUCE", "STEP", "GATHER", "RELEASE", "OFFLOAD", "RELOAD", "REDUCE_SCATTER", "STEP",
+    "E",        "S",      "T",    "G"};
 
 /// Takes a non-negative number off the front of `text`.
 std::optional<int> take_number(std::string_view& text) {
@@ -80,10 +81,11 @@ std::string to_string(Action const& action) {
 Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
   throw base::Error(
-      {.expected = "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, SEND_F, RECV_F, "
-                   "SEND_B, RECV_B, OFFLOAD_F or RELOAD_F; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, "
-                   "GATHER, RELEASE, "
-                   "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
+      {.expected =
+           "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, E, S, T, G, SEND_F, "
+           "RECV_F, SEND_B, RECV_B, OFFLOAD_F or RELOAD_F; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, "
+           "GATHER, RELEASE, "
+           "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
        .found = fmt::format("\"{}\"", text),
        .where = "",
        .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"},

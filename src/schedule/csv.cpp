@@ -77,6 +77,7 @@ Program parse_csv(std::string_view text) {
         home = rank;
       }
       program.num_microbatches = std::max(program.num_microbatches, a.microbatch + 1);
+      program.divides_vocabulary = program.divides_vocabulary || is_vocabulary(a.op);
       actions.push_back(a);
     }
   }
@@ -135,7 +136,7 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
     program.num_slots.assign(static_cast<std::size_t>(program.num_stages), 0);
     for (auto const& actions : program.ranks)
       for (Action const& a : actions)
-        if (a.slot >= 0) {
+        if (a.slot >= 0 && !is_vocabulary(a.op)) {
           if (a.slot >= program.num_microbatches)
             throw base::Error(
                 {.expected = fmt::format("a slot below {}, the number of microbatches", program.num_microbatches),

@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/valid_program.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 #include <p3d/schedule/weights.hpp>
 
 #include <algorithm>
@@ -30,16 +31,26 @@ bool needs_no_more_slots(Program const& a, Program const& b) {
 
 }  // namespace
 
-Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks, int microbatches) {
+Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks, int microbatches,
+                              bool divides_vocabulary) {
   Program p = without_actions(stage_rank, num_ranks, microbatches);
   p.num_slots.assign(stage_rank.size(), 1);
-  for (int m = 0; m < microbatches; ++m)
+  p.divides_vocabulary = divides_vocabulary;
+  auto const all = [&](Op op, int m, int slots) {
+    for (int r = 0; r < num_ranks && divides_vocabulary; ++r)
+      p.ranks[static_cast<std::size_t>(r)].push_back({op, first_stage_of(p, r), m, m % slots});
+  };
+  for (int m = 0; m < microbatches; ++m) {
+    all(Op::embed_forward, m, vocabulary_slots.embed);
     for (int s = 0; s < p.num_stages; ++s) {
       auto& list = p.ranks[static_cast<std::size_t>(rank_of(p, s))];
       if (input_is_remote(p, s)) list.push_back({Op::recv_activation, s, m, 0});
       list.push_back({Op::forward, s, m, 0});
       if (output_is_remote(p, s)) list.push_back({Op::send_activation, s, m, 0});
     }
+    all(Op::head_forward, m, vocabulary_slots.head);
+    all(Op::head_backward, m, vocabulary_slots.head);
+  }
   return p;
 }
 
@@ -52,10 +63,11 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
     for (Action const& a : list) offloads = offloads || moves_activations(a.op);
   Program compute = without_actions(t.stage_rank, t.num_ranks, microbatches);
   compute.tied = t.tied;
+  compute.divides_vocabulary = t.divides_vocabulary;
   for (std::size_t r = 0; r < t.ranks.size(); ++r)
     for (Action const& a : t.ranks[r])
-      if (a.op == Op::forward && a.microbatch < microbatches)
-        compute.ranks[r].push_back({Op::forward, a.stage, a.microbatch});
+      if ((a.op == Op::forward || (is_vocabulary(a.op) && a.op != Op::embed_backward)) && a.microbatch < microbatches)
+        compute.ranks[r].push_back({a.op, a.stage, a.microbatch, is_vocabulary(a.op) ? a.slot : -1});
   // Slots that are taken earlier are more slots, and a send waits longer until it is in the way.
   std::size_t longest = 0;
   for (auto const& list : compute.ranks) longest = std::max(longest, list.size());
@@ -68,7 +80,7 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
     if (validate(p, training.execution(), Pass::forward_only).empty())
       return {std::move(p), training.execution(), Pass::forward_only};
   }
-  Program p = forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches);
+  Program p = forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches, t.divides_vocabulary);
   p.tied = t.tied;
   bring_weights(p, homes);
   return {std::move(p), training.execution(), Pass::forward_only};

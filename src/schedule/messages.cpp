@@ -33,7 +33,8 @@ Earliest earliest_receives(Program const& program) {
     });
   };
   for (auto const& actions : program.ranks)
-    for (std::size_t i = 0; i < actions.size(); ++i) mark_last(actions[i], static_cast<int>(i));
+    for (std::size_t i = 0; i < actions.size(); ++i)
+      if (!is_vocabulary(actions[i].op)) mark_last(actions[i], static_cast<int>(i));
   std::vector<int> slot_of(cells, -1);
   auto const release = [&](int stage, int m, int i) {
     std::size_t const at = cell(program, stage, m);
@@ -43,6 +44,7 @@ Earliest earliest_receives(Program const& program) {
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
+      if (is_vocabulary(a.op)) continue;
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (a.op == Op::forward) {
         earliest.gradient[at] = static_cast<int>(i) + 1;
@@ -72,7 +74,7 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
   P3D_REQUIRE(receives_ahead >= 0 && gradients_ahead >= 0, "receives are posted before their use");
   require_in_range(program);
   for (auto const& actions : program.ranks)
-    for (Action const& a : actions) P3D_REQUIRE(is_compute(a.op), "messages are added to compute actions only, once");
+    for (Action const& a : actions) P3D_REQUIRE(computes(a.op), "messages are added to compute actions only, once");
   Channels const channels(program);
   Earliest const earliest = earliest_receives(program);
   Deadlines const deadline = receive_deadlines(program, channels);
@@ -89,6 +91,7 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
+      if (is_vocabulary(a.op)) continue;
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (a.op == Op::forward) use_f[at] = static_cast<int>(i);
       if (makes_input_gradient(a.op)) use_b[at] = static_cast<int>(i);

@@ -14,7 +14,8 @@ void add_reductions(Program& program) {
   std::vector<int> last(static_cast<std::size_t>(program.num_stages), -1);
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i)
-      if (makes_weight_gradient(actions[i].op)) last[static_cast<std::size_t>(actions[i].stage)] = static_cast<int>(i);
+      if (makes_weight_gradient(actions[i].op) || makes_vocabulary_gradient(actions[i].op))
+        last[static_cast<std::size_t>(actions[i].stage)] = static_cast<int>(i);
   std::vector<Action> merged;
   for (auto& actions : program.ranks) {
     merged.clear();
@@ -28,7 +29,7 @@ void add_reductions(Program& program) {
         pending = -1;
       }
       merged.push_back(a);
-      if (is_compute(a.op) && last[static_cast<std::size_t>(a.stage)] == static_cast<int>(i)) pending = a.stage;
+      if (computes(a.op) && last[static_cast<std::size_t>(a.stage)] == static_cast<int>(i)) pending = a.stage;
     }
     if (pending >= 0) merged.push_back({Op::reduce_gradients, pending});
     merged.push_back({Op::optimizer_step});

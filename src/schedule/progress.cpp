@@ -7,10 +7,12 @@
 #include "validator.hpp"
 
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <tuple>
 
@@ -37,11 +39,13 @@ struct SlotState {
   int activation_in = -1, activation_out = -1, gradient_in = -1, gradient_out = -1;
 };
 
-/// What a blocked rank waits for: `count` sends started (or receives posted) on a channel.
+/// What a blocked rank waits for: `count` sends started (or receives posted) on a channel; or that all ranks take part
+/// in an exchange of microbatch `count`.
 struct RankWait {
   int channel = -1;
   bool for_sends = false;
   int count = 0;
+  int exchange = -1;
 };
 
 class ProgramRun {
@@ -63,6 +67,10 @@ public:
         away_(done_.size(), false) {
     for (std::size_t c = 0; c < channels_.all.size(); ++c)
       outgoing_[static_cast<std::size_t>(channels_.all[c].source)].push_back(static_cast<int>(c));
+    if (program.divides_vocabulary) {
+      for (auto& ranks : joined_) ranks.assign(static_cast<std::size_t>(program.num_microbatches), 0);
+      for (auto& done : vocabulary_done_) done.assign(program.ranks.size(), 0);
+    }
     for (std::size_t s = 0; s < slots_.size(); ++s) {
       slots_[s].resize(static_cast<std::size_t>(program.num_slots[s]));
       ++unreduced_[static_cast<std::size_t>(program.stage_rank[s])];
@@ -71,6 +79,7 @@ public:
 
   std::vector<Violation> check() {
     for (int rank = program_.num_ranks - 1; rank >= 0; --rank) ready_.push_back(rank);
+    ask_for_broadcasts();
     while (!ready_.empty() && found_.empty()) {
       int const rank = ready_.back();
       ready_.pop_back();
@@ -150,11 +159,13 @@ private:
     Action const& a = program_.ranks[r][next_[r]];
     if (a.op == Op::optimizer_step) return step(rank);
     if (reduces(a.op)) return reduce(rank, a);
+    if (is_vocabulary(a.op)) return vocabulary(rank, a);
     if (!has_microbatch(a.op)) return true;  // check_weights() follows the others, which wait for no other stage
     SlotState& slot = slots_[static_cast<std::size_t>(a.stage)][static_cast<std::size_t>(a.slot)];
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program_, a.stage));
     if (a.op == Op::reload_activations) return reload(rank, a, slot);
     if (takes) {
+      if (a.op == Op::forward && !takes_over(rank, a)) return false;
       if (a.op == Op::forward && a.stage > 0 && !(done(a.stage - 1, a.microbatch) & bit(Op::forward)))
         return fault_here(rank, "runs before {}F{} on the same rank", a.stage - 1, a.microbatch);
       if (!take(rank, a, slot)) return false;
@@ -164,7 +175,7 @@ private:
                         a.microbatch);
     }
     if (a.op == Op::offload_activations) return offload(rank, a, slot);
-    if (!(is_message(a.op) ? message(rank, a, slot) : compute(rank, a, slot))) return false;
+    if (!(is_message(a.op) ? message(rank, a, slot) : compute(rank, a, slot) && hands_over(rank, a))) return false;
     done(a.stage, a.microbatch) = static_cast<unsigned char>(done(a.stage, a.microbatch) | bit(a.op));
     if (makes_weight_gradient(a.op)) --unfinished_[static_cast<std::size_t>(a.stage)];
     return true;
@@ -274,6 +285,7 @@ private:
       return fault_here(rank, "uses slots of stage {}, whose activations are offloaded: {} has to come first", away,
                         to_string({Op::reload_activations, away, a.microbatch}));
     if (makes_input_gradient(a.op) && !gradient_sent(rank, a.stage, slot)) return false;
+    if (makes_input_gradient(a.op) && !takes_over(rank, a)) return false;
     if (a.op == Op::backward_input && !activation_sent(rank, a.stage, slot)) return false;
     if (a.op == Op::forward)
       return !input_is_remote(program_, a.stage) ||
@@ -292,9 +304,111 @@ private:
     return true;
   }
 
+  // --- vocabulary.hpp: an exchange is over when all ranks take part, in whatever way MPI carries it out.
+
+  using Exchange = VocabularyExchange;
+  static std::size_t number(Exchange e) { return static_cast<std::size_t>(e); }
+  int& vocabulary_done(Op op, int rank) {
+    return vocabulary_done_[static_cast<std::size_t>(op) - static_cast<std::size_t>(Op::embed_forward)]
+                           [static_cast<std::size_t>(rank)];
+  }
+  void join(Exchange e, int microbatch) {
+    if (microbatch >= program_.num_microbatches) return;
+    int& ranks = joined_[number(e)][static_cast<std::size_t>(microbatch)];
+    if (++ranks < program_.num_ranks) return;
+    for (int rank = 0; rank < program_.num_ranks; ++rank) {
+      auto& wait = waits_[static_cast<std::size_t>(rank)];
+      if (wait.exchange != static_cast<int>(e) || wait.count != microbatch) continue;
+      wait = {};
+      ready_.push_back(rank);
+    }
+  }
+  bool over(int rank, Exchange e, int microbatch) {
+    if (microbatch < 0) return true;
+    bool const yes = joined_[number(e)][static_cast<std::size_t>(microbatch)] == program_.num_ranks;
+    waits_[static_cast<std::size_t>(rank)] = yes ? RankWait{} : RankWait{-1, false, microbatch, static_cast<int>(e)};
+    return yes;
+  }
+  /// Ranks that are given something ask for it when the program begins.
+  void ask_for_broadcasts() {
+    if (!program_.divides_vocabulary) return;
+    for (int rank = 0; rank < program_.num_ranks; ++rank) {
+      for (int m = 0; m < vocabulary_slots.head && rank != rank_of(program_, program_.num_stages - 1); ++m)
+        join(Exchange::output, m);
+      for (int m = 0; m < vocabulary_slots.gradient && rank != rank_of(program_, 0); ++m) join(Exchange::gradient, m);
+    }
+  }
+
+  bool vocabulary(int rank, Action const& a) {
+    int const m = a.microbatch, last = program_.num_stages - 1;
+    bool const first_here = rank_of(program_, 0) == rank, last_here = rank_of(program_, last) == rank;
+    switch (a.op) {
+      case Op::embed_forward: {
+        int const before = m - vocabulary_slots.embed;
+        if (before >= 0 && first_here && !(done(0, before) & bit(Op::forward)))
+          return fault_here(rank, "overwrites what 0F{} has not read", before);
+        if (!over(rank, Exchange::sum, before)) return false;
+        join(Exchange::sum, m);
+        break;
+      }
+      case Op::head_forward:
+        if (!over(rank, Exchange::output, m)) return false;
+        join(Exchange::parts, m);
+        break;
+      case Op::head_backward: {
+        if (vocabulary_done(Op::head_forward, rank) <= m) return fault_here(rank, "T runs before S");
+        int const before = m - vocabulary_slots.head;
+        if (training_ && before >= 0 && last_here && !has_input_gradient(last, before))
+          return fault_here(rank, "overwrites what {}B{} has not read", last, before);
+        if (!over(rank, Exchange::parts, m) || (training_ && !over(rank, Exchange::input_gradient, before)))
+          return false;
+        if (training_) join(Exchange::input_gradient, m);
+        if (!last_here) join(Exchange::output, m + vocabulary_slots.head);
+        break;
+      }
+      default:
+        if (!over(rank, Exchange::gradient, m)) return false;
+        if (!first_here) join(Exchange::gradient, m + vocabulary_slots.gradient);
+    }
+    vocabulary_done(a.op, rank) = m + 1;
+    return true;
+  }
+
+  /// What a stage's action takes from the ranks: F of the first stage, B or I of the last.
+  bool takes_over(int rank, Action const& a) {
+    if (!program_.divides_vocabulary) return true;
+    if (a.op == Op::forward && a.stage == 0) {
+      if (vocabulary_done(Op::embed_forward, rank) <= a.microbatch)
+        return fault_here(rank, "runs before the rank's part of the embedding, E{}", a.microbatch);
+      return over(rank, Exchange::sum, a.microbatch);
+    }
+    if (!makes_input_gradient(a.op) || a.stage + 1 < program_.num_stages) return true;
+    if (vocabulary_done(Op::head_backward, rank) <= a.microbatch)
+      return fault_here(rank, "runs before the rank's part of its gradient, T{}", a.microbatch);
+    return over(rank, Exchange::input_gradient, a.microbatch);
+  }
+  /// What it gives them: F of the last stage, B or I of the first.
+  bool hands_over(int rank, Action const& a) {
+    if (!program_.divides_vocabulary) return true;
+    if (a.op == Op::forward && a.stage + 1 == program_.num_stages) {
+      if (a.microbatch - vocabulary_done(Op::head_backward, rank) >= vocabulary_slots.head)
+        return fault_here(rank, "overwrites what T{} has not read", a.microbatch - vocabulary_slots.head);
+      join(Exchange::output, a.microbatch);
+    }
+    if (makes_input_gradient(a.op) && a.stage == 0) {
+      if (a.microbatch - vocabulary_done(Op::embed_backward, rank) >= vocabulary_slots.gradient)
+        return fault_here(rank, "overwrites what G{} has not read", a.microbatch - vocabulary_slots.gradient);
+      join(Exchange::gradient, a.microbatch);
+    }
+    return true;
+  }
+
   /// Of a stage that the rank's STEP updates.
   bool reduce(int rank, Action const& a) {
-    bool const finished = unfinished_[static_cast<std::size_t>(a.stage)] == 0;
+    bool finished = unfinished_[static_cast<std::size_t>(a.stage)] == 0;
+    if (program_.divides_vocabulary && first_stage_of(program_, rank) == a.stage)
+      for (Op op : {Op::head_backward, Op::embed_backward})
+        finished = finished && vocabulary_done(op, rank) == program_.num_microbatches;
     if (finished) {
       --unreduced_[static_cast<std::size_t>(rank)];
     } else if (a.op == Op::reduce_gradients &&
@@ -308,7 +422,9 @@ private:
     if (unreduced_[static_cast<std::size_t>(rank)] > 0) return fault_here(rank, "STEP before every stage is reduced");
     for (int channel : outgoing_[static_cast<std::size_t>(rank)])
       if (!send_complete(rank, channel, line(channel).sent - 1)) return false;
-    return true;
+    if (!program_.divides_vocabulary) return true;
+    int const last = program_.num_microbatches - 1;
+    return over(rank, Exchange::sum, last) && over(rank, Exchange::input_gradient, last);
   }
 
   /// Every rank that is not at its end is blocked: say on what.
@@ -317,6 +433,12 @@ private:
       auto const r = static_cast<std::size_t>(rank);
       if (next_[r] == program_.ranks[r].size()) continue;
       RankWait const& wait = waits_[r];
+      if (wait.exchange >= 0) {
+        fault_here(rank, "deadlock: {} waits until all ranks take part in {} of microbatch {}",
+                   to_string(program_.ranks[r][next_[r]]),
+                   vocabulary_exchanges[static_cast<std::size_t>(wait.exchange)], wait.count);
+        continue;
+      }
       Channel const& c = channels_.all[static_cast<std::size_t>(wait.channel)];
       int const other = wait.for_sends ? c.source : c.destination;
       auto const o = static_cast<std::size_t>(other);
@@ -342,6 +464,8 @@ private:
   std::vector<int> unreduced_;                 ///< by rank: stages
   std::vector<unsigned char> done_;            ///< by cell: bits of the actions that ran
   std::vector<bool> away_;                     ///< by cell: offloaded
+  std::array<std::vector<int>, vocabulary_exchanges.size()> joined_;  ///< by exchange and microbatch: ranks
+  std::array<std::vector<int>, 4> vocabulary_done_;                   ///< of E, S, T, G by rank: how many
   std::vector<int> ready_;
   std::vector<Violation> found_;
 };

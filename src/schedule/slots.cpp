@@ -27,7 +27,7 @@ Lifetimes lifetimes(Program const& program, int lookahead) {
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       messages = messages || is_message(a.op);
-      if (a.microbatch < 0) continue;
+      if (a.microbatch < 0 || is_vocabulary(a.op)) continue;
       std::size_t const at = cell(program, a.stage, a.microbatch);
       if (life.begin[at] < 0) life.begin[at] = static_cast<int>(i);
       life.end[at] = std::max(life.end[at], static_cast<int>(i));
@@ -74,7 +74,7 @@ void assign_slots(Program& program, int lookahead) {
   }
   for (auto& actions : program.ranks)
     for (Action& a : actions)
-      if (a.microbatch >= 0) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
+      if (a.microbatch >= 0 && !is_vocabulary(a.op)) a.slot = slot_of[cell(program, a.stage, a.microbatch)];
 }
 
 std::vector<int> split_backwards_at_a_time(Program const& program, int first_slot) {

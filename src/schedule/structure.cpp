@@ -5,6 +5,7 @@
 #include "validator.hpp"
 
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 
 #include <fmt/format.h>
 
@@ -27,6 +28,7 @@ public:
           ++steps_[static_cast<std::size_t>(a.stage)];
     for (int rank = 0; rank < program_.num_ranks; ++rank) list(rank);
     if (found_.empty()) missing();
+    if (found_.empty()) vocabulary();
     return found_;
   }
 
@@ -70,8 +72,8 @@ private:
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       int const index = static_cast<int>(i);
-      if (!training_ &&
-          !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation || moves_weights(a.op))) {
+      if (!training_ && !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation ||
+                          moves_weights(a.op) || (is_vocabulary(a.op) && a.op != Op::embed_backward))) {
         fault(rank, index, "has no place in a program that only runs forward");
         continue;
       }
@@ -79,7 +81,7 @@ private:
         if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
         continue;
       }
-      if (a.op > Op::stage_step)
+      if (a.op > Op::embed_backward)
         fault(rank, index, "unknown action");
       else if (a.stage < 0 || a.stage >= program_.num_stages)
         fault(rank, index, "stage {} of {}", a.stage, program_.num_stages);
@@ -88,6 +90,8 @@ private:
       else if (a.version < 0 || a.version > steps_of(a.stage))
         fault(rank, index, "version {} of the weights of stage {}, which is updated {} times", a.version, a.stage,
               steps_of(a.stage));
+      else if (is_vocabulary(a.op))
+        part(rank, index, a);
       else if (has_microbatch(a.op))
         once(rank, index, a);
       else if (reduces(a.op))
@@ -139,6 +143,48 @@ private:
     seen = static_cast<unsigned char>(seen | bit(a.op));
     if ((seen & bit(Op::backward)) && (seen & (bit(Op::backward_input) | bit(Op::backward_weight))))
       fault(rank, index, "stage {} has both B and I or W of microbatch {}", a.stage, a.microbatch);
+  }
+
+  /// E, S, T or G.
+  void part(int rank, int index, Action const& a) {
+    if (!program_.divides_vocabulary) return fault(rank, index, "the vocabulary is not divided");
+    if (first_stage_of(program_, rank) != a.stage)
+      return fault(rank, index, "names stage {}, not {}, the first of its rank", a.stage,
+                   first_stage_of(program_, rank));
+    int const slots = a.op == Op::embed_forward    ? vocabulary_slots.embed
+                      : a.op == Op::embed_backward ? vocabulary_slots.gradient
+                                                   : vocabulary_slots.head;
+    if (a.microbatch < 0 || a.microbatch >= program_.num_microbatches)
+      return fault(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
+    if (a.slot != a.microbatch % slots)
+      fault(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, a.microbatch % slots);
+  }
+
+  /// What the ranks exchange they exchange in the order of the microbatches.
+  void vocabulary() {
+    if (!program_.divides_vocabulary) return;
+    std::vector<Op> kinds{Op::embed_forward, Op::head_forward, Op::head_backward};
+    if (training_) kinds.push_back(Op::embed_backward);
+    int const last = program_.num_stages - 1;
+    for (int rank = 0; rank < program_.num_ranks; ++rank) {
+      auto const& actions = program_.ranks[static_cast<std::size_t>(rank)];
+      auto const in_order = [&](auto const& concerns, std::string const& what) {
+        int next = 0;
+        for (std::size_t i = 0; i < actions.size(); ++i) {
+          if (!concerns(actions[i])) continue;
+          if (actions[i].microbatch != next)
+            return fault(rank, static_cast<int>(i), "comes where {} of microbatch {} is due", what, next);
+          ++next;
+        }
+        if (next != program_.num_microbatches) fault(rank, -1, "{} of microbatch {} is missing", what, next);
+      };
+      for (Op kind : kinds)
+        in_order([&](Action const& a) { return a.op == kind; }, to_string({kind, first_stage_of(program_, rank)}));
+      if (rank_of(program_, last) == rank)
+        in_order([&](Action const& a) { return a.op == Op::forward && a.stage == last; }, "the last stage's F");
+      if (rank_of(program_, 0) == rank && training_)
+        in_order([&](Action const& a) { return makes_input_gradient(a.op) && a.stage == 0; }, "the first stage's B");
+    }
   }
 
   bool wanted_message(Action const& a) const {

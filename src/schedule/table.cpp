@@ -58,7 +58,7 @@ private:
     for (; next_[rank] < actions.size(); ++next_[rank]) {
       Action const& a = actions[next_[rank]];
       bool const marked = static_cast<int>(rank) == marked_rank_ && static_cast<int>(next_[rank]) == marked_index_;
-      if (is_compute(a.op) || marked) {
+      if (computes(a.op) || marked) {
         int const ready = inputs(a);
         if (ready == unknown && !force) return moved;
         force = false;

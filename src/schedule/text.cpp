@@ -74,10 +74,12 @@ void read_header(Program& program, std::string_view text, int line) {
       program.stage_rank = numbers(value, line, key);
     else if (key == "tied")
       program.tied = number(value, line, key) != 0;
+    else if (key == "vocabulary")
+      program.divides_vocabulary = number(value, line, key) != 0;
     else if (key == "slots")
       program.num_slots = numbers(value, line, key);
     else
-      refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=, tied=", word);
+      refuse(line, "one of stages=, ranks=, microbatches=, placement=, slots=, tied=, vocabulary=", word);
   }
   if (program.num_stages < 1 || program.num_ranks < 1 || program.num_microbatches < 1)
     refuse(line, "stages, ranks and microbatches, each at least 1", whole);
@@ -122,6 +124,7 @@ std::string to_text(Program const& program) {
   if (!round_robin) text += fmt::format(" placement={}", fmt::join(program.stage_rank, ","));
   if (!program.num_slots.empty()) text += fmt::format(" slots={}", fmt::join(program.num_slots, ","));
   if (program.tied) text += " tied=1";
+  if (program.divides_vocabulary) text += " vocabulary=1";
   text += '\n';
   for (std::size_t rank = 0; rank < program.ranks.size(); ++rank) {
     fmt::format_to(std::back_inserter(text), "rank {}:", rank);

@@ -18,7 +18,7 @@ TimelineRows::TimelineRows(Timeline const& timeline) : rows(static_cast<std::siz
     if (e.rank < 0 || e.rank >= timeline.num_ranks) continue;
     begin = first ? e.start : std::min(begin, e.start);
     end = first ? e.end : std::max(end, e.end);
-    if (is_compute(e.action.op) && !e.waits) {
+    if (computes(e.action.op) && !e.waits) {
       compute_begin = std::min(compute_begin, e.start);
       compute_end = std::max(compute_end, e.end);
     }
@@ -35,7 +35,7 @@ std::vector<RankTimes> rank_times(Timeline const& timeline) {
   std::vector<RankTimes> times(sorted.rows.size());
   for (std::size_t r = 0; r < times.size(); ++r) {
     for (TimelineEvent const& e : sorted.rows[r])
-      if (!e.waits) (is_compute(e.action.op) ? times[r].compute : times[r].other) += e.end - e.start;
+      if (!e.waits) (computes(e.action.op) ? times[r].compute : times[r].other) += e.end - e.start;
     times[r].wait = std::max(0.0, sorted.end - sorted.begin - times[r].compute - times[r].other);
   }
   return times;

@@ -109,6 +109,8 @@ private:
       }
       auto& s = stages_[static_cast<std::size_t>(a.stage)];
       if (is_compute(a.op)) compute(index, a, s);
+      if (is_vocabulary(a.op) && reads_weights(a.op) && !has(s.present, a.version)) absent(index, a, s);
+      if (makes_vocabulary_gradient(a.op)) ++s.pending;
       if (moves_weights(a.op)) move(index, a, s);
       if (reduces(a.op)) reduce(index, a, s);
       if (a.op == Op::stage_step) step(index, a, s, keeps[i]);
@@ -375,7 +377,10 @@ std::vector<std::vector<LiveInterval>> whole_weights(Program const& program) {
 
 std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program) {
   return live_intervals(
-      program, [](Action const& a) { return makes_input_gradient(a.op) || makes_weight_gradient(a.op); },
+      program,
+      [](Action const& a) {
+        return makes_input_gradient(a.op) || makes_weight_gradient(a.op) || makes_vocabulary_gradient(a.op);
+      },
       [](Action const& a) { return reduces(a.op); });
 }
 
@@ -386,7 +391,7 @@ void bring_weights(Program& program, std::vector<WeightHome> const& homes) {
     std::vector<int> left(homes.size(), 0);
     std::vector<bool> begun(homes.size(), false);
     auto const for_used = [&](Action const& a, auto const& visit) {
-      if (a.op != Op::forward) return;
+      if (!reads_weights(a.op)) return;
       for (int stage : {a.stage, lender(program, a.stage)})
         if (stage >= 0 && homes[static_cast<std::size_t>(stage)] != WeightHome::resident)
           visit(stage, static_cast<std::size_t>(stage));

@@ -186,6 +186,7 @@ struct Pipeline {
   int virtual_stages = 0;         ///< stages per pipeline rank; 0: the schedule's own number
   int microbatch_group_size = 0;  ///< of interleaved_1f1b; 0: parallel.pp
   int lookahead = 1;              ///< compute actions that a slot is taken early, for its message to come meanwhile
+  bool vocab_parallel = false;    ///< embedding and output layer are divided over all pipeline ranks
   std::string file;               ///< of schedule "file": its path. Relative to the input file's folder
   double max_memory = 0.0;        ///< of schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
@@ -351,6 +352,8 @@ struct Config {
   Checkpoint checkpoint;
 
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
+  /// Whether each pipeline rank has some rows of the embedding and of the output layer.
+  bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
   bool operator==(Config const&) const = default;
 };
 

@@ -27,6 +27,8 @@ struct Hooks {
   std::function<std::int64_t(int microbatch)> length;
   /// Puts a microbatch's tokens and targets into a slot.
   std::function<void(int stage, int slot, int microbatch)> load;
+  /// Puts a microbatch's tokens or targets into a slot of the rank's part of the vocabulary, for E, S or G.
+  std::function<void(schedule::Op op, int slot, int microbatch)> load_part;
   /// Parameters [first, last) of a stage got their last contribution of this step.
   std::function<void(int stage, std::size_t first, std::size_t last)> gradients_ready;
   /// Finish the reduction of a stage's gradients.
@@ -44,6 +46,8 @@ struct StagePort {
 
 template <class P>
 class ActivationStore;
+template <class P>
+class VocabularyActions;
 
 template <class P>
 class Executor {
@@ -68,6 +72,9 @@ public:
   /// Where OFFLOAD_F moves activations. It must outlive the executor.
   void offload_into(ActivationStore<P>& store) { store_ = &store; }
 
+  /// Who carries out E, S, T and G. It must outlive the executor.
+  void divide_vocabulary(VocabularyActions<P>& actions) { vocabulary_ = &actions; }
+
   PhaseTimes& times() { return times_; }
 
   /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
@@ -83,7 +90,8 @@ private:
   struct Detail {
     std::string text;                                 ///< the action as text, for the watchdog
     bool reads_previous = false, reads_next = false;  ///< slots of neighbouring stages on this rank
-    bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction
+    bool completes = false;  ///< the last action that adds to the stage's weight gradients before a reduction; of T and
+                             ///< G: to those of the rank's part of the vocabulary
     bool gradients = false;  ///< schedule::moves_gradients
   };
   struct ProgramRun;
@@ -125,6 +133,8 @@ private:
   /// The message `what` of the slot of `action`, in the type in which it travels.
   comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what, int peer,
                               int tag);
+  /// E, S, T or G.
+  void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void wait_for_all_sends(ProgramRun const& run);
   Messages& messages(schedule::Action const& action);
   model::Stage<P>& stage(schedule::Action const& action) { return *stages_.at(action.stage).stage; }
@@ -147,6 +157,7 @@ private:
   std::map<schedule::Program const*, std::vector<Detail>> details_;
   std::map<std::pair<int, int>, int> slot_of_;  ///< by (stage, microbatch): the slot taken last
   ActivationStore<P>* store_ = nullptr;
+  VocabularyActions<P>* vocabulary_ = nullptr;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
   PhaseTimes times_;
   Recorder* recorder_ = nullptr;

@@ -23,6 +23,8 @@ inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_fli
 schedule::Execution execution_of(config::Config const& config);
 /// Sets of scratch of a rank: one more where a forward and a backward take turns.
 int workspaces_of(config::Config const& config);
+/// Whether a rank computes losses: of the last stage, or of its part of the vocabulary.
+bool has_loss(config::Config const& config, layout::StageMap const& stages, int pipeline_rank);
 
 struct RunPlan {
   layout::RankGrid grid;

@@ -19,6 +19,11 @@ void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t val
 /// sums(0, r) *= exp(local_max[r] - row_max[r]): what every shard does before the sums are added over the shards.
 template <class A>
 void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> row_max, View2<A> sums);
+/// The parts of `shards` shards together: parts [shards][3][rows], of each shard the row of its maxima and its two rows
+/// of sums, as logits_parts makes them. row_max = the largest maximum; sums: row 0 the sums referred to it, added up in
+/// the order of the shards, row 1 the sum of the target's logits.
+template <class A>
+void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View1<A> row_max, View2<A> sums);
 /// lse[r] = row_max[r] + log(sums(0, r)); returns the sum over counted rows of lse[r] - sums(1, r), in double.
 template <class A>
 double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,

@@ -49,7 +49,13 @@ struct ParamSpec {
   }
   /// The factorisation of its stage's ranks that it lives in: the dense axes, or, when one of those divides it or its
   /// tokens, the axes of experts. The sets below are taken within it, so a difference of sets of names is exact.
-  AxisSet mesh_axes() const { return split_axes().plus(token_axes).meets(expert_axes) ? expert_axes : stage_axes; }
+  /// A parameter that is divided over the pipeline lives in pp too.
+  AxisSet mesh_axes() const {
+    auto const stage = split_axes().plus(token_axes).meets(expert_axes) ? expert_axes : stage_axes;
+    return over_pipeline() ? stage.plus(Axis::pp) : stage;
+  }
+  /// Every pipeline rank has a part of it (pipeline.vocab_parallel), on its first stage.
+  bool over_pipeline() const { return split_axes().has(Axis::pp); }
   /// The gradient rule: sum over (axes that split the tokens) minus (axes that split the parameter).
   AxisSet gradient_axes() const { return token_axes.minus(split_axes()); }
   /// Along these the ranks of a stage are replicas: they hold the same elements.
@@ -71,11 +77,13 @@ public:
   /// Largest ParamSpec::layer + 1.
   int end_of_layers() const { return static_cast<int>(rows_of_layer_.size()) - 1; }
   std::vector<std::size_t> const& tied_rows() const { return tied_rows_; }
+  /// Of ParamSpec::over_pipeline().
+  std::vector<std::size_t> const& pipeline_rows() const { return pipeline_rows_; }
 
 private:
   std::vector<ParamSpec> specs_;
   std::vector<std::vector<std::size_t>> rows_of_layer_;  ///< by layer + 1
-  std::vector<std::size_t> tied_rows_;
+  std::vector<std::size_t> tied_rows_, pipeline_rows_;
 };
 
 /// The table of a checked configuration. Names:
@@ -92,11 +100,13 @@ private:
 /// out), down is (out, in). So a rank's part of the rows over ep and of the columns over etp is a rectangle.
 /// With parallel.sequence, tp splits the tokens of what it does not split itself: norms, the biases behind row-parallel
 /// matrices, positions. Matrices are [out, in]. Init: normal(0, 0.02); attn.out and mlp.down normal(0, 0.02 / sqrt(2
-/// layers)) (GPT-2); of moe, down of experts as that of mlp, all else as its other matrices.
+/// layers)) (GPT-2); with pipeline.vocab_parallel, rows of the vocabulary are divided over pp, and those parts over tp.
+/// Of moe, down of experts as that of mlp, all else as its other matrices.
 ParamTable make_param_table(config::Config const& config);
 
 /// Whether a stage holds the parameter: its layer's stage, the first for the embedding side, the last for the head
-/// side; a tied parameter lives on the first and on the last stage.
+/// side; a tied parameter lives on the first and on the last stage. One that is divided over the pipeline lives on the
+/// first stage of each pipeline rank.
 bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage);
 
 /// A parameter as one rank holds it: local shape, where the local block starts in the (padded) global array, and where

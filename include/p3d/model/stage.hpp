@@ -135,6 +135,16 @@ public:
   void take_gradient(int slot, View2<S> gradient_of_next);
   /// Without layers the output is the input.
   bool hands_on() const { return blocks_.empty(); }
+  /// Where the vocabulary is divided over the pipeline (vocabulary.hpp): the last stage's result, [n, hidden], and the
+  /// gradient of it that its backward, or input part, begins with; valid until that ends. The first stage begins with
+  /// input() filled by E, and ends with gradient().
+  View2<S> head_input(int slot) const { return slots_[at(slot)].final_norm.y; }
+  void take_head_gradient(int slot, View2<S const> d) { slots_[at(slot)].head_gradient = d; }
+  /// Parameters [first, last) are the stage's own; the others are the rank's part of the vocabulary.
+  std::size_t first_own_param() const { return first_own_; }
+  std::size_t end_of_own_params() const { return end_of_own_; }
+  std::size_t num_params() const { return num_params_; }
+
   /// False: gradient() is the next stage's.
   bool has_gradient() const { return owns_gradient_; }
 
@@ -187,7 +197,8 @@ private:
     std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
     View1<int> tokens, targets, positions, documents;
     NormActivations<P> final_norm;
-    View2<S> logits;  ///< turned into their gradient by backward
+    View2<S const> head_gradient;  ///< see take_head_gradient()
+    View2<S> logits;               ///< turned into their gradient by backward
     View1<typename P::Accumulate> lse;
     TokenRows rows;
     std::int64_t length = 0;                        ///< of samples
@@ -221,10 +232,12 @@ private:
   /// Makes again what layers [begin, end), a group, discarded, in the places that open() has set.
   void remake(StageWeights<P> const& w, int slot, int begin, int end);
   void embed(StageWeights<P> const& w, ActivationSlot& slot, bool training);
+  /// What of the input's gradient comes before the embedding.
+  void finish_input_gradient(ActivationSlot& slot);
   void embed_backward(StageWeights<P> const& w, ActivationSlot& slot, View2<S> d);
   void head_backward(StageWeights<P> const& w, ActivationSlot& slot, double loss_scale, bool weights);
   /// The input of the head, on its way where tokens are divided.
-  parallel::WholeRows<S> head_input(ActivationSlot const& slot, Workspace<P>& scratch) const;
+  parallel::WholeRows<S> whole_head_input(ActivationSlot const& slot, Workspace<P>& scratch) const;
   void head_backward_weight(StageWeights<P> const& w, ActivationSlot& slot, parallel::WholeRows<S> input);
 
   RankPlace place(std::int64_t length) const { return {forward_.scratch->rank.tp, forward_.scratch->rank.cp, length}; }
@@ -237,7 +250,8 @@ private:
   layout::StageMap const* stages_;
   int stage_;
   bool first_, last_;
-  bool owns_gradient_;  ///< false: `d` is the next stage's
+  bool vocabulary_elsewhere_;  ///< config::Config::divides_vocabulary()
+  bool owns_gradient_;         ///< false: `d` is the next stage's
   bool narrow_messages_;
   bool offloads_;
   bool
@@ -257,7 +271,7 @@ private:
   /// For `ready`: parameters [layer_begin_[l], layer_begin_[l + 1]) belong to local layer l; before the first:
   /// embedding, after the last: head.
   std::vector<std::size_t> layer_begin_;
-  std::size_t num_params_ = 0;
+  std::size_t num_params_ = 0, first_own_ = 0, end_of_own_ = 0;  ///< see first_own_param()
 };
 
 }  // namespace p3d::model

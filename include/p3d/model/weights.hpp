@@ -39,7 +39,9 @@ struct BlockWeights {
 /// Of one stage. Empty: what the stage does not have.
 template <class P>
 struct StageWeights {
-  Matrix<P> embedding, positions;  ///< [local vocabulary, hidden], [seq_len, hidden]; first stage
+  /// [local vocabulary, hidden], [seq_len, hidden]; first stage. Where the vocabulary is divided over the pipeline, the
+  /// rank's part of it is with the first stage of the rank, and so is `head`.
+  Matrix<P> embedding, positions;
   std::vector<BlockWeights<P>> layers;
   NormWeights<P> final_norm;  ///< last stage, and the next one
   Matrix<P> head;             ///< [local vocabulary, hidden]

@@ -19,6 +19,8 @@ struct VocabShard {
 
 /// That of this rank, of a vocabulary padded to a multiple of tp.
 VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp);
+/// Block `number` of `blocks` equal ones.
+VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number);
 
 /// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden; under sequence parallelism one
 /// reduce-scatter, and only own_rows(out) (rows.hpp) are of use.

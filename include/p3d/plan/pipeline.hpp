@@ -28,7 +28,8 @@ using layout::MachineRates;
 PipelineCosts model_costs(config::Config const& config, layout::StageMap const& stages, MachineRates const& rates = {});
 
 /// Costs as CSV: a line "stage,forward,input,weight" and one for every stage, in seconds (with ",backward" where an
-/// undivided backward does not take as long as its parts); then, where they are not free, "send,<seconds>",
+/// undivided backward does not take as long as its parts); with pipeline.vocab_parallel a line "vocabulary,E,S,T,G,sum,
+/// broadcast,gather" (VocabularyCost); then, where they are not free, "send,<seconds>",
 /// "receive,<seconds>", "latency,<seconds>", "bandwidth,<bytes per second>" and "message_bytes,<bytes>". parse_costs()
 /// throws base::Error with the line.
 std::string to_csv(PipelineCosts const& costs);

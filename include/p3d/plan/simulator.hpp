@@ -23,6 +23,13 @@ struct StageCost {
   bool operator==(StageCost const&) const = default;
 };
 
+/// Of a rank's part of the vocabulary (schedule/vocabulary.hpp), for one microbatch.
+struct VocabularyCost {
+  double embed_forward = 0, head_forward = 0, head_backward = 0, embed_backward = 0;  ///< E, S, T, G
+  double sum = 0, broadcast = 0, gather = 0;  ///< of the exchanges, beside which ranks go on
+  bool operator==(VocabularyCost const&) const = default;
+};
+
 /// What everything costs.
 struct PipelineCosts {
   std::vector<StageCost> stages;  ///< by stage
@@ -41,6 +48,9 @@ struct PipelineCosts {
   /// By stage, empty: 0. What the rank spends on GATHER and REDUCE_SCATTER; on OFFLOAD and RELOAD; the bytes of the
   /// stage's whole weights.
   std::vector<double> gather{}, offload{}, weight_bytes{};
+  VocabularyCost vocabulary{};
+  /// By rank, in place of that: empty, or of each microbatch at rank * num_microbatches + m.
+  std::vector<VocabularyCost> vocabulary_microbatches{};
   /// By stage, empty: 0. The time of an OFFLOAD_F or RELOAD_F, beside which the rank goes on: one of a rank after the
   /// other.
   std::vector<double> swap{};

@@ -31,7 +31,11 @@ enum class Op : std::uint8_t {
   offload_weights,           ///< OFFLOAD: move a version of the stage's weights out of the memory that layers read
   reload_weights,            ///< RELOAD: move it back
   reduce_scatter_gradients,  ///< REDUCE_SCATTER: sum the stage's gradients over dp, each rank its part
-  stage_step                 ///< <stage>STEP: update one stage, which makes a new version of its weights
+  stage_step,                ///< <stage>STEP: update one stage, which makes a new version of its weights
+  embed_forward,             ///< E: a rank's part of the embedding of a microbatch (vocabulary.hpp)
+  head_forward,              ///< S: the logits of a rank's part of the vocabulary
+  head_backward,             ///< T: their gradient, and the loss
+  embed_backward             ///< G: the gradient of the rank's part of the embedding
 };
 
 /// One action. `microbatch` and `slot` are -1 where they mean nothing. A slot is a set of activation buffers of a
@@ -59,6 +63,8 @@ struct Program {
   /// The last stage reads the weights of stage 0, on its rank, too and adds to their gradients (tied embeddings). Where
   /// both have a replica of these it is false.
   bool tied = false;
+  /// The vocabulary is divided over the ranks (vocabulary.hpp): every rank has an E, S, T and G of each microbatch.
+  bool divides_vocabulary = false;
   bool operator==(Program const&) const = default;
 };
 

@@ -8,8 +8,12 @@
 
 namespace p3d::schedule {
 
-/// F, B, I or W.
+/// F, B, I or W: of a stage.
 constexpr bool is_compute(Op op) { return op <= Op::backward_weight; }
+/// E, S, T or G: of a rank's part of the vocabulary, which lies with the rank's first stage.
+constexpr bool is_vocabulary(Op op) { return op >= Op::embed_forward; }
+/// What a rank computes.
+constexpr bool computes(Op op) { return is_compute(op) || is_vocabulary(op); }
 /// SEND_F or SEND_B.
 constexpr bool is_send(Op op) { return op == Op::send_activation || op == Op::send_gradient; }
 /// RECV_F or RECV_B.
@@ -19,15 +23,19 @@ constexpr bool is_message(Op op) { return is_send(op) || is_recv(op); }
 constexpr bool makes_input_gradient(Op op) { return op == Op::backward || op == Op::backward_input; }
 /// B or W: adds the microbatch to the gradients of the stage's weights.
 constexpr bool makes_weight_gradient(Op op) { return op == Op::backward || op == Op::backward_weight; }
+/// T or G: adds it to those of the rank's part of the vocabulary.
+constexpr bool makes_vocabulary_gradient(Op op) { return op == Op::head_backward || op == Op::embed_backward; }
 
 /// OFFLOAD_F or RELOAD_F.
 constexpr bool moves_activations(Op op) { return op == Op::offload_activations || op == Op::reload_activations; }
-/// F, B, I, W, a message or a move of activations: the others belong to a stage, and STEP to a rank.
-constexpr bool has_microbatch(Op op) { return op <= Op::reload_activations; }
+/// F, B, I, W, a message, a move of activations, E, S, T or G: the others belong to a stage, and STEP to a rank.
+constexpr bool has_microbatch(Op op) { return op <= Op::reload_activations || is_vocabulary(op); }
 /// GATHER, RELEASE, OFFLOAD or RELOAD.
 constexpr bool moves_weights(Op op) { return op >= Op::gather_weights && op <= Op::reload_weights; }
-/// F, B or I: reads the stage's weights. (W multiplies what F and I left.)
-constexpr bool reads_weights(Op op) { return op <= Op::backward_input; }
+/// F, B or I, E, S or T: reads the weights of its stage. (W multiplies what F and I left.)
+constexpr bool reads_weights(Op op) {
+  return op <= Op::backward_input || (is_vocabulary(op) && op != Op::embed_backward);
+}
 /// REDUCE or REDUCE_SCATTER.
 constexpr bool reduces(Op op) { return op == Op::reduce_gradients || op == Op::reduce_scatter_gradients; }
 

@@ -35,6 +35,7 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches);
 /// end for every placement and every execution: of the forwards that have not run, take the first in the order
 /// (microbatch, stage). Its rank has nothing else left to do before it, its input has been sent, and what its slot sent
 /// last has been asked for, as both belong to forwards that come earlier in that order.
-Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks, int microbatches);
+Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks, int microbatches,
+                              bool divides_vocabulary = false);
 
 }  // namespace p3d::schedule

@@ -94,6 +94,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"pipeline.microbatch_group_size", {"3", "pipeline.schedule=interleaved_1f1b"}},
       {"pipeline.lookahead", {"0"}},
       {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}},
+      {"pipeline.vocab_parallel", {"true"}},
       {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}},
       {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
       {"data.format", {"text"}},

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// One rank's part of the embedding and of the output layer where the vocabulary is divided over the pipeline
+// (pipeline.vocab_parallel; Yeung et al., arXiv 2411.05288). What the ranks exchange, and when, says
+// schedule/vocabulary.hpp; whoever runs the schedule carries it between the buffers of this class.
+//
+// Of pp x tp ranks rank (p, t) holds block p tp + t of the vocabulary, padded to equal blocks. Tied embeddings are one
+// matrix on each rank.
+
+#include <p3d/config/config.hpp>
+#include <p3d/model/stage.hpp>
+#include <p3d/model/weights.hpp>
+#include <p3d/parallel/vocab.hpp>
+#include <p3d/device/arena.hpp>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+
+namespace p3d::model {
+
+/// N: tokens of a microbatch on this rank; n: its rows of them (BlockSizes).
+template <class P>
+class VocabularyPart {
+public:
+  using S = typename P::Storage;
+  using A = typename P::Accumulate;
+
+  /// Takes bytes(config) from `arena`. The others must outlive it. `pipeline_rank`: of config.parallel.pp.
+  VocabularyPart(config::Config const& config, int pipeline_rank, parallel::TensorParallel& tp, device::Arena& arena,
+                 Workspace<P>& scratch);
+  static std::size_t bytes(config::Config const& config);
+
+  // What is exchanged, by slot.
+  View2<S> sum(int slot) { return embeds_[at(slot)].rows; }                ///< [n, hidden] of E, to be added up
+  View2<S> output(int slot) { return heads_[at(slot)].input; }             ///< [n, hidden] of the last stage
+  View1<A> parts(int slot) { return heads_[at(slot)].parts; }              ///< [ranks part_size()] of S, to be gathered
+  View2<S> input_gradient(int slot) { return heads_[at(slot)].gradient; }  ///< [n, hidden] of T, to be added up
+  View2<S> gradient(int slot) { return gradients_[at(slot)].rows; }        ///< [n, hidden] of the first stage's input
+  std::int64_t part_size() const { return 3 * tokens_; }                   ///< numbers of `parts` that each rank brings
+  int ranks() const { return ranks_; }  ///< of pp x tp; this one's number in parts():
+  int number() const { return number_; }
+
+  /// Of a microbatch, [N]: the tokens of E and of G, the targets of S and T.
+  void load_embedding(int slot, std::span<int const> tokens) { copy(tokens, embeds_[at(slot)].tokens); }
+  void load_targets(int slot, std::span<int const> targets) { copy(targets, heads_[at(slot)].targets); }
+  void load_gradient(int slot, std::span<int const> tokens) { copy(tokens, gradients_[at(slot)].tokens); }
+
+  /// E: the rank's rows of the embedding, zeros for the tokens of others, summed over tp.
+  void embed_forward(StageWeights<P> const& w, int slot);
+  /// S: logits of the rank's block, and of each token their maximum, the sum of their exponentials from it and the
+  /// target's logit, as the rank's part.
+  void head_forward(StageWeights<P> const& w, int slot);
+  /// T, once the parts are gathered: the sum of the tokens' losses. Then, with `training`, the gradients: of the
+  /// logits, of the input (summed over tp; `shared` is called when it is there) and of the rows of the weight, which
+  /// adds up. `loss_scale` as in Stage::backward.
+  double head_backward(StageWeights<P> const& w, int slot, bool training, double loss_scale,
+                       std::function<void()> const& shared);
+  /// G: the gradient of the rank's rows of the embedding, which adds up.
+  void embed_backward(StageWeights<P> const& w, int slot);
+
+private:
+  struct EmbedSlot {
+    View1<int> tokens;
+    View2<S> rows;
+  };
+  struct HeadSlot {
+    View1<int> targets;
+    View2<S> input, gradient, logits;
+    View1<A> parts, lse;
+  };
+  explicit VocabularyPart(config::Config const& config);
+  template <class Source>
+  void take(config::Config const& config, RankPlace rank, Source& source);
+  static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
+  static void copy(std::span<int const> from, View1<int> to);
+
+  std::array<EmbedSlot, 2> embeds_, gradients_;
+  std::array<HeadSlot, 2> heads_;
+  std::int64_t tokens_ = 0;
+  int ranks_ = 1, number_ = 0;
+  parallel::VocabShard shard_;
+  parallel::TensorParallel* tp_ = nullptr;
+  Workspace<P>* scratch_ = nullptr;
+};
+
+}  // namespace p3d::model

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Vocabulary parallelism over the pipeline (Yeung et al., arXiv 2411.05288): every pipeline rank holds a part of the
+// rows of the embedding and of the output layer, so that the stages with layers are even. Per microbatch each rank has
+//
+//   action  what it does                                    what it waits for            what it then shares
+//   E       its part of the embedding                       its buffer                   SUM: all-reduce to F of stage
+//   0 S       the logits of its part, their parts of the loss OUTPUT: broadcast by F of    PARTS: all-gather
+//                                                           the last stage
+//   T       the loss; gradients of its logits, rows, input  PARTS                        INPUT_GRADIENT: all-reduce to
+//                                                                                        B or I of the last stage
+//   G       the gradient of its part of the embedding       GRADIENT: broadcast by B or
+//                                                           I of stage 0
+//
+// Each kind of exchange has a communicator of its own, on which the microbatches follow each other. E, S, T and G carry
+// the number of the rank's first stage, with whose weights the part lies, and a slot: buffers of E, of S and T
+// together, and of G are used in turn. A rank asks for a broadcast as soon as the buffer for it is free: at the
+// program's begin, and after the T (the G) that read it last. Messages of a microbatch: 3 all-reduces or broadcasts
+// forward and 2 backward of s b h elements (SUM, OUTPUT, INPUT_GRADIENT; GRADIENT), and 3 s b numbers of PARTS.
+
+#include <p3d/schedule/action.hpp>
+
+#include <array>
+#include <vector>
+
+namespace p3d::schedule {
+
+/// The exchanges between the ranks of a pipeline.
+enum class VocabularyExchange { sum, output, parts, input_gradient, gradient };
+inline constexpr std::array<char const*, 5> vocabulary_exchanges{"SUM", "OUTPUT", "PARTS", "INPUT_GRADIENT",
+                                                                 "GRADIENT"};
+
+/// Times of a microbatch, in any unit, that decide the order of actions.
+struct StageTimes {
+  double forward = 1, input = 1, weight = 1;
+};
+struct VocabularyTimes {
+  std::vector<StageTimes> stages;  ///< by stage
+  double embed = 0;                ///< E, and G
+  double head_forward = 1, head_backward = 2;
+  double exchange = 0;  ///< from the end of an action to what waits for its result elsewhere
+};
+
+/// What a rank does first when it could do several things. S and T come before either.
+enum class VocabularyOrder { forwards_first, backwards_first };
+
+/// A pass over a compute-only program: adds E, S, T and G, and orders each rank's actions anew. The forwards of a rank
+/// keep their order among themselves, and so do the input parts and the weight parts. Ranks do what they can as soon as
+/// they can, by these times; a rank has at most `ahead` microbatches in flight more than it had. It always ends: of the
+/// actions in the old order, the first that is not done can be done. With `ahead` 1 the simulated 1F1B of 4 to 16 ranks
+/// is busier than one with even stages and no vocabulary, whose bubble S and T partly fill.
+void divide_vocabulary(Program& compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1);
+
+/// Buffers of a rank: of E, of S and T, and of G.
+struct VocabularySlots {
+  int embed = 0, head = 0, gradient = 0;
+  bool operator==(VocabularySlots const&) const = default;
+};
+inline constexpr VocabularySlots vocabulary_slots{2, 2, 2};
+
+/// A rank's first stage, which E, S, T and G name.
+int first_stage_of(Program const& program, int rank);
+
+}  // namespace p3d::schedule

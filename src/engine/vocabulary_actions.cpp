@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "vocabulary_actions.hpp"
+
+#include <p3d/collectives/collectives.hpp>
+
+namespace p3d::engine {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::vocabulary_slots;
+
+static_assert(vocabulary_slots == schedule::VocabularySlots{2, 2, 2}, "as model::VocabularyPart has buffers");
+
+template <class P>
+VocabularyActions<P>::VocabularyActions(model::VocabularyPart<P>& part, VocabularyCommunicators& communicators,
+                                        device::ExecSpace const& exec, int first, int last)
+    : part_(&part), to_(&communicators), exec_(exec), first_(first), last_(last) {
+  for (int r = 0; r <= part.ranks(); ++r) bounds_.push_back(r * part.part_size());
+}
+
+template <class P>
+void VocabularyActions<P>::begin(schedule::Program const& program, bool training) {
+  training_ = training;
+  microbatches_ = program.num_microbatches;
+  for (int m = 0; m < vocabulary_slots.head && !gives_output(); ++m) share_output(m);
+  for (int m = 0; m < vocabulary_slots.gradient && !gives_gradient(); ++m) share_gradient(m);
+}
+
+template <class P>
+void VocabularyActions<P>::share_output(int m) {
+  if (m >= microbatches_) return;
+  int const slot = m % vocabulary_slots.head;
+  output_[at(slot)] = collectives::start_broadcast<S>(exec_, to_->output, device::flat(part_->output(slot)), last_);
+}
+
+template <class P>
+void VocabularyActions<P>::share_gradient(int m) {
+  if (m >= microbatches_ || !training_) return;
+  int const slot = m % vocabulary_slots.gradient;
+  gradient_[at(slot)] =
+      collectives::start_broadcast<S>(exec_, to_->gradient, device::flat(part_->gradient(slot)), first_);
+}
+
+template <class P>
+void VocabularyActions<P>::prepare(Action const& a, Wait const& wait) {
+  auto const slot = at(a.slot);
+  switch (a.op) {
+    case Op::embed_forward: return wait(sum_[slot]);
+    case Op::head_forward:
+      if (!gives_output()) wait(output_[slot]);  // else the buffer was filled here
+      return;
+    case Op::head_backward:
+      wait(output_[slot]);
+      wait(parts_[slot]);
+      return wait(input_gradient_[slot]);
+    default:
+      if (!gives_gradient()) wait(gradient_[slot]);
+  }
+}
+
+template <class P>
+double VocabularyActions<P>::execute(Action const& a, model::StageWeights<P> const& w, double loss_scale,
+                                     Wait const& wait) {
+  auto const slot = at(a.slot);
+  switch (a.op) {
+    case Op::embed_forward:
+      part_->embed_forward(w, a.slot);
+      sum_[slot] = collectives::start_all_reduce<S>(exec_, to_->sum, device::flat(part_->sum(a.slot)));
+      return 0.0;
+    case Op::head_forward:
+      part_->head_forward(w, a.slot);
+      parts_[slot] =
+          collectives::start_all_gather<typename P::Accumulate>(exec_, to_->parts, part_->parts(a.slot), bounds_);
+      return 0.0;
+    case Op::head_backward: {
+      double const loss = part_->head_backward(w, a.slot, training_, loss_scale, [&] {
+        input_gradient_[slot] =
+            collectives::start_all_reduce<S>(exec_, to_->input_gradient, device::flat(part_->input_gradient(a.slot)));
+      });
+      if (!gives_output()) share_output(a.microbatch + vocabulary_slots.head);
+      return gives_output() ? loss : 0.0;
+    }
+    default:
+      part_->embed_backward(w, a.slot);
+      wait(gradient_[slot]);
+      if (!gives_gradient()) share_gradient(a.microbatch + vocabulary_slots.gradient);
+      return 0.0;
+  }
+}
+
+template <class P>
+void VocabularyActions<P>::begin_forward(int m, device::View2<S> input, Wait const& wait) {
+  int const slot = m % vocabulary_slots.embed;
+  wait(sum_[at(slot)]);
+  Kokkos::deep_copy(exec_, input, part_->sum(slot));
+}
+
+template <class P>
+void VocabularyActions<P>::end_forward(int m, device::View2<S const> result, Wait const& wait) {
+  int const slot = m % vocabulary_slots.head;
+  wait(output_[at(slot)]);
+  Kokkos::deep_copy(exec_, part_->output(slot), result);
+  share_output(m);
+}
+
+template <class P>
+device::View2<typename P::Storage const> VocabularyActions<P>::begin_backward(int m, Wait const& wait) {
+  int const slot = m % vocabulary_slots.head;
+  wait(input_gradient_[at(slot)]);
+  return part_->input_gradient(slot);
+}
+
+template <class P>
+void VocabularyActions<P>::end_backward(int m, device::View2<S const> gradient, Wait const& wait) {
+  int const slot = m % vocabulary_slots.gradient;
+  wait(gradient_[at(slot)]);
+  Kokkos::deep_copy(exec_, part_->gradient(slot), gradient);
+  share_gradient(m);
+}
+
+template <class P>
+void VocabularyActions<P>::finish(Wait const& wait) {
+  for (auto* requests : {&sum_, &output_, &parts_, &input_gradient_, &gradient_})
+    for (auto& request : *requests) wait(request);
+}
+
+#define P3D_INSTANTIATE(P) template class VocabularyActions<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::engine

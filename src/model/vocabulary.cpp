@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/model/vocabulary.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/device/guard.hpp>
+#include <p3d/kernels/cross_entropy.hpp>
+#include <p3d/kernels/embedding.hpp>
+
+#include <algorithm>
+
+namespace p3d::model {
+
+template <class P>
+VocabularyPart<P>::VocabularyPart(config::Config const& c) : ranks_(c.parallel.pp * c.parallel.tp) {}
+
+template <class P>
+VocabularyPart<P>::VocabularyPart(config::Config const& c, int pipeline_rank, parallel::TensorParallel& tp,
+                                  device::Arena& arena, Workspace<P>& scratch)
+    : VocabularyPart(c) {
+  tp_ = &tp;
+  scratch_ = &scratch;
+  number_ = pipeline_rank * tp.size() + tp.rank();
+  shard_ = parallel::vocab_shard(c.model.vocab_size, ranks_, number_);
+  take(c, scratch.rank, arena);
+}
+
+template <class P>
+template <class Source>
+void VocabularyPart<P>::take(config::Config const& c, RankPlace rank, Source& source) {
+  auto const s = block_sizes(c, rank);
+  auto const columns = layout::padded_shard(c.model.vocab_size, ranks_, 0).size();
+  tokens_ = s.tokens;
+  auto const each = [&]<class T>(T, std::int64_t of_token = 1) {
+    return View1<T>(source.template take<T>(of_token * s.most_tokens).data(), of_token * s.tokens);
+  };
+  for (auto* slots : {&embeds_, &gradients_})
+    for (auto& slot : *slots) slot = {each(int()), take_rows<P>(source, s)};
+  for (auto& slot : heads_) {
+    slot.targets = each(int());
+    slot.input = take_rows<P>(source, s);
+    slot.gradient = take_rows<P>(source, s);
+    slot.logits = take_tokens<S>(source, s, columns);
+    slot.parts = each(A(), 3 * std::int64_t{ranks_});
+    slot.lse = each(A());
+  }
+}
+
+template <class P>
+std::size_t VocabularyPart<P>::bytes(config::Config const& c) {
+  device::ArenaSize counter;
+  VocabularyPart(c).take(c, {}, counter);
+  return counter.bytes;
+}
+
+template <class P>
+void VocabularyPart<P>::copy(std::span<int const> from, View1<int> to) {
+  P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has the rank's tokens");
+  device::copy_from_host<int>(from, to);
+}
+
+template <class P>
+void VocabularyPart<P>::embed_forward(StageWeights<P> const& w, int slot) {
+  auto& s = embeds_[at(slot)];
+  auto const whole = tp_->sequence ? scratch_->block.branch : s.rows;
+  parallel::vocab_embedding_forward<S>(*tp_, shard_, s.tokens, w.embedding.value, whole);
+  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.rows, own_rows(*tp_, whole));
+}
+
+template <class P>
+void VocabularyPart<P>::head_forward(StageWeights<P> const& w, int slot) {
+  auto& s = heads_[at(slot)];
+  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
+  parallel::column_linear_forward<S>(*tp_, input.wait(), w.head.value, View1<S const>(), s.logits);
+  A* const mine = s.parts.data() + number_ * part_size();
+  View1<A> const top(mine, tokens_);
+  kernels::logits_parts<S>(tp_->exec, s.logits, shard_.valid_rows, shard_.begin, s.targets, top, top,
+                           View2<A>(mine + tokens_, 2, tokens_));
+}
+
+template <class P>
+double VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool training, double loss_scale,
+                                        std::function<void()> const& shared) {
+  auto& s = heads_[at(slot)];
+  auto const top = scratch_->row_max;
+  auto const sums = scratch_->sums;
+  kernels::combine_parts<A>(tp_->exec, ranks_, s.parts, top, sums);
+  double const loss = kernels::cross_entropy_loss<A>(tp_->exec, s.targets, top, sums, s.lse);
+  if (!training) return loss;
+  auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
+  parallel::vocab_loss_backward<S>(*tp_, shard_, s.targets, s.lse, static_cast<A>(loss_scale), s.logits);
+  auto const whole = tp_->sequence ? scratch_->dfinal : s.gradient;
+  auto summed = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, whole);
+  // With tensor parallelism the weight's GEMM hides its sum; without, the other ranks need not wait for that GEMM.
+  auto const weight = [&] {
+    parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad,
+                                                              View1<typename P::Gradient>());
+  };
+  bool const sums_over_tp = tp_->size() > 1;
+  if (sums_over_tp) weight();
+  summed.wait();
+  if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.gradient, own_rows(*tp_, whole));
+  shared();
+  if (!sums_over_tp) weight();
+  return loss;
+}
+
+template <class P>
+void VocabularyPart<P>::embed_backward(StageWeights<P> const& w, int slot) {
+  auto& s = gradients_[at(slot)];
+  auto whole = parallel::start_gather_rows<S>(*tp_, s.rows, scratch_->block.branch);
+  kernels::embedding_backward<S, typename P::Gradient>(tp_->exec, s.tokens, whole.wait(), shard_.begin,
+                                                       w.embedding.grad);
+}
+
+#define P3D_INSTANTIATE(P) template class VocabularyPart<P>;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::model

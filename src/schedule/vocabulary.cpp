@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/schedule/vocabulary.hpp>
+
+#include "channels.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/schedule/query.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace p3d::schedule {
+
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Of one rank: its actions by kind, in their order, and how many of each are done.
+struct RankQueues {
+  enum Kind { forwards, inputs, weights, embeds, heads, head_gradients, embed_gradients, kinds };
+  std::array<std::vector<Action>, kinds> actions;
+  std::array<std::size_t, kinds> done{};
+  int live = 0, most_live = 0;
+  double free = 0.0;  ///< from when on the rank is
+};
+
+class ListScheduler {
+public:
+  using Q = RankQueues;
+  ListScheduler(Program const& compute, VocabularyTimes const& times, VocabularyOrder order, int ahead)
+      : program_(compute), times_(times), forwards_first_(order == VocabularyOrder::forwards_first) {
+    auto const cells = at(program_.num_stages) * at(program_.num_microbatches);
+    forward_.assign(cells, never);
+    input_.assign(cells, never);
+    for (auto* exchange : {&sum_, &output_, &parts_, &input_gradient_, &gradient_, &taken_})
+      exchange->resize(at(program_.num_microbatches));
+    for (int r = 0; r < program_.num_ranks; ++r) ranks_.push_back(queues(r, ahead));
+  }
+
+  std::vector<std::vector<Action>> run() {
+    std::vector<std::vector<Action>> lists(ranks_.size());
+    choices_.resize(ranks_.size());
+    for (int r = 0; r < program_.num_ranks; ++r) renew(r);
+    while (!next_.empty()) {  // the action that could begin first
+      int const rank = next_.begin()->second;
+      Action const a = execute(rank, *choices_[at(rank)]);
+      lists[at(rank)].push_back(a);
+      int const neighbour = a.op == Op::forward ? a.stage + 1 : makes_input_gradient(a.op) ? a.stage - 1 : -1;
+      if (std::exchange(all_changed_, false)) {
+        for (int r = 0; r < program_.num_ranks; ++r) renew(r);
+        continue;
+      }
+      renew(rank);
+      if (neighbour >= 0 && neighbour < program_.num_stages) renew(rank_of(program_, neighbour));
+    }
+    for (auto const& q : ranks_)
+      for (int k = 0; k < Q::kinds; ++k)
+        P3D_REQUIRE(q.done[at(k)] == q.actions[at(k)].size(), "a list with the vocabulary divided runs to its end");
+    return lists;
+  }
+
+private:
+  struct Choice {
+    double begin;
+    Q::Kind kind;
+  };
+  /// What all ranks bring, or one gives to all, by microbatch.
+  struct Exchange {
+    int count = 0;
+    double time = 0.0;
+  };
+
+  Q queues(int rank, int ahead) const {
+    Q q;
+    int live = 0;
+    for (Action const& a : program_.ranks[at(rank)]) {
+      P3D_REQUIRE(is_compute(a.op), "the vocabulary is divided in programs of compute actions");
+      if (a.op == Op::forward) q.actions[Q::forwards].push_back(a);
+      if (makes_input_gradient(a.op)) q.actions[Q::inputs].push_back(a);
+      if (a.op == Op::backward_weight) q.actions[Q::weights].push_back(a);
+      live += (a.op == Op::forward) - makes_weight_gradient(a.op);
+      q.most_live = std::max(q.most_live, live);
+    }
+    // A microbatch more ahead is one on each of the rank's stages.
+    auto const stages = std::count(program_.stage_rank.begin(), program_.stage_rank.end(), rank);
+    q.most_live += ahead * static_cast<int>(stages);
+    int const stage = first_stage_of(program_, rank);
+    for (int m = 0; m < program_.num_microbatches; ++m) {
+      q.actions[Q::embeds].push_back({Op::embed_forward, stage, m, m % vocabulary_slots.embed});
+      q.actions[Q::heads].push_back({Op::head_forward, stage, m, m % vocabulary_slots.head});
+      q.actions[Q::head_gradients].push_back({Op::head_backward, stage, m, m % vocabulary_slots.head});
+      q.actions[Q::embed_gradients].push_back({Op::embed_backward, stage, m, m % vocabulary_slots.gradient});
+    }
+    return q;
+  }
+
+  double complete(Exchange const& e, int wanted) const { return e.count == wanted ? e.time + times_.exchange : never; }
+
+  /// When what an action reads is there; never: not known yet, or its buffer is in use.
+  double ready(int rank, Action const& a) const {
+    auto const& q = ranks_[at(rank)];
+    int const m = a.microbatch, last = program_.num_stages - 1, all = program_.num_ranks;
+    switch (a.op) {
+      case Op::embed_forward: {
+        int const before = m - vocabulary_slots.embed;
+        return before < 0 ? 0.0 : forward_[cell(program_, 0, before)];
+      }
+      case Op::head_forward: {
+        int const before = m - vocabulary_slots.head;
+        if (before >= 0 && input_gradient_[at(before)].count < all) return never;
+        return complete(output_[at(m)], 1);
+      }
+      case Op::head_backward: {
+        int const before = m - vocabulary_slots.head;
+        if (before >= 0 && input_[cell(program_, last, before)] == never) return never;
+        return complete(parts_[at(m)], all);
+      }
+      case Op::embed_backward: {
+        int const before = m - vocabulary_slots.gradient;
+        if (before >= 0 && taken_[at(before)].count < all) return never;
+        return complete(gradient_[at(m)], 1);
+      }
+      case Op::forward: {
+        if (q.live >= q.most_live) return never;
+        // The last stage hands its output over in a buffer that T has read.
+        if (a.stage == last && m - static_cast<int>(q.done[Q::head_gradients]) >= vocabulary_slots.head) return never;
+        return a.stage == 0 ? complete(sum_[at(m)], all) : forward_[cell(program_, a.stage - 1, m)];
+      }
+      case Op::backward_weight: return input_[cell(program_, a.stage, m)];
+      default: {
+        if (a.stage == 0 && m - static_cast<int>(q.done[Q::embed_gradients]) >= vocabulary_slots.gradient) return never;
+        return a.stage == last ? complete(input_gradient_[at(m)], all) : input_[cell(program_, a.stage + 1, m)];
+      }
+    }
+  }
+
+  /// What a rank would do next, after something that it could wait for.
+  void renew(int rank) {
+    auto& choice = choices_[at(rank)];
+    if (choice) next_.erase({choice->begin, rank});
+    choice = choose(rank);
+    if (choice) next_.insert({choice->begin, rank});
+  }
+
+  std::optional<Choice> choose(int rank) const {
+    auto const& q = ranks_[at(rank)];
+    std::array<Q::Kind, Q::kinds> order{Q::heads,    Q::head_gradients, Q::embeds, Q::embed_gradients,
+                                        Q::forwards, Q::inputs,         Q::weights};
+    if (!forwards_first_) std::swap(order[4], order[5]);
+    std::optional<Choice> best;
+    for (int k = 0; k < Q::kinds; ++k) {
+      auto const kind = order[at(k)];
+      if (q.done[kind] == q.actions[kind].size()) continue;
+      double const time = std::max(q.free, ready(rank, q.actions[kind][q.done[kind]]));
+      if (time == never || (best && best->begin <= time)) continue;
+      best = Choice{time, kind};
+    }
+    return best;
+  }
+
+  double duration(Action const& a) const {
+    auto const& stage = times_.stages[at(a.stage)];
+    switch (a.op) {
+      case Op::forward: return stage.forward;
+      case Op::backward: return stage.input + stage.weight;
+      case Op::backward_input: return stage.input;
+      case Op::backward_weight: return stage.weight;
+      case Op::head_forward: return times_.head_forward;
+      case Op::head_backward: return times_.head_backward;
+      default: return times_.embed;
+    }
+  }
+
+  Action execute(int rank, Choice const& choice) {
+    auto& q = ranks_[at(rank)];
+    Action const a = q.actions[choice.kind][q.done[choice.kind]++];
+    double const end = q.free = choice.begin + duration(a);
+    int const m = a.microbatch, last = program_.num_stages - 1;
+    auto const bring = [&](std::vector<Exchange>& to, int wanted) {
+      to[at(m)].time = std::max(to[at(m)].time, end);
+      all_changed_ = all_changed_ || ++to[at(m)].count == wanted;
+    };
+    int const all = program_.num_ranks;
+    q.live += (a.op == Op::forward) - makes_weight_gradient(a.op);
+    if (a.op == Op::forward) forward_[cell(program_, a.stage, m)] = end;
+    if (makes_input_gradient(a.op)) input_[cell(program_, a.stage, m)] = end;
+    if (a.op == Op::forward && a.stage == last) bring(output_, 1);
+    if (makes_input_gradient(a.op) && a.stage == 0) bring(gradient_, 1);
+    if (a.op == Op::embed_forward) bring(sum_, all);
+    if (a.op == Op::head_forward) bring(parts_, all);
+    if (a.op == Op::head_backward) bring(input_gradient_, all);
+    if (a.op == Op::embed_backward) bring(taken_, all);
+    // Buffers that all ranks may use again.
+    all_changed_ = all_changed_ || (a.op == Op::forward && a.stage == 0);
+    all_changed_ = all_changed_ || (makes_input_gradient(a.op) && a.stage == last);
+    return a;
+  }
+
+  Program const& program_;
+  VocabularyTimes const& times_;
+  bool forwards_first_;
+  std::vector<RankQueues> ranks_;
+  std::vector<double> forward_, input_;  ///< by cell: the end of F, and of B or I
+  std::vector<Exchange> sum_, output_, parts_, input_gradient_, gradient_;
+  std::vector<Exchange> taken_;                 ///< by G
+  std::vector<std::optional<Choice>> choices_;  ///< by rank
+  std::set<std::pair<double, int>> next_;       ///< when each rank could begin what it has chosen
+  bool all_changed_ = false;                    ///< what any rank could wait for
+};
+
+}  // namespace
+
+int first_stage_of(Program const& program, int rank) {
+  auto const found = std::find(program.stage_rank.begin(), program.stage_rank.end(), rank);
+  P3D_REQUIRE(found != program.stage_rank.end(), "every pipeline rank has a stage");
+  return static_cast<int>(found - program.stage_rank.begin());
+}
+
+void divide_vocabulary(Program& compute, VocabularyTimes const& times, VocabularyOrder order, int ahead) {
+  require_in_range(compute);
+  P3D_REQUIRE(!compute.divides_vocabulary && !compute.tied, "the vocabulary is divided once");
+  P3D_REQUIRE(times.stages.size() == at(compute.num_stages), "every stage has its times");
+  compute.ranks = ListScheduler(compute, times, order, ahead).run();
+  compute.divides_vocabulary = true;
+}
+
+}  // namespace p3d::schedule

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vocabulary divided over the ranks of a pipeline.
+
+#include <p3d/base/error.hpp>
+#include <p3d/plan/simulator.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/registry.hpp>
+#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/valid_program.hpp>
+#include <p3d/schedule/vocabulary.hpp>
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <limits>
+
+using namespace p3d::schedule;
+namespace plan = p3d::plan;
+
+namespace {
+
+constexpr Execution as_executed{true, std::numeric_limits<int>::max()};
+constexpr Execution eager{false, std::numeric_limits<int>::max()};
+
+/// Stages of `layers` forwards of length 1 in all, and a head of `head` of them.
+struct Model {
+  double layers = 3, head = 5.45;
+};
+
+VocabularyTimes times_of(Program const& p, Model const& model) {
+  double const each = model.layers * p.num_ranks / p.num_stages, part = model.head / p.num_ranks;
+  VocabularyTimes t;
+  t.stages.assign(static_cast<std::size_t>(p.num_stages), {each, each, each});
+  t.head_forward = part;
+  t.head_backward = 2 * part;
+  return t;
+}
+
+plan::PipelineCosts costs_of(VocabularyTimes const& t) {
+  plan::PipelineCosts costs;
+  for (auto const& s : t.stages) costs.stages.push_back({s.forward, s.input, s.weight});
+  costs.vocabulary.head_forward = t.head_forward;
+  costs.vocabulary.head_backward = t.head_backward;
+  return costs;
+}
+
+Program divided(Program compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1) {
+  divide_vocabulary(compute, times, order, ahead);
+  return complete(std::move(compute), 1, 1);
+}
+
+/// A rank's actions of one kind, as text.
+std::vector<std::string> of_kind(std::vector<Action> const& list, bool (*wanted)(Op)) {
+  std::vector<std::string> out;
+  for (Action const& a : list)
+    if (wanted(a.op)) out.push_back(to_string({a.op, a.stage, a.microbatch}));
+  return out;
+}
+bool is_forward(Op op) { return op == Op::forward; }
+bool is_weight(Op op) { return op == Op::backward_weight; }
+
+Program example() {
+  auto compute = generate("1f1b", {3, 5});
+  return divided(compute, times_of(compute, {}), VocabularyOrder::forwards_first);
+}
+Action* find(Program& p, int rank, Op op, int microbatch) {
+  auto& list = p.ranks[static_cast<std::size_t>(rank)];
+  auto const it =
+      std::find_if(list.begin(), list.end(), [&](auto const& a) { return a.op == op && a.microbatch == microbatch; });
+  return it == list.end() ? nullptr : &*it;
+}
+std::string first_error(Program const& p) {
+  auto const found = validate(p, as_executed);
+  return found.empty() ? "valid" : found.front().message;
+}
+
+}  // namespace
+
+TEST(Vocabulary, every_schedule_runs_to_its_end_and_keeps_its_orders) {
+  for (Generator const* g : generators())
+    for (int p : {1, 2, 3, 4, 8})
+      for (int m : {g->smallest_microbatches(p), std::max(g->smallest_microbatches(p), 2 * p), 3 * p + 1})
+        for (double head : {0.1, 5.0, 40.0})
+          for (auto order : {VocabularyOrder::forwards_first, VocabularyOrder::backwards_first}) {
+            if (m < g->smallest_microbatches(p)) continue;
+            auto const compute = generate(g->name, {p, m, 0});
+            auto const times = times_of(compute, {2, head});
+            auto const program = divided(compute, times, order);
+            SCOPED_TRACE(std::string(g->name) + " p " + std::to_string(p) + " m " + std::to_string(m));
+            ASSERT_EQ(first_error(program), "valid");
+            ASSERT_TRUE(validate(program, eager).empty());
+            for (std::size_t r = 0; r < program.ranks.size(); ++r)
+              for (auto* kind : {&is_forward, &makes_input_gradient, &is_weight})
+                ASSERT_EQ(of_kind(program.ranks[r], *kind), of_kind(compute.ranks[r], *kind));
+            ValidProgram const valid(program, as_executed);
+            EXPECT_EQ(forward_only(valid, 1)->ranks.size(), program.ranks.size());
+            forward_only(valid, m);
+            plan::simulate(program, costs_of(times), as_executed);
+          }
+}
+
+// What a bubble is without a vocabulary and with even stages; S and T fill a part of it.
+TEST(Vocabulary, one_f_one_b_is_busier_than_with_even_stages_and_no_vocabulary) {
+  struct Case {
+    int p, m;
+    Model model;
+  };
+  for (Case const& c : {Case{2, 8, {6, 5.45}},
+                        {4, 16, {3, 5.45}},
+                        {4, 32, {3, 5.45}},
+                        {8, 32, {2, 5.45}},
+                        {8, 64, {2, 10}},
+                        {16, 64, {2, 10}}}) {
+    auto const compute = generate("1f1b", {c.p, c.m});
+    auto const times = times_of(compute, c.model);
+    auto const result =
+        plan::simulate(divided(compute, times, VocabularyOrder::forwards_first), costs_of(times), as_executed);
+    double const even = static_cast<double>(c.p - 1) / (c.m + c.p - 1);
+    EXPECT_LT(result.bubble(), even) << c.p << " ranks, " << c.m << " microbatches";
+    // One microbatch in flight more than 1F1B has.
+    for (int r = 0; r < c.p; ++r) EXPECT_LE(result.ranks[static_cast<std::size_t>(r)].peak_live, c.p - r + 1);
+  }
+}
+
+TEST(Vocabulary, all_work_is_counted_once) {
+  auto const compute = generate("zb_h1", {4, 12});
+  auto times = times_of(compute, {});
+  times.embed = 0.25;
+  auto costs = costs_of(times);
+  costs.vocabulary.embed_forward = costs.vocabulary.embed_backward = 0.25;
+  auto const result = plan::simulate(divided(compute, times, VocabularyOrder::backwards_first), costs, as_executed);
+  EXPECT_NEAR(result.busy(), 12 * (4 * 9.0 + 3 * 5.45 + 4 * 0.5), 1e-9);
+}
+
+TEST(Vocabulary, exchanges_take_time) {
+  auto const compute = generate("1f1b", {2, 4});
+  auto const times = times_of(compute, {});
+  auto const program = divided(compute, times, VocabularyOrder::forwards_first);
+  auto costs = costs_of(times);
+  double const without = plan::simulate(program, costs, as_executed).makespan;
+  costs.vocabulary.broadcast = costs.vocabulary.sum = costs.vocabulary.gather = 100;
+  // E, F, S, T, B and G of a microbatch follow each other; of the last, G is within the makespan.
+  EXPECT_GT(plan::simulate(program, costs, as_executed).makespan, without + 400);
+}
+
+TEST(Vocabulary, text_round_trips) {
+  auto const program = example();
+  EXPECT_EQ(parse_program(to_text(program)), program);
+  EXPECT_EQ(to_string({Op::head_forward, 1, 4, 0}), "1S4@0");
+}
+
+TEST(Vocabulary, errors_are_named) {
+  auto const good = example();
+  ASSERT_EQ(first_error(good), "valid");
+  {
+    auto p = good;
+    *find(p, 1, Op::head_backward, 2) = {Op::head_forward, 1, 2, 0};
+    EXPECT_THAT(first_error(p), testing::HasSubstr("1S of microbatch 3 is due"));
+  }
+  {
+    auto p = good;
+    auto& list = p.ranks[2];
+    list.erase(list.begin() + (find(p, 2, Op::embed_backward, 4) - list.data()));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("2G of microbatch 4 is missing"));
+  }
+  {
+    auto p = good;
+    find(p, 0, Op::head_forward, 1)->slot = 0;
+    EXPECT_THAT(first_error(p), testing::HasSubstr("slots are used in turn"));
+  }
+  {
+    auto p = good;
+    std::swap(*find(p, 0, Op::head_forward, 1), *find(p, 0, Op::head_forward, 2));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("is due"));
+  }
+  {
+    auto p = good;
+    std::swap(*find(p, 0, Op::head_forward, 1), *find(p, 0, Op::head_backward, 1));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("T runs before S"));
+  }
+  {
+    auto p = good;
+    p.divides_vocabulary = false;
+    EXPECT_THAT(first_error(p), testing::HasSubstr("the vocabulary is not divided"));
+  }
+  {  // a rank reduces before its last T
+    auto p = good;
+    auto& list = p.ranks[1];
+    auto const reduce =
+        std::find_if(list.begin(), list.end(), [](auto const& a) { return a.op == Op::reduce_gradients; });
+    Action const a = *reduce;
+    list.erase(reduce);
+    list.insert(list.begin() + 1, a);
+    EXPECT_THAT(first_error(p), testing::HasSubstr("before the last of its backward actions"));
+  }
+}
+
+// Rank 0 wants the output of a forward that cannot run before rank 0's own.
+TEST(Vocabulary, a_circle_is_a_deadlock) {
+  auto p = example();
+  auto& list = p.ranks[0];
+  auto const s = list.begin() + (find(p, 0, Op::head_forward, 0) - list.data());
+  std::rotate(list.begin(), s, s + 1);
+  EXPECT_THAT(first_error(p), testing::HasSubstr("waits until all ranks take part in OUTPUT of microbatch 0"));
+}
