@@ -257,6 +257,10 @@ layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided) {
   return divided ? axes.plus(spec.gradient_axes()) : axes;
 }
 
+layout::AxisSet vocabulary_axes(layout::PerAxis const& sizes) {
+  return sizes.tp > 1 ? layout::AxisSet{layout::Axis::tp, layout::Axis::pp} : layout::AxisSet{layout::Axis::pp};
+}
+
 layout::AxisSet expert_exchange_axes(layout::PerAxis const& sizes) {
   layout::AxisSet out;
   for (auto a : layout::AxisSet{layout::Axis::etp, layout::Axis::ep}.list()) {
@@ -270,6 +274,8 @@ std::vector<layout::AxisSet> communicator_sets(layout::ParamTable const& table, 
   std::vector<layout::AxisSet> out{layout::Axis::tp, layout::Axis::pp};
   if (divides_sequences(sizes))  // attention; counts of targets
     for (auto a : layout::token_axes.list()) out.emplace_back(a);
+  if (std::any_of(table.specs().begin(), table.specs().end(), [](auto const& spec) { return spec.over_pipeline(); }))
+    out.push_back(vocabulary_axes(sizes));
   if (auto const experts = expert_exchange_axes(sizes); !experts.empty()) out.push_back(experts);
   for (auto const& spec : table.specs()) {
     auto const holders = divided ? spec.repeated_axes() : spec.replica_axes();

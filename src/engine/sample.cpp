@@ -23,6 +23,7 @@ namespace {
 template <class P>
 class Generator {
 public:
+  using S = typename P::Storage;
   Generator(config::Config const& c, RunPlan const& plan, std::map<int, model::WeightProvider<P>*> weights,
             comm::Communicator& pipeline, parallel::TensorParallel const& tp, parallel::ExpertParallel& experts,
             std::int64_t texts, std::int64_t capacity)
@@ -37,17 +38,34 @@ public:
   }
 
   /// Has the model read `rows`. On the ranks of the last stage: the logits after the last row of each text, whole rows
-  /// of `vocab` numbers in the order of the rows; elsewhere nothing.
+  /// of `vocab` numbers in the order of the rows; elsewhere nothing, or the same.
   std::vector<double> read(model::DecodedRows const& rows, std::int64_t vocab) {
     scratch_.begin(rows, capacity_);
     std::vector<double> logits;
+    std::vector<int> wanted(static_cast<std::size_t>(rows.begin ? 1 : rows.size()), static_cast<int>(rows.size()) - 1);
+    if (!rows.begin) std::iota(wanted.begin(), wanted.end(), 0);
     // One microbatch goes from stage to stage: a stage receives when it runs, and sends at once.
     schedule::Program const& program = plan_->probe;
     for (auto const& action : program.ranks[static_cast<std::size_t>(pipeline_->rank())]) {
       using schedule::Op;
       auto& provider = *weights_.at(action.stage);
       switch (action.op) {
-        case Op::forward: logits = forward(action, provider.weights(action.version), rows, vocab); break;
+        case Op::forward:
+          if (forward(action, provider.weights(action.version), wanted) && !program.divides_vocabulary)
+            logits = whole_logits(action, provider.weights(action.version), wanted.size(), vocab);
+          break;
+        case Op::embed_forward: embed(action, provider.weights(action.version)); break;
+        case Op::head_forward: {
+          auto const final_rows = decoders_.at(action.stage).final_rows(static_cast<std::int64_t>(wanted.size()));
+          int const last = program.stage_rank.back();
+          collectives::start_broadcast<S>(tp_.exec, *pipeline_, device::flat(final_rows), last).wait();
+          logits = whole_logits(action, provider.weights(action.version), wanted.size(), vocab);
+          pipeline_
+              ->all_reduce(logits.data(), static_cast<std::int64_t>(logits.size()), comm::Type::float64,
+                           comm::Reduction::sum)
+              .wait();
+          break;
+        }
         case Op::gather_weights: provider.gather(action.version); break;
         case Op::release_weights: provider.release(action.version); break;
         case Op::offload_weights: provider.offload(action.version); break;
@@ -59,9 +77,8 @@ public:
   }
 
 private:
-  std::vector<double> forward(schedule::Action const& action, model::StageWeights<P> const& w,
-                              model::DecodedRows const& rows, std::int64_t vocab) {
-    using S = typename P::Storage;
+  /// True after the last stage: then its final rows are those `wanted`.
+  bool forward(schedule::Action const& action, model::StageWeights<P> const& w, std::vector<int> const& wanted) {
     auto const& stages = plan_->stages;
     int const stage = action.stage, last = stages.num_stages() - 1;
     auto const elsewhere = [&](int other) { return stages.pipeline_rank(other) != pipeline_->rank(); };
@@ -69,18 +86,28 @@ private:
       collectives::start_recv<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage - 1), stage).wait();
     auto& decoder = decoders_.at(stage);
     decoder.forward(w);
-    if (stage < last) {
-      if (elsewhere(stage + 1))
-        collectives::start_send<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage + 1), stage + 1)
-            .wait();
-      return {};
+    if (stage == last) {
+      decoder.finish(w, wanted);
+      return true;
     }
-    std::vector<int> wanted(static_cast<std::size_t>(rows.begin ? 1 : rows.size()), static_cast<int>(rows.size()) - 1);
-    if (!rows.begin) std::iota(wanted.begin(), wanted.end(), 0);
-    auto const local = decoder.logits(w, wanted);
+    if (elsewhere(stage + 1))
+      collectives::start_send<S>(tp_.exec, *pipeline_, scratch_.x(), stages.pipeline_rank(stage + 1), stage + 1).wait();
+    return false;
+  }
+
+  void embed(schedule::Action const& action, model::StageWeights<P> const& w) {
+    decoders_.at(action.stage).embed(w);
+    collectives::all_reduce<S>(tp_.exec, *pipeline_, device::flat(scratch_.x()));
+  }
+
+  /// Of the final rows, zeros for tokens of other ranks of the pipeline.
+  std::vector<double> whole_logits(schedule::Action const& action, model::StageWeights<P> const& w, std::size_t rows,
+                                   std::int64_t vocab) {
+    auto& decoder = decoders_.at(action.stage);
+    auto const local = decoder.logits(w, static_cast<std::int64_t>(rows));
     auto const width = decoder.vocab().valid_rows;
-    std::vector<double> whole(wanted.size() * static_cast<std::size_t>(vocab), 0.0);
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
+    std::vector<double> whole(rows * static_cast<std::size_t>(vocab), 0.0);
+    for (std::size_t i = 0; i < rows; ++i) {
       auto const from = local.begin() + static_cast<std::ptrdiff_t>(i) * width;
       std::copy(from, from + width, whole.begin() + static_cast<std::ptrdiff_t>(i) * vocab + decoder.vocab().begin);
     }
@@ -121,12 +148,6 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   auto& s = *state_;
   auto const vocab = s.config.model.vocab_size;
   require_tokens(prompts, vocab);
-  if (s.part)
-    throw base::Error({.expected = "the whole vocabulary on the ranks of a stage, to draw texts",
-                       .found = "pipeline.vocab_parallel = true",
-                       .where = "[sample], or `p3d generate`",
-                       .fix = "set pipeline.vocab_parallel to false: the same checkpoint loads there"},
-                      base::ExitCode::bad_input);
   s.refresh_weights();
   s.stopped_early = false;
   std::vector<std::vector<int>> drawn(prompts.size());

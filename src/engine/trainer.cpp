@@ -183,8 +183,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
 template <class P>
 void Trainer<P>::State::divide_vocabulary() {
   auto& pipeline = mesh.along("pp");
-  auto& blocks = along(config.parallel.tp > 1 ? layout::AxisSet{layout::Axis::tp, layout::Axis::pp}
-                                              : layout::AxisSet{layout::Axis::pp});
+  auto& blocks = along(vocabulary_axes(plan.grid.sizes()));
   auto& to = part_communicators;
   auto const same = [&](char const* name) { return pipeline.split(0, here.pp, name); };
   to = {same("vocabulary-sum"), same("vocabulary-output"), blocks.split(0, part->number(), "vocabulary-parts"),

@@ -61,29 +61,50 @@ struct Slice {
   std::int64_t width = 0;  ///< of a slice
   bool by_rows = false;
 
+  /// Rows or columns [begin, begin + count) of C.
+  Slice part(bool rows, std::int64_t begin, std::int64_t count) const {
+    Slice out = *this;
+    (rows ? out.m : out.n) = count;
+    if (rows) {
+      out.a += begin * (op_a == Op::none ? lda : 1);
+      out.c += begin * ldc;
+    } else {
+      out.b += begin * (op_b == Op::none ? 1 : ldb);
+      out.c += begin;
+    }
+    return out;
+  }
   void operator()(int i) const {
     std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
     if (count <= 0) return;
-    if (by_rows) {
-      host_gemm<T>(op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta,
-                   c + begin * ldc, ldc);
-    } else {
-      host_gemm<T>(op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta,
-                   c + begin, ldc);
-    }
+    auto const s = part(by_rows, begin, count);
+    host_gemm<T>(op_a, op_b, s.m, s.n, k, alpha, s.a, lda, s.b, ldb, beta, s.c, ldc);
   }
 };
 
 /// The threads are Kokkos': a BLAS with threads of its own would have them compete with Kokkos' ones, which wait by
 /// spinning.
 template <class T>
-void sliced(ExecSpace const& exec, Slice<T> slice) {
+void run_sliced(ExecSpace const& exec, Slice<T> slice) {
   auto const [threads, by_rows, width] = detail::slices(exec.concurrency(), slice.m, slice.n, slice.k);
   SingleThreadedBlas const alone;
   slice.by_rows = by_rows;
   slice.width = width;
   if (threads == 1) return slice(0);
   Kokkos::parallel_for("p3d::linalg::gemm", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, threads), slice);
+}
+
+/// A long one in pieces where messages are looked after between them: others may wait for what this rank has sent.
+template <class T>
+void sliced(ExecSpace const& exec, Slice<T> const& whole) {
+  bool const by_rows = whole.m > whole.n;
+  auto const size = by_rows ? whole.m : whole.n,
+             width = detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency());
+  if (!base::polls() || width >= size) return run_sliced(exec, whole);
+  for (std::int64_t begin = 0; begin < size; begin += width) {
+    if (begin > 0) base::poll();
+    run_sliced(exec, whole.part(by_rows, begin, std::min(width, size - begin)));
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <p3d/device/view.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -30,6 +31,17 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
   bool const by_rows = m > n;
   std::int64_t const size = by_rows ? m : n, step = size >= 64 * threads ? 16 : 1;
   return {threads, by_rows, (size + step * threads - 1) / (step * threads) * step};
+}
+
+/// Rows or columns of C, the more numerous, that so many threads compute in some ten milliseconds, where C has more.
+inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency) {
+  constexpr double between_polls = 1e9;  // FLOPs of a thread
+  auto const size = std::max(m, n);
+  double const flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  double const pieces = std::ceil(flops / (between_polls * concurrency));
+  if (pieces <= 1.0) return size;
+  auto const width = static_cast<std::int64_t>(static_cast<double>(size) / pieces);
+  return std::max<std::int64_t>(256, (width + 63) / 64 * 64);
 }
 
 }  // namespace p3d::linalg::detail

@@ -68,19 +68,24 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
                     DecoderScratch<P>& scratch, std::int64_t texts, std::int64_t capacity)
     : first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
+      divided_(c.divides_vocabulary()),
       tp_(&tp),
       scratch_(&scratch),
       final_norm_(c),
-      vocab_(parallel::vocab_shard(c.model.vocab_size, tp)),
+      vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
+                                              stages.pipeline_rank(stage) * tp.size() + tp.rank())
+                      : parallel::vocab_shard(c.model.vocab_size, tp)),
       cache_rows_(texts * block_sizes_of(c, 1).kv_heads),
       cache_columns_(capacity * c.model.head_dim()),
       caches_("p3d::model::keys_values", bytes(c, stages, stage, texts, capacity) / sizeof(S)) {
   P3D_REQUIRE(!tp.sequence, "a decoder's rows are whole on every rank");
   auto const range = stages.layers(stage);
   for (auto l = range.begin; l < range.end; ++l) blocks_.emplace_back(c, tp, static_cast<int>(l));
-  if (!last_) return;
-  picked_ = device::Owned1<S>("p3d::model::decoded_last_rows", static_cast<std::size_t>(texts * c.model.hidden));
-  logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab_.rows));
+  if (last_)
+    picked_ = device::Owned1<S>("p3d::model::decoded_last_rows", static_cast<std::size_t>(texts * c.model.hidden));
+  bool const has_logits = divided_ ? stages.stages_of(stages.pipeline_rank(stage)).front() == stage : last_;
+  if (has_logits)
+    logits_ = device::Owned1<S>("p3d::model::decoded_logits", static_cast<std::size_t>(texts * vocab_.rows));
 }
 
 template <class P>
@@ -88,7 +93,7 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
   auto const& t = *scratch_;
   auto const x = t.x();
   if (first_) {
-    parallel::vocab_embedding_forward<S>(*tp_, vocab_, t.tokens(), w.embedding.value, x);
+    if (!divided_) embed(w);
     if (w.positions.value.extent(0) > 0) kernels::position_forward<S>(tp_->exec, t.rows(), w.positions.value, x);
   }
   auto const one = cache_rows_ * cache_columns_;
@@ -101,20 +106,36 @@ void Decoder<P>::forward(StageWeights<P> const& w) {
 }
 
 template <class P>
-std::vector<double> Decoder<P>::logits(StageWeights<P> const& w, std::span<int const> rows) {
-  P3D_REQUIRE(last_, "only the last stage has logits");
+void Decoder<P>::embed(StageWeights<P> const& w) {
+  parallel::vocab_embedding_forward<S>(*tp_, vocab_, scratch_->tokens(), w.embedding.value, scratch_->x());
+}
+
+template <class P>
+View2<typename P::Storage> Decoder<P>::final_rows(std::int64_t rows) const {
+  return device::rows(scratch_->saved().norm1.y, 0, rows);
+}
+
+template <class P>
+void Decoder<P>::finish(StageWeights<P> const& w, std::span<int const> rows) {
+  P3D_REQUIRE(last_, "only the last stage has a final norm");
   auto const& t = *scratch_;
   auto const hidden = static_cast<std::int64_t>(t.x().extent(1)), n = static_cast<std::int64_t>(rows.size());
   P3D_REQUIRE(n * hidden <= static_cast<std::int64_t>(picked_.size()), "there are logits of one row of each text");
-  View2<S> const picked(picked_.data(), n, hidden), out(logits_.data(), n, vocab_.rows);
+  View2<S> const picked(picked_.data(), n, hidden);
   for (std::int64_t i = 0; i < n; ++i) {
     auto const row = rows[static_cast<std::size_t>(i)];
     Kokkos::deep_copy(tp_->exec, device::rows(picked, i, i + 1), device::rows(t.x(), row, row + 1));
   }
   NormActivations<P> norm = t.saved().norm1;
-  norm.y = device::rows(norm.y, 0, n);
+  norm.y = final_rows(n);
   final_norm_.forward(tp_->exec, w.final_norm, picked, norm);
-  parallel::column_linear_forward<S>(*tp_, norm.y, w.head.value, View1<S const>(), out);
+}
+
+template <class P>
+std::vector<double> Decoder<P>::logits(StageWeights<P> const& w, std::int64_t n) {
+  P3D_REQUIRE(n * vocab_.rows <= static_cast<std::int64_t>(logits_.size()), "there are logits of one row of each text");
+  View2<S> const out(logits_.data(), n, vocab_.rows);
+  parallel::column_linear_forward<S>(*tp_, final_rows(n), w.head.value, View1<S const>(), out);
   device::fence(tp_->exec, "p3d::model::logits");
   auto const host = device::host_copy(out);
   std::vector<double> result(static_cast<std::size_t>(n * vocab_.valid_rows));

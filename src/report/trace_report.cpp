@@ -4,12 +4,14 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 namespace p3d::report {
@@ -47,7 +49,8 @@ public:
   }
 
   /// The mean over all actions of these kinds; 0 without any.
-  double of_all(bool (*kind)(Op)) const {
+  template <class Kind>
+  double of_all(Kind const& kind) const {
     double sum = 0.0, count = 0.0;
     for (auto const& [key, seconds] : sums_) sum += kind(key.first) ? seconds : 0.0;
     for (auto const& [key, number] : counts_) count += kind(key.first) ? number : 0.0;
@@ -71,6 +74,11 @@ plan::StageCost stage_cost(Means const& means, int stage) {
     cost.backward = whole;
   }
   return cost;
+}
+
+plan::VocabularyCost vocabulary_cost(Means const& means) {
+  auto const mean = [&](Op op) { return means.of_all([=](Op other) { return other == op; }); };
+  return {mean(Op::embed_forward), mean(Op::head_forward), mean(Op::head_backward), mean(Op::embed_backward)};
 }
 
 /// One step of one pipeline: from the first begin to the last end of its compute actions.
@@ -97,9 +105,19 @@ double replayed_makespan(Program const& program, plan::PipelineCosts costs, Pipe
                          std::size_t step) {
   auto const microbatches = static_cast<std::size_t>(program.num_microbatches);
   costs.microbatches.assign(costs.stages.size() * microbatches, {0, 0, 0, 0});
-  for (auto const& steps : pipeline.ranks)
-    for (engine::RecordedEvent const& e : steps[step].events) {
+  costs.vocabulary_microbatches.assign(pipeline.ranks.size() * microbatches, {});
+  for (std::size_t r = 0; r < pipeline.ranks.size(); ++r)
+    for (engine::RecordedEvent const& e : pipeline.ranks[r][step].events) {
       if (e.waits || !schedule::computes(e.action.op)) continue;
+      if (schedule::is_vocabulary(e.action.op)) {
+        auto& cost = costs.vocabulary_microbatches[r * microbatches + static_cast<std::size_t>(e.action.microbatch)];
+        auto& part = e.action.op == Op::embed_forward   ? cost.embed_forward
+                     : e.action.op == Op::head_forward  ? cost.head_forward
+                     : e.action.op == Op::head_backward ? cost.head_backward
+                                                        : cost.embed_backward;
+        part += e.end - e.begin;
+        continue;
+      }
       auto& cost = costs.microbatches[static_cast<std::size_t>(e.action.stage) * microbatches +
                                       static_cast<std::size_t>(e.action.microbatch)];
       auto& part = e.action.op == Op::forward          ? cost.forward
@@ -136,6 +154,68 @@ void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfe
       intake.messages += 1.0;
     }
 }
+
+/// How long exchanges of the vocabulary take (schedule/vocabulary.hpp) from when the last rank joins: read off the
+/// waits that began before that.
+class ExchangeTimes {
+public:
+  explicit ExchangeTimes(Program const& program) : last_(program.num_stages - 1) {}
+
+  void add(PipelineRecord const& pipeline, std::size_t step) {
+    std::map<std::pair<Exchange, int>, double> joined;  // by microbatch
+    auto const each = [&](auto const& visit) {
+      for (auto const& steps : pipeline.ranks)
+        for (engine::RecordedEvent const& e : steps[step].events) visit(e);
+    };
+    each([&](engine::RecordedEvent const& e) {
+      if (e.waits) return;
+      if (auto const kind = begun_by(e.action)) {
+        auto& end = joined[{*kind, e.action.microbatch}];
+        end = std::max(end, e.end);
+      }
+    });
+    each([&](engine::RecordedEvent const& e) {
+      auto const kind = e.waits ? waited_for_by(e.action) : std::nullopt;
+      if (!kind) return;
+      auto const join = joined.find({*kind, e.action.microbatch});
+      if (join == joined.end() || e.begin >= join->second) return;
+      auto& sum = sums_[*kind];
+      sum.first += std::max(0.0, e.end - join->second);
+      sum.second += 1.0;
+    });
+  }
+  /// The mean, or `otherwise` where nobody waited.
+  double mean(std::initializer_list<schedule::VocabularyExchange> kinds, double otherwise) const {
+    double seconds = 0.0, count = 0.0;
+    for (auto kind : kinds)
+      if (auto const sum = sums_.find(kind); sum != sums_.end()) {
+        seconds += sum->second.first;
+        count += sum->second.second;
+      }
+    return count > 0.0 ? seconds / count : otherwise;
+  }
+
+private:
+  using Exchange = schedule::VocabularyExchange;
+  std::optional<Exchange> begun_by(Action const& a) const {
+    if (a.op == Op::embed_forward) return Exchange::sum;
+    if (a.op == Op::head_forward) return Exchange::parts;
+    if (a.op == Op::head_backward) return Exchange::input_gradient;
+    if (a.op == Op::forward && a.stage == last_) return Exchange::output;
+    if (schedule::makes_input_gradient(a.op) && a.stage == 0) return Exchange::gradient;
+    return std::nullopt;
+  }
+  std::optional<Exchange> waited_for_by(Action const& a) const {
+    if (a.op == Op::forward && a.stage == 0) return Exchange::sum;
+    if (a.op == Op::head_forward) return Exchange::output;
+    if (a.op == Op::head_backward) return Exchange::parts;
+    if (schedule::makes_input_gradient(a.op) && a.stage == last_) return Exchange::input_gradient;
+    if (a.op == Op::embed_backward) return Exchange::gradient;
+    return std::nullopt;
+  }
+  int last_;
+  std::map<Exchange, std::pair<double, double>> sums_;  ///< seconds, and how many
+};
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
@@ -182,12 +262,14 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   Means means(program, repeats);
   double busy = 0.0, spans = 0.0;
   Intake intake;
+  ExchangeTimes exchanges(program);
   std::vector<double> update(static_cast<std::size_t>(program.num_ranks), 0.0);
   std::vector<std::pair<double, std::size_t>> lengths;
   for (auto const& pipeline : pipelines)
     for (std::size_t s = begin; s < recorded; ++s) {
       auto const times = step_times(pipeline, s);
       add_intake(pipeline, s, transfer, intake);
+      if (program.divides_vocabulary) exchanges.add(pipeline, s);
       busy += times.busy;
       spans += times.end - times.begin;
       if (&pipeline == &first) lengths.emplace_back(times.end - times.begin, s);
@@ -207,6 +289,11 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
     out.costs.stages.push_back(stage_cost(means, s));
     out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
   }
+  out.costs.vocabulary = vocabulary_cost(means);
+  using Exchange = schedule::VocabularyExchange;
+  out.costs.vocabulary.sum = exchanges.mean({Exchange::sum, Exchange::input_gradient}, transfer);
+  out.costs.vocabulary.broadcast = exchanges.mean({Exchange::output, Exchange::gradient}, transfer);
+  out.costs.vocabulary.gather = exchanges.mean({Exchange::parts}, transfer);
   out.costs.send = means.of_all(schedule::is_send);
   out.costs.receive =
       means.of_all(schedule::is_recv) + (intake.messages > 0.0 ? intake.seconds / intake.messages : 0.0);

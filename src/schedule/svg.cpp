@@ -33,6 +33,8 @@ constexpr Look looks[]{
     {Category::backward, "#c8682c", "#ffffff", "#a04a14", "M0,0 L6,6 M-1,5 L1,7 M5,-1 L7,1"},
     {Category::input, "#eaa144", "#000000", "#a9670f", "M0,6 L6,0 M-1,1 L1,-1 M5,7 L7,5"},
     {Category::weight, "#1d6b57", "#ffffff", "", ""},
+    {Category::head, "#e3d7f2", "#000000", "#8f6cc0", "M3,3 L3.9,3"},
+    {Category::head_backward, "#6b3fa0", "#ffffff", "#8f6cc0", "M3,3 L4.2,3"},
     {Category::other, "#3d3d46", "#ffffff", "#8a8a96", "M3,0 L3,6"},
     {Category::wait, "#ffffff", "#b01030", "#e0405a", "M0,3 L1.6,3 M3,0 L4.6,0 M3,6 L4.6,6"},
 };
@@ -135,7 +137,7 @@ private:
 
   /// Which categories and how many chunks there are.
   void legend(std::vector<Timeline> const& timelines) {
-    bool seen[6]{}, messages = false;
+    bool seen[std::size(looks)]{}, messages = false;
     for (TimelineRows const& t : sorted_)
       for (auto const& row : t.rows)
         for (TimelineEvent const& e : row) {

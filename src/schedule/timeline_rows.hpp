@@ -2,6 +2,7 @@
 #pragma once
 // A timeline by rank, for what reads it.
 
+#include <p3d/schedule/query.hpp>
 #include <p3d/schedule/timeline.hpp>
 
 #include <limits>
@@ -17,13 +18,15 @@ struct TimelineRows {
 };
 
 /// What a person tells apart.
-enum class Category { forward, backward, input, weight, other, wait };
+enum class Category { forward, backward, input, weight, head, head_backward, other, wait };
 constexpr Category category_of(Op op) {
-  return op == Op::forward           ? Category::forward
-         : op == Op::backward        ? Category::backward
-         : op == Op::backward_input  ? Category::input
-         : op == Op::backward_weight ? Category::weight
-                                     : Category::other;
+  return op == Op::forward                                   ? Category::forward
+         : op == Op::backward                                ? Category::backward
+         : op == Op::backward_input                          ? Category::input
+         : op == Op::backward_weight                         ? Category::weight
+         : op == Op::embed_forward || op == Op::head_forward ? Category::head
+         : is_vocabulary(op)                                 ? Category::head_backward
+                                                             : Category::other;
 }
 constexpr Category category_of(TimelineEvent const& e) { return e.waits ? Category::wait : category_of(e.action.op); }
 constexpr char const* category_name(Category c) {
@@ -32,6 +35,8 @@ constexpr char const* category_name(Category c) {
     case Category::backward: return "backward";
     case Category::input: return "input part";
     case Category::weight: return "weight part";
+    case Category::head: return "vocabulary";
+    case Category::head_backward: return "its backward";
     case Category::other: return "other";
     case Category::wait: return "wait";
   }

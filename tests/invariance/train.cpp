@@ -2,8 +2,13 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -65,6 +70,35 @@ std::pair<double, double> deviations(RunResult const& a, RunResult const& b) {
     grow(gradient, most / largest);
   }
   return {loss, gradient};
+}
+
+void Tally::compare(RunResult const& reference, RunResult const& got, std::string const& what) {
+  auto const [loss, gradient] = deviations(reference, got);
+  bool const good = loss <= 1e-9 && gradient <= 1e-12;
+  ++runs_;
+  failures_ += good ? 0 : 1;
+  loss_ = std::max(loss_, loss);
+  gradient_ = std::max(gradient_, gradient);
+  base::log_root(fmt::format("{} {} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL", what, loss, gradient));
+}
+
+int Tally::finish() const {
+  P3D_REQUIRE(runs_ > 0, "there are layouts of so many ranks");
+  base::log_root(fmt::format("{} ranks: {} runs, {} failed; losses {:.1e}, gradients {:.1e}", ranks_, runs_, failures_,
+                             loss_, gradient_));
+  return failures_ == 0 ? 0 : 1;
+}
+
+int run_main(int argc, char** argv, int (*run)(std::vector<std::string_view> const& words)) {
+  comm::Environment mpi(argc, argv);
+  try {
+    device::Environment kokkos(argc, argv, 1);
+    linalg::set_blas_threads(device::host_threads());
+    return mpi.exit_code(run({argv + 1, argv + argc}));
+  } catch (std::exception const& e) {
+    base::error_here(e.what());
+    comm::abort_all(1);
+  }
 }
 
 }  // namespace p3d::test

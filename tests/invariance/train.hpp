@@ -48,4 +48,21 @@ private:
 /// thousandth of the largest of all.
 std::pair<double, double> deviations(RunResult const& a, RunResult const& b);
 
+/// Counts runs that were compared, and prints a line for each.
+class Tally {
+public:
+  explicit Tally(int ranks) : ranks_(ranks) {}
+  /// fp64: losses within 1e-9, gradients within 1e-12 (deviations()).
+  void compare(RunResult const& reference, RunResult const& got, std::string const& what);
+  /// Prints the sums; 0, or 1 when a comparison failed. There must have been one.
+  int finish() const;
+
+private:
+  int ranks_, runs_ = 0, failures_ = 0;
+  double loss_ = 0.0, gradient_ = 0.0;
+};
+
+/// What a program of such tests does around `run`, which gets the words of the command line and returns the exit code.
+int run_main(int argc, char** argv, int (*run)(std::vector<std::string_view> const& words));
+
 }  // namespace p3d::test

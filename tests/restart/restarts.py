@@ -57,6 +57,8 @@ LAYOUTS = {
     "3cp": (1, 1, 1, ("parallel.cp=3", "context.exchange=ring")),
     "4cp": (1, 1, 1, ("parallel.cp=4", "context.exchange=[2, 2]", "context.order=striped", "memory.shard=optimizer")),
     "8cp": (1, 2, 2, ("parallel.cp=2", "context.exchange=gather")),
+    "4vocab": (1, 2, 2, ("pipeline.vocab_parallel=true", "pipeline.schedule=zb_v", "parallel.sequence=true")),
+    "6vocab": (2, 1, 3, ("pipeline.vocab_parallel=true", "memory.shard=optimizer")),
     "5pp": (1, 1, 5, ()),
     "6dp-tp": (3, 2, 1, ()),
     "6tp-pp": (1, 3, 2, ("pipeline.schedule=zb_h1",)),

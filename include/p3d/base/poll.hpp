@@ -16,6 +16,9 @@ inline void poll() {
   if (detail::poll_function) detail::poll_function();
 }
 
+/// Whether anybody asked for it.
+inline bool polls() { return detail::poll_function != nullptr; }
+
 /// While it lives, poll() on this thread calls `function` (null: nothing), which does not block.
 class Polling {
 public:

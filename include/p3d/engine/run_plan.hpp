@@ -74,6 +74,9 @@ layout::AxisSet gather_axes(layout::ParamSpec const& spec, bool divided);
 /// The axes along which ranks exchange rows of experts: ep and etp, where they have more than one rank.
 layout::AxisSet expert_exchange_axes(layout::PerAxis const& sizes);
 
+/// The axes over which the vocabulary is divided, where it is divided over the pipeline.
+layout::AxisSet vocabulary_axes(layout::PerAxis const& sizes);
+
 /// The groups that training makes communicators of, by their axes: what the layers and the schedule need, then what the
 /// parameters need, without axes of one rank (so that equal groups are one). `divided`: replicas own parts of the
 /// state.

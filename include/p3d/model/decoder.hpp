@@ -77,12 +77,19 @@ public:
   /// Runs the scratch's rows through the stage: x from the stage before (nothing on the first stage) becomes the
   /// stage's output. Row p of a text needs its rows before p to have been through.
   void forward(StageWeights<P> const& w);
-  /// On the last stage, after forward: logits of some rows, local vocabulary only: [rows, valid local vocabulary].
-  std::vector<double> logits(StageWeights<P> const& w, std::span<int const> rows);
+  /// On the last stage, after forward: puts what the output layer reads of some rows into final_rows(their number).
+  void finish(StageWeights<P> const& w, std::span<int const> rows);
+  View2<S> final_rows(std::int64_t rows) const;  ///< [rows, hidden], the same place for all stages of the rank
+  /// The logits of these, of the rank's part of the vocabulary: [rows, valid part]. Of a stage that holds it: the last
+  /// one; where the vocabulary is divided over the pipeline, the first one of each rank.
+  std::vector<double> logits(StageWeights<P> const& w, std::int64_t rows);
+  /// The rank's part of the embedding of the scratch's tokens, where the vocabulary is divided over the pipeline: x is
+  /// to be summed over it before the first stage runs.
+  void embed(StageWeights<P> const& w);
   parallel::VocabShard const& vocab() const { return vocab_; }
 
 private:
-  bool first_, last_;
+  bool first_, last_, divided_;
   parallel::TensorParallel* tp_;
   DecoderScratch<P>* scratch_;
   std::vector<TransformerBlock<P>> blocks_;

@@ -91,6 +91,10 @@ TEST_P(Sample, IsTheSameOnEveryLayoutAndInEveryBatch) {
   }
   if (n <= 2) layouts.push_back({fmt::format("parallel.tp={}", n), n > 1 ? "parallel.sequence=true" : "run.seed=1"});
   if (n <= 4) layouts.push_back({fmt::format("parallel.pp={}", n)});
+  for (auto const* schedule : {"1f1b", "zb_v"})
+    if (n > 1 && n <= 4 && (n != 3 || schedule[0] == '1'))
+      layouts.push_back({fmt::format("parallel.pp={}", n == 4 ? 2 : n), fmt::format("parallel.tp={}", n == 4 ? 2 : 1),
+                         "pipeline.vocab_parallel=true", fmt::format("pipeline.schedule={}", schedule)});
   if (n == 4) layouts.push_back({"parallel.tp=2", "parallel.pp=2", "pipeline.schedule=zb_v"});
   if (n == 2) layouts.push_back({"parallel.pp=2", "pipeline.schedule=interleaved_1f1b"});
   Texts expected;

@@ -55,6 +55,20 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
     kernels::refer_sums<Acc<T>>(ExecSpace(), tops[s], row_max, partials[s]);
     sums = plus(sums, host(partials[s]));
   }
+  // The parts of all at once.
+  Vec together;
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    Owned1<Acc<T>> const top("p3d::test::max", rows);
+    Owned2<Acc<T>> const partial("p3d::test::sums", 2, rows);
+    kernels::logits_parts<T>(ExecSpace(), parts[s], valid(s), cuts[s], t, top, top, partial);
+    for (auto const& piece : {host(top), host(partial)}) together.insert(together.end(), piece.begin(), piece.end());
+  }
+  Owned1<Acc<T>> const combined_max("p3d::test::max", rows);
+  Owned2<Acc<T>> const combined("p3d::test::sums", 2, rows);
+  kernels::combine_parts<Acc<T>>(ExecSpace(), static_cast<int>(parts.size()), vector_of<Acc<T>>(together), combined_max,
+                                 combined);
+  EXPECT_EQ(host(combined_max), max);
+  expect_close(host(combined), sums, std::is_same_v<Acc<T>, double> ? 1e-14 : 1e-6, "combined sums");
   Owned1<Acc<T>> const lse("p3d::test::lse", rows);
   double const loss =
       kernels::cross_entropy_loss<Acc<T>>(ExecSpace(), t, row_max, matrix_of<Acc<T>>(2, rows, sums), lse);

@@ -229,6 +229,49 @@ TEST(StageParams, TiedEmbeddingOnFirstAndLastStage) {
   EXPECT_FALSE(has(0, "final_norm.weight"));
 }
 
+// Two chunks to a rank: the part lies with the first of them. 13 rows on up to 9 ranks.
+TEST(StageParams, VocabularyIsDividedOverThePipeline) {
+  for (bool tied : {true, false})
+    for (int pp : {2, 3})
+      for (int tp : {1, 2, 3}) {
+        auto c = tied ? test::tiny_gpt({.tp = tp, .pp = pp}) : test::tiny_llama({.tp = tp, .pp = pp});
+        c.model.layers = 6;
+        c.pipeline.vocab_parallel = true;
+        SCOPED_TRACE(test::describe(c));
+        auto const table = make_param_table(c);
+        PerAxis const sizes = c.parallel;
+        std::vector<int> ranks_of_stages;
+        for (int s = 0; s < 2 * pp; ++s) ranks_of_stages.push_back(s % pp);
+        auto const stages = make_stage_map(c, ranks_of_stages);
+        for (auto const* name : {"embed.token.weight", "head.weight"}) {
+          if (tied && std::string(name) == "head.weight") continue;
+          auto const& spec = table.find(name);
+          EXPECT_FALSE(spec.tied);
+          EXPECT_EQ(spec.gradient_axes(), layout::token_axes);
+          std::vector<int> held(static_cast<std::size_t>(spec.rows), 0);
+          for (int stage = 0; stage < stages.num_stages(); ++stage)
+            for (int t = 0; t < tp; ++t) {
+              int const rank = stages.pipeline_rank(stage);
+              StageParams const params(table, stages, stage, sizes, at(t, rank));
+              EXPECT_EQ(params.has(name), stage < pp);
+              EXPECT_EQ(lives_on(spec, stages, stage), stage < pp);
+              if (!params.has(name)) continue;
+              auto const& p = params.find(name);
+              EXPECT_EQ(p.rows, (spec.rows + pp * tp - 1) / (pp * tp));
+              EXPECT_EQ(p.row_begin, p.rows * (rank * tp + t));
+              for (std::int64_t r = 0; r < p.valid_rows; ++r) ++held[static_cast<std::size_t>(p.row_begin + r)];
+            }
+          EXPECT_EQ(held, std::vector<int>(held.size(), 1)) << name;
+        }
+        EXPECT_EQ(table.num_parameters(), make_param_table([&] {
+                                            auto whole = c;
+                                            whole.pipeline.vocab_parallel = false;
+                                            return whole;
+                                          }())
+                                              .num_parameters());
+      }
+}
+
 TEST(StageParams, RefusesHeadsThatDoNotDivide) {
   auto const c = test::tiny_gpt();
   auto const table = make_param_table(c);

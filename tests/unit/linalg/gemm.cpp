@@ -2,6 +2,7 @@
 // gemm against three loops in long double, for every transposition, column ranges of wider matrices and empty sizes.
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/poll.hpp>
 #include <p3d/base/random.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/linalg/blas_threads.hpp>
@@ -118,6 +119,34 @@ TEST(Gemm, BetaZeroOverwritesNan) {
   overwrites_nan<double>(5);
   overwrites_nan<float>(0);
   overwrites_nan<double>(0);
+}
+
+// 2 GFLOP: pieces of the longer side, by rows and by columns. Each element is the same sum.
+TEST(Gemm, LooksAfterMessagesWithinALongOne) {
+  bool const on_host = p3d::linalg::gemm_workspace_bytes() > 0;  // devices run by themselves
+  int const threads = ExecSpace().concurrency(), pieces_wanted = on_host ? (2 + threads - 1) / threads : 1;
+  static int polls = 0;
+  for (auto const [m, n] : {std::pair{4000, 250}, {250, 4000}}) {
+    for (auto const [ta, tb] : {std::pair{Op::none, Op::transpose}, {Op::transpose, Op::none}}) {
+      std::int64_t const k = 1000;
+      bool const turns_a = ta == Op::transpose, turns_b = tb == Op::transpose;
+      Matrix<float> const a("a", turns_a ? k : m, turns_a ? m : k, 0, 3),
+          b("b", turns_b ? n : k, turns_b ? k : n, 5, 0);
+      Matrix<float> const whole("c", m, n, 2, 1), pieces("c", m, n, 2, 1);
+      auto const run = [&](Matrix<float> const& c) {
+        p3d::linalg::gemm<float>(ExecSpace(), ta, tb, 1.0F, a.view, b.view, 0.5F, c.view);
+      };
+      run(whole);
+      polls = 0;
+      {
+        p3d::base::Polling const polling([] { ++polls; });
+        run(pieces);
+      }
+      EXPECT_GE(polls, pieces_wanted) << m << " x " << n;
+      auto const expected = whole.all(), got = pieces.all();
+      for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-4 * std::sqrt(1000.0)) << i;
+    }
+  }
 }
 
 TEST(Gemm, RefusesShapesThatDoNotFit) {

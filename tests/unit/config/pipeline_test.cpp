@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// pipeline.vocab_parallel and what does not go with it; every fix is tried.
+
+#include "support.hpp"
+
+namespace p3d::config::test {
+namespace {
+
+ParseResult divided(std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(), {"pipeline.vocab_parallel=true", "parallel.pp=2"});
+  return parse("", overrides, 0);
+}
+
+TEST(VocabParallel, DividesWhereThereAreSeveralPipelineRanks) {
+  EXPECT_TRUE(divided({}).config->divides_vocabulary());
+  EXPECT_FALSE(divided({"parallel.pp=1"}).config->divides_vocabulary());
+  EXPECT_FALSE(parse("", {"parallel.pp=2"}, 0).config->divides_vocabulary());
+}
+
+TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
+  struct Case {
+    std::string key, value;
+    std::vector<std::string> more;
+  };
+  for (Case const& c :
+       {Case{"memory.shard", "gradients", {"parallel.dp=2"}},
+        {"memory.shard", "parameters", {"parallel.dp=2"}},
+        {"memory.offload_parameters", "disk", {}},
+        {"memory.offload_activations", "disk", {"batch.microbatches=4"}},
+        {"batch.variable", "true", {"data.shuffle=documents", "data.format=megatron", "data.path=/"}},
+        {"precision.pipeline", "bf16", {}},
+        {"pipeline.schedule", "file", {std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\""}}}) {
+    auto words = c.more;
+    words.push_back(c.key + "=" + c.value);
+    auto const result = divided(words);
+    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
+    EXPECT_EQ(result.faults.front().key, c.key);
+    expect_contains(result.faults.front().fix, "set pipeline.vocab_parallel to false");
+    words.emplace_back("pipeline.vocab_parallel=false");
+    EXPECT_TRUE(divided(words).config) << c.key;
+    // Where nothing is divided the key is in nobody's way.
+    words.back() = "parallel.pp=1";
+    EXPECT_TRUE(divided(words).config) << c.key;
+  }
+  for (auto const* good : {"memory.shard=optimizer", "memory.offload_optimizer=disk", "memory.recompute=full"})
+    EXPECT_TRUE(divided({"parallel.dp=2", good}).config) << good;
+}
+
+}  // namespace
+}  // namespace p3d::config::test
