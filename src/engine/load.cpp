@@ -47,19 +47,6 @@ std::vector<int> Trainer<P>::State::own_tokens(std::span<int const> whole, base:
 }
 
 template <class P>
-void Trainer<P>::State::load_part(schedule::Op op, int slot, std::int64_t sample, bool training,
-                                  std::int64_t eval_batch, std::int64_t index) {
-  draw_microbatch(sample, training, eval_batch, index);
-  auto const length = config.model.seq_len;
-  auto tokens = base::TokenSet::range(0, length);
-  if (config.parallel.cp > 1) tokens = context.division().of_length(length).tokens(here.cp);
-  if (op == schedule::Op::head_forward) return part->load_targets(slot, own_tokens(targets, tokens));
-  auto const own = own_tokens(inputs, tokens);
-  if (op == schedule::Op::embed_forward) return part->load_embedding(slot, own);
-  part->load_gradient(slot, own);
-}
-
-template <class P>
 std::int64_t Trainer<P>::State::training_sample(int microbatch) {
   auto const sample = first_sample(config, steps_done, here.dp, microbatch);
   if (!(config.data.pack || config.batch.variable) || config.parallel.dp == 1) return sample;
@@ -92,11 +79,12 @@ void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample
   to.load(slot, rows, {in, out, at, documents});
 }
 
-#define P3D_INSTANTIATE(P)                                                                                       \
-  template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);                          \
-  template std::int64_t Trainer<P>::State::training_sample(int);                                                 \
-  template void Trainer<P>::State::load_part(schedule::Op, int, std::int64_t, bool, std::int64_t, std::int64_t); \
-  template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t);               \
+#define P3D_INSTANTIATE(P)                                                                                    \
+  template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);                       \
+  template void Trainer<P>::State::draw_microbatch(std::int64_t, bool, std::int64_t, std::int64_t);           \
+  template std::vector<int> Trainer<P>::State::own_tokens(std::span<int const>, base::TokenSet const&) const; \
+  template std::int64_t Trainer<P>::State::training_sample(int);                                              \
+  template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t);            \
   template void Trainer<P>::State::load_microbatch(int, int, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

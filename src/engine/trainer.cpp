@@ -53,8 +53,6 @@ std::vector<std::vector<std::string>> mesh_sets(RunPlan const& plan, bool divide
   return sets;
 }
 
-comm::AllReduceSettings all_reduce_settings(config::Config const& c) { return {c.comm.allreduce, c.run.deterministic}; }
-
 std::size_t arena_bytes(RunPlan const& plan, int pipeline_rank) {
   auto const& m = plan.memory_of(pipeline_rank);
   return static_cast<std::size_t>(m.activations + m.workspace);
@@ -178,20 +176,6 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   });
   if (activation_store) executor->offload_into(*activation_store);
   if (part) divide_vocabulary();
-}
-
-template <class P>
-void Trainer<P>::State::divide_vocabulary() {
-  auto& pipeline = mesh.along("pp");
-  auto& blocks = along(vocabulary_axes(plan.grid.sizes()));
-  auto& to = part_communicators;
-  auto const same = [&](char const* name) { return pipeline.split(0, here.pp, name); };
-  to = {same("vocabulary-sum"), same("vocabulary-output"), blocks.split(0, part->number(), "vocabulary-parts"),
-        same("vocabulary-input-gradient"), same("vocabulary-gradient")};
-  for (auto* summed : {&to.sum, &to.input_gradient}) summed->prepare(all_reduce_settings(config));
-  int const last = plan.stages.pipeline_rank(plan.stages.num_stages() - 1);
-  part_actions.emplace(*part, to, exec, plan.stages.pipeline_rank(0), last);
-  executor->divide_vocabulary(*part_actions);
 }
 
 template <class P>

@@ -21,6 +21,11 @@
 
 namespace p3d::engine {
 
+/// How all communicators of training sum.
+inline comm::AllReduceSettings all_reduce_settings(config::Config const& c) {
+  return {c.comm.allreduce, c.run.deterministic};
+}
+
 /// Everything one stage needs on this rank.
 template <class P>
 struct StageUnit {

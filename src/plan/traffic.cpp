@@ -39,9 +39,12 @@ TensorTraffic tensor_traffic(config::Config const& config, layout::StageMap cons
   Counts all;
   double losses = 0;
   for (auto const& a : program.ranks[static_cast<std::size_t>(pipeline_rank)]) {
+    all.sums += a.op == Op::embed_forward || a.op == Op::head_backward ? 1 : 0;
+    all.gathers += schedule::is_vocabulary(a.op) && a.op != Op::embed_forward ? 1 : 0;
     if (!schedule::is_compute(a.op)) continue;
     double const layers = stages.num_layers(a.stage);
-    double const first = stages.is_first(a.stage) ? 1 : 0, last = stages.is_last(a.stage) ? 1 : 0;
+    bool const whole = !program.divides_vocabulary;
+    double const first = stages.is_first(a.stage) && whole ? 1 : 0, last = stages.is_last(a.stage) && whole ? 1 : 0;
     if (a.op == Op::forward) {
       all.sums += 2 * layers + first;
       all.gathers += 2 * layers + last;

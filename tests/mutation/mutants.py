@@ -104,6 +104,14 @@ SCHEDULE = [
     ("structure.cpp", "if (a.slot < 0 || a.slot >= slots) return fault(",
      "if (a.slot < 0 || a.slot > slots) return fault(",
      "unit_schedule unit_schedule_fuzz"),
+    ("progress.cpp", "if (training_ && before >= 0 && last_here && !has_input_gradient(last, before))",
+     "if (training_ && before > m && last_here && !has_input_gradient(last, before))", "unit_schedule_vocabulary"),
+    ("progress.cpp", "if (++ranks < program_.num_ranks) return;", "if (++ranks < 1) return;",
+     "unit_schedule_vocabulary"),
+    ("vocabulary.cpp", "if (q.live >= q.most_live) return never;", "if (q.live > q.most_live) return never;",
+     "unit_schedule_vocabulary"),
+    ("vocabulary.cpp", "if (before >= 0 && taken_[at(before)].count < all) return never;", "",
+     "unit_schedule_vocabulary"),
 ]
 
 COMM = [
@@ -165,6 +173,12 @@ MODEL = [
     ("expert_exchange.cpp", "for (auto& n : all.count) n /= top_k_;", "", "invariance_moe_np2"),
     ("moe.cpp", "aux_ * (global_ ? t.scales.token : t.scales.sample)", "aux_ * t.scales.token",
      "engine_experts_np2"),
+    ("vocabulary.cpp", "number_ = pipeline_rank * tp.size() + tp.rank();", "number_ = pipeline_rank;",
+     "invariance_vocabulary_np4"),
+    ("vocabulary.cpp", "View2<A>(mine + tokens_, 2, tokens_));", "View2<A>(mine, 2, tokens_));",
+     "invariance_vocabulary_np2"),
+    ("stage.cpp", "if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);", "",
+     "invariance_vocabulary_np2"),
 ]
 
 ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL}

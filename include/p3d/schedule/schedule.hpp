@@ -120,8 +120,8 @@ void require_valid(Program const& program, Execution execution = {}, Pass pass =
 
 /// A header line "p3d-schedule 1 stages=4 ranks=4 microbatches=8", then one line "rank 0: 0F0 0F1 ..." per rank. The
 /// header also has placement=0,1,1,0 where stage s is not on rank s % ranks, slots=4,3,2,1 after the slot pass, and
-/// tied=1 for Program::tied, and vocabulary=1 for Program::divides_vocabulary. parse_program() inverts it; it skips empty lines and comments ("#" to the end of the
-/// line), and throws base::Error with the line number.
+/// tied=1 for Program::tied, and vocabulary=1 for Program::divides_vocabulary. parse_program() inverts it; it skips
+/// empty lines and comments ("#" to the end of the line), and throws base::Error with the line number.
 std::string to_text(Program const& program);
 Program parse_program(std::string_view text);
 

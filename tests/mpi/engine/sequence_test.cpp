@@ -150,7 +150,7 @@ std::vector<Case> cases(int ranks) {
       parameters{"memory.shard=parameters", "memory.gather=microbatch", "memory.shard_layers=2"},
       each{"memory.shard=gradients", "memory.reduce=microbatch"}, disk{"memory.offload_activations=disk"},
       hybrid{"batch.global=12", "memory.shard=parameters", "memory.shard_over=2"},
-      untied{"model.tied_embeddings=false"};
+      untied{"model.tied_embeddings=false"}, vocabulary{"pipeline.vocab_parallel=true"};
   std::vector<Case> const all{{1, 2, 1, "1f1b", {none, full, list, norm, groups, sums, some, disk, untied}},
                               {1, 3, 1, "gpipe", {none, full, norm}},
                               {1, 4, 1, "1f1b", {sums}},
@@ -158,6 +158,7 @@ std::vector<Case> cases(int ranks) {
                               {1, 2, 2, "zb_h1", {none, norm, groups, sums, disk, untied}},
                               {1, 2, 2, "interleaved_1f1b", {list}},
                               {1, 2, 2, "zb_v", {full, list}},
+                              {1, 2, 2, "zb_v", {vocabulary}},
                               {2, 2, 1, "1f1b", {none, gradients, parameters, each}},
                               {1, 3, 2, "zb_h1", {none, list}},
                               {2, 3, 1, "1f1b", {optimizer, parameters}},
@@ -373,6 +374,13 @@ TEST(Sequence, BytesOfPipelines) {
   EXPECT_EQ(sent.all_gather, predicted(on).all_gather);
   EXPECT_EQ(sent.reduce_scatter, microbatches * (4 * layers + 2) * n);
   EXPECT_EQ(sent.all_gather, microbatches * (8 * layers + 3) * n);
+  // Each rank of pp does its part of the embedding and of the head, with the sums and gathers of both.
+  auto const divided = make_config(false, 4, joined(keys, {"parallel.sequence=true", "pipeline.vocab_parallel=true"}));
+  auto const parts = sent_in_a_step(divided, world, "tp");
+  EXPECT_EQ(parts.reduce_scatter, predicted(divided).reduce_scatter);
+  EXPECT_EQ(parts.all_gather, predicted(divided).all_gather);
+  EXPECT_EQ(parts.reduce_scatter, microbatches * (4 * layers + 2 * 2) * n);
+  EXPECT_EQ(parts.all_gather, microbatches * (8 * layers + 2 * 3) * n);
   EXPECT_EQ(sent_in_a_step(on, world, "pp").messages, microbatches * 2 * n);
   EXPECT_EQ(sent_in_a_step(off, world, "pp").messages, 2 * microbatches * 2 * n);
 }

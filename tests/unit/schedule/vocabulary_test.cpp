@@ -59,8 +59,8 @@ std::vector<std::string> of_kind(std::vector<Action> const& list, bool (*wanted)
 bool is_forward(Op op) { return op == Op::forward; }
 bool is_weight(Op op) { return op == Op::backward_weight; }
 
-Program example() {
-  auto compute = generate("1f1b", {3, 5});
+Program example(int microbatches = 5) {
+  auto compute = generate("1f1b", {3, microbatches});
   return divided(compute, times_of(compute, {}), VocabularyOrder::forwards_first);
 }
 Action* find(Program& p, int rank, Op op, int microbatch) {
@@ -192,6 +192,62 @@ TEST(Vocabulary, errors_are_named) {
     list.erase(reduce);
     list.insert(list.begin() + 1, a);
     EXPECT_THAT(first_error(p), testing::HasSubstr("before the last of its backward actions"));
+  }
+}
+
+/// Moves the action that comes later in a rank's list to right before the other one.
+void move_before(Program& p, int rank, Action const* later, Action const* other) {
+  auto& list = p.ranks[static_cast<std::size_t>(rank)];
+  auto const from = list.begin() + (later - list.data()), to = list.begin() + (other - list.data());
+  ASSERT_LT(to, from);
+  std::rotate(to, from, from + 1);
+}
+
+TEST(Vocabulary, buffers_are_not_overwritten_and_not_read_too_early) {
+  auto const good = example();
+  int const last = 2;
+  {
+    auto p = good;
+    move_before(p, 0, find(p, 0, Op::forward, 0), find(p, 0, Op::embed_forward, 0));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("runs before the rank's part of the embedding, E0"));
+  }
+  {
+    auto p = good;
+    move_before(p, last, find(p, last, Op::backward, 0), find(p, last, Op::head_backward, 0));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("runs before the rank's part of its gradient, T0"));
+  }
+  {
+    auto p = good;
+    for (int m : {1, 2})
+      for (Op op : {Op::recv_activation, Op::forward, Op::head_forward, Op::head_backward})
+        if (auto* const a = find(p, last, op, m); a > find(p, last, Op::backward, 0))
+          move_before(p, last, a, find(p, last, Op::backward, 0));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("overwrites what 2B0 has not read"));
+  }
+  {
+    auto p = good;
+    auto* const first = find(p, last, Op::head_backward, 0);
+    for (int m : {1, 2}) {
+      for (Op op : {Op::recv_activation, Op::forward})
+        if (auto* const a = find(p, last, op, m); a > first)
+          move_before(p, last, a, find(p, last, Op::head_backward, 0));
+    }
+    EXPECT_THAT(first_error(p), testing::HasSubstr("overwrites what T0 has not read"));
+  }
+  {
+    auto p = good;
+    for (int m : {2, 3})
+      if (auto* const e = find(p, 0, Op::embed_forward, m); e > find(p, 0, Op::forward, 0))
+        move_before(p, 0, e, find(p, 0, Op::forward, 0));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("overwrites what 0F0 has not read"));
+  }
+  {
+    auto p = example(3);
+    for (int m : {1, 2})
+      for (Op op : {Op::recv_gradient, Op::backward})
+        if (auto* const a = find(p, 0, op, m); a > find(p, 0, Op::embed_backward, 0))
+          move_before(p, 0, a, find(p, 0, Op::embed_backward, 0));
+    EXPECT_THAT(first_error(p), testing::HasSubstr("overwrites what G0 has not read"));
   }
 }
 
