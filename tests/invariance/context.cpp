@@ -11,16 +11,12 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/device/environment.hpp>
-#include <p3d/linalg/blas_threads.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -28,10 +24,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-struct Options {
-  bool full = false, sabotage = false;
-  std::string precision = "fp64", dropout = "0.0", only;
-};
+using p3d::test::Options;
 
 /// A model, its data and its batch.
 struct Case {
@@ -134,10 +127,8 @@ p3d::config::Config make_config(Options const& o, Case const& c, Layout const& l
 
 int run(Options const& o) {
   auto world = p3d::comm::Communicator::world();
-  bool const wide = o.precision == "fp64";
-  int failures = 0, runs = 0;
+  p3d::test::Tally tally(world.size(), o);
   std::size_t turn = 0;
-  double worst_loss = 0, worst_gradient = 0;
   for (auto const& c : cases()) {
     if (!o.only.empty() && c.name.find(o.only) == std::string::npos) continue;
     int const kv_heads = c.name.find("gpt2") == std::string::npos ? 4 : 8;
@@ -148,59 +139,14 @@ int run(Options const& o) {
     for (auto const& layout : layouts(world.size(), kv_heads, o.full, turn++)) {
       auto const result =
           p3d::test::train(make_config(o, c, layout, world.size(), o.sabotage ? 4 : 3), world, num_steps);
-      auto const [loss, gradient] = p3d::test::deviations(reference, result);
-      bool const good = loss <= (wide ? 1e-9 : 2e-4) && gradient <= (wide ? 1e-12 : 2e-3);
-      ++runs;
-      failures += good ? 0 : 1;
-      worst_loss = std::max(worst_loss, loss);
-      worst_gradient = std::max(worst_gradient, gradient);
-      p3d::base::log_root(fmt::format("{} {:<12} {:<60} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL",
-                                      c.name, layout.name, loss, gradient));
+      tally.compare(reference, result, fmt::format("{:<12} {:<60}", c.name, layout.name));
     }
   }
-  P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
-  p3d::base::log_root(
-      fmt::format("{} ranks, {}, dropout {}: {} runs, {} failed; losses within {:.1e}, gradients {:.1e}", world.size(),
-                  o.precision, o.dropout, runs, failures, worst_loss, worst_gradient));
-  return failures == 0 ? 0 : 1;
+  return tally.finish();
 }
 
 }  // namespace
 
-bool read_options(int argc, char** argv, Options& o) {
-  for (int i = 1; i < argc; ++i) {
-    std::string const a = argv[i];
-    std::string* const value = a == "--precision" ? &o.precision
-                               : a == "--dropout" ? &o.dropout
-                               : a == "--only"    ? &o.only
-                                                  : nullptr;
-    if (value != nullptr && i + 1 < argc)
-      *value = argv[++i];
-    else if (a == "--full")
-      o.full = true;
-    else if (a == "--sabotage")
-      o.sabotage = true;
-    else
-      return false;
-  }
-  return o.precision == "fp64" || o.precision == "fp32";
-}
-
 int main(int argc, char** argv) {
-  Options o;
-  if (!read_options(argc, argv, o)) {
-    std::fputs(
-        "usage: invariance_context [--full] [--precision fp64|fp32] [--dropout RATE] [--only WORD] [--sabotage]\n",
-        stderr);
-    return 2;
-  }
-  p3d::comm::Environment mpi(argc, argv);
-  try {
-    p3d::device::Environment kokkos(argc, argv, 1);
-    p3d::linalg::set_blas_threads(p3d::device::host_threads());
-    return mpi.exit_code(run(o));
-  } catch (std::exception const& e) {
-    p3d::base::error_here(e.what());
-    p3d::comm::abort_all(1);
-  }
+  return p3d::test::run_main(argc, argv, {"--full", "--precision", "--dropout", "--only", "--sabotage"}, run);
 }

@@ -9,15 +9,11 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/device/environment.hpp>
-#include <p3d/linalg/blas_threads.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,10 +25,7 @@ using Words = std::vector<std::string>;
 
 constexpr int steps = 5;
 
-struct Options {
-  bool full = false, sabotage = false;
-  std::string precision = "fp64", only;
-};
+using test::Options;
 
 struct Case {
   char const* name;
@@ -124,10 +117,8 @@ std::vector<Words> layouts(int ranks, int experts, bool full, std::size_t turn) 
 
 int run(Options const& o) {
   auto world = comm::Communicator::world();
-  bool const wide = o.precision == "fp64";
-  int failures = 0, runs = 0;
+  test::Tally tally(world.size(), o);
   std::size_t turn = 0;
-  double worst_loss = 0, worst_gradient = 0;
   for (auto const& c : cases()) {
     if (!o.only.empty() && std::string(c.name).find(o.only) == std::string::npos) continue;
     auto const plain = make_config(o, c.words, {"batch.micro=1"}, 1);
@@ -135,52 +126,14 @@ int run(Options const& o) {
     for (auto layout : layouts(world.size(), static_cast<int>(plain.model.moe.experts), o.full, turn++)) {
       if (o.sabotage) layout.emplace_back("run.seed=9");
       auto const got = test::train(make_config(o, c.words, layout, world.size()), world, steps, test::Also::evaluation);
-      auto const [loss, gradient] = test::deviations(reference, got);
-      bool const good = loss <= (wide ? 1e-9 : 2e-4) && gradient <= (wide ? 1e-12 : 2e-3);
-      ++runs;
-      failures += good ? 0 : 1;
-      worst_loss = loss <= worst_loss ? worst_loss : loss;
-      worst_gradient = gradient <= worst_gradient ? worst_gradient : gradient;
-      base::log_root(fmt::format("{} {:<9} {} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL", c.name,
-                                 fmt::join(layout, " "), loss, gradient));
+      tally.compare(reference, got, fmt::format("{:<9} {}", c.name, fmt::join(layout, " ")));
     }
   }
-  P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
-  base::log_root(fmt::format("{} ranks, {}: {} runs, {} failed; losses within {:.1e}, gradients {:.1e}", world.size(),
-                             o.precision, runs, failures, worst_loss, worst_gradient));
-  return failures == 0 ? 0 : 1;
-}
-
-bool read_options(int argc, char** argv, Options& o) {
-  for (int i = 1; i < argc; ++i) {
-    std::string const a = argv[i];
-    if ((a == "--precision" || a == "--only") && i + 1 < argc)
-      (a == "--only" ? o.only : o.precision) = argv[++i];
-    else if (a == "--full")
-      o.full = true;
-    else if (a == "--sabotage")
-      o.sabotage = true;
-    else
-      return false;
-  }
-  return o.precision == "fp64" || o.precision == "fp32";
+  return tally.finish();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options o;
-  if (!read_options(argc, argv, o)) {
-    std::fputs("usage: invariance_moe [--full] [--precision fp64|fp32] [--only WORD] [--sabotage]\n", stderr);
-    return 2;
-  }
-  comm::Environment mpi(argc, argv);
-  try {
-    device::Environment kokkos(argc, argv, 1);
-    linalg::set_blas_threads(device::host_threads());
-    return mpi.exit_code(run(o));
-  } catch (std::exception const& e) {
-    base::error_here(e.what());
-    comm::abort_all(1);
-  }
+  return p3d::test::run_main(argc, argv, {"--full", "--precision", "--only", "--sabotage"}, run);
 }

@@ -10,12 +10,9 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/data/indexed_dataset_writer.hpp>
 #include <p3d/data/sampler.hpp>
-#include <p3d/device/environment.hpp>
-#include <p3d/linalg/blas_threads.hpp>
 
 #include <support/temp_dir.hpp>
 
@@ -24,7 +21,6 @@
 
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -128,7 +124,7 @@ std::vector<Words> layouts(int ranks) {
   return out;
 }
 
-int run(bool sabotage) {
+int run(test::Options const& o) {
   auto world = comm::Communicator::world();
   test::TempDir const own;  // of each rank, for what it runs alone
   test::SharedFolder const shared(world);
@@ -137,11 +133,11 @@ int run(bool sabotage) {
   world.barrier().wait();
   auto data = data_words(path, seq_len);
   data.insert(data.end(), {"data.pack=true", fmt::format("batch.global={}", samples)});
-  int failures = 0, runs = 0;
+  test::Tally tally(world.size(), 1e-12, 1e-12);
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
                              Words{"model.preset=gpt2-tiny", "model.kv_heads=8", "model.window=[7, 0]"}}) {
     auto const documents = pieces(make_config(data, model, {}, 1));
-    auto const alone = run_alone(own.path().string(), documents, model, sabotage);
+    auto const alone = run_alone(own.path().string(), documents, model, o.sabotage);
     std::size_t shortest = seq_len, longest = 0;
     for (auto const& d : documents) {
       shortest = std::min(shortest, d.size());
@@ -152,28 +148,13 @@ int run(bool sabotage) {
       auto packed = test::train(make_config(data, model, layout, world.size()), world, 1);
       auto reference = alone;
       for (auto& [key, values] : reference.gradients) values.resize(packed.gradients.at(key).size());
-      auto const [loss, gradient] = test::deviations(reference, packed);
-      bool const good = loss <= 1e-12 && gradient <= 1e-12;
-      ++runs;
-      failures += good ? 0 : 1;
-      base::log_root(fmt::format("{} {:<24} {} documents, {}: loss {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL",
-                                 model.front(), documents.size(), fmt::join(layout, " "), loss, gradient));
+      tally.compare(reference, packed,
+                    fmt::format("{:<24} {} documents, {}:", model.front(), documents.size(), fmt::join(layout, " ")));
     }
   }
-  base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
-  return failures == 0 ? 0 : 1;
+  return tally.finish();
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Environment mpi(argc, argv);
-  try {
-    device::Environment kokkos(argc, argv, 1);
-    linalg::set_blas_threads(device::host_threads());
-    return mpi.exit_code(run(argc > 1 && std::string_view(argv[1]) == "--sabotage"));
-  } catch (std::exception const& e) {
-    base::error_here(e.what());
-    comm::abort_all(1);
-  }
-}
+int main(int argc, char** argv) { return p3d::test::run_main(argc, argv, {"--sabotage"}, run); }

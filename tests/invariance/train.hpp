@@ -48,21 +48,30 @@ private:
 /// thousandth of the largest of all.
 std::pair<double, double> deviations(RunResult const& a, RunResult const& b);
 
+/// What the programs of such tests are asked for.
+struct Options {
+  bool full = false, sabotage = false;
+  std::string precision = "fp64", dropout = "0.0", only;
+  bool wide() const { return precision == "fp64"; }
+};
+
 /// Counts runs that were compared, and prints a line for each.
 class Tally {
 public:
-  explicit Tally(int ranks) : ranks_(ranks) {}
-  /// fp64: losses within 1e-9, gradients within 1e-12 (deviations()).
+  /// fp64: losses within 1e-9, gradients within 1e-12 (deviations()); fp32: 2e-4 and 2e-3.
+  Tally(int ranks, Options const& options);
+  Tally(int ranks, double loss, double gradient) : ranks_(ranks), loss_bound_(loss), gradient_bound_(gradient) {}
   void compare(RunResult const& reference, RunResult const& got, std::string const& what);
   /// Prints the sums; 0, or 1 when a comparison failed. There must have been one.
   int finish() const;
 
 private:
   int ranks_, runs_ = 0, failures_ = 0;
-  double loss_ = 0.0, gradient_ = 0.0;
+  double loss_bound_, gradient_bound_, loss_ = 0.0, gradient_ = 0.0;
 };
 
-/// What a program of such tests does around `run`, which gets the words of the command line and returns the exit code.
-int run_main(int argc, char** argv, int (*run)(std::vector<std::string_view> const& words));
+/// What such a program does around `run`, which returns the exit code. `accepted`: "--full", "--sabotage",
+/// "--precision", "--dropout" and "--only" as far as it takes them; with anything else it prints its usage.
+int run_main(int argc, char** argv, std::vector<std::string_view> const& accepted, int (*run)(Options const& options));
 
 }  // namespace p3d::test

@@ -9,18 +9,14 @@
 #include "train.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/base/log.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/data/indexed_dataset_writer.hpp>
-#include <p3d/device/environment.hpp>
-#include <p3d/linalg/blas_threads.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <random>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace {
@@ -102,44 +98,27 @@ std::vector<Words> layouts(int ranks) {
   return out;
 }
 
-int run(bool sabotage) {
+int run(test::Options const& o) {
   auto world = comm::Communicator::world();
   test::SharedFolder const folder(world);
   auto const path = folder / "documents";
   if (world.rank() == 0) write_documents(path);
   world.barrier().wait();
-  int failures = 0, runs = 0;
+  test::Tally tally(world.size(), o);
   for (Words const& model : {Words{"model.preset=llama-tiny", "model.kv_heads=2", "model.ffn=48"},
                              Words{"model.preset=gpt2-tiny", "model.dropout=0.1", "model.tied_embeddings=true"}}) {
     auto const reference = test::train(make_config(path, model, {"batch.micro=1"}, 1), comm::Communicator::self(),
                                        steps, test::Also::evaluation);
     for (auto layout : layouts(world.size())) {
-      if (sabotage) layout.emplace_back("run.seed=9");
+      if (o.sabotage) layout.emplace_back("run.seed=9");
       auto const got =
           test::train(make_config(path, model, layout, world.size()), world, steps, test::Also::evaluation);
-      auto const [loss, gradient] = test::deviations(reference, got);
-      bool const good = loss <= 1e-9 && gradient <= 1e-12;
-      ++runs;
-      failures += good ? 0 : 1;
-      base::log_root(fmt::format("{} {:<26} {} losses {:.1e}, gradients {:.1e}", good ? "ok  " : "FAIL", model.front(),
-                                 fmt::join(layout, " "), loss, gradient));
+      tally.compare(reference, got, fmt::format("{:<26} {}", model.front(), fmt::join(layout, " ")));
     }
   }
-  P3D_REQUIRE(runs > 0, "there are layouts of so many ranks");
-  base::log_root(fmt::format("{} ranks: {} runs, {} failed", world.size(), runs, failures));
-  return failures == 0 ? 0 : 1;
+  return tally.finish();
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  comm::Environment mpi(argc, argv);
-  try {
-    device::Environment kokkos(argc, argv, 1);
-    linalg::set_blas_threads(device::host_threads());
-    return mpi.exit_code(run(argc > 1 && std::string_view(argv[1]) == "--sabotage"));
-  } catch (std::exception const& e) {
-    base::error_here(e.what());
-    comm::abort_all(1);
-  }
-}
+int main(int argc, char** argv) { return p3d::test::run_main(argc, argv, {"--sabotage"}, run); }

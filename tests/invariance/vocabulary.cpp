@@ -16,8 +16,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 namespace {
 
 using namespace p3d;
@@ -73,20 +71,17 @@ std::vector<Words> layouts(int ranks, bool full, std::size_t turn) {
   return out;
 }
 
-int run(std::vector<std::string_view> const& arguments) {
-  auto const asked = [&](std::string_view word) {
-    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
-  };
+int run(test::Options const& o) {
   auto world = comm::Communicator::world();
-  test::Tally tally(world.size());
+  test::Tally tally(world.size(), o);
   std::size_t turn = 0;
   for (Words const& model : {Words{"model.preset=gpt2-tiny", "model.dropout=0.1"},
                              Words{"model.preset=llama-tiny", "model.kv_heads=4", "model.ffn=48"},
                              Words{"model.preset=gpt2-tiny", "model.tied_embeddings=false"}}) {
     auto const reference =
         test::train(make_config(model, {}, 1), comm::Communicator::self(), steps, test::Also::evaluation);
-    for (auto layout : layouts(world.size(), asked("--full"), turn += 5)) {
-      if (asked("--sabotage")) layout.emplace_back("run.seed=9");
+    for (auto layout : layouts(world.size(), o.full, turn += 5)) {
+      if (o.sabotage) layout.emplace_back("run.seed=9");
       auto const config = make_config(model, layout, world.size());
       tally.compare(reference, test::train(config, world, steps, test::Also::evaluation),
                     fmt::format("{:<26} {}", model.front(), fmt::join(layout, " ")));
@@ -97,4 +92,4 @@ int run(std::vector<std::string_view> const& arguments) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return p3d::test::run_main(argc, argv, run); }
+int main(int argc, char** argv) { return p3d::test::run_main(argc, argv, {"--full", "--sabotage"}, run); }
