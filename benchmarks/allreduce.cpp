@@ -200,5 +200,5 @@ int main(int argc, char** argv) {
       }
     }
   }
-  return 0;
+  return setup.mpi.exit_code(0);
 }

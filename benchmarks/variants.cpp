@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
     }
   }
   bench::print_stamp(setup.world, "p3d steps under several inputs");
-  if (setup.world.rank() != 0) return 0;
+  if (setup.world.rank() != 0) return setup.mpi.exit_code(0);
   fmt::print("variant,step,ratio,processor,processor_ratio,bytes\n");
   for (auto const& v : variants)
     fmt::print("\"{}\",{:.4f},{:.4f},{:.4f},{:.4f},{:.0f}\n", v.name, bench::median(v.seconds), bench::median(v.ratio),

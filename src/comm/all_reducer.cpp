@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -36,9 +37,11 @@ static_assert(sizes_of_many_nodes.slot <= SharedSizes{}.slot, "open_node_memory 
 constexpr std::int64_t tree_until = std::int64_t{32} << 10;
 /// So many nodes at most exchange pairwise.
 constexpr std::size_t few_nodes = 4;
+/// More exchange pairwise where their messages have so many bytes.
+constexpr std::size_t shortest_message = std::size_t{2} << 10;
 // Families of messages: the ring's, the tree's, those of pairs in the tree's order; and over nodes.
 enum Family { ring_family, tree_family, pairs_family };
-enum NodeFamily { between_family, scatter_family, gather_family };
+enum NodeFamily { between_family, scatter_family, gather_family, long_between_family };
 
 std::size_t piece_bytes(std::size_t ranks) { return std::clamp(most_arrivals / ranks, shortest_piece, longest_piece); }
 }  // namespace
@@ -177,10 +180,26 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
     between = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs), Order::ranks,
                                            sizes_of_many_nodes.slot, between_family);
   } else {
-    auto steps = tree_steps(node, nodes);
-    for (auto& step : steps) step = {rank_on(step.send_to), rank_on(step.receive_from), step.adds};
-    between = std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps),
-                                              sizes_of_many_nodes.slot, between_family);
+    auto const by_steps = [&](std::vector<Step> steps, int parts) {
+      for (auto& step : steps) {
+        step.send_to = rank_on(step.send_to);
+        step.receive_from = rank_on(step.receive_from);
+      }
+      return std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps), parts,
+                                             sizes_of_many_nodes.slot, between_family);
+    };
+    // All three add in the tree's order.
+    if (std::has_single_bit(static_cast<unsigned>(nodes))) {
+      between = by_steps(halving_steps(node, nodes), nodes);
+    } else {
+      auto pairs = all_pairs(node, nodes);
+      for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
+      for (auto& giver : pairs.givers) giver = rank_on(giver);
+      auto pairwise = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs),
+                                                   Order::tree, sizes_of_many_nodes.slot, long_between_family);
+      between = std::make_unique<LengthEngine>(by_steps(tree_steps(node, nodes), 1), std::move(pairwise),
+                                               nodes * static_cast<std::int64_t>(shortest_message));
+    }
   }
   if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
   return between;
@@ -211,7 +230,7 @@ void AllReducer::make_messages(Communicator& comm) {
                                         piece_bytes(static_cast<std::size_t>(size_)), family);
   };
   ring_ = exchange(Order::ranks, ring_family);
-  tree_ = std::make_unique<MessageEngine>(messages_.mpi(), messages_.name(), tree_steps(rank_, size_), tree_segment,
+  tree_ = std::make_unique<MessageEngine>(messages_.mpi(), messages_.name(), tree_steps(rank_, size_), 1, tree_segment,
                                           tree_family);
   pairs_ = exchange(Order::tree, pairs_family);
 }

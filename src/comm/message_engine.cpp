@@ -11,11 +11,12 @@
 
 namespace p3d::comm::detail {
 
-MessageEngine::MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, std::size_t segment_bytes,
-                             int family)
+MessageEngine::MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, int parts,
+                             std::size_t segment_bytes, int family)
     : comm_(comm),
       name_(std::move(name)),
       steps_(std::move(steps)),
+      parts_(parts),
       segment_bytes_(segment_bytes),
       first_tag_(family * tags_of_a_family),
       runs_(runs_at_once) {}
@@ -57,19 +58,26 @@ bool MessageEngine::open(SegmentRun& run) {
   return true;
 }
 
+Range MessageEngine::elements(SegmentRun const& run, Parts parts) const {
+  auto const begin = piece_of(run.count, parts.begin, parts_).begin;
+  auto const end = piece_of(run.count, parts.end - 1, parts_);
+  return {run.begin + begin, end.begin + end.count - begin};
+}
+
 void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
   auto& work = *run.work;
-  int const n = static_cast<int>(run.count);
-  auto* const own = work.at(run.begin);
-  if (step.receive_from >= 0) {
-    if (step.adds) run.arrived.resize(static_cast<std::size_t>(work.bytes(run.count)));
-    check(MPI_Irecv(step.adds ? run.arrived.data() : own, n, carrier(work.type), step.receive_from, run.tag, comm_,
-                    &run.requests[0]),
+  auto const in = elements(run, step.receives), out = elements(run, step.sends);
+  if (step.receive_from >= 0 && in.count > 0) {
+    if (step.adds) run.arrived.resize(static_cast<std::size_t>(work.bytes(in.count)));
+    check(MPI_Irecv(step.adds ? run.arrived.data() : work.at(in.begin), static_cast<int>(in.count), carrier(work.type),
+                    step.receive_from, run.tag, comm_, &run.requests[0]),
           "MPI_Irecv", name_);
   }
-  if (step.send_to >= 0) {
-    check(MPI_Isend(own, n, carrier(work.type), step.send_to, run.tag, comm_, &run.requests[1]), "MPI_Isend", name_);
-    work.sent += work.bytes(run.count);
+  if (step.send_to >= 0 && out.count > 0) {
+    check(MPI_Isend(work.at(out.begin), static_cast<int>(out.count), carrier(work.type), step.send_to, run.tag, comm_,
+                    &run.requests[1]),
+          "MPI_Isend", name_);
+    work.sent += work.bytes(out.count);
   }
   run.exchanging = true;
 }
@@ -89,15 +97,22 @@ bool MessageEngine::move(SegmentRun& run) {
     moved = true;
     run.exchanging = false;
     if (step.adds) {
-      auto* const own = run.work->at(run.begin);
+      auto const range = elements(run, step.receives);
+      auto* const own = run.work->at(range.begin);
       std::byte* const out[] = {own};
-      std::byte const* const in[] = {own, run.arrived.data()};
-      combine(run.work->type, run.work->op, out, in, run.count);
+      std::byte const* in[] = {own, run.arrived.data()};
+      if (step.first) std::swap(in[0], in[1]);
+      if (range.count > 0) combine(run.work->type, run.work->op, out, in, range.count);
     }
   }
   auto& work = *std::exchange(run.work, nullptr);
   work.done = ++work.finished == work.segments;
   return true;
+}
+
+bool LengthEngine::advance() {
+  bool const moved = !shorter_->idle() && shorter_->advance();
+  return (!longer_->idle() && longer_->advance()) || moved;
 }
 
 MpiEngine::MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16)

@@ -12,6 +12,7 @@
 
 #include "engine.hpp"
 #include "message_steps.hpp"
+#include "parts.hpp"
 
 namespace p3d::comm::detail {
 
@@ -23,8 +24,10 @@ inline constexpr int tags_of_a_family = 1 << 13;
 /// them, each with messages of a tag of its own, are under way at once.
 class MessageEngine final : public Engine {
 public:
-  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families.
-  MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, std::size_t segment_bytes, int family);
+  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families. `parts`: of a
+  /// segment, that steps name.
+  MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, int parts, std::size_t segment_bytes,
+                int family);
 
   bool advance() override;
   void enqueue(Work& work) override;
@@ -50,12 +53,30 @@ private:
 
   MPI_Comm comm_;
   std::string name_;
+  /// Elements of a segment that a step names.
+  Range elements(SegmentRun const& run, Parts parts) const;
+
   std::vector<Step> steps_;
+  int parts_;
   std::size_t segment_bytes_;
   int first_tag_;
   std::vector<SegmentRun> runs_;
   std::vector<Work*> works_;  ///< unfinished, oldest first
   std::int64_t segments_ = 0;
+};
+
+/// Short works to one engine, long ones to another.
+class LengthEngine final : public Engine {
+public:
+  LengthEngine(std::unique_ptr<Engine> shorter, std::unique_ptr<Engine> longer, std::int64_t longer_from)
+      : shorter_(std::move(shorter)), longer_(std::move(longer)), longer_from_(longer_from) {}
+  bool advance() override;
+  void enqueue(Work& work) override { (work.bytes(work.count) < longer_from_ ? shorter_ : longer_)->enqueue(work); }
+  bool idle() const override { return shorter_->idle() && longer_->idle(); }
+
+private:
+  std::unique_ptr<Engine> shorter_, longer_;
+  std::int64_t longer_from_;  ///< bytes
 };
 
 /// MPI_Iallreduce, in place of an algorithm of ours, inside another engine. What MPI cannot sum goes to `float16`.

@@ -22,6 +22,30 @@ std::vector<Step> tree_steps(int rank, int num_ranks) {
   return out;
 }
 
+std::vector<Step> halving_steps(int rank, int num_ranks) {
+  std::vector<Step> out;
+  Parts own{0, num_ranks};  // what this rank still adds up
+  for (int bit = 1; bit < num_ranks; bit *= 2) {
+    int const middle = (own.begin + own.end) / 2, partner = rank ^ bit;
+    Parts const lower{own.begin, middle}, upper{middle, own.end};
+    bool const keeps_upper = (rank & bit) != 0;
+    own = keeps_upper ? upper : lower;
+    out.push_back({.send_to = partner,
+                   .receive_from = partner,
+                   .adds = true,
+                   .first = keeps_upper,
+                   .sends = keeps_upper ? lower : upper,
+                   .receives = own});
+  }
+  // And back: each exchange gives what it has got, and gets what it has given.
+  for (auto step = out.size(); step-- > 0;)
+    out.push_back({.send_to = out[step].send_to,
+                   .receive_from = out[step].send_to,
+                   .sends = out[step].receives,
+                   .receives = out[step].sends});
+  return out;
+}
+
 Pairs all_pairs(int rank, int num_ranks) {
   Pairs out{.shares = num_ranks, .own_share = rank, .place = rank};
   for (int s = 1; s < num_ranks; ++s) {

@@ -7,11 +7,20 @@
 
 namespace p3d::comm::detail {
 
-/// One exchange of a whole buffer: a message out, a message in, or both. It is over when both are. -1: none.
+/// Equal parts [begin, end) of a buffer, of so many as the algorithm cuts it into.
+struct Parts {
+  int begin = 0, end = 1;
+  bool operator==(Parts const&) const = default;
+};
+
+/// One exchange of parts of a buffer, or of all of it: a message out, a message in, or both. It is over when both are.
+/// -1: none.
 struct Step {
   int send_to = -1;
   int receive_from = -1;
-  bool adds = false;  ///< what arrives is reduced with what is there; otherwise it takes its place
+  bool adds = false;   ///< what arrives is reduced with what is there; otherwise it takes its place
+  bool first = false;  ///< what arrives comes first in the sum
+  Parts sends{}, receives{};
 
   bool operator==(Step const&) const = default;
 };
@@ -19,6 +28,11 @@ struct Step {
 /// An all-reduce up a binomial tree to rank 0 and down again: at most 2 ceil(log2 p) steps. Rank r is summed with r+1,
 /// the pair with the pair at r+2, and so on.
 std::vector<Step> tree_steps(int rank, int num_ranks);
+
+/// An all-reduce by recursive halving and doubling (Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005) 49) of a power of two
+/// of ranks, in a buffer of as many parts: 2 log2(p) steps, in which each rank sends 2 (p-1)/p of the buffer. Every
+/// part is added in the tree's order: the same bits.
+std::vector<Step> halving_steps(int rank, int num_ranks);
 
 /// A buffer is cut into shares, and each has one owner. Whom a rank has something for when every owner adds up its
 /// share, and who has something for it. In an all-gather messages go the other way round.

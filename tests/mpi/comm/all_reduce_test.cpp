@@ -295,6 +295,10 @@ TEST(AllReduceOrder, IsThatOfTheRanks) {
       }
     }
     EXPECT_EQ(sum(AllReduce::tree), pairs[0]) << count;
+    // Nodes of one rank each: up to 4 exchange pairwise, more add as the tree does, by halving or pairwise.
+    set_ranks_per_node(1);
+    EXPECT_EQ(sum(AllReduce::hierarchical), p <= 4 ? forward : pairs[0]) << count;
+    set_ranks_per_node(0);
   }
 }
 

@@ -20,15 +20,18 @@ using Sum = std::string;
 
 struct Group {
   std::vector<std::vector<Step>> steps;
-  std::vector<Sum> buffers;
+  std::vector<Sum> buffers;             ///< the first part of each
+  std::vector<std::vector<Sum>> parts;  ///< all parts, by rank
+  std::vector<int> sent_parts;          ///< by rank
   std::vector<std::size_t> at;
   std::vector<bool> sent;
-  std::map<std::pair<int, int>, std::vector<Sum>> messages;  ///< by (from, to), in order
+  std::map<std::pair<int, int>, std::vector<std::vector<Sum>>> messages;  ///< by (from, to), in order
 
-  explicit Group(int p) {
+  explicit Group(int p, std::vector<Step> (*make)(int, int) = tree_steps, int num_parts = 1)
+      : sent_parts(static_cast<std::size_t>(p), 0) {
     for (int r = 0; r < p; ++r) {
-      steps.push_back(tree_steps(r, p));
-      buffers.emplace_back(1, static_cast<char>('a' + r));
+      steps.push_back(make(r, p));
+      parts.emplace_back(static_cast<std::size_t>(num_parts), Sum(1, static_cast<char>('a' + r)));
     }
     at.assign(steps.size(), 0);
     sent.assign(steps.size(), false);
@@ -41,7 +44,9 @@ struct Group {
     auto const& step = steps[i][at[i]];
     bool moved = false;
     if (step.send_to >= 0 && !sent[i]) {
-      messages[{r, step.send_to}].push_back(buffers[i]);
+      auto const begin = parts[i].begin();
+      messages[{r, step.send_to}].emplace_back(begin + step.sends.begin, begin + step.sends.end);
+      sent_parts[i] += step.sends.end - step.sends.begin;
       moved = sent[i] = true;
     }
     if (step.receive_from >= 0) {
@@ -49,7 +54,11 @@ struct Group {
       if (queue.empty()) return moved;
       auto const value = queue.front();
       queue.erase(queue.begin());
-      buffers[i] = step.adds ? "(" + buffers[i] + value + ")" : value;
+      EXPECT_EQ(static_cast<int>(value.size()), step.receives.end - step.receives.begin);
+      for (std::size_t k = 0; k < value.size(); ++k) {
+        auto& own = parts[i].at(static_cast<std::size_t>(step.receives.begin) + k);
+        own = !step.adds ? value[k] : step.first ? "(" + value[k] + own + ")" : "(" + own + value[k] + ")";
+      }
     }
     sent[i] = false;
     ++at[i];
@@ -61,6 +70,7 @@ struct Group {
       moved = false;
       for (int r = 0; r < static_cast<int>(steps.size()); ++r) moved = move(r) || moved;
     }
+    for (auto const& of_rank : parts) buffers.push_back(of_rank.front());
   }
 };
 
@@ -95,6 +105,23 @@ TEST(TreeSteps, AddPairsAndPairsOfPairs) {
   Group six(6);
   six.run();
   EXPECT_EQ(six.buffers[3], "(((ab)(cd))(ef))");
+}
+
+// Every part is added in the tree's order, and each rank sends 2 (p-1)/p of the buffer in 2 log2(p) messages.
+TEST(HalvingSteps, GiveTheTreesSumsWithTheLeastBytes) {
+  for (int p = 1; p <= 32; p *= 2) {
+    Group tree(p), halving(p, halving_steps, p);
+    tree.run();
+    halving.run();
+    for (int r = 0; r < p; ++r) {
+      auto const i = static_cast<std::size_t>(r);
+      EXPECT_EQ(halving.at[i], halving.steps[i].size()) << "rank " << r << " of " << p << " is stuck";
+      for (Sum const& part : halving.parts[i]) EXPECT_EQ(part, tree.buffers[0]) << "rank " << r << " of " << p;
+      EXPECT_EQ(halving.sent_parts[i], 2 * (p - 1));
+      EXPECT_EQ(1 << (halving.steps[i].size() / 2), p);
+    }
+    for (auto const& [way, queue] : halving.messages) EXPECT_TRUE(queue.empty()) << way.first << " to " << way.second;
+  }
 }
 
 /// What the owners of all shares get, of groups of ranks that have added up among themselves: `summed(rank, share)`
