@@ -59,16 +59,17 @@ struct Slice {
   T* c;
   std::int64_t ldc;
   std::int64_t width = 0;  ///< of a slice
+  HostLibrary library = HostLibrary::blas;
   bool by_rows = false;
 
   void operator()(int i) const {
     std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
     if (count <= 0) return;
     if (by_rows) {
-      host_gemm<T>(op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta,
+      host_gemm<T>(library, op_a, op_b, count, n, k, alpha, a + begin * (op_a == Op::none ? lda : 1), lda, b, ldb, beta,
                    c + begin * ldc, ldc);
     } else {
-      host_gemm<T>(op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta,
+      host_gemm<T>(library, op_a, op_b, m, count, k, alpha, a, lda, b + begin * (op_b == Op::none ? 1 : ldb), ldb, beta,
                    c + begin, ldc);
     }
   }
@@ -82,6 +83,7 @@ void sliced(ExecSpace const& exec, Slice<T> slice) {
   SingleThreadedBlas const alone;
   slice.by_rows = by_rows;
   slice.width = width;
+  slice.library = gemm_choice().of(slice.op_a, slice.op_b, slice.m, slice.n, slice.k);  // of the whole
   if (threads == 1) return slice(0);
   Kokkos::parallel_for("p3d::linalg::gemm", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, threads), slice);
 }
