@@ -30,6 +30,8 @@ struct Key {
 
 /// Adds the keys of [model.moe].
 void add_moe(std::vector<Key>& table);
+/// Adds the keys of [linalg].
+void add_linalg(std::vector<Key>& table);
 /// Adds the keys of [memory].
 void add_memory(std::vector<Key>& table);
 /// Adds data.source.
