@@ -5,9 +5,9 @@
 usage: allreduce_nodes.py BENCH_ALLREDUCE [--hosts 2,4,8] [--ranks-per-host 1] [--rate 200mbit] [--sizes BYTES,...]
                           [--turns 3] [--algorithms hierarchical,ring,tree] [--mpiexec mpiexec]
 
-Hosts are network namespaces (tests/nodes/hosts.py says what that needs), and tc (token bucket, 64 KiB burst)
-limits what each of them receives. No all-reduce of S bytes over n hosts can be quicker than 2 (n-1)/n S / rate (Patarasu, Yuan,
-J. Parallel Distrib. Comput. 69 (2009) 117). Printed are the times of one operation as benchmarks/allreduce.cpp takes
+Hosts are network namespaces (tests/nodes/hosts.py says what that needs), and tc (token bucket, 64 KiB burst) limits
+what each of them receives. No all-reduce of S bytes over n hosts can be quicker than 2 (n-1)/n S / rate (Patarasu,
+Yuan, J. Parallel Distrib. Comput. 69 (2009) 117). Printed are the times of one operation as benchmarks/allreduce.cpp takes
 them, and this bound over them.
 """
 import argparse
@@ -57,8 +57,9 @@ def main():
             for row in rows:
                 bound = 2 * (n - 1) / n * int(row["bytes"]) / bytes_per_second
                 seconds = 1e-6 * float(row["microseconds"])
-                print(n, row["bytes"], row["algorithm"], f"{seconds:.6g}", f"{bound / seconds:.3f}", row["speed_to_mpi"],
-                      sep=",", flush=True)
+                share = f"{bound / seconds:.3f}"
+                print(n, row["bytes"], row["algorithm"], f"{seconds:.6g}", share, row["speed_to_mpi"], sep=",",
+                      flush=True)
 
 
 if __name__ == "__main__":

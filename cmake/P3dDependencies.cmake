@@ -78,7 +78,7 @@ elseif("${Kokkos_DEVICES}" MATCHES "HIP")
 endif()
 
 # Optional. Of oneDNN's threads only OpenMP's can be told to be one.
-option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for 16-bit matrix products on the host" ON)
+option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for fp32 and 16-bit matrix products on the host" ON)
 set(P3D_ONEDNN FALSE)
 set(state "off (P3D_WITH_ONEDNN)")
 if(P3D_WITH_ONEDNN)
@@ -105,7 +105,7 @@ if(P3D_WITH_ONEDNN)
     set(state "${dnnl_VERSION}")
   endif()
 endif()
-set(P3D_OPTIONAL_REPORT "oneDNN|${state}|16-bit matrix products on the host")
+set(P3D_OPTIONAL_REPORT "oneDNN|${state}|fp32 and 16-bit matrix products on the host")
 
 option(P3D_WITH_SENTENCEPIECE "Use SentencePiece, where it is found, for tokenizers in .model files" ON)
 set(P3D_SENTENCEPIECE FALSE)

@@ -13,6 +13,7 @@
 #include <p3d/engine/trainer.hpp>
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/linalg/blas_threads.hpp>
+#include <p3d/report/gemm_trial.hpp>
 
 #include <CLI/CLI.hpp>
 
@@ -53,6 +54,7 @@ config::Config reading_config(config::Config const& stored, io::CheckpointHeader
 /// Loads the weights and calls work(trainer, header).
 template <class P, class Work>
 int with_weights(config::Config const& c, io::Checkpoint const& file, comm::Communicator& world, Work const& work) {
+  linalg::set_gemm_choice(report::usual_gemms(c, world));
   engine::Trainer<P> trainer(c, world);
   io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(false),
                  c.checkpoint.buffer_mb << 20);

@@ -465,20 +465,9 @@ void add_checkpoint(std::vector<Key>& table) {
 std::vector<Key> const& keys() {
   static std::vector<Key> const table = [] {
     std::vector<Key> t;
-    add_run(t);
-    add_model(t);
-    add_moe(t);
-    add_parallel(t);
-    add_context(t);
-    add_batch(t);
-    add_pipeline(t);
-    add_data(t);
-    add_optimizer(t);
-    add_comm(t);
-    add_precision(t);
-    add_memory(t);
-    add_sample(t);
-    add_checkpoint(t);
+    for (auto* const add : {add_run, add_model, add_moe, add_parallel, add_context, add_batch, add_pipeline, add_data,
+                            add_optimizer, add_comm, add_precision, add_linalg, add_memory, add_sample, add_checkpoint})
+      add(t);
     return t;
   }();
   return table;

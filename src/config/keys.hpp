@@ -32,6 +32,8 @@ struct Key {
 void add_moe(std::vector<Key>& table);
 /// Adds the keys of [pipeline].
 void add_pipeline(std::vector<Key>& table);
+/// Adds the keys of [linalg].
+void add_linalg(std::vector<Key>& table);
 /// Adds the keys of [memory].
 void add_memory(std::vector<Key>& table);
 /// Adds data.source.

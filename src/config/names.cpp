@@ -20,6 +20,8 @@ char const* to_string(Precision v) {
 
 bool has_precision(Precision precision) { return P3D_16BIT != 0 || !is_16bit(precision); }
 
+bool has_onednn() { return P3D_ONEDNN != 0; }
+
 std::int64_t bytes_of(Precision type) {
   switch (type) {
     case Precision::fp64: return 8;
@@ -141,6 +143,15 @@ char const* to_string(AuxLoss v) {
     case AuxLoss::none: return "none";
     case AuxLoss::sequence: return "sequence";
     case AuxLoss::global: return "global";
+  }
+  return "?";
+}
+
+char const* to_string(HostGemm v) {
+  switch (v) {
+    case HostGemm::automatic: return "auto";
+    case HostGemm::blas: return "blas";
+    case HostGemm::onednn: return "onednn";
   }
   return "?";
 }

@@ -17,6 +17,12 @@ void check_build(Check const& c) {
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
 
+void check_linalg(Check const& c) {
+  if (!c.known({"linalg.host"}) || c.config.linalg.host != HostGemm::onednn || has_onednn()) return;
+  c.fault({"linalg.host"}, "\"auto\" or \"blas\": this build of p3d has no oneDNN", "\"onednn\"",
+          "choose one of these, or install oneDNN (Debian: libdnnl-dev, Spack: onednn) and build p3d again");
+}
+
 /// A type of its own for one purpose: the policy's, or bf16 in its place where that is fp32.
 void check_type(Check const& c, std::string const& key, Precision type, Precision policy, char const* what,
                 bool may_be_narrow = true) {
@@ -128,6 +134,7 @@ void check_sums(Check const& c) {
 void check_precision(Check const& check) {
   if (!check.known({"run.precision"})) return;
   check_build(check);
+  check_linalg(check);
   check_types(check);
   check_slow_moments(check);
   check_loss_scale(check);

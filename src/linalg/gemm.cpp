@@ -59,6 +59,7 @@ struct Slice {
   T* c;
   std::int64_t ldc;
   std::int64_t width = 0;  ///< of a slice
+  HostLibrary library = HostLibrary::blas;
   bool by_rows = false;
 
   /// Rows or columns [begin, begin + count) of C.
@@ -78,7 +79,7 @@ struct Slice {
     std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
     if (count <= 0) return;
     auto const s = part(by_rows, begin, count);
-    host_gemm<T>(op_a, op_b, s.m, s.n, k, alpha, s.a, lda, s.b, ldb, beta, s.c, ldc);
+    host_gemm<T>(library, op_a, op_b, s.m, s.n, k, alpha, s.a, lda, s.b, ldb, beta, s.c, ldc);
   }
 };
 
@@ -96,7 +97,8 @@ void run_sliced(ExecSpace const& exec, Slice<T> slice) {
 
 /// A long one in pieces where messages are looked after between them: others may wait for what this rank has sent.
 template <class T>
-void sliced(ExecSpace const& exec, Slice<T> const& whole) {
+void sliced(ExecSpace const& exec, Slice<T> whole) {
+  whole.library = gemm_choice().of(whole.op_a, whole.op_b, whole.m, whole.n, whole.k);
   bool const by_rows = whole.m > whole.n;
   auto const size = by_rows ? whole.m : whole.n,
              width = detail::polled_width(whole.m, whole.n, whole.k, exec.concurrency());

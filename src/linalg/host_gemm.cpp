@@ -4,6 +4,9 @@
 #include <p3d/base/error.hpp>
 
 #include <climits>
+#include <type_traits>
+
+#include "onednn.hpp"
 
 // The reference interface of every BLAS with 32-bit integers.
 extern "C" {
@@ -43,8 +46,12 @@ void blas_gemv(char const* t, int const* m, int const* n, double const* alpha, d
 }  // namespace
 
 template <class T>
-void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T const* a, std::int64_t lda,
-               T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+void host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha,
+               T const* a, std::int64_t lda, T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (library == HostLibrary::onednn && m > 1)
+      return detail::onednn_sgemm(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  }
   for (std::int64_t size : {m, n, k, lda, ldb, ldc}) {
     P3D_REQUIRE(size <= INT_MAX,
                 "the BLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
@@ -63,9 +70,19 @@ void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k,
   blas_gemm(&tb, &ta, &cols, &rows, &inner, &alpha, b, &lb, a, &la, &beta, c, &lc);
 }
 
-template void host_gemm<float>(Op, Op, std::int64_t, std::int64_t, std::int64_t, float, float const*, std::int64_t,
-                               float const*, std::int64_t, float, float*, std::int64_t);
-template void host_gemm<double>(Op, Op, std::int64_t, std::int64_t, std::int64_t, double, double const*, std::int64_t,
-                                double const*, std::int64_t, double, double*, std::int64_t);
+template <class T>
+void host_gemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, T alpha, T const* a, std::int64_t lda,
+               T const* b, std::int64_t ldb, T beta, T* c, std::int64_t ldc) {
+  host_gemm<T>(gemm_choice().others(), op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+#define P3D_INSTANTIATE(T)                                                                                             \
+  template void host_gemm<T>(HostLibrary, Op, Op, std::int64_t, std::int64_t, std::int64_t, T, T const*, std::int64_t, \
+                             T const*, std::int64_t, T, T*, std::int64_t);                                             \
+  template void host_gemm<T>(Op, Op, std::int64_t, std::int64_t, std::int64_t, T, T const*, std::int64_t, T const*,    \
+                             std::int64_t, T, T*, std::int64_t);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+#undef P3D_INSTANTIATE
 
 }  // namespace p3d::linalg

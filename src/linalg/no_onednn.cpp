@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds without oneDNN.
 
-#include "gemm16.hpp"
+#include <p3d/base/error.hpp>
+#include <p3d/linalg/gemm_choice.hpp>
 
-namespace p3d::linalg::detail {
+#include "gemm16.hpp"
+#include "onednn.hpp"
+
+namespace p3d::linalg {
+
+std::string onednn_version() { return ""; }
+
+namespace detail {
+
+bool onednn_has_avx512() { return false; }
+void onednn_sgemm(Op, Op, std::int64_t, std::int64_t, std::int64_t, float, float const*, std::int64_t, float const*,
+                  std::int64_t, float, float*, std::int64_t) {
+  P3D_REQUIRE(false, "this build has oneDNN");
+}
 
 std::string onednn_method(Type16) { return ""; }
 bool prepare_onednn(Gemm16 const&, int) { return false; }
 void onednn_gemm(Gemm16 const&, int, float*) {}
 
-}  // namespace p3d::linalg::detail
+}  // namespace detail
+
+}  // namespace p3d::linalg

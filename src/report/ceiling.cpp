@@ -19,7 +19,6 @@ namespace p3d::report {
 
 namespace {
 
-constexpr double quick_flops = 2.5e9;       ///< of one product of quick_ceiling
 constexpr std::int64_t least_tokens = 128;  ///< fewer would change the speed, not only the time
 constexpr std::int64_t least_columns = 1024;
 
@@ -40,12 +39,15 @@ std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t leas
 std::vector<Product> model_products(config::Config const& c, double most_flops) {
   auto const s = model::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
+  // The last stage's, or a part of it on every pipeline rank.
+  int const parts = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
+  double const heads = c.divides_vocabulary() ? 1.0 : 1.0 / c.parallel.pp;
   std::vector<Linear> const linears{
       {"qkv", s.qkv(), s.hidden, layers},
       {"attention out", s.hidden, s.heads * s.head_dim, layers},
       {"mlp up", s.up(), s.hidden, layers},
       {"mlp down", s.hidden, s.ffn, layers},
-      {"head", layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size(), s.hidden, 1.0 / c.parallel.pp, true}};
+      {"head", layout::padded_shard(c.model.vocab_size, parts, 0).size(), s.hidden, heads, true}};
   std::vector<Product> list;
   for (auto const& l : linears) {
     auto const flops = [&](std::int64_t tokens, std::int64_t out) {
@@ -124,16 +126,6 @@ double CeilingMeter<P>::speed(std::vector<double> const& seconds) const {
   return work / time;
 }
 
-template <class P>
-double quick_ceiling(config::Config const& c, comm::Communicator& world) {
-  CeilingMeter<P> meter(model_products(c, quick_flops), world);
-  meter.measure();
-  auto best = meter.measure();
-  auto const again = meter.measure();
-  for (std::size_t i = 0; i < best.size(); ++i) best[i] = std::min(best[i], again[i]);
-  return meter.speed(best);
-}
-
 std::string describe_mfu(config::Config const& c, int ranks, double step_seconds, double ceiling, double recomputed) {
   double const model = plan::model_flops_per_step(c), speed = model / step_seconds / ranks;
   double const unit = ceiling < 1e13 ? 1e9 : 1e12;
@@ -145,9 +137,7 @@ std::string describe_mfu(config::Config const& c, int ranks, double step_seconds
       speed / ceiling, hfu, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
 }
 
-#define P3D_INSTANTIATE(P)        \
-  template class CeilingMeter<P>; \
-  template double quick_ceiling<P>(config::Config const&, comm::Communicator&);
+#define P3D_INSTANTIATE(P) template class CeilingMeter<P>;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -20,6 +20,7 @@
 #include <p3d/report/add_to_summary.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
+#include <p3d/report/gemm_trial.hpp>
 #include <p3d/report/placement.hpp>
 #include <p3d/report/progress.hpp>
 #include <p3d/report/terminal.hpp>
@@ -115,9 +116,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (device::on_host()) engine::require_memory(host_memory, world);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   report::add_plan(summary, c, plan);
-  double const ceiling = summary.ceiling_flops = c.run.ceiling && !c.batch.variable
-                                                     ? report::quick_ceiling<P>(c, world)
-                                                     : 0.0;  // before the trainer takes its memory
+  // Before the trainer takes its memory.
+  double const ceiling = summary.ceiling_flops = report::choose_gemms<P>(c, world);
+  if (device::on_host() && c.run.precision == config::Precision::fp32) {
+    auto const gemms = report::describe_gemms();
+    base::log_root("fp32 GEMMs (linalg.host): " + gemms);
+    summary.program += "\nfp32 GEMMs      " + gemms;
+  }
   double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer, tokenizer.stored);

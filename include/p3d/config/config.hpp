@@ -40,6 +40,8 @@ enum class OffloadTo { none, host, disk };
 /// Which activations are discarded by forward and made again for backward.
 enum class Recompute { none, full, list, automatic };
 using base::AllReduce;
+/// Whose fp32 GEMMs the host runs.
+enum class HostGemm { automatic, blas, onednn };
 /// How a router turns its logits into scores of experts.
 enum class RouterScore { softmax, sigmoid };
 /// How rows travel to experts: one for each choice to its expert, or all tokens to all ranks.
@@ -249,6 +251,13 @@ struct RecomputedOps {
   bool operator==(RecomputedOps const&) const = default;
 };
 
+/// [linalg]
+struct Linalg {
+  /// automatic: with run.deterministic a fixed rule (linalg::onednn_is_usual), else the quicker of a trial, by shape.
+  HostGemm host = HostGemm::automatic;
+  bool operator==(Linalg const&) const = default;
+};
+
 /// [memory]: where bytes live. None of it changes a result.
 struct Memory {
   std::string preset;  ///< stands for other keys, which are set accordingly; "": none
@@ -347,6 +356,7 @@ struct Config {
   Optimizer optimizer;
   Comm comm;
   PrecisionOptions precision;
+  Linalg linalg;
   Memory memory;
   Sample sample;
   Checkpoint checkpoint;
@@ -359,6 +369,8 @@ struct Config {
 
 /// Whether this build has the policy (P3D_16BIT).
 bool has_precision(Precision precision);
+/// Whether this build has oneDNN.
+bool has_onednn();
 /// Bytes of one number of that type.
 std::int64_t bytes_of(Precision type);
 /// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
@@ -376,6 +388,7 @@ char const* to_string(Shuffle);
 char const* to_string(ContextOrder);
 char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
 char const* to_string(OptimizerType);
+char const* to_string(HostGemm);
 char const* to_string(RouterScore);
 char const* to_string(Dispatch);
 char const* to_string(AuxLoss);

@@ -52,12 +52,7 @@ private:
   device::Owned1<Wide> c_;
 };
 
-/// A quick figure for a run: small products, once to warm up, then the better of two. FLOP/s of one rank, the same on
-/// every rank. About a second where a core does 100 GFLOP/s. Collective.
-template <class P>
-double quick_ceiling(config::Config const& config, comm::Communicator& world);
-
-/// "MFU 0.85: ...", for the end of a run. `step_seconds`: a usual step's time; `ceiling` as quick_ceiling gives it.
+/// "MFU 0.85: ...", for the end of a run. `step_seconds`: a usual step's time; `ceiling` as choose_gemms gives it.
 /// `recomputed`: operations of a step that recomputation adds; above 0, the HFU, which counts them, stands beside the
 /// MFU, which does not.
 std::string describe_mfu(config::Config const& config, int ranks, double step_seconds, double ceiling,

@@ -127,6 +127,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.allreduce", {"tree"}},
       {"model.moe.dispatch", {"gather", "model.moe.experts=4"}},
       {"comm.overlap_experts", {"true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2"}},
+      {"linalg.host", {"blas"}},
       {"precision.gradients", {"bf16", "run.precision=bf16"}},
       {"precision.moments", {"bf16"}},
       {"precision.reduction", {"bf16"}},

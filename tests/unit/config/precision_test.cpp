@@ -114,5 +114,18 @@ TEST(Precision, ThisBuildLacks16Bits) {
 }
 #endif
 
+TEST(HostGemm, WantsALibraryThatIsThere) {
+  auto const result = parse("[linalg]\nhost = \"onednn\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
+  if (has_onednn()) {
+    ASSERT_TRUE(result.config) << format(result.faults);
+    EXPECT_EQ(result.config->linalg.host, HostGemm::onednn);
+    return;
+  }
+  auto const fault = only_fault(result);
+  EXPECT_EQ(fault.key, "linalg.host");
+  expect_contains(fault.where, "t.toml:2:8");
+  expect_contains(fault.fix, "libdnnl-dev");
+}
+
 }  // namespace
 }  // namespace p3d::config::test

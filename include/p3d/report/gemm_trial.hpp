@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// At the start of a run: which library carries out its fp32 GEMMs (linalg.host), and how fast its GEMMs could be.
+
+#include <p3d/comm/communicator.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/linalg/gemm_choice.hpp>
+
+#include <string>
+#include <vector>
+
+namespace p3d::report {
+
+struct GemmTrial {
+  linalg::GemmChoice choice;  ///< for each of model_products the quicker library; for others linalg::onednn_is_usual
+  double ceiling = 0.0;       ///< FLOP/s of one rank, each product by its quickest library
+};
+
+/// The libraries that carry out GEMMs of policy P on this host: the current one alone where there is no choice (GPUs,
+/// fp64, 16 bits, builds without oneDNN).
+template <class P>
+std::vector<linalg::GemmChoice> gemm_libraries();
+
+/// Times the model's GEMMs, made smaller, in scratch memory: each library in turn, once to warm up, then the best of
+/// three. The figures of rank 0, the mean over ranks, count on every rank, so all choose alike. Leaves gemm_choice() as
+/// it was. About a second for two libraries where a core does 100 GFLOP/s. Collective.
+template <class P>
+GemmTrial try_gemms(config::Config const& config, comm::Communicator& world);
+
+/// Without a trial: what linalg.host says; for "auto" oneDNN where linalg::onednn_is_usual on all ranks. Collective.
+linalg::GemmChoice usual_gemms(config::Config const& config, comm::Communicator& world);
+
+/// Sets gemm_choice() by linalg.host. A trial is made where a ceiling is wanted, or the choice depends on one: for
+/// "auto", in fp32, without run.deterministic.
+/// Returns the ceiling, 0 where run.ceiling is false or lengths vary. Collective.
+template <class P>
+double choose_gemms(config::Config const& config, comm::Communicator& world);
+
+/// "oneDNN 2.6.3 for 14 of 15 shapes, OpenBLAS 0.3.21 for 1": what gemm_choice() says.
+std::string describe_gemms();
+
+}  // namespace p3d::report

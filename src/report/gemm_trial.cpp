@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/report/gemm_trial.hpp>
+
+#include <p3d/device/precision.hpp>
+#include <p3d/device/view.hpp>
+#include <p3d/linalg/blas_threads.hpp>
+#include <p3d/report/ceiling.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+namespace p3d::report {
+
+namespace {
+
+using linalg::GemmChoice;
+using linalg::HostLibrary;
+
+constexpr double trial_flops = 1.25e9;  ///< of one product
+constexpr int rounds = 3;
+
+template <class P>
+constexpr bool has_choice =
+    std::is_same_v<typename P::Storage, float>&& std::is_same_v<device::MemSpace, device::HostSpace>;
+
+/// Seconds of each library and product, the best of the rounds. The same on every rank.
+template <class P>
+std::vector<std::vector<double>> best_times(CeilingMeter<P>& meter, std::vector<GemmChoice> const& libraries,
+                                            comm::Communicator& world) {
+  std::vector<std::vector<double>> best(libraries.size());
+  for (int round = 0; round <= rounds; ++round) {
+    for (std::size_t l = 0; l < libraries.size(); ++l) {
+      linalg::set_gemm_choice(libraries[l]);
+      auto const now = meter.measure();
+      if (round <= 1) best[l] = now;  // round 0 warms up
+      for (std::size_t i = 0; i < now.size(); ++i) best[l][i] = std::min(best[l][i], now[i]);
+    }
+  }
+  for (auto& times : best)
+    world.broadcast(times.data(), static_cast<std::int64_t>(times.size()), comm::Type::float64, 0).wait();
+  return best;
+}
+
+/// "OpenBLAS 0.3.21" of the many words that a library says of itself.
+std::string name_of(HostLibrary library) {
+  if (library == HostLibrary::onednn) return "oneDNN " + linalg::onednn_version();
+  auto const all = linalg::blas_version();
+  auto const name = all.substr(0, all.find(' ', all.find_first_of("0123456789")));
+  return all.empty() ? "the BLAS" : name;
+}
+
+}  // namespace
+
+template <class P>
+std::vector<GemmChoice> gemm_libraries() {
+  if (!has_choice<P> || linalg::onednn_version().empty()) return {linalg::gemm_choice()};
+  return {GemmChoice(HostLibrary::blas), GemmChoice(HostLibrary::onednn)};
+}
+
+template <class P>
+GemmTrial try_gemms(config::Config const& c, comm::Communicator& world) {
+  auto const before = linalg::gemm_choice();
+  auto const libraries = gemm_libraries<P>();
+  auto const products = model_products(c);
+  CeilingMeter<P> meter(model_products(c, trial_flops), world);
+  auto const times = best_times(meter, libraries, world);
+  linalg::set_gemm_choice(before);
+
+  GemmTrial out{usual_gemms(c, world)};
+  std::vector<double> least;
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    std::size_t quickest = 0;
+    for (std::size_t l = 1; l < libraries.size(); ++l)
+      if (times[l][i] < times[quickest][i]) quickest = l;
+    least.push_back(times[quickest][i]);
+    auto const& p = products[i];
+    if (libraries.size() > 1) out.choice.set(p.op_a, p.op_b, p.m, p.n, p.k, libraries[quickest].others());
+  }
+  out.ceiling = meter.speed(least);
+  return out;
+}
+
+GemmChoice usual_gemms(config::Config const& c, comm::Communicator& world) {
+  using config::HostGemm;
+  auto const host = c.linalg.host;
+  double without = host == HostGemm::onednn || (host == HostGemm::automatic && linalg::onednn_is_usual()) ? 0.0 : 1.0;
+  world.all_reduce(&without, 1, comm::Type::float64, comm::Reduction::sum).wait();
+  return GemmChoice(without == 0.0 ? HostLibrary::onednn : HostLibrary::blas);
+}
+
+template <class P>
+double choose_gemms(config::Config const& c, comm::Communicator& world) {
+  linalg::set_gemm_choice(usual_gemms(c, world));
+  bool const measures = has_choice<P> && c.linalg.host == config::HostGemm::automatic && !c.run.deterministic &&
+                        gemm_libraries<P>().size() > 1;
+  bool const wants_ceiling = c.run.ceiling && !c.batch.variable;
+  if (!measures && !wants_ceiling) return 0.0;
+  auto const trial = try_gemms<P>(c, world);
+  if (measures) linalg::set_gemm_choice(trial.choice);
+  return wants_ceiling ? trial.ceiling : 0.0;
+}
+
+std::string describe_gemms() {
+  auto const& choice = linalg::gemm_choice();
+  for (auto library : {HostLibrary::onednn, HostLibrary::blas})
+    if (choice.shapes(library) == choice.shapes() && (choice.shapes() > 0 || choice.others() == library))
+      return name_of(library);
+  return fmt::format("{} for {} of {} shapes, {} for {}", name_of(HostLibrary::onednn),
+                     choice.shapes(HostLibrary::onednn), choice.shapes(), name_of(HostLibrary::blas),
+                     choice.shapes(HostLibrary::blas));
+}
+
+#define P3D_INSTANTIATE(P)                                                     \
+  template std::vector<GemmChoice> gemm_libraries<P>();                        \
+  template GemmTrial try_gemms<P>(config::Config const&, comm::Communicator&); \
+  template double choose_gemms<P>(config::Config const&, comm::Communicator&);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::report
