@@ -7,8 +7,8 @@ usage: allreduce_nodes.py BENCH_ALLREDUCE [--hosts 2,4,8] [--ranks-per-host 1] [
 
 Hosts are network namespaces (tests/nodes/hosts.py says what that needs), and tc (token bucket, 64 KiB burst) limits
 what each of them receives. No all-reduce of S bytes over n hosts can be quicker than 2 (n-1)/n S / rate (Patarasu,
-Yuan, J. Parallel Distrib. Comput. 69 (2009) 117). Printed are the times of one operation as benchmarks/allreduce.cpp takes
-them, and this bound over them.
+Yuan, J. Parallel Distrib. Comput. 69 (2009) 117). Printed are the times of one operation as benchmarks/allreduce.cpp
+takes them, and this bound over them.
 """
 import argparse
 import csv

@@ -20,18 +20,18 @@ using linalg::GemmChoice;
 using linalg::HostLibrary;
 
 constexpr double trial_flops = 1.25e9;  ///< of one product
-constexpr int rounds = 3;
+constexpr int trial_rounds = 3;
 
 template <class P>
 constexpr bool has_choice =
     std::is_same_v<typename P::Storage, float>&& std::is_same_v<device::MemSpace, device::HostSpace>;
 
-/// Seconds of each library and product, the best of the rounds. The same on every rank.
+/// Seconds of each library and product, the best of the trial_rounds. The same on every rank.
 template <class P>
 std::vector<std::vector<double>> best_times(CeilingMeter<P>& meter, std::vector<GemmChoice> const& libraries,
                                             comm::Communicator& world) {
   std::vector<std::vector<double>> best(libraries.size());
-  for (int round = 0; round <= rounds; ++round) {
+  for (int round = 0; round <= trial_rounds; ++round) {
     for (std::size_t l = 0; l < libraries.size(); ++l) {
       linalg::set_gemm_choice(libraries[l]);
       auto const now = meter.measure();
