@@ -43,6 +43,7 @@ struct Forward {
       });
     });
     if (!adds) set_zero(team, queries, dim, y);
+    tile_barrier(team);  // there may be no tile of keys, whose barriers come before the end's reads
 
     auto const seen = p.visible(sample, query0, queries);
     for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {

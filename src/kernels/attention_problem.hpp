@@ -117,17 +117,20 @@ struct Problem {
     bool const in_a_row = shape.keys.stride == 1;
     tile_rows(team, rows, [&](int i) {
       auto const row = ((shape.first_head + head) * seq + shape.queries.at(query0 + i)) * seq;
-      for (int j = 0; j < columns;) {
-        std::int64_t const place = key0 + j, left = place < first_run ? first_run - place : columns - j;
-        int n = in_a_row ? (columns - j < 4 ? columns - j : 4) : 1;
-        if (left < n) n = static_cast<int>(left);
-        auto const first = static_cast<std::uint64_t>(row + shape.keys.at(place));
-        if (transposed)
-          keep_factors(dropout, stream, first, n, out.row(j) + i, static_cast<int>(out.stride));
-        else
-          keep_factors(dropout, stream, first, n, out.row(i) + j);
-        j += n;
-      }
+      // A lane draws four columns at a time, which are one block of random words if the keys are in a row.
+      tile_groups(team, columns, 4, [=, this](int j, int end) {
+        while (j < end) {
+          std::int64_t const place = key0 + j, left = place < first_run ? first_run - place : end - j;
+          int n = in_a_row ? (end - j < 4 ? end - j : 4) : 1;
+          if (left < n) n = static_cast<int>(left);
+          auto const first = static_cast<std::uint64_t>(row + shape.keys.at(place));
+          if (transposed)
+            keep_factors(dropout, stream, first, n, out.row(j) + i, static_cast<int>(out.stride));
+          else
+            keep_factors(dropout, stream, first, n, out.row(i) + j);
+          j += n;
+        }
+      });
     });
   }
 

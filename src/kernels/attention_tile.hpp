@@ -51,6 +51,17 @@ KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const f) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, n), f);
   }
 }
+/// f(begin, end) for the columns of a row: all at once on the host, `size` of them to a lane elsewhere.
+template <class F>
+KOKKOS_INLINE_FUNCTION void tile_groups(TileTeam const& team, int n, int size, F const& f) {
+  if constexpr (on_host)
+    f(0, n);
+  else
+    tile_cols(team, (n + size - 1) / size, [=](int group) {
+      int const begin = group * size;
+      f(begin, n - begin < size ? n : begin + size);
+    });
+}
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
   S s = 0;
@@ -129,7 +140,8 @@ KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, 
   tile_rows(team, cols, [&](int i) {
     A* const out = transposed.row(i);
     S const* const in = m.data + i;
-    for (int j = 0; j < tile; ++j) out[j] = j < rows ? static_cast<A>(in[j * m.stride]) : A(0);
+    std::int64_t const stride = m.stride;
+    tile_cols(team, tile, [=](int j) { out[j] = j < rows ? static_cast<A>(in[j * stride]) : A(0); });
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
-#include "launch.hpp"
+#include "column_sum.hpp"
 
 namespace p3d::kernels {
 
@@ -21,6 +21,13 @@ template <class S, class G>
 void bias_backward(ExecSpace const& exec, View2<S const> dy, Given<View1<G>> dbias) {
   if (dbias.extent(0) == 0) return;
   auto const rows = static_cast<std::int64_t>(dy.extent(0));
+  if constexpr (!on_host) {
+    sum_columns<1>(
+        "p3d::kernels::bias_backward", exec, rows, static_cast<std::int64_t>(dy.extent(1)),
+        KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, ColumnSums<1> & s) { s.sum[0] += dy(r, c); },
+        KOKKOS_LAMBDA(std::int64_t c, ColumnSums<1> const& s) { dbias(c) = static_cast<G>(dbias(c) + s.sum[0]); });
+    return;
+  }
   for_chunks<column_width>(
       "p3d::kernels::bias_backward", exec, 1, dy.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         Long sum[column_width] = {};

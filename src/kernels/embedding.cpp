@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/embedding.hpp>
 
-#include "launch.hpp"
+#include "column_sum.hpp"
 
 namespace p3d::kernels {
 
@@ -31,6 +31,18 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
                         Given<View2<G>> dweight) {
   auto const vocabulary = static_cast<std::int64_t>(dweight.extent(0));
   auto const rows = static_cast<std::int64_t>(dout.extent(0));
+  if constexpr (!on_host) {
+    auto const key = KOKKOS_LAMBDA(std::int64_t r) {
+      std::int64_t const token = tokens(r) - vocab_begin;
+      return token < vocabulary ? token : std::int64_t(-1);
+    };
+    auto const add = KOKKOS_LAMBDA(std::int64_t r, std::int64_t c) {
+      G& dw = dweight(tokens(r) - vocab_begin, c);
+      dw = static_cast<G>(dw + dout(r, c));
+    };
+    auto const cols = static_cast<std::int64_t>(dout.extent(1));
+    if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, add)) return;
+  }
   for_chunks<column_width>(
       "p3d::kernels::embedding_backward", exec, 1, dout.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         for (std::int64_t r = 0; r < rows; ++r) {
@@ -66,6 +78,15 @@ void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S con
   auto const samples = rows.samples, first_row = rows.first_row, seq_len = rows.seq_len;
   if (auto const places = rows.positions; places.extent(0) > 0) {
     // As in embedding_backward: a repeated position is no race.
+    if constexpr (!on_host) {
+      auto const key = KOKKOS_LAMBDA(std::int64_t row) { return places(first_row + row); };
+      auto const add = KOKKOS_LAMBDA(std::int64_t row, std::int64_t c) {
+        G& dp = dpositions(places(first_row + row), c);
+        dp = static_cast<G>(dp + dout(row, c));
+      };
+      auto const cols = static_cast<std::int64_t>(dout.extent(1));
+      if (add_by_key("p3d::kernels::position_backward", exec, here, cols, key, add)) return;
+    }
     for_chunks<column_width>(
         "p3d::kernels::position_backward", exec, 1, dout.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
           for (std::int64_t row = 0; row < here; ++row) {

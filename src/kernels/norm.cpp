@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/norm.hpp>
 
-#include "launch.hpp"
+#include "column_sum.hpp"
 
 namespace p3d::kernels {
 
@@ -15,6 +15,20 @@ void weight_gradients(std::string const& label, ExecSpace const& exec, View2<S c
   using A = Acc<S>;
   auto const rows = static_cast<std::int64_t>(x.extent(0));
   bool const has_mean = mean.extent(0) != 0, has_bias = dbias.extent(0) != 0;
+  if constexpr (!on_host) {
+    sum_columns<2>(
+        label, exec, rows, static_cast<std::int64_t>(x.extent(1)),
+        KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, ColumnSums<2> & s) {
+          A const g = dy(r, c), m = has_mean ? mean(r) : A(0);
+          s.sum[0] += g * ((x(r, c) - m) * rstd(r));
+          s.sum[1] += g;
+        },
+        KOKKOS_LAMBDA(std::int64_t c, ColumnSums<2> const& s) {
+          dweight(c) = static_cast<G>(dweight(c) + s.sum[0]);
+          if (has_bias) dbias(c) = static_cast<G>(dbias(c) + s.sum[1]);
+        });
+    return;
+  }
   for_chunks<column_width>(
       label, exec, 1, x.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
         Long weight_sum[column_width] = {}, bias_sum[column_width] = {};

@@ -2,6 +2,7 @@
 #include <p3d/kernels/elementwise.hpp>
 
 #include "block_sum.hpp"
+#include "column_sum.hpp"
 
 namespace p3d::kernels {
 
@@ -9,6 +10,15 @@ View1<double> sum_blocks() {
   static device::Owned1<double> storage;
   if (storage.extent(0) == 0) {
     storage = device::Owned1<double>("p3d::kernels::sum_blocks", max_sum_blocks);
+    Kokkos::push_finalize_hook([] { storage = {}; });
+  }
+  return storage;
+}
+
+View1<double> column_workspace() {
+  static device::Owned1<double> storage;
+  if (storage.extent(0) == 0) {
+    storage = device::Owned1<double>("p3d::kernels::column_workspace", column_workspace_size);
     Kokkos::push_finalize_hook([] { storage = {}; });
   }
   return storage;
