@@ -22,7 +22,7 @@ void check(std::int64_t rows, std::int64_t cols) {
   auto const dy = matrix_of<T>(rows, cols, y);
   auto const db = vector_of<T>(b);
   kernels::bias_backward<T>(ExecSpace(), dy, db);
-  expect_close(host(db), backward, 4 * std::numeric_limits<T>::epsilon());
+  expect_close(host(db), backward, 16 * std::numeric_limits<T>::epsilon());  // in other orders
   kernels::bias_backward<T>(ExecSpace(), dy, View1<T>());
   kernels::fill_with_bias<T>(ExecSpace(), dy, vector_of<T>(b));
   expect_close(host(dy), forward, std::numeric_limits<T>::epsilon());
