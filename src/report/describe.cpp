@@ -64,6 +64,11 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
                           base::counted(c.batch.microbatches, "microbatch"), base::counted(c.batch.micro, "sequence"));
   if (!plan.schedule_note.empty()) text += fmt::format("  {}\n", plan.schedule_note);
   text += fmt::format("  layers by stage: {} (sum {})\n", sum_text(layers), plan.stages.num_layers());
+  if (c.divides_vocabulary()) {
+    int const blocks = c.parallel.pp * c.parallel.tp;
+    text += fmt::format("  vocabulary: {} of {} rows of the embedding and of the output layer on each of {} ranks\n",
+                        layout::padded_shard(c.model.vocab_size, blocks, 0).size(), c.model.vocab_size, blocks);
+  }
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
   std::size_t actions = 0;
   for (auto const& list : plan.training->ranks) actions += list.size();

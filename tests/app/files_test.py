@@ -63,9 +63,22 @@ class Files(AppTest):
         self.assertEqual(first, (self.results / "metrics.1.csv").read_text())
         self.assertEqual([len(self.metrics(name)) for name in ("metrics.csv", "metrics.2.csv")], [1, 2])
 
+    def test_a_divided_vocabulary(self):
+        keys = ["run.steps=2", "run.precision=fp64", "sample.tokens=8"]
+        alone = self.done(1, *keys)
+        losses = [float(r["loss"]) for r in self.metrics()]
+        run = self.done(4, *MESH, "pipeline.vocab_parallel=true", "pipeline.schedule=zb_v", *keys)
+        line = "vocabulary: 64 of 256 rows of the embedding and of the output layer on each of 4 ranks"
+        self.assert_once(line, run.out)
+        for one, four in zip(losses, (float(r["loss"]) for r in self.metrics()), strict=True):
+            self.assertAlmostEqual(one, four, 12)
+        text = re.compile(r"A sample of the model.*?----\n(.*?)\n----", re.DOTALL)
+        self.assertEqual(text.search(alone.out)[1], text.search(run.out)[1])
+
     def test_thirty_layers_on_four_stages(self):
         run = self.done(4, "parallel.pp=4", "model.layers=30", "run.steps=1")
         self.assertIn("layers by stage: 8 + 8 + 7 + 7 (sum 30)", run.out)
+        self.assertNotIn("vocabulary:", run.out)
         # embedding 256 x 16; a block: two norms, q and o 16 x 16, k and v 8 x 16, gate, up and down 32 x 16; a norm at
         # the end
         self.assertIn(f"Model: {256 * 16 + 30 * (2 * 16 + 2 * 256 + 2 * 128 + 3 * 512) + 16} parameters", run.out)
