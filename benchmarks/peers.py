@@ -26,10 +26,17 @@ def resolved_input(args, values):
     return "\n".join(lines) + "\n"
 
 
-def pytorch(args, path, compiled):
-    words = [*args.prefix.split(), args.python, str(HERE / "peers/pytorch_step.py"), str(path),
-             "--threads", str(args.cores), "--steps", str(max(2, args.rounds // 2)), "--warmup", "1",
-             *(["--compile"] if compiled else [])]
+KINDS = {"eager": [], "compiled": ["--compile"], "ddp": [], "ddp_compiled": ["--compile"]}
+
+
+def pytorch(args, path, kind):
+    """One process with a thread a core, or, as DistributedDataParallel over gloo, one process a core."""
+    processes = args.cores if kind.startswith("ddp") else 1
+    launcher = ["-m", "torch.distributed.run", "--master_addr", "127.0.0.1", "--master_port", "29517",
+                "--nproc_per_node", str(processes)] if processes > 1 else []
+    words = [*args.prefix.split(), args.python, *launcher, str(HERE / "peers/pytorch_step.py"), str(path),
+             "--threads", str(args.cores // processes), "--steps", str(max(2, args.rounds // 2)), "--warmup", "1",
+             *KINDS[kind]]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise measure.Failed(f"exit code {done.returncode} of: {' '.join(words)}")
@@ -44,12 +51,13 @@ def peers(args):
     path = args.out / "peers-input.toml"
     text = resolved_input(args, {**common, **own})
     path.write_text(text.replace(f"micro = {own['batch.micro']}", f"micro = {batch}", 1))
-    kinds = ["eager"] + (["compiled"] if args.compile else [])
+    kinds = [kind for kind, words in KINDS.items() if (args.compile or not words)
+             and (args.cores > 1 or not kind.startswith("ddp"))]
     rows = []
     for turn in range(1, args.turns + 1):
         row = {"turn": turn}
         for kind in kinds:
-            said = pytorch(args, path, kind == "compiled")
+            said = pytorch(args, path, kind)
             row[f"pytorch_{kind}"] = float(said["tokens_per_s"])
         table = measure.run(args, "step", args.ranks, ["--rounds", str(args.rounds), args.input,
                                                        *layouts.keys({**common, **own}), *args.keys], None)

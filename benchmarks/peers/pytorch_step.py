@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the single-process peer
-of p3d.
+"""Tokens per second of one full training step (forward, backward, AdamW) in PyTorch on the CPU: the peer of p3d.
 
     pytorch_step.py input.toml [--threads 4] [--precision fp32] [--compile] [--steps 10] [--warmup 3]
                     [--set model.layers=2]
@@ -10,9 +9,15 @@ Reads the sizes from a p3d input: [model], [batch] (micro sequences per microbat
 microbatches as p3d does), [optimizer], run.precision. Tokens are random: reading text is not part of the figure. Prints
 `key value` lines. Run it with the same number of cores as p3d, one after the other on a quiet machine, and report the
 ratio of the medians.
+
+One process with threads, or, under torchrun, DistributedDataParallel over gloo: every process takes its share of each
+microbatch's sequences, and only the last microbatch of a step sends gradients.
+
+    torchrun --nproc_per_node 2 pytorch_step.py input.toml --threads 1
 """
 
 import argparse
+import contextlib
 import math
 import os
 import statistics
@@ -41,6 +46,7 @@ if ARGS:  # the thread pools read these when they start, so before the import
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 MODEL_DEFAULTS = {"vocab_size": 256, "hidden": 64, "layers": 2, "heads": 4, "seq_len": 64, "norm": "layernorm",
@@ -186,14 +192,19 @@ def main():
     torch.set_num_threads(ARGS.threads)
     torch.set_default_dtype(torch.float64 if precision == "fp64" else torch.float32)
     torch.manual_seed(1)
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    if micro % processes:
+        sys.exit(f"pytorch_step: expected batch.micro as a multiple of the {processes} processes, found {micro}")
+    if processes > 1:
+        dist.init_process_group("gloo")
 
     model = Model(m).to(torch.get_default_dtype())
     count = sum(p.numel() for p in model.parameters())
-    step_model = model
+    step_model = nn.parallel.DistributedDataParallel(model) if processes > 1 else model
     if ARGS.compile:
         if not hasattr(torch, "compile"):
             sys.exit(f"pytorch_step: expected PyTorch 2 for --compile, found {torch.__version__}; leave --compile out")
-        step_model = torch.compile(model)
+        step_model = torch.compile(step_model)
     groups = [{"params": [p for p in model.parameters() if p.dim() == 2],
                "weight_decay": optimizer.get("weight_decay", 0.1)},
               {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
@@ -202,14 +213,16 @@ def main():
     adamw = torch.optim.AdamW(groups, lr=optimizer.get("lr", 1e-3), eps=optimizer.get("eps", 1e-8),
                               betas=(optimizer.get("beta1", 0.9), optimizer.get("beta2", 0.95)))
     clip = optimizer.get("grad_clip", 1.0)
-    tokens = torch.randint(m["vocab_size"], (microbatches, micro, m["seq_len"] + 1))
+    tokens = torch.randint(m["vocab_size"], (microbatches, micro // processes, m["seq_len"] + 1))
 
     def step():
         adamw.zero_grad(set_to_none=True)
         total = 0.0
-        for part in tokens:
-            loss = step_model(part[:, :-1], part[:, 1:]) / microbatches
-            loss.backward()
+        for i, part in enumerate(tokens):
+            alone = processes > 1 and i + 1 < microbatches
+            with step_model.no_sync() if alone else contextlib.nullcontext():
+                loss = step_model(part[:, :-1], part[:, 1:]) / microbatches
+                loss.backward()
             total += loss.item()
         if clip > 0:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -219,14 +232,21 @@ def main():
     loss = math.nan
     seconds = []
     for i in range(ARGS.warmup + ARGS.steps):
+        if processes > 1:
+            dist.barrier()
         start = time.perf_counter()
         loss = step()
         if i >= ARGS.warmup:
             seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds)
     per_step = microbatches * micro * m["seq_len"]
+    if processes > 1:
+        first = dist.get_rank() == 0
+        dist.destroy_process_group()
+        if not first:
+            return
     for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile),
-                       ("threads", torch.get_num_threads()),
+                       ("threads", torch.get_num_threads()), ("processes", processes),
                        ("precision", precision), ("parameters", count), ("tokens_per_step", per_step),
                        ("microbatches", microbatches), ("loss", f"{loss:.6f}"), ("step_s_median", f"{median:.6f}"),
                        ("step_s_min", f"{min(seconds):.6f}"), ("step_s_max", f"{max(seconds):.6f}"),
