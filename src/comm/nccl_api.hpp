@@ -16,7 +16,7 @@ namespace p3d::comm::detail {
 class NcclApi {
 public:
   using Id = std::array<std::byte, 128>;
-  using Group = void*;   ///< ncclComm_t
+  using Group = void*;   ///< a communicator of the library
   using Stream = void*;  ///< the vendor's own, as device::native_stream() gives it
   using Event = void*;
 
@@ -32,11 +32,12 @@ public:
   virtual ~NcclApi();
 
   virtual std::string version() const = 0;  ///< "NCCL 2.27.3"
+  virtual std::string gpu() const = 0;      ///< this process' current one: its address on the PCI bus of this host
 
   virtual Result new_id(Id& id) = 0;
-  /// Never blocks for long: while it is open, state() says how it goes. (ncclCommInitRankConfig, blocking = 0)
+  /// Never blocks for long: while it is open, state() says how it goes.
   virtual Result init(Group& group, int size, Id const& id, int rank) = 0;
-  /// ncclCommGetAsyncError. Open: the last call is still at work, no other may follow.
+  /// How the last call goes, and errors that come later. Open: the last call is still at work, no other may follow.
   virtual Result state(Group group) = 0;
   virtual Result finalize(Group group) = 0;  ///< may be open
   virtual Result destroy(Group group) = 0;

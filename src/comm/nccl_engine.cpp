@@ -2,7 +2,9 @@
 #include "nccl_engine.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/hash.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/process.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
 
@@ -278,6 +280,14 @@ bool has_nccl() { return detail::nccl_api() != nullptr; }
 std::string nccl_version() {
   auto const api = detail::nccl_api();
   return api ? api->version() : "";
+}
+
+bool one_gpu_each(Communicator& world) {
+  auto const own = base::fnv1a(base::host_name() + ' ' + detail::nccl_api()->gpu());
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  world.all_gather(&own, all.data(), 1, Type::uint64).wait();
+  std::sort(all.begin(), all.end());
+  return std::adjacent_find(all.begin(), all.end()) == all.end();
 }
 
 }  // namespace p3d::comm

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -30,7 +31,7 @@ Result nccl(ncclResult_t code, NcclApi::Group group = nullptr) {
   return {State::failed, fmt::format("{}{}{}", ncclGetErrorString(code), more.empty() ? "" : ": ", more)};
 }
 
-Result gpu(P3D_GPU(Error_t) code, char const* call) {
+Result runtime(P3D_GPU(Error_t) code, char const* call) {
   if (code == P3D_GPU(Success)) return {};
   return {State::failed, fmt::format("{}: {}", call, P3D_GPU(GetErrorString)(code))};
 }
@@ -65,6 +66,16 @@ public:
     int code = 0;
     if (ncclGetVersion(&code) != ncclSuccess) return P3D_NCCL_NAME;
     return fmt::format(P3D_NCCL_NAME " {}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+  }
+
+  std::string gpu() const override {
+    int device = 0;
+    std::array<char, 32> bus{};
+    if (P3D_GPU(GetDevice)(&device) != P3D_GPU(Success) ||
+        P3D_GPU(DeviceGetPCIBusId)(bus.data(), static_cast<int>(bus.size()), device) != P3D_GPU(Success)) {
+      return "none";
+    }
+    return bus.data();
   }
 
   Result new_id(Id& id) override {
@@ -128,31 +139,33 @@ public:
   /// comes first.
   Result new_stream(Stream& stream) override {
     int least = 0, most = 0;
-    auto const asked = gpu(P3D_GPU(DeviceGetStreamPriorityRange)(&least, &most), "the range of priorities of streams");
+    auto const asked =
+        runtime(P3D_GPU(DeviceGetStreamPriorityRange)(&least, &most), "the range of priorities of streams");
     if (asked.state == State::failed) return asked;
     P3D_GPU(Stream_t) made = nullptr;
-    auto const result = gpu(P3D_GPU(StreamCreateWithPriority)(&made, P3D_GPU(StreamNonBlocking), most), "a new stream");
+    auto const result =
+        runtime(P3D_GPU(StreamCreateWithPriority)(&made, P3D_GPU(StreamNonBlocking), most), "a new stream");
     stream = made;
     return result;
   }
   void free_stream(Stream stream) override { (void)P3D_GPU(StreamDestroy)(stream_of(stream)); }
   Result new_event(Event& event) override {
     P3D_GPU(Event_t) made = nullptr;
-    auto const result = gpu(P3D_GPU(EventCreateWithFlags)(&made, P3D_GPU(EventDisableTiming)), "a new event");
+    auto const result = runtime(P3D_GPU(EventCreateWithFlags)(&made, P3D_GPU(EventDisableTiming)), "a new event");
     event = made;
     return result;
   }
   void free_event(Event event) override { (void)P3D_GPU(EventDestroy)(event_of(event)); }
   Result record(Event event, Stream stream) override {
-    return gpu(P3D_GPU(EventRecord)(event_of(event), stream_of(stream)), "an event after a stream");
+    return runtime(P3D_GPU(EventRecord)(event_of(event), stream_of(stream)), "an event after a stream");
   }
   Result wait(Stream stream, Event event) override {
-    return gpu(P3D_GPU(StreamWaitEvent)(stream_of(stream), event_of(event), 0), "a stream after an event");
+    return runtime(P3D_GPU(StreamWaitEvent)(stream_of(stream), event_of(event), 0), "a stream after an event");
   }
   Result query(Event event) override {
     auto const code = P3D_GPU(EventQuery)(event_of(event));
     if (code == P3D_GPU(ErrorNotReady)) return {State::open};
-    return gpu(code, "work on a stream");
+    return runtime(code, "work on a stream");
   }
 };
 

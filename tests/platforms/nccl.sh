@@ -32,6 +32,8 @@ typedef enum { GPUSuccess = 0, GPUErrorNotReady = 600 } GPUError_t;
 enum { GPUStreamNonBlocking = 1, GPUEventDisableTiming = 2 };
 extern "C" {
 char const* GPUGetErrorString(GPUError_t);
+GPUError_t GPUGetDevice(int*);
+GPUError_t GPUDeviceGetPCIBusId(char*, int, int);
 GPUError_t GPUDeviceGetStreamPriorityRange(int*, int*);
 GPUError_t GPUStreamCreateWithPriority(GPUStream_t*, unsigned, int);
 GPUError_t GPUStreamDestroy(GPUStream_t);
@@ -79,13 +81,14 @@ ncclResult_t ncclRecv(void*, std::size_t, ncclDataType_t, int, ncclComm_t, GPUSt
 HEADER
   cp "$work/cuda_runtime_api.h" "$work/hip/hip_runtime_api.h"
   cp "$work/nccl.h" "$work/rccl/rccl.h"
-  sed -i '1a #include <'"$([ "$gpu" = hip ] && echo hip/hip_runtime_api.h || echo cuda_runtime_api.h)"'>' \
-    "$work/nccl.h" "$work/rccl/rccl.h"
+  runtime=cuda_runtime_api.h
+  [ "$gpu" = cuda ] || runtime=hip/hip_runtime_api.h
+  sed -i "1a #include <$runtime>" "$work/nccl.h" "$work/rccl/rccl.h"
   options+=(-I"$work")
 fi
 "$compiler" -Wall -Wextra -Werror "${options[@]}" "$@" -c "$root/src/comm/nccl_library.cpp" -o "$work/nccl.o"
-for name in ncclCommInitRankConfig ncclCommAbort ncclAllReduce ncclReduceScatter ncclAllGather ncclBroadcast ncclReduce \
-  ncclSend ncclRecv ncclCommGetAsyncError "${gpu}EventRecord" "${gpu}StreamWaitEvent" "${gpu}EventQuery"; do
+for name in ncclCommInitRankConfig ncclCommGetAsyncError ncclCommAbort ncclAllReduce ncclReduceScatter ncclAllGather \
+  ncclBroadcast ncclReduce ncclSend ncclRecv "${gpu}EventRecord" "${gpu}StreamWaitEvent" "${gpu}EventQuery"; do
   nm -u "$work/nccl.o" | grep -qE " ${name}\$" || { echo "the object does not want $name" >&2; exit 1; }
 done
 [ -n "${LIBRARIES:-}" ] || exit 0

@@ -79,8 +79,8 @@ std::size_t size_of(ElementType type);
 enum class Reduction { sum, max, min };
 /// Where a buffer lies: memory that the host reads and writes, or memory that only MPI does.
 enum class Memory { host, device };
-/// The same, and of a device's memory the stream (the vendor's own) on which the caller writes it: NCCL comes after what
-/// the stream has been given; MPI may be called only when that is done.
+/// The same, and of a device's memory the stream (the vendor's own) on which the caller writes it: NCCL comes after
+/// what the stream has been given; MPI may be called only when that is done.
 struct Place {
   Place(Memory kind = Memory::host, void* device_stream = nullptr) : memory(kind), stream(device_stream) {}
   Memory memory;

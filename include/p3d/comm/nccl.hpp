@@ -21,8 +21,10 @@
 // some MB of GPU memory, by NCCL's buffers (NCCL_BUFFSIZE).
 //
 // Errors. What NCCL reports, at once or later, is a base::Error with the call, the rank, the communicator and NCCL's
-// text, after ncclCommAbort. A wait that outlasts wait_policy().timeout_s ends all ranks as wait.hpp says, with all
+// text, after its abort. A wait that outlasts wait_policy().timeout_s ends all ranks as wait.hpp says, with all
 // communicators aborted first, so that no kernel of NCCL stays on a GPU.
+
+#include <p3d/comm/communicator.hpp>
 
 #include <string>
 
@@ -32,5 +34,7 @@ namespace p3d::comm {
 bool has_nccl();
 /// "NCCL 2.27.3"; "" without.
 std::string nccl_version();
+/// Whether every rank has a GPU of its own, as NCCL wants it. Collective; with has_nccl() only.
+bool one_gpu_each(Communicator& world);
 
 }  // namespace p3d::comm
