@@ -60,6 +60,8 @@ public:
   /// they wait for, and their watchdog says so.
   void stop();
   bool stopped() const { return stopped_; }
+  /// Throws where no work will ever be done, because of an error that another operation's wait may have met.
+  virtual void require_working() const {}
 
 private:
   bool stopped_ = false;

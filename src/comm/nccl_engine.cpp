@@ -130,9 +130,14 @@ void NcclEngine::check(Result const& result, char const* call) {
                             api_->version()),
        .fix = "see the text; NCCL_DEBUG=WARN makes the library say more; when another rank failed first, its message "
               "is the one to read. comm.backend = \"mpi\" does without NCCL"});
+  failure_ = error;
   abort();
   stop();
   throw error;
+}
+
+void NcclEngine::require_working() const {
+  if (failure_) throw *failure_;
 }
 
 NcclApi::Event NcclEngine::event() {

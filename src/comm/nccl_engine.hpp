@@ -3,8 +3,11 @@
 // Collectives on device memory by NCCL, in the engines' manner: in small steps that never block. NCCL's communicator is
 // made so that its calls do not block either.
 
+#include <p3d/base/error.hpp>
+
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +26,7 @@ public:
   bool advance() override;
   void enqueue(Work& work) override;
   bool idle() const override { return waiting_.empty() && !launching_ && launched_.empty() && !changing_; }
+  void require_working() const override;
   /// Ends what NCCL does on the GPU, now. What is under way will never be done.
   void abort() noexcept;
 
@@ -56,6 +60,7 @@ private:
   std::deque<Open> launched_;  ///< on the stream, in order
   Work* changing_ = nullptr;   ///< the communicator begins or ends
   char const* call_ = "";      ///< the last one, for errors
+  std::optional<base::Error> failure_;
 };
 
 /// Aborts the communicators of all engines: what runs on the GPU would keep the process from ending.

@@ -14,7 +14,10 @@ namespace detail {
 
 bool test(Pending& pending) {
   advance_engines();
-  if (pending.engine != nullptr) return pending.work.done;
+  if (pending.engine != nullptr) {
+    if (!pending.work.done) pending.engine->require_working();
+    return pending.work.done;
+  }
   bool all = true;
   for (std::size_t i = 0; i < pending.parts.size(); ++i) {
     if (pending.parts[i] == MPI_REQUEST_NULL) continue;

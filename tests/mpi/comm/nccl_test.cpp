@@ -268,6 +268,27 @@ TEST_P(Nccl, ErrorsThatComeLaterEndTheCommunicator) {
   EXPECT_EQ(one, p);
 }
 
+// The wait for something else may be the one that meets it.
+TEST_P(Nccl, AnErrorIsThatOfEveryOperation) {
+  if (p == 1) GTEST_SKIP() << "no group";
+  prepare();
+  fake->loses_work = true;
+  float values[2] = {1.0F, 1.0F};
+  auto first = comm.all_reduce(&values[0], 1, Type::float32, Reduction::sum, here());
+  auto second = comm.all_reduce(&values[1], 1, Type::float32, Reduction::sum, here());
+  auto other = Communicator::world();
+  fake->fail_after = 0;
+  expect_error([&] { other.barrier().wait(); }, "a cable was pulled");
+  for (auto* request : {&first, &second}) {
+    auto const wait = [&] {
+      auto const mine = std::make_unique<Request>(std::move(*request));  // given up while the error unwinds
+      mine->wait();
+    };
+    expect_error(wait, "a cable was pulled");
+  }
+  expect_error([&] { comm.all_reduce(&values[0], 1, Type::float32, Reduction::sum, here()); }, "nothing follows on");
+}
+
 TEST(NcclOfTheBuild, IsRefusedWhereThereIsNone) {
   if (has_nccl()) GTEST_SKIP() << "this build has " << nccl_version();
   EXPECT_EQ(nccl_version(), "");
