@@ -9,7 +9,8 @@ if(NCCL_VENDOR STREQUAL "RCCL")
 else()
   # Python's package of it has no libnccl.so.
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_ROOT ENV NCCL_HOME PATH_SUFFIXES include)
-  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ENV NCCL_ROOT ENV NCCL_HOME PATH_SUFFIXES lib lib64)
+  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ENV NCCL_ROOT ENV NCCL_HOME
+    PATH_SUFFIXES lib lib64)
   set(header ${NCCL_INCLUDE_DIR}/nccl.h)
   find_package(CUDAToolkit QUIET)
   set(runtime CUDA::cudart)

@@ -56,7 +56,7 @@ public:
   virtual Result recv(void* buffer, std::int64_t count, ElementType type, int peer, Group, Stream) = 0;
 
   virtual Result new_stream(Stream& stream) = 0;
-  virtual void free_stream(Stream stream) = 0;
+  virtual void free_stream(Stream stream) = 0;  ///< does not wait for what is on it
   virtual Result new_event(Event& event) = 0;
   virtual void free_event(Event event) = 0;
   virtual Result record(Event event, Stream stream) = 0;

@@ -75,7 +75,7 @@ NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api)
     change("ncclCommInitRank", begun);
   } catch (...) {
     abort();
-    std::erase(engines(), this);
+    release();
     throw;
   }
 }
@@ -92,11 +92,14 @@ NcclEngine::~NcclEngine() {
       base::error_here(e.what());
     }
   }
-  bool const aborted = group_ != nullptr;
   abort();
+  release();
+}
+
+void NcclEngine::release() noexcept {
   std::erase(engines(), this);
   for (auto event : events_) api_->free_event(event);
-  if (stream_ != nullptr && !aborted) api_->free_stream(stream_);  // may wait for what was aborted
+  if (stream_ != nullptr) api_->free_stream(stream_);
 }
 
 void NcclEngine::abort() noexcept {

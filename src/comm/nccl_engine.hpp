@@ -46,6 +46,7 @@ private:
   Result all_gather(Work& work);
   Result exchange(Work& work);
   NcclApi::Event event();
+  void release() noexcept;
 
   std::shared_ptr<NcclApi> api_;
   MPI_Comm mpi_;

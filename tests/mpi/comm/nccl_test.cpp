@@ -279,6 +279,7 @@ TEST_P(Nccl, AnErrorIsThatOfEveryOperation) {
   auto other = Communicator::world();
   fake->fail_after = 0;
   expect_error([&] { other.barrier().wait(); }, "a cable was pulled");
+  expect_error([&] { comm.all_reduce(&values[0], 1, Type::float32, Reduction::sum, here()); }, "nothing follows on");
   for (auto* request : {&first, &second}) {
     auto const wait = [&] {
       auto const mine = std::make_unique<Request>(std::move(*request));  // given up while the error unwinds
@@ -286,7 +287,6 @@ TEST_P(Nccl, AnErrorIsThatOfEveryOperation) {
     };
     expect_error(wait, "a cable was pulled");
   }
-  expect_error([&] { comm.all_reduce(&values[0], 1, Type::float32, Reduction::sum, here()); }, "nothing follows on");
 }
 
 TEST(NcclOfTheBuild, IsRefusedWhereThereIsNone) {
