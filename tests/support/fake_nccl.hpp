@@ -289,7 +289,9 @@ private:
     g.stream = stream;
     g.calls.push_back(
         {[start = std::move(start), comm = g.comm](MPI_Request* r) { start(comm, r); }, std::move(finish)});
-    return result(name);
+    auto const out = result(name);
+    if (out.state == State::failed) g.calls.clear();  // nothing of the group is launched
+    return out;
   }
 
   /// The group's calls, all at once, as one step of their stream.
