@@ -7,6 +7,7 @@ import html.parser
 import pathlib
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 import unittest
@@ -140,6 +141,25 @@ class Figures(unittest.TestCase):
                 stamp = (ROOT / path).read_text().split("\n\n")[0]
                 self.assertIn(f"(git {commit})", stamp)
                 self.assertIn(pathlib.Path(path).stem, command)
+
+    def test_peers(self):
+        rows = rows_of("benchmarks/example_results/peers.csv")
+
+        def median(name, tokens):
+            return statistics.median(float(row[name]) for row in rows if row["seq_len"] == tokens)
+
+        names = {"eager": "ratio_eager", "compiled": "ratio_compiled", "DDP, eager": "ratio_ddp",
+                 "DDP, compiled": "ratio_ddp_compiled"}
+        for page in ("docs/performance.md", "README.md"):
+            head, *table = self.table(page, "PyTorch")
+            self.assertEqual({row[0] for row in table}, set(names))
+            for row in table:
+                for tokens, text in zip(head[1:], row[1:]):
+                    with self.subTest(page=page, pytorch=row[0], tokens=tokens):
+                        self.shown(text, median(names[row[0]], tokens.split()[0]))
+        said = re.search(r"The MFU of p3d was ([\d.]+) and ([\d.]+):", (ROOT / "docs/performance.md").read_text())
+        for text, tokens in zip(said.groups(), ("256", "1024")):
+            self.shown(text, median("mfu", tokens))
 
     def test_scaling(self):
         speed = {row["name"]: float(row["tokens_per_s"])
