@@ -20,6 +20,6 @@ install(FILES ${PROJECT_BINARY_DIR}/p3dConfig.cmake ${PROJECT_BINARY_DIR}/p3dCon
               ${PROJECT_SOURCE_DIR}/cmake/P3dKokkos.cmake ${PROJECT_SOURCE_DIR}/cmake/FindRandom123.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindxxHash.cmake ${PROJECT_SOURCE_DIR}/cmake/FindPCRE2.cmake
               ${PROJECT_SOURCE_DIR}/cmake/Findutf8proc.cmake ${PROJECT_SOURCE_DIR}/cmake/FindZstd.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindSentencePiece.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindSentencePiece.cmake ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindHDF5Parallel.cmake
   DESTINATION ${P3D_CONFIG_DIR})

@@ -14,10 +14,13 @@ namespace {
 // Where MPI reads and writes; the same for the whole process, set before the first message.
 bool stage_always = false;
 bool mpi_reaches_views = false;
+bool views_are_device = false;
 }  // namespace
 
 void set_always_stage(bool on) { stage_always = on; }
 void set_gpu_aware(bool on) { mpi_reaches_views = on; }
+void set_views_are_device(bool on) { views_are_device = on; }
+bool views_are_on_host() { return detail::host_reaches_views && !views_are_device; }
 bool stages() { return stage_always || !(detail::host_reaches_views || mpi_reaches_views); }
 
 // clang-format off
@@ -38,8 +41,9 @@ Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> ino
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   // Where MPI alone reads a view, 16-bit numbers go through the host: MPI cannot sum them.
-  Buffer const buffer(exec, inout.data(), n, Buffer::Use::both, "all_reduce", type_of<T>().float16().has_value());
-  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.memory()));
+  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both, "all_reduce",
+                      type_of<T>().float16().has_value());
+  return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.place()));
 }
 
 template <class T>
@@ -69,9 +73,9 @@ Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T>
                              std::span<std::int64_t const> bounds, Reduction op) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, inout.data(), all.end, all, own, "reduce_scatter",
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own, "reduce_scatter",
                                  type_of<T>().float16().has_value());
-  return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.memory()));
+  return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.place()));
 }
 
 template <class T>
@@ -79,8 +83,8 @@ Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> ino
                          std::span<std::int64_t const> bounds) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, inout.data(), all.end, own, all, "all_gather");
-  return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.memory()));
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all, "all_gather");
+  return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.place()));
 }
 
 double all_reduce(Communicator& comm, double value, Reduction op) {
@@ -99,8 +103,9 @@ Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inou
   auto const n = static_cast<std::int64_t>(inout.extent(0));
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, inout.data(), n, comm.rank() == root ? Buffer::Use::read : Buffer::Use::write, "broadcast");
-  return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root));
+  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n,
+                      comm.rank() == root ? Buffer::Use::read : Buffer::Use::write, "broadcast");
+  return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root, buffer.place()));
 }
 
 template <class T>
@@ -108,7 +113,8 @@ Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> mat
   detail::require_contiguous(matrix);
   auto const n = static_cast<std::int64_t>(matrix.size());
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, const_cast<T*>(matrix.data()), n, Buffer::Use::read, "send");  // read only, as Use says
+  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n, Buffer::Use::read,
+                      "send");  // read only, as Use says
   return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag));
 }
 
@@ -117,8 +123,44 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
   detail::require_contiguous(matrix);
   auto const n = static_cast<std::int64_t>(matrix.size());
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, matrix.data(), n, Buffer::Use::write, "recv");
+  Buffer const buffer(exec, false, matrix.data(), n, Buffer::Use::write, "recv");
   return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag));
+}
+
+template <class T>
+void Exchange<T>::send(View2<T const> buffer, int peer) {
+  detail::require_contiguous(buffer);
+  // Read only: a Part has one kind of pointer.
+  sends_.push_back({View2<T>(const_cast<T*>(buffer.data()), buffer.extent(0), buffer.extent(1)), peer});
+}
+
+template <class T>
+void Exchange<T>::recv(View2<T> buffer, int peer) {
+  detail::require_contiguous(buffer);
+  receives_.push_back({buffer, peer});
+}
+
+template <class T>
+Request Exchange<T>::start(int tag) {
+  using Buffer = detail::Buffer<T>;
+  bool const nccl = detail::by_nccl(*comm_);
+  std::vector<Buffer> buffers;
+  auto const parts = [&](std::vector<Message> const& messages, typename Buffer::Use use) {
+    std::vector<Communicator::Part> out;
+    for (auto const& m : messages) {
+      auto const n = static_cast<std::int64_t>(m.buffer.size());
+      if (n == 0) continue;
+      auto const& buffer = buffers.emplace_back(exec_, nccl, m.buffer.data(), n, use, "exchange");
+      out.push_back({buffer.data(), n, m.peer});
+    }
+    return out;
+  };
+  auto sends = parts(sends_, Buffer::Use::read);
+  auto receives = parts(receives_, Buffer::Use::write);
+  comm::Place const place = nccl ? comm::Place(comm::Memory::device, device::native_stream(exec_)) : comm::Memory::host;
+  auto request = comm_->exchange(std::move(sends), std::move(receives), type_of<T>(), tag, place);
+  for (auto const& buffer : buffers) request = buffer.attach(std::move(request));
+  return request;
 }
 
 #define P3D_INSTANTIATE(T)                                                                                           \
@@ -128,6 +170,7 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
                                            Reduction);                                                               \
   template Request start_all_gather<T>(ExecSpace const&, Communicator&, View1<T>, std::span<std::int64_t const>);    \
   template Request start_broadcast<T>(ExecSpace const&, Communicator&, View1<T>, int);                               \
+  template class Exchange<T>;                                                                                        \
   template Request start_send<T>(ExecSpace const&, Communicator&, View2<T const>, int, int);                         \
   template Request start_recv<T>(ExecSpace const&, Communicator&, View2<T>, int, int);
 P3D_INSTANTIATE(float)

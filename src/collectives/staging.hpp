@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one place that decides where MPI reads and writes: in the view itself when the host can reach its memory or MPI
-// can, in a host copy that the request keeps alive otherwise.
+// The one place that decides where messages are read and written: in the view itself when the host can reach its memory
+// or MPI can, or by NCCL; in a host copy that the request keeps alive otherwise.
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/device/view.hpp>
 
 #include <cstddef>
@@ -23,22 +24,26 @@ struct Run {
   std::int64_t begin = 0, end = 0;
 };
 
+/// Whether collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the GPU.
+inline bool by_nccl(Communicator const& comm) { return !views_are_on_host() && comm.has_nccl(); }
+
 /// The buffer of one operation on `n` contiguous elements at `data`, after the caller's kernels on `exec` are done.
 template <class T>
 class Buffer {
 public:
   enum class Use { read, write, both };
 
-  /// `host_sums`: the host, not MPI, is to compute on the elements.
-  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Use use, char const* label, bool host_sums = false)
-      : Buffer(exec, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n}, label,
+  /// `nccl`: the operation goes by it. `host_sums`: the host, not MPI, is to compute on the elements.
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, char const* label, bool host_sums = false)
+      : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n}, label,
                host_sums) {}
 
   /// `read`, `written`: what the operation takes from the view, and what it gives back.
-  Buffer(ExecSpace const& exec, T* data, std::int64_t n, Run read, Run written, char const* label,
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, char const* label,
          bool host_sums = false)
-      : exec_(exec), view_(data, n), written_(written) {
+      : exec_(exec), view_(data, n), written_(written), nccl_(nccl) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
+    if (nccl_) return;
     device::fence(exec, std::string("p3d::collectives::") + label);
     if (!stages() && !(host_sums && !host_reaches_views)) return;
     auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
@@ -48,13 +53,16 @@ public:
     device::fence(exec, std::string("p3d::collectives::stage_") + label);
   }
 
-  /// What MPI is given.
+  /// What is sent and received.
   T* data() const { return host_ ? host_->view.data() : view_.data(); }
 
   /// Whether the host reads and writes there too.
-  comm::Memory memory() const { return host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device; }
+  comm::Place place() const {
+    if (nccl_) return {comm::Memory::device, device::native_stream(exec_)};
+    return host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device;
+  }
 
-  /// Gives the copy to the request: kept until completion, then brought back if MPI wrote to it.
+  /// Gives the copy to the request: kept until completion, then brought back if it was written to.
   Request attach(Request request) const {
     if (!host_) return request;
     if (written_.begin == written_.end) {
@@ -84,6 +92,7 @@ private:
   ExecSpace exec_;
   View1<T> view_;
   Run written_;
+  bool nccl_;
   std::shared_ptr<Host> host_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "all_reducer.hpp"
 #include "internal.hpp"
+#include "nccl_engine.hpp"
 
 namespace p3d::comm {
 
@@ -46,6 +47,7 @@ CommRecord::CommRecord(MPI_Comm handle, std::string given_name, bool is_owned)
 }
 
 CommRecord::~CommRecord() {
+  nccl.reset();                                                  // needs the communicator
   if (all_reducer && std::uncaught_exceptions() > exceptions) {  // peers may still use what it holds
     static auto& given_up = *new std::vector<std::unique_ptr<AllReducer>>;
     given_up.push_back(std::move(all_reducer));
@@ -116,7 +118,20 @@ Communicator Communicator::split(int color, int key, std::string name) const {
 void Communicator::prepare(AllReduceSettings const& settings) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   state_->all_reducer.reset();
-  if (size() == 1 || settings.algorithm == AllReduce::mpi) return;
+  state_->nccl.reset();
+  if (size() == 1) return;
+  if (settings.nccl) {
+    auto api = detail::nccl_api();
+    if (!api) {
+      throw base::Error({.expected = "NCCL or RCCL, for collectives on device memory",
+                         .found = "a build of p3d without",
+                         .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), name()),
+                         .fix = "configure p3d with -DP3D_NCCL=ON, or set comm.backend = \"mpi\""},
+                        base::ExitCode::bad_input);
+    }
+    state_->nccl = std::make_unique<detail::NcclEngine>(*this, std::move(api));
+  }
+  if (settings.algorithm == AllReduce::mpi) return;
   auto made = std::make_unique<detail::AllReducer>(*this, settings);
   state_->all_reducer = std::move(made);
   if (settings.algorithm == AllReduce::automatic && !settings.fixed_order) state_->all_reducer->measure(*this);
@@ -129,7 +144,13 @@ AllReduce Communicator::all_reduce_algorithm(std::int64_t bytes) const {
 
 std::string Communicator::describe_all_reduce() const {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
-  return state_->all_reducer ? state_->all_reducer->describe() : to_string(AllReduce::mpi);
+  auto const host = state_->all_reducer ? state_->all_reducer->describe() : to_string(AllReduce::mpi);
+  return state_->nccl ? fmt::format("nccl (host memory: {})", host) : host;
+}
+
+bool Communicator::has_nccl() const {
+  P3D_REQUIRE(valid(), "a communicator is used on its members only");
+  return state_->nccl != nullptr;
 }
 
 Communicator::Accounting Communicator::accounting() const {

@@ -12,7 +12,8 @@
 
 namespace p3d::comm::detail {
 
-enum class Collective { all_reduce, reduce_scatter, all_gather };
+/// The last two only by NCCL; MPI does them otherwise.
+enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, exchange };
 
 /// One collective in an engine. It goes in segments, which the engine cuts.
 struct Work {
@@ -23,7 +24,10 @@ struct Work {
   Collective kind = Collective::all_reduce;
   /// Share s is the elements from bounds[s] up to bounds[s + 1]; from 0 to count. An all-reduce has none.
   std::vector<std::int64_t> bounds{};
-  bool held = false;  ///< has its place in the order, but is not to be touched yet
+  int root = 0;                                         ///< of a broadcast
+  std::vector<Communicator::Part> sends{}, receives{};  ///< of an exchange
+  void* stream = nullptr;  ///< device memory: the collective comes after what this stream has been given
+  bool held = false;       ///< has its place in the order, but is not to be touched yet
   bool done = false;
   std::int64_t sent = 0;  ///< bytes that this rank has given to others: Communicator::Sent
 
@@ -55,6 +59,7 @@ public:
   /// Touches no buffer again. For a request that is given up while an exception unwinds: its peers will not get what
   /// they wait for, and their watchdog says so.
   void stop();
+  bool stopped() const { return stopped_; }
 
 private:
   bool stopped_ = false;

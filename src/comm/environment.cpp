@@ -23,6 +23,7 @@
 
 #include "agreement.hpp"
 #include "internal.hpp"
+#include "nccl_engine.hpp"
 #include "node_memory.hpp"
 #include "watchdog.hpp"
 
@@ -155,6 +156,7 @@ void abort_all(int exit_code) {
   std::fflush(nullptr);
   if (detail::mpi_runs()) {
     detail::leave_within(10, exit_code);  // should MPI_Abort hang; the launcher then ends the others
+    detail::abort_nccl();
     base::let_last_message_out();
     MPI_Abort(MPI_COMM_WORLD, exit_code);
   }

@@ -17,6 +17,7 @@
 namespace p3d::comm::detail {
 
 class AllReducer;
+class NcclEngine;
 
 /// Throws base::Error naming the call, the rank, the communicator and MPI's own text unless `code` is MPI_SUCCESS.
 void check(int code, char const* call, std::string const& communicator);
@@ -42,6 +43,7 @@ struct CommRecord {
   std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by (peer, direction)
   Communicator::Accounting accounting;
   std::unique_ptr<AllReducer> all_reducer;  ///< null: MPI reduces
+  std::unique_ptr<NcclEngine> nccl;         ///< null: device memory is MPI's affair
   int exceptions = std::uncaught_exceptions();
 };
 
@@ -56,7 +58,7 @@ struct Pending {
   Work work;
   std::int64_t Communicator::Sent::*sent = nullptr;  ///< where work.sent is counted
   std::vector<MPI_Request> parts;
-  std::vector<std::int64_t> receives;  ///< elements that each part must bring; empty unless this is a receive
+  std::vector<std::int64_t> receives;  ///< elements that the first parts must bring: those that receive
   std::vector<std::function<void()>> hooks;
   std::vector<std::shared_ptr<void>> keep;
   int exceptions = std::uncaught_exceptions();
@@ -71,7 +73,7 @@ void wait(Pending& pending);
 void finish(Pending& pending);
 
 /// Has an engine carry out `work`, unless MPI is to (false), as prepare() has set. `sent`: where its bytes count.
-bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Memory memory);
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place place);
 /// Throws unless the elements can be summed, by MPI or else by an engine.
 void require_summable(CommRecord const& comm, ElementType type, Memory memory, char const* operation);
 

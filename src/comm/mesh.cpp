@@ -161,7 +161,7 @@ Communicator& Mesh::along(Names const& axes) {
 
 Communicator& Mesh::along(std::initializer_list<char const*> axes) { return along(Names(axes.begin(), axes.end())); }
 
-void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) {
+void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes, Names const& nccl_axes) {
   int num_ranks = 0;
   detail::check(MPI_Comm_size(MPI_COMM_WORLD, &num_ranks), "MPI_Comm_size", "world");
   bool const wants_memory = settings.algorithm != AllReduce::mpi && settings.algorithm != AllReduce::ring &&
@@ -171,9 +171,15 @@ void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes) 
     for (auto const& group : groups_) groups += group.communicator.size() > 1 ? 1 : 0;
     open_node_memory(buffer_bytes, groups);
   }
+  auto const covered = mask_of(nccl_axes);
+  auto const settings_of = [&](std::size_t mask) {
+    auto out = settings;
+    out.nccl = settings.nccl && (extent_of(mask) & ~covered) == 0;
+    return out;
+  };
   // The same order on all ranks.
-  cart_.prepare(settings);
-  for (auto& group : groups_) group.communicator.prepare(settings);
+  cart_.prepare(settings_of(all_dimensions()));
+  for (auto& group : groups_) group.communicator.prepare(settings_of(group.mask));
 }
 
 std::string Mesh::describe_all_reduce() const {

@@ -12,6 +12,7 @@
 #include "all_reducer.hpp"
 #include "mpi_calls.hpp"
 #include "mpi_types.hpp"
+#include "nccl_engine.hpp"
 
 namespace p3d::comm {
 
@@ -73,10 +74,19 @@ Request Communicator::begin(char const* operation, std::int64_t count, ElementTy
 
 namespace detail {
 
-bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Memory memory) {
-  auto const& reducer = pending.comm->all_reducer;
-  if (!reducer || memory == Memory::device) return false;
-  auto* const engine = reducer->engine(work.kind, work.bytes(work.count), work.type);
+namespace {
+/// What p3d's own engines do. They have no broadcasts.
+bool summed_or_shared(Collective kind) { return kind < Collective::broadcast; }
+}  // namespace
+
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place place) {
+  Engine* engine = nullptr;
+  if (place.memory == Memory::device) {
+    engine = pending.comm->nccl.get();
+    work.stream = place.stream;
+  } else if (auto const& reducer = pending.comm->all_reducer; reducer && summed_or_shared(work.kind)) {
+    engine = reducer->engine(work.kind, work.bytes(work.count), work.type);
+  }
   if (engine == nullptr) return false;
   pending.engine = engine;
   pending.work = std::move(work);
@@ -87,7 +97,8 @@ bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sen
 
 void require_summable(CommRecord const& comm, ElementType type, Memory memory, char const* operation) {
   P3D_REQUIRE(type.mpi() != Type::byte, "bytes travel, they are never reduced");
-  if (type.mpi() || comm.size == 1 || (comm.all_reducer && memory == Memory::host)) return;
+  if (type.mpi() || comm.size == 1 || (memory == Memory::host ? comm.all_reducer != nullptr : comm.nccl != nullptr))
+    return;
   throw base::Error(
       {.expected = fmt::format("16-bit numbers summed ({}) by one of p3d's algorithms, in host memory", operation),
        .found = memory == Memory::device ? "memory that only MPI reads, which has no such sum"
@@ -98,13 +109,13 @@ void require_summable(CommRecord const& comm, ElementType type, Memory memory, c
 
 }  // namespace detail
 
-Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory) {
+Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
-  detail::require_summable(*state_, type, memory, "all_reduce");
+  detail::require_summable(*state_, type, place.memory, "all_reduce");
   if (size() == 1 || count == 0) return {};
   auto request = begin("all_reduce", count, type, -1, false);
   detail::Work work{.data = static_cast<std::byte*>(inout), .count = count, .type = type, .op = op};
-  if (detail::start_in_engine(*request.state_, std::move(work), &Sent::all_reduce, memory)) return request;
+  if (detail::start_in_engine(*request.state_, std::move(work), &Sent::all_reduce, place)) return request;
   state_->accounting.sent.all_reduce +=
       detail::even_traffic(count, rank(), size()) * static_cast<std::int64_t>(size_of(type));
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
@@ -147,9 +158,15 @@ void broadcast_text(Communicator& comm, std::string& text, int root) {
   comm.broadcast(text.data(), length, Type::byte, root).wait();
 }
 
-Request Communicator::broadcast(void* inout, std::int64_t count, ElementType type, int root) {
+Request Communicator::broadcast(void* inout, std::int64_t count, ElementType type, int root, Place place) {
   if (size() == 1 || count == 0) return {};
   auto request = begin("broadcast", count, type, -1, false);
+  detail::Work work{.data = static_cast<std::byte*>(inout),
+                    .count = count,
+                    .type = type,
+                    .kind = detail::Collective::broadcast,
+                    .root = root};
+  if (detail::start_in_engine(*request.state_, std::move(work), &Sent::broadcast, place)) return request;
   if (rank() == root) {
     state_->accounting.sent.broadcast += count * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   }
@@ -180,6 +197,41 @@ Request Communicator::recv(void* buffer, std::int64_t count, ElementType type, i
     });
     request.state_->receives.push_back(length);
   });
+  return request;
+}
+
+Request Communicator::exchange(std::vector<Part> sends, std::vector<Part> receives, ElementType type, int tag,
+                               Place place) {
+  if (size() == 1) return {};
+  std::erase_if(sends, [](Part const& m) { return m.count == 0; });
+  std::erase_if(receives, [](Part const& m) { return m.count == 0; });
+  std::int64_t count = 0, sent = 0;
+  for (auto const& m : receives) count += m.count;
+  for (auto const& m : sends) sent += m.count;
+  auto request = begin("exchange", std::max(count, sent), type, -1, false);
+  detail::Work work{.count = sent, .type = type, .kind = detail::Collective::exchange};
+  if (place.memory == Memory::device && state_->nccl) {
+    work.sends = std::move(sends);
+    work.receives = std::move(receives);
+    detail::start_in_engine(*request.state_, std::move(work), &Sent::messages, place);
+    return request;
+  }
+  state_->accounting.sent.messages += sent * static_cast<std::int64_t>(size_of(type));
+  for (auto const& m : receives) {
+    detail::for_each_part(m.count, limit(type), [&](std::int64_t first, int length) {
+      start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
+        return MPI_Irecv(at(m.data, first, type), length, carrier(type), m.peer, tag, state_->mpi, part);
+      });
+      request.state_->receives.push_back(length);
+    });
+  }
+  for (auto const& m : sends) {
+    detail::for_each_part(m.count, limit(type), [&](std::int64_t first, int length) {
+      start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
+        return MPI_Isend(at(m.data, first, type), length, carrier(type), m.peer, tag, state_->mpi, part);
+      });
+    });
+  }
   return request;
 }
 

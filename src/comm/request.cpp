@@ -23,16 +23,17 @@ bool test(Pending& pending) {
     check(MPI_Test(&pending.parts[i], &flag, &status), pending.operation, pending.comm->name);
     if (!flag) {
       all = false;
-    } else if (!pending.receives.empty()) {
+    } else if (i < pending.receives.size()) {
       int count = 0;
       check(MPI_Get_count(&status, pending.type, &count), "MPI_Get_count", pending.comm->name);
       if (count != pending.receives[i]) {
-        throw base::Error({.expected = fmt::format("a message of {} elements", pending.receives[i]),
-                           .found = count == MPI_UNDEFINED ? std::string("one that is no whole number of elements")
-                                                           : std::to_string(count),
-                           .where = fmt::format("rank {}, communicator '{}', message {} from its rank {}",
-                                                base::log_rank(), pending.comm->name, pending.sequence, pending.peer),
-                           .fix = "sender and receiver must agree on the number of elements"});
+        throw base::Error(
+            {.expected = fmt::format("a message of {} elements", pending.receives[i]),
+             .found = count == MPI_UNDEFINED ? std::string("one that is no whole number of elements")
+                                             : std::to_string(count),
+             .where = fmt::format("rank {}, communicator '{}', message {} from its rank {}", base::log_rank(),
+                                  pending.comm->name, pending.sequence, status.MPI_SOURCE),
+             .fix = "sender and receiver must agree on the number of elements"});
       }
     }
   }

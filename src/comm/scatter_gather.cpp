@@ -60,9 +60,9 @@ void for_each_share(Shares const& shares, int owners, std::int64_t most, Body&& 
 }  // namespace
 
 Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> bounds, ElementType type, Reduction op,
-                                     Memory memory) {
+                                     Place place) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
-  detail::require_summable(*state_, type, memory, "reduce_scatter");
+  detail::require_summable(*state_, type, place.memory, "reduce_scatter");
   Shares shares(inout, bounds, type, size());
   auto const n = shares.count();
   if (size() == 1 || n == 0) return {};
@@ -74,14 +74,14 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
                     .op = op,
                     .kind = detail::Collective::reduce_scatter,
                     .bounds = shares.bounds};
-  if (detail::start_in_engine(pending, std::move(work), &Sent::reduce_scatter, memory)) return request;
+  if (detail::start_in_engine(pending, std::move(work), &Sent::reduce_scatter, place)) return request;
 
   auto const own = shares.count(rank());
   auto const bytes = own * static_cast<std::int64_t>(size_of(type));
   state_->accounting.sent.reduce_scatter += (n - own) * static_cast<std::int64_t>(size_of(type));
   auto const mpi_type = detail::mpi_type(type.mpi().value());
   auto* const data = shares.data;
-  if (memory == Memory::host && n <= limit(type)) {
+  if (place.memory == Memory::host && n <= limit(type)) {
     // MPI would put the sum at the buffer's beginning; so it goes aside, and then to its place.
     auto const counts = counts_of(shares);
     auto const sum = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
@@ -109,7 +109,7 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
   return request;
 }
 
-Request Communicator::all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Memory memory) {
+Request Communicator::all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Place place) {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   Shares shares(inout, bounds, type, size());
   auto const n = shares.count();
@@ -118,7 +118,7 @@ Request Communicator::all_gather(void* inout, std::span<std::int64_t const> boun
   auto& pending = *request.state_;
   detail::Work work{
       .data = shares.data, .count = n, .type = type, .kind = detail::Collective::all_gather, .bounds = shares.bounds};
-  if (detail::start_in_engine(pending, std::move(work), &Sent::all_gather, memory)) return request;
+  if (detail::start_in_engine(pending, std::move(work), &Sent::all_gather, place)) return request;
 
   state_->accounting.sent.all_gather += shares.count(rank()) * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   auto const carrier = detail::carrier(type);

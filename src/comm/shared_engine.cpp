@@ -227,6 +227,8 @@ bool SharedEngine::reduce() {
     case Collective::all_reduce: segment.direct ? reduce_direct(segment, slot) : reduce_part(segment, slot); break;
     case Collective::reduce_scatter: reduce_piece(segment, slot); break;
     case Collective::all_gather: fetch_pieces(segment, slot); break;
+    case Collective::broadcast:
+    case Collective::exchange: break;  // never here
   }
   ++reduced_;
   return true;

@@ -320,6 +320,24 @@ void add_optimizer(std::vector<Key>& table) {
   s.number("grad_clip", &Optimizer::grad_clip, {.max = 1e30}, "largest global norm of the gradient; 0: no clipping");
 }
 
+MaybeMismatch read_backend_axes(toml::node const& node, std::string const&, Config& config) {
+  auto const fix = "name them joined by '-', such as " + toml_string(names(stage_axes, "-"));
+  std::string text;
+  if (auto mismatch = read_string(node, false, text)) {
+    mismatch->fix = fix;
+    return mismatch;
+  }
+  auto order = read_order(text);
+  AxisSet axes;
+  for (auto a : order.axes) {
+    if (!stage_axes.has(a)) order.error = fmt::format("messages along {} go by MPI", name(a));
+    axes = axes.plus({a});
+  }
+  if (!order.error.empty()) return Mismatch{&node, fmt::format("{}: {}", toml_string(text), order.error), fix};
+  config.comm.backend_axes = axes;
+  return {};
+}
+
 void add_comm(std::vector<Key>& table) {
   Section<Comm> s(table, "comm", &Config::comm);
   s.number("timeout_s", &Comm::timeout_s, {.max = 3.6e7, .min_open = true},
@@ -332,6 +350,11 @@ void add_comm(std::vector<Key>& table) {
            "(shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
+  s.choice("backend", &Comm::backend, {Backend::automatic, Backend::mpi, Backend::nccl},
+           "what carries collectives of GPU memory; auto: NCCL where p3d has it, unless run.deterministic");
+  s.add("backend_axes", fmt::format("string: names of axes joined by '-', of {}", base::join(words_of(stage_axes))),
+        "axes along which NCCL may be used; MPI along the others", nullptr, read_backend_axes,
+        [](Config const& config) { return toml_string(names(config.comm.backend_axes, "-")); });
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
 }
 

@@ -21,6 +21,7 @@ char const* to_string(Precision v) {
 bool has_precision(Precision precision) { return P3D_16BIT != 0 || !is_16bit(precision); }
 
 bool has_onednn() { return P3D_ONEDNN != 0; }
+bool has_nccl() { return P3D_NCCL != 0; }
 
 std::int64_t bytes_of(Precision type) {
   switch (type) {
@@ -178,6 +179,15 @@ char const* to_string(GpuAware v) {
     case GpuAware::automatic: return "auto";
     case GpuAware::on: return "on";
     case GpuAware::off: return "off";
+  }
+  return "?";
+}
+
+char const* to_string(Backend v) {
+  switch (v) {
+    case Backend::automatic: return "auto";
+    case Backend::mpi: return "mpi";
+    case Backend::nccl: return "nccl";
   }
   return "?";
 }

@@ -290,8 +290,9 @@ void Trainer<P>::State::make_replica_groups() {
   auto& replicas = mesh.along("dp");
   own_group = replicas.split(here.dp / over, here.dp, "shard-group");
   between_groups = replicas.split(here.dp % over, here.dp, "between-shard-groups");
-  own_group.prepare(all_reduce_settings(config));
-  between_groups.prepare(all_reduce_settings(config));
+  auto const settings = all_reduce_settings(config, nccl && config.comm.backend_axes.has(layout::Axis::dp));
+  own_group.prepare(settings);
+  between_groups.prepare(settings);
 }
 
 template <class P>
@@ -310,7 +311,8 @@ comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
     bytes += shared_gradient_bytes<P>(config, plan, s, here) + shared_value_bytes<P>(config, plan, s, here) + 2 * page;
   auto const& pools = plan.pools[static_cast<std::size_t>(here.pp)];
   bytes += shared_pool_bytes(pools.weights) + shared_pool_bytes(pools.gradients) + 2 * page;
-  mesh.prepare(all_reduce_settings(config), bytes);
+  nccl = choose_nccl(config, mesh.world());
+  mesh.prepare(all_reduce_settings(config, nccl), bytes, axis_names(config.comm.backend_axes));
   weights_memory = comm::SharedBuffer(shared_pool_bytes(pools.weights));
   gradients_memory = comm::SharedBuffer(shared_pool_bytes(pools.gradients));
   return comm::SharedBuffer(activations);

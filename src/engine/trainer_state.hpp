@@ -13,6 +13,7 @@
 #include <p3d/engine/trainer.hpp>
 
 #include "activation_store.hpp"
+#include "backend.hpp"
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
 #include "vocabulary_actions.hpp"
@@ -23,8 +24,8 @@
 namespace p3d::engine {
 
 /// How all communicators of training sum.
-inline comm::AllReduceSettings all_reduce_settings(config::Config const& c) {
-  return {c.comm.allreduce, c.run.deterministic};
+inline comm::AllReduceSettings all_reduce_settings(config::Config const& c, bool nccl = false) {
+  return {c.comm.allreduce, c.run.deterministic, nccl};
 }
 
 /// Everything one stage needs on this rank.
@@ -60,6 +61,7 @@ struct Trainer<P>::State {
   parallel::TensorParallel tp;
   parallel::ContextParallel context;
   parallel::ExpertParallel experts;
+  bool nccl = false;                                    ///< comm.backend, along comm.backend_axes
   comm::Communicator own_group, between_groups;         ///< of replicas, with hybrid sharding
   comm::SharedBuffer weights_memory, gradients_memory;  ///< of the pools
   comm::SharedBuffer activations_memory;                ///< none without tensor parallelism

@@ -45,15 +45,16 @@ template <class T>
 ExpertParallel::Requests ExpertParallel::start_to_experts(ExecSpace const& exec, layout::ExpertDispatch const& dispatch,
                                                           int pass, View2<T const> own, View2<T> received) {
   Requests requests;
-  for (int r = 0; r < size(); ++r) {
-    auto const from = dispatch.received_from(pass, r);
-    if (r != rank() && from.size() > 0)
-      requests.push_back(collectives::start_recv<T>(exec, *comm_, part(received, from), r, to_experts_tag));
-  }
-  for (int i = 1; i < size(); ++i) {  // not all to the same rank at first
-    int const r = (rank() + i) % size();
-    auto const to = dispatch.sent_to(pass, r);
-    if (to.size() > 0) requests.push_back(collectives::start_send<T>(exec, *comm_, part(own, to), r, to_experts_tag));
+  if (size() > 1) {
+    collectives::Exchange<T> messages(exec, *comm_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) messages.recv(part(received, dispatch.received_from(pass, r)), r);
+    }
+    for (int i = 1; i < size(); ++i) {  // not all to the same rank at first
+      int const r = (rank() + i) % size();
+      messages.send(part(own, dispatch.sent_to(pass, r)), r);
+    }
+    requests.push_back(messages.start(to_experts_tag));
   }
   Kokkos::deep_copy(exec, part(received, dispatch.received_from(pass, rank())),
                     part(own, dispatch.sent_to(pass, rank())));
@@ -70,15 +71,16 @@ ExpertParallel::Requests ExpertParallel::start_to_tokens(ExecSpace const& exec, 
     return layout::Range{before + rows.begin, before + rows.end};
   };
   Requests requests;
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank() && place(r).size() > 0)
-      requests.push_back(collectives::start_recv<T>(exec, *comm_, part(own, place(r)), r, to_tokens_tag));
-  }
-  for (int i = 1; i < size(); ++i) {
-    int const r = (rank() + i) % size();
-    auto const from = dispatch.received_from(pass, r);
-    if (from.size() > 0)
-      requests.push_back(collectives::start_send<T>(exec, *comm_, part(received, from), r, to_tokens_tag));
+  if (size() > 1) {
+    collectives::Exchange<T> messages(exec, *comm_);
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) messages.recv(part(own, place(r)), r);
+    }
+    for (int i = 1; i < size(); ++i) {
+      int const r = (rank() + i) % size();
+      messages.send(part(received, dispatch.received_from(pass, r)), r);
+    }
+    requests.push_back(messages.start(to_tokens_tag));
   }
   Kokkos::deep_copy(exec, part(own, place(rank())), part(received, dispatch.received_from(pass, rank())));
   return requests;
@@ -115,12 +117,15 @@ ExpertParallel::Requests ExpertParallel::start_share(ExecSpace const& exec, std:
                                                      View2<T const> own, View2<T> all) {
   Requests requests;
   auto const of = [&](int r) { return block(all, size(), r, rows[static_cast<std::size_t>(r)]); };
-  for (int i = 1; i < size(); ++i) {
-    int const r = (rank() + i) % size();
-    requests.push_back(collectives::start_recv<T>(exec, *comm_, of(r), r, share_tag));
+  if (size() > 1) {
+    collectives::Exchange<T> messages(exec, *comm_);
+    for (int i = 1; i < size(); ++i) {
+      int const r = (rank() + i) % size();
+      messages.recv(of(r), r);
+      messages.send(own, r);
+    }
+    requests.push_back(messages.start(share_tag));
   }
-  for (int i = 1; i < size(); ++i)
-    requests.push_back(collectives::start_send<T>(exec, *comm_, own, (rank() + i) % size(), share_tag));
   Kokkos::deep_copy(exec, of(rank()), own);
   return requests;
 }
@@ -130,14 +135,14 @@ ExpertParallel::Requests ExpertParallel::start_collect(ExecSpace const& exec, st
                                                        View2<T const> all, View2<T> blocks) {
   Requests requests;
   auto const mine = rows[static_cast<std::size_t>(rank())];
-  for (int i = 1; i < size(); ++i) {
-    int const r = (rank() + i) % size();
-    requests.push_back(collectives::start_recv<T>(exec, *comm_, block(blocks, size(), r, mine), r, collect_tag));
-  }
-  for (int i = 1; i < size(); ++i) {
-    int const r = (rank() + i) % size();
-    auto const theirs = block(all, size(), r, rows[static_cast<std::size_t>(r)]);
-    requests.push_back(collectives::start_send<T>(exec, *comm_, theirs, r, collect_tag));
+  if (size() > 1) {
+    collectives::Exchange<T> messages(exec, *comm_);
+    for (int i = 1; i < size(); ++i) {
+      int const r = (rank() + i) % size();
+      messages.recv(block(blocks, size(), r, mine), r);
+      messages.send(block(all, size(), r, rows[static_cast<std::size_t>(r)]), r);
+    }
+    requests.push_back(messages.start(collect_tag));
   }
   Kokkos::deep_copy(exec, block(blocks, size(), rank(), mine), block(all, size(), rank(), mine));
   return requests;

@@ -92,6 +92,13 @@ class BadInput(AppTest):
         self.assertIn("dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4", said)
         self.assertIn("-n 8", said)
 
+    def test_nccl_where_there_is_none(self):
+        run = self.run_to_end(4, "parallel.dp=4", "comm.backend=nccl", "run.deterministic=false")
+        self.report("comm.backend = nccl without GPUs, 4 ranks", run, run.seconds)
+        self.assertEqual(run.code, 2, run.err)
+        self.assertRegex(run.err, "neither NCCL nor RCCL|kernels on the host")
+        self.assertEqual(len(re.findall(r"^ *fix: ", run.err, re.MULTILINE)), 1, run.err)
+
 
 class Check(AppTest):
     def test_check_tells_how_experts_are_dealt(self):

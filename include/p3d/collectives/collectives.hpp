@@ -2,9 +2,9 @@
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
 // non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or
-// writes. Name T explicitly. Instantiated for float, double, std::int32_t, std::int64_t, std::uint64_t,
-// device::bfloat16 and device::float16; all-gathers for std::byte too. Sums of 16-bit numbers are of float, by p3d's
-// own algorithms alone (comm/all_reduce.hpp).
+// writes; NCCL (comm/nccl.hpp) comes after them on the GPU, without a fence. Name T explicitly. Instantiated for float,
+// double, std::int32_t, std::int64_t, std::uint64_t, device::bfloat16 and device::float16; all-gathers for std::byte
+// too. Sums of 16-bit numbers are of float, by p3d's own algorithms alone (comm/all_reduce.hpp).
 //
 // Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
 // alive; after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched
@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace p3d::collectives {
 
@@ -53,6 +54,10 @@ void set_always_stage(bool on);
 void set_gpu_aware(bool on);
 /// True when messages go through host copies.
 bool stages();
+/// True when views lie in memory that the host reaches, where NCCL has no place.
+bool views_are_on_host();
+/// Takes views for device memory although the host reaches them, so that tests walk NCCL's path. Default: off.
+void set_views_are_device(bool on);
 
 /// inout on every rank becomes the reduction over all ranks. Size-1 communicators cost nothing. Contiguous views.
 template <class T>
@@ -79,7 +84,28 @@ std::int64_t all_reduce(Communicator& comm, std::int64_t value, Reduction op = R
 template <class T>
 Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inout, int root);
 
-/// Messages of a contiguous matrix; send and receive agree on the number of elements.
+/// Messages between many ranks at once: name them, then start them all (Communicator::exchange; by NCCL where the
+/// communicator has it). Every rank of the communicator starts one, if only with nothing in it. An empty matrix is no
+/// message. Contiguous matrices, which must stay until the request is done.
+template <class T>
+class Exchange {
+public:
+  Exchange(ExecSpace const& exec, Communicator& comm) : exec_(exec), comm_(&comm) {}
+  void send(View2<T const> buffer, int peer);
+  void recv(View2<T> buffer, int peer);
+  Request start(int tag);
+
+private:
+  struct Message {
+    View2<T> buffer;
+    int peer;
+  };
+  ExecSpace exec_;
+  Communicator* comm_;
+  std::vector<Message> sends_, receives_;
+};
+
+/// Messages of a contiguous matrix, by MPI; send and receive agree on the number of elements.
 template <class T>
 Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> buffer, int peer, int tag);
 template <class T>

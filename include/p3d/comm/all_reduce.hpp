@@ -44,6 +44,8 @@ struct AllReduceSettings {
   /// The sum's order may not depend on a measurement or on the MPI library: automatic then goes by fixed rules and not
   /// by a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
   bool fixed_order = true;
+  /// Device memory goes by NCCL (nccl.hpp), which adds in its own order. Where the build has none: base::Error.
+  bool nccl = false;
 };
 
 /// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until

@@ -79,6 +79,13 @@ std::size_t size_of(ElementType type);
 enum class Reduction { sum, max, min };
 /// Where a buffer lies: memory that the host reads and writes, or memory that only MPI does.
 enum class Memory { host, device };
+/// The same, and of a device's memory the stream (the vendor's own) on which the caller writes it: NCCL comes after
+/// what the stream has been given; MPI may be called only when that is done.
+struct Place {
+  Place(Memory kind = Memory::host, void* device_stream = nullptr) : memory(kind), stream(device_stream) {}
+  Memory memory;
+  void* stream;
+};
 
 class Communicator;
 
@@ -147,29 +154,41 @@ public:
   void prepare(AllReduceSettings const& settings);
   /// The algorithm that an all-reduce of so many bytes of host memory takes.
   AllReduce all_reduce_algorithm(std::int64_t bytes) const;
-  /// "shared", or "mpi, ring from 64.00 KiB".
+  /// "shared", or "mpi, ring from 64.00 KiB"; with NCCL "nccl (host memory: shared)".
   std::string describe_all_reduce() const;
+  /// Whether collectives and exchanges of device memory go by NCCL.
+  bool has_nccl() const;
 
   /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on
   /// all ranks; many may be under way at once. Collectives over one rank cost nothing (and are not counted); a gather
   /// there copies in to out. A received message with another number of elements is an error. What prepare() sets goes
-  /// the way that it says, by MPI otherwise; device memory always goes by MPI. A sum of 16-bit numbers is never MPI's:
-  /// it is an error before prepare(), after prepare() with AllReduce::mpi, and of device memory.
-  Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Memory memory = Memory::host);
+  /// the way that it says, by MPI otherwise; device memory goes by NCCL where it was prepared with that, by MPI
+  /// otherwise. A sum of 16-bit numbers is never MPI's: it is an error before prepare(), after prepare() with
+  /// AllReduce::mpi, and of device memory without NCCL.
+  Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place = {});
 
   /// Rank r owns elements bounds[r] up to bounds[r + 1] of the buffer, perhaps none: size() + 1 ascending offsets, the
   /// same on all ranks. Afterwards the own share holds the reduction over all ranks, bit for bit what an all-reduce of
   /// the elements from bounds.front() to bounds.back() would give (unless MPI adds), whatever the bounds. What the
   /// other shares hold is unspecified; nothing outside the bounds is touched.
   Request reduce_scatter(void* inout, std::span<std::int64_t const> bounds, ElementType type, Reduction op,
-                         Memory memory = Memory::host);
+                         Place place = {});
   /// The same with the own share given, and all of them afterwards.
-  Request all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Memory memory = Memory::host);
+  Request all_gather(void* inout, std::span<std::int64_t const> bounds, ElementType type, Place place = {});
   /// out: count_each elements of each rank in order of rank; `in` may be its own place in `out`. By MPI.
   Request all_gather(void const* in, void* out, std::int64_t count_each, ElementType type);
-  Request broadcast(void* inout, std::int64_t count, ElementType type, int root);
+  Request broadcast(void* inout, std::int64_t count, ElementType type, int root, Place place = {});
   Request send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag);
   Request recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag);
+  /// Elements for, or from, one other rank.
+  struct Part {
+    void* data;  ///< a send only reads it
+    std::int64_t count;
+    int peer;
+  };
+  /// Messages between many ranks at once, started and finished together. Every rank of the communicator comes here, if
+  /// only with nothing to send; at most one message goes from a rank to another, and none to itself.
+  Request exchange(std::vector<Part> sends, std::vector<Part> receives, ElementType type, int tag, Place place = {});
   Request barrier();
 
   /// Bytes that this rank has given to others, by kind of operation: in messages, read by others out of its memory, or

@@ -54,8 +54,8 @@ public:
   /// Number of communicators beside world().
   std::size_t num_groups() const { return groups_.size(); }
   /// Sets how the all-reduces of all these groups are carried out. Collective; over all ranks of the program it opens
-  /// the memory that ranks of a node share.
-  void prepare(AllReduceSettings const& settings, std::size_t buffer_bytes = 0);
+  /// the memory that ranks of a node share. `settings.nccl` holds for groups whose ranks differ along `nccl_axes` only.
+  void prepare(AllReduceSettings const& settings, std::size_t buffer_bytes = 0, Names const& nccl_axes = {});
   /// On this rank, by axis: "dp shared; tp shared". Only of the axes that a set was asked for.
   std::string describe_all_reduce() const;
 

@@ -26,6 +26,7 @@ enum class Shuffle { windows, documents, megatron };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };
+enum class Backend { automatic, mpi, nccl };
 /// What is divided over the ranks that hold the same weights (ZeRO stages 0 to 3, Rajbhandari et al., arXiv
 /// 1910.02054); each includes those before it.
 enum class Shard { none, optimizer, gradients, parameters };
@@ -241,6 +242,8 @@ struct Comm {
   double bucket_mb = 25.0;                     ///< gradients are reduced over dp in buckets of at least this many MiB
   AllReduce allreduce = AllReduce::automatic;  ///< how sums over ranks are made
   GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
+  Backend backend = Backend::automatic;        ///< what carries collectives of GPU memory
+  AxisSet backend_axes = stage_axes;           ///< where NCCL may; MPI along the others
   bool overlap_experts = false;  ///< forwards and backwards take turns: one computes while rows of the other travel
   bool operator==(Comm const&) const = default;
 };
@@ -372,6 +375,8 @@ struct Config {
 bool has_precision(Precision precision);
 /// Whether this build has oneDNN.
 bool has_onednn();
+/// Whether this build has NCCL or RCCL.
+bool has_nccl();
 /// Bytes of one number of that type.
 std::int64_t bytes_of(Precision type);
 /// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
@@ -395,6 +400,7 @@ char const* to_string(Dispatch);
 char const* to_string(AuxLoss);
 char const* to_string(LrSchedule);
 char const* to_string(GpuAware);  ///< "auto", "on", "off"
+char const* to_string(Backend);   ///< "auto", "mpi", "nccl"
 using base::to_string;            ///< of AllReduce
 char const* to_string(Shard);
 char const* to_string(MessageEvery);

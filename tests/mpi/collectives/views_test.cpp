@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives and messages on views, written and read by kernels; once directly, once through host copies.
+// Collectives and messages on views, written and read by kernels; directly, through host copies, and as device memory
+// by a fake NCCL.
 #include <support/mpi_kokkos_main.hpp>
 #include <support/errors.hpp>
+#include <support/fake_nccl.hpp>
 
 #include <p3d/collectives/collectives.hpp>
 
@@ -14,16 +16,38 @@ using namespace p3d::collectives;
 
 namespace {
 
-class Views : public ::testing::TestWithParam<bool> {
+enum class Path { direct, staged, nccl };
+
+class Views : public ::testing::TestWithParam<Path> {
 protected:
-  Views() { set_always_stage(GetParam()); }
-  ~Views() override { set_always_stage(false); }
+  Views() {
+    set_always_stage(GetParam() == Path::staged);
+    set_views_are_device(GetParam() == Path::nccl);
+    if (GetParam() != Path::nccl) return;
+    comm::detail::set_nccl_api(fake);
+    prepare(comm::AllReduce::mpi);
+  }
+  ~Views() override {
+    world = Communicator();
+    EXPECT_EQ(fake->failures(), std::vector<std::string>{});
+    comm::detail::set_nccl_api({});
+    set_views_are_device(false);
+    set_always_stage(false);
+  }
+  void prepare(comm::AllReduce algorithm) { world.prepare({algorithm, true, GetParam() == Path::nccl}); }
+  int calls(std::string const& name) const {
+    return static_cast<int>(std::count(fake->log.begin(), fake->log.end(), name));
+  }
+  Communicator of_the_fake = Communicator::world();
+  std::shared_ptr<test::FakeNccl> fake = std::make_shared<test::FakeNccl>(of_the_fake.mpi());
   Communicator world = Communicator::world();
   ExecSpace exec;
   int const p = world.size();
   int const me = world.rank();
 };
-INSTANTIATE_TEST_SUITE_P(AlwaysStage, Views, ::testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Paths, Views, ::testing::Values(Path::direct, Path::staged, Path::nccl), [](auto const& info) {
+  return info.param == Path::direct ? "direct" : info.param == Path::staged ? "staged" : "nccl";
+});
 
 /// element(i) = a + b i, by a kernel.
 template <class T>
@@ -63,6 +87,7 @@ TEST_P(Views, AllReduceOfEveryType) {
   check_all_reduce<std::int32_t>(exec, world);
   check_all_reduce<std::int64_t>(exec, world);
   check_all_reduce<std::uint64_t>(exec, world);
+  EXPECT_EQ(calls("all_reduce"), GetParam() == Path::nccl && p > 1 ? 10 : 0) << "who carries them";
 }
 
 TEST_P(Views, SeveralReductionsAreUnderWayAtOnce) {
@@ -109,6 +134,32 @@ TEST_P(Views, MatricesTravelRoundTheRing) {
   }  // both wait here
   auto const values = on_host<double>(device::flat<double>(in));
   for (int i = 0; i < 12; ++i) EXPECT_EQ(values[i], 1000.0 * left + i);
+}
+
+// Row r of a matrix goes to rank r, from all; ranks 1 and 2 leave each other out.
+TEST_P(Views, RowsAreExchanged) {
+  device::Owned2<float> out("p3d::test::out", p, 3), in("p3d::test::in", p, 3);
+  auto const travels = [](int a, int b) { return a != b && a + b != 3; };
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    fill<float>(exec, device::flat<float>(out), 1000.0f * me + 100.0f * repeat, 1.0f);
+    fill<float>(exec, device::flat<float>(in), -1.0f, 0.0f);
+    Exchange<float> messages(exec, world);
+    for (int r = 0; r < p; ++r) {
+      if (r == me) continue;
+      messages.send(device::rows<float>(out, r, travels(me, r) ? r + 1 : r), r);
+      messages.recv(device::rows<float>(in, r, travels(r, me) ? r + 1 : r), r);
+    }
+    messages.start(9).wait();
+    auto const values = on_host<float>(device::flat<float>(in));
+    for (int i = 0; i < 3 * p; ++i) {
+      float const sent = 1000.0f * (i / 3) + 100.0f * repeat + 3 * me + i % 3;
+      EXPECT_EQ(values[i], travels(me, i / 3) ? sent : -1.0f) << i;
+    }
+  }
+  EXPECT_EQ(calls("begin"), GetParam() == Path::nccl && p > 1 ? 3 : 0);
+  device::Owned2<float> m("p3d::test::m", 4, 6);
+  Exchange<float> messages(exec, world);
+  test::expect_error([&] { messages.send(device::columns<float>(m, 1, 3), 0); }, "messages are contiguous views");
 }
 
 TEST_P(Views, RowsOfAMatrixTravelColumnsAreRefused) {
@@ -158,7 +209,7 @@ void check_float16(ExecSpace const& exec, Communicator& world) {
 TEST_P(Views, Of16Bits) {
   comm::open_node_memory();
   for (auto const algorithm : {comm::AllReduce::shared, comm::AllReduce::ring, comm::AllReduce::tree}) {
-    world.prepare({algorithm, true});
+    prepare(algorithm);
     check_float16<device::bfloat16>(exec, world);
     check_float16<device::float16>(exec, world);
   }
@@ -206,13 +257,13 @@ void check_shares(ExecSpace const& exec, Communicator& world) {
 TEST_P(Views, SharesOfEveryType) {
   comm::open_node_memory();
   for (auto const algorithm : {comm::AllReduce::mpi, comm::AllReduce::shared, comm::AllReduce::ring}) {
-    world.prepare({algorithm, true});
+    prepare(algorithm);
     check_shares<float>(exec, world);
     check_shares<double>(exec, world);
     check_shares<std::int32_t>(exec, world);
     check_shares<std::int64_t>(exec, world);
     check_shares<std::uint64_t>(exec, world);
-    if (algorithm == comm::AllReduce::mpi && p > 1) continue;
+    if (algorithm == comm::AllReduce::mpi && p > 1 && GetParam() != Path::nccl) continue;
     check_shares<device::bfloat16>(exec, world);
     check_shares<device::float16>(exec, world);
   }

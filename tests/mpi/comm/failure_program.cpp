@@ -8,6 +8,8 @@
 #include <p3d/comm/mesh.hpp>
 #include <p3d/comm/wait.hpp>
 
+#include <support/fake_nccl.hpp>
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -108,6 +110,26 @@ void prepare(comm::Communicator& tp, std::string const& algorithm) {
   if (tp.describe_all_reduce() != algorithm) throw std::runtime_error("no such algorithm: " + algorithm);
 }
 
+/// The last rank's NCCL goes wrong without a word; aborts are told. Never returns well.
+void run_nccl(comm::Communicator& tp, bool at_start) {
+  bool const bad = tp.rank() == tp.size() - 1;
+  auto const fake = std::make_shared<test::FakeNccl>(tp.mpi());
+  fake->on_abort = [] { std::fputs("NCCL was aborted\n", stderr); };
+  fake->never_starts = at_start;
+  comm::detail::set_nccl_api(fake);
+  comm::Communicator gpus(MPI_COMM_WORLD, "gpus");
+  gpus.prepare({.algorithm = comm::AllReduce::mpi, .fixed_order = false, .nccl = true});
+  auto const stream = fake->caller_stream();
+  float value = 1.0F;
+  auto const reduce = [&] {
+    gpus.all_reduce(&value, 1, comm::Type::float32, comm::Reduction::sum, {comm::Memory::device, stream}).wait();
+  };
+  reduce();
+  comm::set_activity(12, "2F0");
+  fake->loses_work = bad;
+  reduce();
+}
+
 void run(std::string const& name, std::string const& algorithm) {
   set_timeout();
   auto tp = comm::Communicator(MPI_COMM_WORLD, "tp");
@@ -117,6 +139,7 @@ void run(std::string const& name, std::string const& algorithm) {
   say_who();
   std::int64_t value = 1;
   auto reduce = [&](comm::Communicator& c) { c.all_reduce(&value, 1, comm::Type::int64, comm::Reduction::sum).wait(); };
+  if (name.starts_with("nccl")) return run_nccl(tp, name == "nccl_start");
   reduce(tp);
   reduce(tp);
   comm::set_activity(12, "2F0");

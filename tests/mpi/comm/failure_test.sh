@@ -67,6 +67,13 @@ case $case_name in
     says 'rank 0: step 12, 2F0: waited [0-9.]+ s for recv #1 of .tp. from its rank 3 \(rank 3 of world\)'
     says 'rank 3: step 12, 2F0: waited [0-9.]+ s for all_reduce #3 of .tp.'
     one_table ;;
+  nccl | nccl_start)  # on the GPU a collective is lost, or the communicator never comes about
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    what='all_reduce #4 of .gpus.' place='step 12, 2F0'
+    [ "$case_name" = nccl ] || what='ncclCommInitRank #0 of .gpus.' place='before the first step'
+    for rank in 0 1 2 3; do says "rank $rank: $place: waited [0-9.]+ s for $what"; done
+    says 'NCCL was aborted'
+    one_table ;;
   both)
     [ "$code" -eq 3 ] || fail "exit code $code, not 3"
     says 'rank 1: .* all_reduce #1 of .odd.'

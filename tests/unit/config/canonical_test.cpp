@@ -126,6 +126,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"comm.bucket_mb", {"0.001"}},
       {"comm.gpu_aware", {"off"}},
       {"comm.allreduce", {"tree"}},
+      {"comm.backend", {"mpi"}},
+      {"comm.backend_axes", {"dp-tp"}},
       {"model.moe.dispatch", {"gather", "model.moe.experts=4"}},
       {"comm.overlap_experts", {"true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2"}},
       {"linalg.host", {"blas"}},

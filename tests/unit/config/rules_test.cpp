@@ -261,6 +261,31 @@ TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
             "command line: parallel.tp=3; t.toml (model.heads = 4 by default)");
 }
 
+TEST(Rules, NcclWantsItsLibraryAndAnyOrderOfSums) {
+  auto const result = parse("[comm]\nbackend = \"nccl\"\n");
+  ASSERT_EQ(result.faults.size(), has_nccl() ? 1U : 2U) << format(result.faults);
+  expect_contains(result.faults.back().found, "the order is the library's affair");
+  expect_contains(result.faults.back().fix, "run.deterministic to false");
+  auto const free = parse("[run]\ndeterministic = false\n[comm]\nbackend = \"nccl\"\n");
+  if (has_nccl()) {
+    EXPECT_TRUE(free.faults.empty()) << format(free.faults);
+  } else {
+    auto const fault = only_fault(free);
+    EXPECT_EQ(fault.key, "comm.backend");
+    expect_contains(fault.where, "t.toml:4:11");
+    expect_contains(fault.expected, "neither NCCL nor RCCL");
+    expect_contains(fault.fix, "-DP3D_NCCL=ON");
+  }
+  good("[comm]\nbackend = \"auto\"\nbackend_axes = \"dp\"\n");
+  for (auto const& [axes, words] : {std::pair{"dp-pp", "messages along pp go by MPI"}, std::pair{"dp-dp", "dp twice"},
+                                    std::pair{"dq", "'dq' is no axis"}}) {
+    auto const fault = only_fault(parse("", {std::string("comm.backend_axes=") + axes}));
+    EXPECT_EQ(fault.key, "comm.backend_axes");
+    expect_contains(fault.found, words);
+    expect_contains(fault.fix, "\"tp-cp-dp\"");
+  }
+}
+
 TEST(Rules, WhatIsJustAllowed) {
   good("[data]\npath = \"LICENSE\"\n[model]\nvocab_size = 256\n");
   good("[run]\ndeterministic = false\n[comm]\nallreduce = \"mpi\"\n");

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/nccl.hpp>
+#include <p3d/device/environment.hpp>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace p3d::engine {
+
+namespace {
+
+[[noreturn]] void refuse(std::string expected, std::string found, std::string fix) {
+  throw base::Error({.expected = std::move(expected) + ", for comm.backend = \"nccl\"",
+                     .found = std::move(found),
+                     .where = "comm.backend",
+                     .fix = "set comm.backend to \"auto\" or \"mpi\", or " + std::move(fix)},
+                    base::ExitCode::bad_input);
+}
+
+}  // namespace
+
+bool choose_nccl(config::Config const& config, comm::Communicator& world) {
+  auto const backend = config.comm.backend;
+  bool const asked = backend == config::Backend::nccl;
+  if (backend == config::Backend::mpi || (!asked && config.run.deterministic)) return false;
+  if (collectives::views_are_on_host()) {
+    if (asked) {
+      refuse("kernels on GPUs",
+             fmt::format("kernels on the host (Kokkos' {}), data in its memory", device::backend_name()),
+             "build p3d with a Kokkos for NVIDIA's or AMD's GPUs");
+    }
+    return false;
+  }
+  if (!comm::has_nccl()) {
+    if (asked) refuse("NCCL or RCCL", "a build of p3d without", "configure p3d with -DP3D_NCCL=ON");
+    return false;
+  }
+  if (world.size() == 1) return false;
+  bool const one_each = comm::one_gpu_each(world);
+  if (!one_each && asked) refuse("a GPU for each rank", "two ranks on the same GPU", "start one rank for each GPU");
+  return one_each;
+}
+
+}  // namespace p3d::engine

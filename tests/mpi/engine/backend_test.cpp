@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// comm.backend: trainings whose collectives go by NCCL, a fake one in host memory, agree with those by MPI; and where
+// it is chosen, and refused.
+
+#include <p3d/collectives/collectives.hpp>
+
+#include <support/errors.hpp>
+#include <support/fake_nccl.hpp>
+#include <support/mpi_kokkos_main.hpp>
+
+#include <engine/backend.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "training.hpp"
+
+namespace {
+
+using namespace p3d;
+using Words = std::vector<std::string>;
+
+config::Config make_config(Words const& more, int ranks) {
+  Words words{"model.heads=4",       "model.hidden=16",
+              "model.ffn=32",        "model.vocab_size=256",
+              "model.seq_len=8",     "model.layers=2",
+              "batch.micro=1",       "batch.global=8",
+              "optimizer.lr=1e-2",   "comm.bucket_mb=0.002",
+              "run.precision=fp64",  "run.deterministic=false",
+              "comm.allreduce=ring", std::string("data.path=\"") + P3D_SOURCE_DIR + "/LICENSE\""};
+  words.insert(words.end(), more.begin(), more.end());
+  return test::config_of(words, ranks);
+}
+
+/// Views are device memory to NCCL, and this is the NCCL.
+class Backend : public ::testing::Test {
+protected:
+  Backend() {
+    collectives::set_views_are_device(true);
+    comm::detail::set_nccl_api(fake);
+  }
+  ~Backend() override {
+    EXPECT_EQ(fake->failures(), Words{});
+    EXPECT_EQ(fake->groups, 0);
+    comm::detail::set_nccl_api({});
+    collectives::set_views_are_device(false);
+  }
+  std::vector<double> train(Words const& more) {
+    engine::Trainer<device::Fp64> trainer(make_config(more, world.size()), world);
+    described = trainer.mesh().describe_all_reduce();
+    return test::train(trainer, 3);
+  }
+  std::int64_t calls(std::string const& name) const { return std::count(fake->log.begin(), fake->log.end(), name); }
+
+  comm::Communicator world = comm::Communicator::world();
+  comm::Communicator of_the_fake = comm::Communicator::world();
+  std::shared_ptr<test::FakeNccl> fake = std::make_shared<test::FakeNccl>(of_the_fake.mpi());
+  std::string described;
+};
+
+// The fake's groups have all ranks, so each mesh has one axis.
+TEST_F(Backend, TrainsAsMpiDoes) {
+  auto const n = std::to_string(world.size());
+  struct Case {
+    Words layout;
+    Words calls;  ///< that must be NCCL's
+  };
+  Words const moe{"model.moe.experts=4", "model.moe.top_k=2"};
+  std::vector<Case> const cases{
+      {{"parallel.dp=" + n}, {"all_reduce"}},
+      {{"parallel.dp=" + n, "memory.shard=parameters"}, {"reduce", "broadcast"}},
+      {{"parallel.tp=" + n}, {"all_reduce"}},
+      {{"parallel.tp=" + n, "parallel.sequence=true"}, {"reduce_scatter", "all_gather"}},
+      {{"parallel.dp=" + n, "parallel.ep=" + n, moe[0], moe[1]}, {"all_reduce", "send", "recv"}},
+      {{"parallel.dp=" + n, "parallel.ep=" + n, moe[0], moe[1], "model.moe.dispatch=gather"}, {"send", "recv"}},
+  };
+  if (world.size() == 1) GTEST_SKIP() << "nothing travels";
+  for (auto const& [layout, wanted] : cases) {
+    auto const named = [&](char const* backend) {
+      auto words = layout;
+      words.push_back(std::string("comm.backend=") + backend);
+      return words;
+    };
+    fake->log.clear();
+    auto const by_mpi = train(named("mpi"));
+    EXPECT_EQ(fake->log, Words{}) << "MPI was asked for";
+    EXPECT_EQ(described.find("nccl"), std::string::npos) << described;
+    auto const by_nccl = train(named("auto"));
+    EXPECT_NE(described.find("nccl (host memory: ring)"), std::string::npos) << described;
+    for (auto const& call : wanted) EXPECT_GT(calls(call), 0) << layout.front() << ": " << call;
+    ASSERT_EQ(by_nccl.size(), by_mpi.size());
+    for (std::size_t i = 0; i < by_mpi.size(); ++i)
+      ASSERT_NEAR(by_nccl[i], by_mpi[i], 1e-10 * (1.0 + std::abs(by_mpi[i]))) << layout.front() << ", number " << i;
+  }
+}
+
+TEST_F(Backend, IsMpiAlongOtherAxes) {
+  if (world.size() == 1) GTEST_SKIP() << "nothing travels";
+  train({"parallel.dp=" + std::to_string(world.size()), "comm.backend_axes=tp"});
+  EXPECT_EQ(fake->log, Words{});
+  EXPECT_EQ(described, "dp ring");
+}
+
+TEST_F(Backend, IsChosenWhereItCanBe) {
+  auto const choice = [&](config::Backend backend, bool deterministic = false) {
+    config::Config c;
+    c.comm.backend = backend;
+    c.run.deterministic = deterministic;
+    return engine::choose_nccl(c, world);
+  };
+  using config::Backend;
+  bool const several = world.size() > 1;
+  EXPECT_EQ(choice(Backend::automatic), several);
+  EXPECT_EQ(choice(Backend::nccl), several);
+  EXPECT_FALSE(choice(Backend::mpi));
+  EXPECT_FALSE(choice(Backend::automatic, true));
+  fake->shares_gpu = true;
+  EXPECT_FALSE(choice(Backend::automatic));
+  if (several) test::expect_error([&] { choice(Backend::nccl); }, "two ranks on the same GPU");
+  collectives::set_views_are_device(false);
+  EXPECT_FALSE(choice(Backend::automatic));
+  if (device::on_host()) test::expect_error([&] { choice(Backend::nccl); }, "kernels on the host (Kokkos' ");
+}
+
+}  // namespace
