@@ -24,6 +24,8 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     variant("openmp", default=True, when="~cuda~rocm", description="Threads on the host; without it one core a rank")
     variant("onednn", default=True, when="~cuda~rocm target=x86_64:",
             description="bf16 matrix products by oneDNN, on processors with AVX512-BF16 or AMX")
+    variant("nccl", default=True, when="+cuda", description="Collectives on GPU memory by NCCL")
+    variant("rccl", default=True, when="+rocm", description="Collectives on GPU memory by RCCL")
     variant("tests", default=False, description="Build the tests")
     variant("shared", default=True, description="Build libp3d as a shared library")
     # Kokkos is built for one GPU at a time.
@@ -54,6 +56,8 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     depends_on("zstd@1.3:")
     depends_on("sentencepiece")
     depends_on("onednn@2: cpu_runtime=omp", when="+onednn")
+    depends_on("nccl@2.14:", when="+nccl")
+    depends_on("rccl@5.4:", when="+rccl")
     depends_on("googletest@1.10:", when="+tests")
     depends_on("python@3.8:", type="build", when="+tests")
 
@@ -89,6 +93,7 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
             self.define_from_variant("P3D_BUILD_TESTS", "tests"),
             self.define("P3D_CHECK_HEADERS", False),
             self.define("P3D_WITH_ONEDNN", self.spec.satisfies("+onednn")),
+            self.define("P3D_NCCL", self.spec.satisfies("+nccl") or self.spec.satisfies("+rccl")),
             self.define("CMAKE_UNITY_BUILD", self.spec.satisfies("~cuda~rocm")),
             # ccache sees neither the processor nor the folders that Spack's compiler wrapper adds, and would hand out
             # objects of another target. Where Spack is to use it (config:ccache), its wrapper does.
