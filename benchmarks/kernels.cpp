@@ -201,7 +201,11 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   Kokkos::deep_copy(s, 0.5f);  // second moments are not negative
   kernels::AdamW const step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
   add("adamw", 8 * P, 16 * P, [=] { kernels::adamw<F, F, F, S>(e, step, p, g, m, s, stored); });
-  add("sum_squares", P, 2 * P, [=] { kernels::sum_squares<F>(e, g); });
+  device::Owned1<double> const squares("bench::squares", 1);
+  add("sum_squares", P, 2 * P, [=] {
+    kernels::add_sum_squares<F>(e, g, {{0, params}}, squares);
+    kernels::take_sums(e, squares);
+  });
   add("fill", P, 0, [=] { kernels::fill<F>(e, m, 0.0f); });
   return rows;
 }

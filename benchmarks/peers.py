@@ -13,7 +13,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 def resolved_input(args, values):
     """The input with the preset written out, as PyTorch's script wants it."""
     program = pathlib.Path(args.build) / "p3d"
-    words = [str(program), "--check", args.input, "--ranks", str(args.ranks), *layouts.keys(values), *args.keys]
+    words = [str(program), "--check", "--verbose", args.input, "--ranks", str(args.ranks), *layouts.keys(values),
+             *args.keys]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise measure.Failed(f"exit code {done.returncode} of: {' '.join(words)}")

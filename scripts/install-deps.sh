@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian or Ubuntu packages that p3d builds and tests with. Uses sudo only for that, and only when not
-# root; does nothing when all are there. Elsewhere (Spack, modules): see the README; cmake tells what is missing.
+# root; does nothing when all are there. Elsewhere (Spack, modules): see docs/install.md; cmake tells what is missing.
 #
 # usage: scripts/install-deps.sh [--tests | --tsan]     --tests: also what only tests need; --tsan: and those of the
 # thread-sanitizer leg
@@ -25,6 +25,7 @@ case ${1:-} in
     packages+=(slurm-wlm munge)            # a real srun
     packages+=(python3-h5py)               # a reader of checkpoints that is not p3d's
     packages+=(iproute2 mount util-linux)  # hosts in namespaces
+    packages+=(mkdocs doxygen)             # docs/ and the public headers as sites
     # The versions that the lint tests ask; releases without them skip these tests.
     for package in clang-format-14 clang-tidy-14; do
       if apt-cache show "$package" >/dev/null 2>&1; then packages+=("$package"); fi
@@ -42,7 +43,7 @@ missing_packages() {
 
 say "Packages: ${#packages[@]} are needed"
 command -v dpkg-query >/dev/null \
-  || fail "this machine has no dpkg. Install what the README lists with Spack or your site's modules."
+  || fail "this machine has no dpkg. Install what docs/install.md lists with Spack or your site's modules."
 mapfile -t missing < <(missing_packages)
 if (( ${#missing[@]} == 0 )); then
   note "all are installed"

@@ -88,13 +88,14 @@ CommandLine parse_command_line(int argc, char** argv) {
   bool version = false, keys = false;
   std::vector<std::string> words;
   CLI::App app{"p3d " + base::version() +
-               ": trains transformer language models with data, tensor and pipeline parallelism."};
+               ": trains transformer language models with data, tensor, pipeline, context and expert parallelism."};
   app.name("p3d");
   app.formatter(std::make_shared<HelpFormat>());
   app.footer(footer);
   app.add_option("FILE", words, "the input, a TOML file, and overrides of its keys: section.key=value")->type_name("");
   app.add_flag("--check", line.check, "check the input, print what would run, start nothing");
   app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(CLI::PositiveNumber);
+  app.add_flag("--verbose", line.verbose, "print every key with its value too (as in resolved.toml)");
   app.add_flag("--help-input", keys, "list every key of the input file with its default");
   app.add_flag("--version", version, "print version, git hash, compiler, Kokkos, MPI, HDF5 and BLAS");
 
@@ -116,7 +117,7 @@ CommandLine parse_command_line(int argc, char** argv) {
     return leave(0);
   } catch (CLI::ExtrasError const&) {
     auto const word = app.remaining().empty() ? "" : app.remaining().front();
-    auto const known = base::nearest(word, {"--check", "--ranks", "--help", "--help-input", "--version"});
+    auto const known = base::nearest(word, {"--check", "--ranks", "--help", "--help-input", "--verbose", "--version"});
     return refuse(usage + 7, "an option that p3d does not have: " + word,
                   known.empty() ? "p3d --help lists the options" : "did you mean " + known + "?");
   } catch (CLI::ParseError const& e) {

@@ -11,6 +11,7 @@ struct CommandLine {
   std::string input;                   ///< path of the TOML file; may be empty when overrides say everything
   std::vector<std::string> overrides;  ///< "section.key=value"
   bool check = false;                  ///< validate and describe, start nothing
+  bool verbose = false;                ///< print the complete input too
   int ranks = 0;                       ///< for check: the number of ranks to assume; 0: what the input says
   bool finished = false;               ///< --help or --version was printed, or the line was wrong: leave with exit_code
   int exit_code = 0;

@@ -34,8 +34,8 @@ int check(p3d::app::CommandLine const& line) {
   }
   auto const choice = p3d::engine::choose_memory(*result.config);
   auto const plan = p3d::engine::make_run_plan(choice.config);
-  std::cout << p3d::config::canonical_toml(choice.config) << '\n'
-            << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
+  if (line.verbose) std::cout << p3d::config::canonical_toml(choice.config) << '\n';
+  std::cout << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
             << "The input is valid." << std::endl;
   return 0;
 }
@@ -43,7 +43,7 @@ int check(p3d::app::CommandLine const& line) {
 /// Training: every rank runs this.
 int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
   auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
-  return static_cast<int>(p3d::run::run(config, world));  // 5. mesh, model, train, finish
+  return static_cast<int>(p3d::run::run(config, world, line.verbose));  // 5. mesh, model, train, finish
 }
 
 int command(int argc, char** argv) {

@@ -43,7 +43,7 @@ constexpr char const* schedule_footer =
     "\n"
     "Costs: a formula of the model over --flops, --bandwidth and --latency; or --costs, a table of measured seconds\n"
     "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers "
-    "and messages for nothing.";
+    "and communication for nothing.";
 
 void write(std::string const& path, std::string const& content) {
   if (path.empty()) return;
@@ -241,7 +241,7 @@ int schedule_command(int argc, char** argv) {
     sub->add_option("input", o.words, "input.toml, then overrides of its keys: section.key=value")
         ->type_name("FILE [KEY=VALUE ...]");
     sub->add_option("--ranks", o.ranks, "number of ranks to assume")->check(count_from(1, most_ranks));
-    sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, messages nothing");
+    sub->add_flag("--unit", o.unit, "forward, input and weight part of a rank take 1, communication nothing");
     sub->add_option("--costs", o.costs, "CSV of measured seconds: stage,forward,input,weight");
     sub->add_option("--flops", o.rates.flops, "operations per second of a rank")
         ->check(number_from(1, 1e24))
@@ -262,7 +262,7 @@ int schedule_command(int argc, char** argv) {
   };
   add("show", "print the table of ranks and steps", &Command::show, true);
   add("check", "prove that it runs to its end", &Command::check, false);
-  add("simulate", "predict times, waiting and messages of every rank", &Command::simulate, true);
+  add("simulate", "predict times, waiting and communication of every rank", &Command::simulate, true);
   add("compare", "all schedules side by side", &Command::compare, false);
 
   if (auto const code = parse_words(app, argc, argv)) return *code;

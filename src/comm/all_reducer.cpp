@@ -37,8 +37,9 @@ static_assert(sizes_of_many_nodes.slot <= SharedSizes{}.slot, "open_node_memory 
 constexpr std::int64_t tree_until = std::int64_t{32} << 10;
 /// So many nodes at most exchange pairwise.
 constexpr std::size_t few_nodes = 4;
-/// More exchange pairwise where their messages have so many bytes.
-constexpr std::size_t shortest_message = std::size_t{2} << 10;
+/// More exchange pairwise where their messages have so many bytes, in place of a tree of the whole buffer, or of
+/// halving, which is as frugal.
+constexpr std::size_t shortest_message = std::size_t{2} << 10, long_message = std::size_t{16} << 10;
 // Families of messages: the ring's, the tree's, those of pairs in the tree's order; and over nodes.
 enum Family { ring_family, tree_family, pairs_family };
 enum NodeFamily { between_family, scatter_family, gather_family, long_between_family };
@@ -188,18 +189,18 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
       return std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps), parts,
                                              sizes_of_many_nodes.slot, between_family);
     };
-    // All three add in the tree's order.
-    if (std::has_single_bit(static_cast<unsigned>(nodes))) {
-      between = by_steps(halving_steps(node, nodes), nodes);
-    } else {
-      auto pairs = all_pairs(node, nodes);
-      for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
-      for (auto& giver : pairs.givers) giver = rank_on(giver);
-      auto pairwise = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs),
-                                                   Order::tree, sizes_of_many_nodes.slot, long_between_family);
-      between = std::make_unique<LengthEngine>(by_steps(tree_steps(node, nodes), 1), std::move(pairwise),
-                                               nodes * static_cast<std::int64_t>(shortest_message));
-    }
+    // All three add in the tree's order. In halves each step waits for the one before it: where messages are long
+    // enough, all at once are quicker.
+    bool const halves = std::has_single_bit(static_cast<unsigned>(nodes));
+    auto few_bytes = halves ? by_steps(halving_steps(node, nodes), nodes) : by_steps(tree_steps(node, nodes), 1);
+    auto pairs = all_pairs(node, nodes);
+    for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
+    for (auto& giver : pairs.givers) giver = rank_on(giver);
+    auto pairwise = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs),
+                                                 Order::tree, sizes_of_many_nodes.slot, long_between_family);
+    auto const message = halves ? long_message : shortest_message;
+    between = std::make_unique<LengthEngine>(std::move(few_bytes), std::move(pairwise),
+                                             nodes * static_cast<std::int64_t>(message));
   }
   if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));
   return between;

@@ -59,7 +59,7 @@ std::vector<Required> const& required() {
       {"sliding_window", nullptr, "a window only where model_type is mistral or mixtral"},
       {"use_sliding_window", false, "attention to all earlier tokens"},
       {"quantization_config", nullptr, "weights that are numbers"},
-      {"pretraining_tp", 1, "whole matrix products"},
+      {"pretraining_tp", 1, "whole GEMMs"},
       {"partial_rotary_factor", 1.0, "rotation of the whole head"},
       {"hidden_act", "silu", "SwiGLU"}};
   return rows;

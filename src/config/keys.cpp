@@ -45,13 +45,14 @@ void add_run(std::vector<Key>& table) {
   s.integer("eval_every", &Run::eval_every, {0}, "steps between evaluations; 0: only at the end");
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
   s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
-           "bf16, fp16: weights and activations of 16 bits, sums, gradients and the optimizer in fp32; fp64 is for "
+           "bf16, fp16: weights and activations of 16 bits; sums, gradients and the optimizer in fp32; fp64 is for "
            "verification");
-  s.flag("deterministic", &Run::deterministic, "the same bits from every repetition; sums over ranks in a fixed order");
+  s.flag("deterministic", &Run::deterministic,
+         "the same bits from every repetition; reductions over ranks in a fixed order");
   s.flag("trace", &Run::trace,
          "record when every action of the schedule ran on every rank: trace.json, trace.svg, costs.csv in output_dir");
   s.flag("ceiling", &Run::ceiling,
-         "measure the model's matrix products at the start (a second or so) and end with the MFU against them");
+         "measure the model's GEMMs at the start (a second or so) and end with the MFU against them");
   s.add(
       "time_limit", "string: \"\" | wall time such as \"90s\", \"30min\", \"2h\"",
       "stop in time before it, with a checkpoint; \"\": Slurm's end time where there is one", "\"\"",
@@ -179,7 +180,7 @@ void add_parallel(std::vector<Key>& table) {
   }
   s.flag("sequence", &Parallel::sequence,
          "sequence parallelism (arXiv 2205.05198): between the GEMMs of a layer tokens are divided over tp, and so are "
-         "the activations of norms, residuals and dropout and the messages between stages");
+         "the activations of norms, residuals and dropout and what stages send");
   s.add("order", fmt::format("string: names of axes joined by '-', each once: {}", base::join(words_of(dense_axes))),
         "axes of the mesh, neighbouring ranks first; one of size 1 may be left out", nullptr, read_mesh_order,
         [](Config const& config) { return toml_string(config.parallel.order); });
@@ -299,8 +300,8 @@ void add_data(std::vector<Key>& table) {
          "nothing");
   s.flag("reset_positions", &Data::reset_positions, "positions begin anew after eod_token");
   s.number("split", &Data::split, {.max = 0.9},
-           "fraction of the tokens (of files with documents: of these, at least one), at the end, held out for "
-           "evaluation");
+           "fraction of the tokens (of files with documents: of these, at least one), at the end, that are the "
+           "validation split");
 }
 
 void add_optimizer(std::vector<Key>& table) {
@@ -344,7 +345,9 @@ void add_comm(std::vector<Key>& table) {
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
   s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
-           "how ranks sum: by MPI, by messages, or inside a node through shared memory (shared, hierarchical)");
+           "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
+           "memory "
+           "(shared, hierarchical)");
   s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
            "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
   s.choice("backend", &Comm::backend, {Backend::automatic, Backend::mpi, Backend::nccl},

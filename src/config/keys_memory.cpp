@@ -80,8 +80,9 @@ void add_recompute(Section<Memory>& s) {
             "of full: so many layers in a row keep one input, and are made again together");
   s.integer("recompute_microbatches_kept", &Memory::recompute_microbatches_kept, {0, limits::axis},
             "of full: so many microbatches in flight keep all their activations");
-  s.flag("recompute_communication", &Memory::recompute_communication,
-         "of full: sums over tp are made again with the rest; false: their results are kept, which costs memory");
+  s.flag(
+      "recompute_communication", &Memory::recompute_communication,
+      "of full: all-reduces over tp are made again with the rest; false: their results are kept, which costs memory");
   s.flag("share_saved_inputs", &Memory::share_saved_inputs,
          "of full: the inputs that layers keep are divided over tp, and gathered for backward");
 }
@@ -97,10 +98,10 @@ void add_shard(Section<Memory>& s) {
   s.choice(
       "gather", &Memory::gather, {MessageEvery::step, MessageEvery::microbatch},
       "with shard = \"parameters\" or offload_parameters: weights come once a step, or for every use: less memory, "
-      "more messages; default step, with offload_parameters microbatch");
+      "more communication; default step, with offload_parameters microbatch");
   s.choice("reduce", &Memory::reduce, {MessageEvery::step, MessageEvery::microbatch},
            "gradients are summed over replicas once a step, or after every microbatch: with shard = \"gradients\" less "
-           "memory, more messages, and another order of the sums");
+           "memory, more communication, and another order of additions");
 }
 
 void add_offload(Section<Memory>& s) {

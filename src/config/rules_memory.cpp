@@ -53,7 +53,7 @@ void check_full_recompute(Check const& c) {
   bool const keeps_sums = c.known({"memory.recompute_communication"}) && !m.recompute_communication;
   if (group && keeps_sums)
     c.fault({"memory.recompute_group", "memory.recompute_communication"},
-            "groups whose sums over tp are made again: kept ones are all that a group saves",
+            "groups whose all-reduces over tp are made again: kept ones are all that a group saves",
             fmt::format("recompute_group {}, recompute_communication false", m.recompute_group),
             "remove one of the two");
   if (!c.known({"parallel.tp"}) || c.config.parallel.tp > 1) return;
@@ -62,7 +62,7 @@ void check_full_recompute(Check const& c) {
       c.fault({key, "parallel.tp"}, fmt::format("parallel.tp above 1: {}", what), "tp 1",
               fmt::format("remove {}, or raise parallel.tp", key));
   };
-  needs_tp("memory.recompute_communication", "one rank makes no sums over tp to keep", keeps_sums);
+  needs_tp("memory.recompute_communication", "one rank makes no all-reduces over tp to keep", keeps_sums);
   needs_tp("memory.share_saved_inputs", "one rank has nobody to share inputs with",
            c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs);
 }

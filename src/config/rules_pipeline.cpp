@@ -119,12 +119,31 @@ void check_vocabulary(Check const& c) {
          "precision.pipeline = \"bf16\"");
 }
 
+/// What puts off weight gradients already, or keeps them from being put off.
+void check_deferral(Check const& c) {
+  constexpr auto key = "pipeline.weight_deferral_limit";
+  if (!c.known({key, "parallel.pp"}) || c.config.pipeline.weight_deferral_limit == 0 || c.config.parallel.pp == 1)
+    return;
+  auto const refuse = [&](bool wrong, std::string_view other, std::string expected, std::string found) {
+    if (!wrong || !c.known({other})) return;
+    c.fault({other, key}, std::move(expected), std::move(found), fmt::format("set {} to 0, or change {}", key, other));
+  };
+  refuse(c.config.divides_vocabulary(), "pipeline.vocab_parallel",
+         "an output layer on the last stage where its weight gradients wait: divided, it needs no waiting",
+         "vocab_parallel = true");
+  refuse(c.config.pipeline.schedule == "file", "pipeline.schedule",
+         "a schedule that p3d makes where weight gradients wait", "schedule \"file\"");
+  refuse(c.config.comm.overlap_experts, "comm.overlap_experts",
+         "forwards and backwards that do not take turns where weight gradients wait", "comm.overlap_experts = true");
+}
+
 }  // namespace
 
 void check_pipeline(Check const& check) {
   check_stages(check);
   check_schedule_keys(check);
   check_vocabulary(check);
+  check_deferral(check);
 }
 
 }  // namespace p3d::config

@@ -161,7 +161,7 @@ Sampler::Part Sampler::make_part(TokenSource const& source, std::int64_t samples
   if (part.train_windows == 0)
     too_short("training", training.size(), source, config, "add text, or lower model.seq_len or data.split");
   if (part.eval_windows == 0 && config.data.split > 0.0 && config.run.eval_batches > 0)
-    too_short("held-out", held_out.size(), source, config,
+    too_short("validation", held_out.size(), source, config,
               "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
   if (!variable_) part.order = make_order(source, training, samples, number, config);
   return part;

@@ -50,7 +50,7 @@ void* Arena::take_bytes(std::size_t bytes) {
     throw base::Error({.expected = "room for " + std::to_string(bytes) + " bytes in arena '" + label_ + "'",
                        .found = std::to_string(left) + " of " + std::to_string(capacity_) + " bytes left",
                        .where = {},
-                       .fix = "this is a fault of p3d's memory plan; please report it with the input file"});
+                       .fix = "this is an error in p3d's memory plan; please report it with the input file"});
   }
   std::byte* const piece = storage_.data() + misalignment(storage_.data()) + used_;
   used_ += padded(bytes);

@@ -37,7 +37,6 @@ struct Executor<P>::ProgramRun {
   double loss_scale;
   Hooks const& hooks;
   Recorder* recorder;
-  double loss_sum = 0.0;
 };
 
 template <class P>
@@ -76,8 +75,7 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
 }
 
 template <class P>
-double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale,
-                        Hooks const& hooks) {
+void Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale, Hooks const& hooks) {
   auto const pairs = proved.execution().pairs;
   schedule::Execution const mine{.rendezvous = true, .sends_in_flight = sends_in_flight, .pairs = pairs};
   P3D_REQUIRE(proved.execution() == mine, "the program is proved for what the executor does");
@@ -104,7 +102,6 @@ double Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step,
   }
   comm::set_activity(step, "end of the step");
   wait_for_all_sends(run);
-  return run.loss_sum;
 }
 
 template <class P>
@@ -174,9 +171,9 @@ void Executor<P>::execute(Action const& action, Detail const& detail, ProgramRun
     case Op::reduce_scatter_gradients: timed(Phase::dp_comm, [&] { run.hooks.reduce_gradients(action.stage); }); break;
     case Op::optimizer_step:
       wait_for_all_sends(run);
-      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum, -1); });
+      timed(Phase::optimizer, [&] { run.hooks.optimizer_step(-1); });
       break;
-    case Op::stage_step: timed(Phase::optimizer, [&] { run.hooks.optimizer_step(run.loss_sum, action.stage); }); break;
+    case Op::stage_step: timed(Phase::optimizer, [&] { run.hooks.optimizer_step(action.stage); }); break;
     case Op::gather_weights:
     case Op::release_weights:
     case Op::offload_weights:
@@ -196,7 +193,7 @@ void Executor<P>::vocabulary(Action const& action, Detail const& detail, Program
   if (action.op != Op::head_backward)
     timed(Phase::other, [&] { run.hooks.load_part(action.op, action.slot, action.microbatch); });
   timed(forward ? Phase::forward : Phase::backward,
-        [&] { run.loss_sum += vocabulary_->execute(action, weights(action), run.loss_scale, wait); });
+        [&] { vocabulary_->execute(action, weights(action), run.loss_scale, wait); });
   if (!detail.completes) return;
   auto const& s = stage(action);
   run.hooks.gradients_ready(action.stage, 0, s.first_own_param());
@@ -333,8 +330,7 @@ void Executor<P>::prepare_forward(Action const& action, Detail const& detail, Pr
 
 template <class P>
 void Executor<P>::forward(Action const& action, ProgramRun& run) {
-  double const loss = stage(action).forward(weights(action), action.slot, run.training);
-  run.loss_sum += loss;
+  stage(action).forward(weights(action), action.slot, run.training);
   if (run.program.divides_vocabulary && action.stage + 1 == run.program.num_stages)
     vocabulary_->end_forward(action.microbatch, stage(action).head_input(action.slot),
                              [&](comm::Request& request) { timed_wait(request, action.op, action, run); });

@@ -9,7 +9,7 @@ char const* name(Phase phase) {
   switch (phase) {
     case Phase::forward: return "forward";
     case Phase::backward: return "backward";
-    case Phase::stage_comm: return "TP/CP/EP messages";
+    case Phase::stage_comm: return "TP/CP/EP communication";
     case Phase::pipeline_wait: return "pipeline wait";
     case Phase::dp_comm: return "DP communication";
     case Phase::optimizer: return "optimizer";
@@ -36,10 +36,10 @@ PhaseSpread spread(PhaseTimes const& times, comm::Communicator& comm) {
 
 std::string to_table(PhaseSpread const& s) {
   double const total = s.mean.total();
-  std::string text = fmt::format("{:<18}{:>10}{:>10}{:>10}{:>9}\n", "seconds", "min", "mean", "max", "share");
+  std::string text = fmt::format("{:<22}{:>10}{:>10}{:>10}{:>9}\n", "seconds", "min", "mean", "max", "share");
   for (std::size_t i = 0; i < num_phases; ++i) {
     auto const phase = static_cast<Phase>(i);
-    text += fmt::format("{:<18}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(phase), s.min[phase], s.mean[phase],
+    text += fmt::format("{:<22}{:>10.3f}{:>10.3f}{:>10.3f}{:>8.1f}%\n", name(phase), s.min[phase], s.mean[phase],
                         s.max[phase], total > 0 ? 100.0 * s.mean[phase] / total : 0.0);
   }
   return text;

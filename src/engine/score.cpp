@@ -79,7 +79,8 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
       read(first, [](auto) {});
       s.load_microbatch(stage, slot, first);
     };
-    sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
+    s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
+    sum += s.take_loss();
   }
   if (s.sampler.masks()) {
     s.mesh.along("dp").all_reduce(&counted, 1, comm::Type::int64, comm::Reduction::sum).wait();

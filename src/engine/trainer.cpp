@@ -206,7 +206,7 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
   model::StageExchanges const exchanges{&context, &experts, parallel::SampleRanks(sample_ranks)};
   bool const with_loss = has_loss(c, plan.stages, here.pp);
   for (int k = 0; k < workspaces_of(c); ++k)
-    workspaces.emplace_back(c, recompute, with_loss, *arena, here.tp, exchanges);
+    workspaces.emplace_back(c, recompute, with_loss, *arena, here.tp, exchanges).set_loss(sums);
   if (c.divides_vocabulary()) part.emplace(c, here.pp, tp, *arena, workspaces.front());
   auto const groups = replica_groups();
   auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
@@ -387,7 +387,7 @@ Hooks Trainer<P>::State::training_hooks(StepResult& result) {
     units.at(stage)->reducer.ready(first, last);
   };
   hooks.reduce_gradients = [this](int stage) { reduce(stage); };
-  hooks.optimizer_step = [this, &result](double loss_sum, int stage) { update(loss_sum, stage, result); };
+  hooks.optimizer_step = [this, &result](int stage) { update(stage, result); };
   return hooks;
 }
 
@@ -467,7 +467,8 @@ double Trainer<P>::evaluate(std::int64_t batches) {
       auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
       s.load_part(op, slot, index, false, batch, index);
     };
-    sum += s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
+    s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
+    sum += s.take_loss();
   }
   if (!s.counts_loss()) sum = 0.0;
   sum = collectives::all_reduce(s.mesh.world(), sum);

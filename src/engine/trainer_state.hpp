@@ -3,6 +3,7 @@
 // The inside of Trainer, shared by the files that implement it.
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/kernels/elementwise.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/optim/loss_scale.hpp>
 #include <p3d/optim/optimizer.hpp>
@@ -68,6 +69,8 @@ struct Trainer<P>::State {
   std::optional<device::SwapFile> swap;
   std::optional<typename OffloadedState<P>::Staging> staging;
   std::optional<typename ShardedWeights<P>::Rooms> rooms;
+  device::Owned1<double> sums{"p3d::engine::sums",
+                              2};              ///< of this rank, and of this step: losses, squares of gradients
   std::optional<device::Arena> arena;          ///< these four, and `units`, once they are allocated
   std::deque<model::Workspace<P>> workspaces;  ///< of all actions, or of forwards and of backwards
   comm::Communicator
@@ -147,9 +150,11 @@ struct Trainer<P>::State {
   /// Both copies of a tied embedding get the sum of their gradients.
   void finish_tie();
   /// Sums loss, gradient norm and the stop flag over the ranks, and checks them. Once a step, by the first update.
-  void sum_up(double loss_sum, StepResult& result);
+  void sum_up(StepResult& result);
   /// Updates the parameters of a stage (-1: of all).
-  void update(double loss_sum, int stage, StepResult& result);
+  void update(int stage, StepResult& result);
+  /// The losses that a program has added up on this rank, which begins anew.
+  double take_loss() { return kernels::take_sums(exec, sums)[0]; }
   /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that
   /// balance experts (arXiv 2408.15664) and the loads that a loss of balance reads. Collective.
   void balance_experts();

@@ -45,27 +45,28 @@ void Trainer<P>::State::finish_tie() {
 }
 
 template <class P>
-void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
+void Trainer<P>::State::sum_up(StepResult& result) {
   finish_tie();
-  double squares = 0.0;  // one sum in the order of the model, however the stages are cut
+  // One sum in the order of the model, however the stages are cut.
+  device::View1<double> const squares = Kokkos::subview(sums, Kokkos::pair<int, int>(1, 2));
   for (auto& [number, unit] : units) {
     auto const& params = unit->params;
     bool const packed = config.memory.shard >= config::Shard::gradients;
     if (packed && params.shard().over > 0)
       parallel::exchange_gradients<typename P::Gradient>(exec, params.shard(), params.owned_gradients(),
                                                          replica_groups());
-    squares = parallel::add_sum_squares<typename P::Gradient>(exec, params.layout(), params.shard(),
-                                                              packed ? params.owned_gradients() : params.grads(),
-                                                              packed, here, unit->stage.is_first(), squares);
+    parallel::add_sum_squares<typename P::Gradient>(exec, params.layout(), params.shard(),
+                                                    packed ? params.owned_gradients() : params.grads(), packed, here,
+                                                    unit->stage.is_first(), squares);
   }
-  std::array<double, 4> sums{counts_loss() ? loss_sum : 0.0, squares, stop_asked && stop_asked() ? 1.0 : 0.0,
-                             result.votes};
-  auto summed = mesh.world().all_reduce(sums.data(), 4, comm::Type::float64, comm::Reduction::sum);
+  auto const own = kernels::take_sums(exec, sums);
+  std::array<double, 4> all{counts_loss() ? own[0] : 0.0, own[1], stop_asked && stop_asked() ? 1.0 : 0.0, result.votes};
+  auto summed = mesh.world().all_reduce(all.data(), 4, comm::Type::float64, comm::Reduction::sum);
   wait_recorded(summed);
-  result.loss = sums[0] / mean_over(counted_targets);
-  result.grad_norm = std::sqrt(sums[1]) / result.loss_scale;
-  result.stop = sums[2] > 0.0;
-  result.votes = sums[3];
+  result.loss = all[0] / mean_over(counted_targets);
+  result.grad_norm = std::sqrt(all[1]) / result.loss_scale;
+  result.stop = all[2] > 0.0;
+  result.votes = all[3];
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
     loss_scaler.update(false);
   } else {
@@ -74,8 +75,8 @@ void Trainer<P>::State::sum_up(double loss_sum, StepResult& result) {
 }
 
 template <class P>
-void Trainer<P>::State::update(double loss_sum, int stage, StepResult& result) {
-  if (!std::exchange(summed_up, true)) sum_up(loss_sum, result);
+void Trainer<P>::State::update(int stage, StepResult& result) {
+  if (!std::exchange(summed_up, true)) sum_up(result);
   skipped_update = result.skipped();
   if (skipped_update) {
     gradients_are_zero = false;
@@ -228,7 +229,7 @@ std::string Trainer<P>::State::find_not_finite() {
   template void Trainer<P>::State::refresh_weights();                    \
   template void Trainer<P>::State::spoil(int, std::size_t, std::size_t); \
   template void Trainer<P>::State::wait_recorded(comm::Request&);        \
-  template void Trainer<P>::State::update(double, int, StepResult&);
+  template void Trainer<P>::State::update(int, StepResult&);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

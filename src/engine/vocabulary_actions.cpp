@@ -59,32 +59,32 @@ void VocabularyActions<P>::prepare(Action const& a, Wait const& wait) {
 }
 
 template <class P>
-double VocabularyActions<P>::execute(Action const& a, model::StageWeights<P> const& w, double loss_scale,
-                                     Wait const& wait) {
+void VocabularyActions<P>::execute(Action const& a, model::StageWeights<P> const& w, double loss_scale,
+                                   Wait const& wait) {
   auto const slot = at(a.slot);
   switch (a.op) {
     case Op::embed_forward:
       part_->embed_forward(w, a.slot);
       sum_[slot] = collectives::start_all_reduce<S>(exec_, to_->sum, device::flat(part_->sum(a.slot)));
-      return 0.0;
+      return;
     case Op::head_forward:
       part_->head_forward(w, a.slot);
       parts_[slot] =
           collectives::start_all_gather<typename P::Accumulate>(exec_, to_->parts, part_->parts(a.slot), bounds_);
-      return 0.0;
+      return;
     case Op::head_backward: {
-      double const loss = part_->head_backward(w, a.slot, training_, loss_scale, [&] {
+      part_->head_backward(w, a.slot, gives_output(), training_, loss_scale, [&] {
         input_gradient_[slot] =
             collectives::start_all_reduce<S>(exec_, to_->input_gradient, device::flat(part_->input_gradient(a.slot)));
       });
       if (!gives_output()) share_output(a.microbatch + vocabulary_slots.head);
-      return gives_output() ? loss : 0.0;
+      return;
     }
     default:
       part_->embed_backward(w, a.slot);
       wait(gradient_[slot]);
       if (!gives_gradient()) share_gradient(a.microbatch + vocabulary_slots.gradient);
-      return 0.0;
+      return;
   }
 }
 

@@ -30,8 +30,8 @@ public:
 
   /// Before a program's first action: asks for what other ranks will give.
   void begin(schedule::Program const& program, bool training);
-  /// E, S, T or G, whose tokens are loaded. Returns the sum of the tokens' losses: of T, on the last stage's rank.
-  double execute(schedule::Action const& action, model::StageWeights<P> const& w, double loss_scale, Wait const& wait);
+  /// E, S, T or G, whose tokens are loaded. Losses count on the last stage's rank.
+  void execute(schedule::Action const& action, model::StageWeights<P> const& w, double loss_scale, Wait const& wait);
   /// Waits until an E, S, T or G has what it reads and its buffers are free.
   void prepare(schedule::Action const& action, Wait const& wait);
 

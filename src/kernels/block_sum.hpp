@@ -11,13 +11,17 @@ inline constexpr std::int64_t max_sum_blocks = 1024;
 /// max_sum_blocks doubles, allocated on first use and kept until Kokkos ends.
 View1<double> sum_blocks();
 
-/// The sum of f(i), i in [0, n), in double. f returns double.
-template <class F>
-double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
-  if (n == 0) return 0.0;
+/// Blocks of n > 0 elements.
+inline std::int64_t sum_blocks_of(std::int64_t n) {
   constexpr std::int64_t smallest = 4096;
   std::int64_t const wanted = (n + smallest - 1) / smallest;
-  std::int64_t const blocks = wanted < max_sum_blocks ? wanted : max_sum_blocks;
+  return wanted < max_sum_blocks ? wanted : max_sum_blocks;
+}
+
+/// The sums of blocks of f(i), i in [0, n), n > 0, in sum_blocks(); returns how many. f returns double.
+template <class F>
+std::int64_t sum_by_block(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
+  std::int64_t const blocks = sum_blocks_of(n);
   std::int64_t const size = (n + blocks - 1) / blocks;
   View1<double> const parts = sum_blocks();
   for_rows(
@@ -27,6 +31,29 @@ double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n
         double const part = sum_of<double>(team, count, [=](std::int64_t i) { return f(begin + i); });
         once(team, [&] { parts(block) = part; });
       });
+  return blocks;
+}
+
+/// sum(0) += the sum of f(i), i in [0, n), in double. Nothing waits for it.
+template <class F>
+void add_block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f, View1<double> sum) {
+  if (n == 0) return;
+  std::int64_t const blocks = sum_by_block(label, exec, n, f);
+  View1<double> const parts = sum_blocks();
+  Kokkos::parallel_for(
+      "p3d::kernels::add_blocks", FlatRange(exec, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+        double whole = 0;
+        for (std::int64_t block = 0; block < blocks; ++block) whole += parts(block);
+        sum(0) += whole;
+      });
+}
+
+/// The sum itself: waits for it.
+template <class F>
+double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
+  if (n == 0) return 0.0;
+  std::int64_t const blocks = sum_by_block(label, exec, n, f);
+  View1<double> const parts = sum_blocks();
   double sum = 0;
   Kokkos::parallel_reduce(
       "p3d::kernels::add_blocks", FlatRange(exec, 0, 1),

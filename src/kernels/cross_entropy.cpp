@@ -72,16 +72,19 @@ void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View
 }
 
 template <class A>
-double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
-                          View1<A> lse) {
+void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
+                        View1<A> lse, View1<double> total) {
   for_chunks<flat_width>(
       "p3d::kernels::log_sum_exp", exec, 1, lse.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t r, int n) {
         for (int i = 0; i < n; ++i) lse(r + i) = row_max(r + i) + std::log(sums(0, r + i));
       });
-  return block_sum(
-      "p3d::kernels::cross_entropy_loss", exec, lse.extent(0), KOKKOS_LAMBDA(std::int64_t r) {
+  if (total.extent(0) == 0) return;
+  add_block_sum(
+      "p3d::kernels::cross_entropy_loss", exec, lse.extent(0),
+      KOKKOS_LAMBDA(std::int64_t r) {
         return targets(r) < 0 ? 0.0 : static_cast<double>(lse(r)) - static_cast<double>(sums(1, r));
-      });
+      },
+      total);
 }
 
 template <class S>
@@ -111,10 +114,11 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
       });
 }
 
-#define P3D_INSTANTIATE(A)                                                                   \
-  template void refer_sums<A>(ExecSpace const&, View1<A const>, View1<A const>, View2<A>);   \
-  template void combine_parts<A>(ExecSpace const&, int, View1<A const>, View1<A>, View2<A>); \
-  template double cross_entropy_loss<A>(ExecSpace const&, View1<int const>, View1<A const>, View2<A const>, View1<A>);
+#define P3D_INSTANTIATE(A)                                                                                          \
+  template void refer_sums<A>(ExecSpace const&, View1<A const>, View1<A const>, View2<A>);                          \
+  template void combine_parts<A>(ExecSpace const&, int, View1<A const>, View1<A>, View2<A>);                        \
+  template void cross_entropy_loss<A>(ExecSpace const&, View1<int const>, View1<A const>, View2<A const>, View1<A>, \
+                                      View1<double>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 #undef P3D_INSTANTIATE

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
+#include <p3d/device/guard.hpp>
+
+#include <utility>
+
 #include "block_sum.hpp"
 #include "column_sum.hpp"
+#include "segment_table.hpp"
 
 namespace p3d::kernels {
 
@@ -24,14 +29,68 @@ View1<double> column_workspace() {
   return storage;
 }
 
+std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums) {
+  device::fence(exec, "p3d::kernels::take_sums");
+  std::vector<double> out(sums.extent(0), 0.0);
+  if constexpr (device::host_reaches_views) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::exchange(sums(i), 0.0);
+  } else {
+    auto const host = device::host_copy(sums);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = host(i);
+    fill<double>(exec, sums, 0.0);
+  }
+  return out;
+}
+
+namespace {
+
+struct Nothing {};
+using Segments = SegmentTable<Nothing>;
+static_assert(Segments::most * max_sum_blocks <= column_workspace_size);
+
 template <class S>
-double sum_squares(ExecSpace const& exec, View1<S const> x) {
-  S const* const data = x.data();
-  return block_sum(
-      "p3d::kernels::sum_squares", exec, x.extent(0), KOKKOS_LAMBDA(std::int64_t i) {
-        double const v = static_cast<double>(data[i]);
-        return v * v;
+void add_sum_squares(ExecSpace const& exec, S const* data, Segments const& table, View1<double> sum) {
+  View1<double> const parts = column_workspace();
+  for_rows(
+      "p3d::kernels::add_sum_squares", exec, table.blocks(), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
+        int const at = table.of_block(block);
+        std::int64_t const begin = table.begin_of(at, block), left = table.end[at] - begin;
+        std::int64_t const n = left < 0 ? 0 : (left < table.size[at] ? left : table.size[at]);
+        S const* const x = data + begin;
+        double const part = sum_of<double>(team, n, [=](std::int64_t i) {
+          double const v = static_cast<double>(x[i]);
+          return v * v;
+        });
+        once(team, [&] { parts(block) = part; });
       });
+  Kokkos::parallel_for(
+      "p3d::kernels::add_segments", FlatRange(exec, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+        for (int at = 0; at < table.count; ++at) {
+          double one = 0;
+          for (std::int64_t block = table.first_block[at]; block < table.first_block[at + 1]; ++block)
+            one += parts(block);
+          sum(0) += one;
+        }
+      });
+}
+
+}  // namespace
+
+template <class S>
+void add_sum_squares(ExecSpace const& exec, View1<S const> x, std::vector<Segment> const& segments, View1<double> sum) {
+  Segments table;
+  table.clear();
+  for (auto const& segment : segments) {
+    P3D_REQUIRE(segment.begin >= 0 && segment.begin + segment.count <= static_cast<std::int64_t>(x.extent(0)),
+                "a segment lies in its vector");
+    if (segment.count == 0) continue;
+    std::int64_t const blocks = sum_blocks_of(segment.count);
+    table.add(segment.begin, segment.count, (segment.count + blocks - 1) / blocks, {});
+    if (!table.full()) continue;
+    add_sum_squares<S>(exec, x.data(), table, sum);
+    table.clear();
+  }
+  if (table.count > 0) add_sum_squares<S>(exec, x.data(), table, sum);
 }
 
 template <class S>
@@ -46,8 +105,8 @@ std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x) {
   return static_cast<std::int64_t>(count);
 }
 
-#define P3D_INSTANTIATE(S)                                          \
-  template double sum_squares<S>(ExecSpace const&, View1<S const>); \
+#define P3D_INSTANTIATE(S)                                                                                        \
+  template void add_sum_squares<S>(ExecSpace const&, View1<S const>, std::vector<Segment> const&, View1<double>); \
   template std::int64_t count_not_finite<S>(ExecSpace const&, View1<S const>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)

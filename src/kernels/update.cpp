@@ -2,6 +2,7 @@
 #include <p3d/kernels/update.hpp>
 
 #include "launch.hpp"
+#include "segment_table.hpp"
 
 namespace p3d::kernels {
 
@@ -16,11 +17,36 @@ bool has_storage(View1<Master> p, View1<Storage> storage) {
   return has;
 }
 
+/// body(first element, number of them <= flat_width, decay) for all elements of the segments: up to 64 in one launch.
+template <class Body>
+void for_segments(std::string const& label, ExecSpace const& exec, std::vector<DecaySegment> const& segments,
+                  std::int64_t length, Body const& body) {
+  SegmentTable<double> table;
+  table.clear();
+  auto const launch = [&] {
+    auto const all = table;
+    Kokkos::parallel_for(
+        label, FlatRange(exec, 0, all.blocks()), KOKKOS_LAMBDA(std::int64_t block) {
+          int const at = all.of_block(block);
+          std::int64_t const c = all.begin_of(at, block), left = all.end[at] - c;
+          body(c, static_cast<int>(left < flat_width ? left : flat_width), all.value[at]);
+        });
+    table.clear();
+  };
+  for (auto const& segment : segments) {
+    P3D_REQUIRE(segment.begin >= 0 && segment.begin + segment.count <= length, "a segment lies in its vector");
+    if (segment.count == 0) continue;
+    table.add(segment.begin, segment.count, flat_width, segment.decay);
+    if (table.full()) launch();
+  }
+  if (table.count > 0) launch();
+}
+
 }  // namespace
 
 template <class Master, class Gradient, class Moment, class Storage>
-void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
-           Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage) {
+void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
+           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage) {
   using T = Master;
   bool const clear = step.clear_gradient;
   bool const store = has_storage(p, storage);
@@ -28,9 +54,11 @@ void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Giv
   auto const beta1 = static_cast<T>(step.beta1), rest1 = static_cast<T>(1.0 - step.beta1);
   auto const beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1.0 - step.beta2);
   auto const inverse1 = static_cast<T>(1.0 / step.correction1), inverse2 = static_cast<T>(1.0 / step.correction2);
-  auto const lr = static_cast<T>(step.lr), eps = static_cast<T>(step.eps), decay = static_cast<T>(step.decay);
-  for_chunks<flat_width>(
-      "p3d::kernels::adamw", exec, 1, p.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+  auto const lr = static_cast<T>(step.lr), eps = static_cast<T>(step.eps);
+  for_segments(
+      "p3d::kernels::adamw", exec, segments, static_cast<std::int64_t>(p.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t c, int n, double decay_of) {
+        auto const decay = static_cast<T>(decay_of);
         T* const weight = &p(c);
         Moment* const first = &m(c);
         Moment* const second = &v(c);
@@ -55,15 +83,16 @@ void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Giv
 }
 
 template <class Master, class Gradient, class Storage>
-void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
-         Given<View1<Storage>> storage) {
+void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
+         Given<View1<Gradient>> g, Given<View1<Storage>> storage) {
   using T = Master;
-  auto const rate = static_cast<T>(step.lr), shrink = static_cast<T>(step.decay),
-             scale = static_cast<T>(step.grad_scale);
+  auto const rate = static_cast<T>(step.lr), scale = static_cast<T>(step.grad_scale);
   bool const clear = step.clear_gradient;
   bool const store = has_storage(p, storage);
-  for_chunks<flat_width>(
-      "p3d::kernels::sgd", exec, 1, p.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+  for_segments(
+      "p3d::kernels::sgd", exec, segments, static_cast<std::int64_t>(p.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t c, int n, double decay) {
+        auto const shrink = static_cast<T>(decay);
         T* const weight = &p(c);
         Gradient* const gradient = &g(c);
         [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
@@ -78,6 +107,19 @@ void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<V
           for (int i = 0; i < n; ++i) put(rounded[i], weight[i]);
         }
       });
+}
+
+template <class Master, class Gradient, class Moment, class Storage>
+void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
+           Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage) {
+  adamw<Master, Gradient, Moment, Storage>(exec, step, {{0, static_cast<std::int64_t>(p.extent(0)), step.decay}}, p, g,
+                                           m, v, storage);
+}
+
+template <class Master, class Gradient, class Storage>
+void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
+         Given<View1<Storage>> storage) {
+  sgd<Master, Gradient, Storage>(exec, step, {{0, static_cast<std::int64_t>(p.extent(0)), step.decay}}, p, g, storage);
 }
 
 void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, std::uint64_t step,
@@ -103,9 +145,12 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
       });
 }
 
-#define P3D_INSTANTIATE(Master, Gradient, Moment, Storage) \
-  template void adamw<Master, Gradient, Moment, Storage>(  \
-      ExecSpace const&, AdamW const&, View1<Master>, View1<Gradient>, View1<Moment>, View1<Moment>, View1<Storage>);
+#define P3D_INSTANTIATE(Master, Gradient, Moment, Storage)                                                             \
+  template void adamw<Master, Gradient, Moment, Storage>(                                                              \
+      ExecSpace const&, AdamW const&, View1<Master>, View1<Gradient>, View1<Moment>, View1<Moment>, View1<Storage>);   \
+  template void adamw<Master, Gradient, Moment, Storage>(                                                              \
+      ExecSpace const&, AdamW const&, std::vector<DecaySegment> const&, View1<Master>, View1<Gradient>, View1<Moment>, \
+      View1<Moment>, View1<Storage>);
 P3D_INSTANTIATE(float, float, float, float)
 P3D_INSTANTIATE(double, double, double, double)
 P3D_INSTANTIATE(float, float, float, bfloat16)
@@ -117,9 +162,11 @@ P3D_INSTANTIATE(float, bfloat16, float, bfloat16)
 P3D_INSTANTIATE(float, bfloat16, bfloat16, bfloat16)
 #undef P3D_INSTANTIATE
 
-#define P3D_INSTANTIATE(Master, Gradient, Storage)                                                           \
-  template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Gradient>, \
-                                               View1<Storage>);
+#define P3D_INSTANTIATE(Master, Gradient, Storage)                                                             \
+  template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Gradient>,   \
+                                               View1<Storage>);                                                \
+  template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, std::vector<DecaySegment> const&, \
+                                               View1<Master>, View1<Gradient>, View1<Storage>);
 P3D_INSTANTIATE(float, float, float)
 P3D_INSTANTIATE(double, double, double)
 P3D_INSTANTIATE(float, float, bfloat16)

@@ -33,15 +33,18 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
   return {threads, by_rows, (size + step * threads - 1) / (step * threads) * step};
 }
 
-/// Rows or columns of C, the more numerous, that so many threads compute in some ten milliseconds, where C has more.
+/// Rows or columns of C, the more numerous, that so many threads compute in some ten milliseconds, where C has more. A
+/// BLAS packs the other operand anew for each piece: with few rows or columns that would cost more than a few percent.
 inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency) {
   constexpr double between_polls = 1e9;  // FLOPs of a thread
   auto const size = std::max(m, n);
   double const flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  double const pieces = std::ceil(flops / (between_polls * concurrency));
+  constexpr std::int64_t least_width = 1024;
+  double const pieces =
+      std::min(std::ceil(flops / (between_polls * concurrency)), static_cast<double>(size / least_width));
   if (pieces <= 1.0) return size;
   auto const width = static_cast<std::int64_t>(static_cast<double>(size) / pieces);
-  return std::max<std::int64_t>(256, (width + 63) / 64 * 64);
+  return (width + 63) / 64 * 64;
 }
 
 }  // namespace p3d::linalg::detail

@@ -416,7 +416,7 @@ void Stage<P>::remake(StageWeights<P> const& w, int slot, int begin, int end) {
 }
 
 template <class P>
-double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
+void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
   auto& s = begin_action(slot, *forward_.scratch);
   open(forward_, slot, nullptr, true);
   if (first_) embed(w, s, training);
@@ -426,13 +426,14 @@ double Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
     if (training && s.shares[l + 1].data() != nullptr)
       parallel::keep_share<S>(*tp_, device::flat(forward_.x[l + 1]), s.shares[l + 1]);
   }
-  if (!last_) return 0.0;
+  if (!last_) return;
   final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
-  if (vocabulary_elsewhere_) return 0.0;
+  if (vocabulary_elsewhere_) return;
   parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
                                      View1<S const>(), s.logits);
-  return parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets,
-                                         {s.lse, forward_.scratch->row_max, forward_.scratch->sums});
+  auto const& scratch = *forward_.scratch;
+  parallel::vocab_loss_forward<S>(*tp_, vocab_, s.logits, s.targets, {s.lse, scratch.row_max, scratch.sums},
+                                  scratch.loss_sum);
 }
 
 template <class P>

@@ -78,14 +78,14 @@ void VocabularyPart<P>::head_forward(StageWeights<P> const& w, int slot) {
 }
 
 template <class P>
-double VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool training, double loss_scale,
-                                        std::function<void()> const& shared) {
+void VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool counts, bool training, double loss_scale,
+                                      std::function<void()> const& shared) {
   auto& s = heads_[at(slot)];
   auto const top = scratch_->row_max;
   auto const sums = scratch_->sums;
   kernels::combine_parts<A>(tp_->exec, ranks_, s.parts, top, sums);
-  double const loss = kernels::cross_entropy_loss<A>(tp_->exec, s.targets, top, sums, s.lse);
-  if (!training) return loss;
+  kernels::cross_entropy_loss<A>(tp_->exec, s.targets, top, sums, s.lse, counts ? scratch_->loss_sum : View1<double>());
+  if (!training) return;
   auto input = parallel::start_gather_rows<S>(*tp_, s.input, scratch_->block.gathered);
   parallel::vocab_loss_backward<S>(*tp_, shard_, s.targets, s.lse, static_cast<A>(loss_scale), s.logits);
   auto const whole = tp_->sequence ? scratch_->dfinal : s.gradient;
@@ -101,7 +101,6 @@ double VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool
   if (tp_->sequence) Kokkos::deep_copy(tp_->exec, s.gradient, own_rows(*tp_, whole));
   shared();
   if (!sums_over_tp) weight();
-  return loss;
 }
 
 template <class P>

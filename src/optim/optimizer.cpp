@@ -64,32 +64,21 @@ void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double l
   a.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(step));
   a.grad_scale = grad_scale;
   a.clear_gradient = !keep_gradients;
-  // Neighbouring parameters with the same decay form one range: padding between them is zero and stays zero.
-  std::int64_t begin = 0, end = 0;
-  bool decays = false;
-  auto const apply_range = [&] {
-    if (begin == end) return;
-    a.decay = decays ? options_.weight_decay : 0.0;
-    auto const p = part(views.master, begin, end);
-    auto const g = part(views.grads, begin, end);
-    auto const s = part(views.storage, begin, end);
-    if (options_.type == config::OptimizerType::adamw) {
-      kernels::adamw<Master, Gradient, M, Storage>(exec, a, p, g, part(m, begin, end), part(v, begin, end), s);
-    } else {
-      kernels::sgd<Master, Gradient, Storage>(exec, {lr, a.decay, grad_scale, !keep_gradients}, p, g, s);
-    }
-  };
+  // Neighbouring parameters with the same decay form one segment: padding between them is zero and stays zero.
+  std::vector<kernels::DecaySegment> segments;
   layout::for_parameters(*params_, run.begin, run.count,
                          [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
                            auto const at = item.offset + first - run.begin;
-                           if (item.spec->decay != decays) {
-                             apply_range();
-                             begin = at;
-                             decays = item.spec->decay;
-                           }
-                           end = at + count;
+                           double const decay = item.spec->decay ? options_.weight_decay : 0.0;
+                           if (segments.empty() || segments.back().decay != decay) segments.push_back({at, 0, decay});
+                           segments.back().count = at + count - segments.back().begin;
                          });
-  apply_range();
+  if (options_.type == config::OptimizerType::adamw) {
+    kernels::adamw<Master, Gradient, M, Storage>(exec, a, segments, views.master, views.grads, m, v, views.storage);
+  } else {
+    kernels::sgd<Master, Gradient, Storage>(exec, {lr, 0.0, grad_scale, !keep_gradients}, segments, views.master,
+                                            views.grads, views.storage);
+  }
 }
 
 double clip_factor(double global_norm, double clip) {

@@ -85,20 +85,20 @@ void GradientReducer<T>::finish() {
 }
 
 template <class T>
-double add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
-                       View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
-                       double sum) {
+void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
+                     View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
+                     View1<double> sum) {
   auto const counts = [&](layout::ParamSpec const& spec) {
     return here.zero(spec.repeated_axes()) && !(spec.tied && !is_first_stage);
   };
+  std::vector<kernels::Segment> segments;
   for (auto const& part : shard.parts) {
     // Neighbours that count are one range: the padding between them is zero.
     std::int64_t begin = -1, end = -1;
     auto const add = [&] {
       if (begin < 0) return;
       auto const shift = packed ? part.packed - part.begin : 0;
-      sum +=
-          kernels::sum_squares<T>(exec, View1<T const>(Kokkos::subview(gradients, Range(begin + shift, end + shift))));
+      segments.push_back({begin + shift, end - begin});
       begin = -1;
     };
     layout::for_parameters(params, part.begin, part.count,
@@ -109,13 +109,13 @@ double add_sum_squares(ExecSpace const& exec, layout::StageParams const& params,
                            });
     add();
   }
-  return sum;
+  kernels::add_sum_squares<T>(exec, gradients, segments, sum);
 }
 
-#define P3D_INSTANTIATE(T)                                                                                    \
-  template class GradientReducer<T>;                                                                          \
-  template double add_sum_squares<T>(ExecSpace const&, layout::StageParams const&, layout::StateShard const&, \
-                                     View1<T const>, bool, layout::PerAxis const&, bool, double);
+#define P3D_INSTANTIATE(T)                                                                                  \
+  template class GradientReducer<T>;                                                                        \
+  template void add_sum_squares<T>(ExecSpace const&, layout::StageParams const&, layout::StateShard const&, \
+                                   View1<T const>, bool, layout::PerAxis const&, bool, View1<double>);
 P3D_GRADIENT_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -27,8 +27,8 @@ void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<
 }
 
 template <class S>
-double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
-                          LossBuffers<device::accumulate_t<S>> const& b) {
+void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
+                        LossBuffers<device::accumulate_t<S>> const& b, View1<double> total) {
   // lse holds the shard's own maximum until the last line.
   kernels::logits_parts<S>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.lse, b.row_max, b.sums);
   if (tp.size() > 1) {
@@ -36,7 +36,7 @@ double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S c
     kernels::refer_sums<device::accumulate_t<S>>(tp.exec, b.lse, b.row_max, b.sums);
     collectives::all_reduce<device::accumulate_t<S>>(tp.exec, *tp.comm, device::flat(b.sums));
   }
-  return kernels::cross_entropy_loss<device::accumulate_t<S>>(tp.exec, targets, b.row_max, b.sums, b.lse);
+  kernels::cross_entropy_loss<device::accumulate_t<S>>(tp.exec, targets, b.row_max, b.sums, b.lse, total);
 }
 
 template <class S>
@@ -48,8 +48,8 @@ void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int 
 #define P3D_INSTANTIATE(S)                                                                                       \
   template void vocab_embedding_forward<S>(TensorParallel&, VocabShard const&, View1<int const>, View2<S const>, \
                                            View2<S>);                                                            \
-  template double vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,    \
-                                        LossBuffers<device::accumulate_t<S>> const&);                            \
+  template void vocab_loss_forward<S>(TensorParallel&, VocabShard const&, View2<S const>, View1<int const>,      \
+                                      LossBuffers<device::accumulate_t<S>> const&, View1<double>);               \
   template void vocab_loss_backward<S>(TensorParallel&, VocabShard const&, View1<int const>,                     \
                                        View1<device::accumulate_t<S> const>, device::accumulate_t<S>, View2<S>);
 P3D_STORAGE_TYPES(P3D_INSTANTIATE)

@@ -59,12 +59,15 @@ void offload(config::Config const& c, schedule::Program& program, schedule::Exec
   schedule::offload_activations(program, std::max(2, 1 + c.pipeline.lookahead), execution, c.parallel.tp == 1);
 }
 
+bool defers(config::Config const& c) { return c.pipeline.weight_deferral_limit > 0 && c.parallel.pp > 1; }
+
 /// A program of compute actions, completed, and the layers of its stages.
 struct Division {
   layout::StageMap stages;
   schedule::Program program;
 };
 Division complete(config::Config const& c, schedule::Program compute, schedule::Execution execution, bool pairs) {
+  if (defers(c)) schedule::defer_weight_gradients(compute, c.pipeline.weight_deferral_limit);
   auto stages = layout::make_stage_map(c, compute.stage_rank);
   if (cuts_stages(c.memory)) {
     std::vector<int> parts;
@@ -275,8 +278,12 @@ PipelinePlan plan_pipeline(config::Config const& c, RankBytes const& rank_bytes,
     auto stages = layout::make_stage_map(c, program.stage_rank);
     return {c.pipeline.schedule, {std::move(program), execution}, std::move(stages), ""};
   }
-  auto division = complete(c, schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages)),
-                           execution, [&](auto const& stages) { return model_costs(c, stages); });
+  auto compute = schedule::generate(c.pipeline.schedule, shape_of(c, c.pipeline.virtual_stages));
+  if (auto tried = compute; defers(c) && !schedule::defer_weight_gradients(tried, c.pipeline.weight_deferral_limit))
+    refuse("a schedule with whole backwards on its last stage: the others put weight gradients off already",
+           fmt::format("schedule \"{}\"", c.pipeline.schedule), "pipeline.weight_deferral_limit",
+           "set pipeline.weight_deferral_limit to 0, or pipeline.schedule to \"1f1b\"");
+  auto division = complete(c, compute, execution, [&](auto const& stages) { return model_costs(c, stages); });
   return {c.pipeline.schedule, {std::move(division.program), execution}, std::move(division.stages), ""};
 }
 

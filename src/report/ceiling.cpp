@@ -133,7 +133,7 @@ std::string describe_mfu(config::Config const& c, int ranks, double step_seconds
                                                 (model + recomputed) / step_seconds / ranks / ceiling)
                                   : "";
   return fmt::format(
-      "MFU {:.2f}{}: a rank does {:.1f} {}FLOP/s in the median step; the model's matrix products alone reach {:.1f}",
+      "MFU {:.2f}{}: a rank does {:.1f} {}FLOP/s in the median step; the model's GEMMs alone reach {:.1f}",
       speed / ceiling, hfu, speed / unit, ceiling < 1e13 ? "G" : "T", ceiling / unit);
 }
 

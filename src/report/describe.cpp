@@ -100,7 +100,7 @@ std::string recompute_text(config::Config const& c, engine::RunPlan const& plan)
       for (auto const& layer : sets.recompute.layers) full += layer.full ? 1 : 0;
     text += fmt::format("{} of {} but their inputs", full, base::counted(plan.stages.num_layers(), "layer"));
     if (m.recompute_group > 1) text += fmt::format(", in groups of {}", m.recompute_group);
-    if (!m.recompute_communication) text += ", and but the sums over tp of attention";
+    if (!m.recompute_communication) text += ", and but the all-reduces over tp of attention";
     if (m.share_saved_inputs) text += "; inputs are divided over tp";
     if (m.recompute_microbatches_kept > 0)
       text += fmt::format("; {} in flight on each stage keep everything",
@@ -321,7 +321,7 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
   auto const active = static_cast<double>(plan::active_parameters(c, plan.table));
   text += fmt::format(
-      "Model: {} parameters ({}{}), {} FLOPs per token, forward and backward ({} per step of {} tokens)\n",
+      "Model: {} parameters ({}{})\n  {} FLOPs per token, forward and backward; {} per step of {} tokens\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       c.model.moe.on() ? fmt::format(", {} of them for each token", base::human_count(active)) : "",
       base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);

@@ -133,7 +133,8 @@ std::string describe(std::vector<RankPlacement> const& places, int max_lines) {
 void report_placement(int blas_threads, comm::Communicator& world) {
   auto const places = gather_placements(this_placement(blas_threads), world);
   if (world.rank() != 0) return;
-  base::log_root("Placement:\n" + describe(places, 64) + placement_note(places));
+  auto const lines = describe(places, 64) + placement_note(places);
+  base::log_root("Placement:\n" + lines.substr(0, lines.size() - 1));
   for (auto const& warning : placement_warnings(places)) base::warn_root(warning);
 }
 

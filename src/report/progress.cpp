@@ -25,7 +25,7 @@ std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
       fmt::format("norm {:.3f}", p.grad_norm),
       fmt::format("lr {:.2e}", p.lr),
   };
-  if (p.eval_loss) fields.push_back(fmt::format("held-out loss {:.4f}", *p.eval_loss));
+  if (p.eval_loss) fields.push_back(fmt::format("validation loss {:.4f}", *p.eval_loss));
   auto text = fields[0];
   for (std::size_t i = 1; i < fields.size() && text.size() + 2 + fields[i].size() <= width; ++i)
     text += "  " + fields[i];

@@ -18,7 +18,7 @@ namespace {
 [[noreturn]] void refuse(std::string const& text) {
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
-  throw base::ReportedError({.expected = "an input without faults", .found = "one with faults", .where = "", .fix = ""},
+  throw base::ReportedError({.expected = "an input without errors", .found = "one with errors", .where = "", .fix = ""},
                             base::ExitCode::bad_input);
 }
 

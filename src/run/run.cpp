@@ -33,6 +33,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,9 +50,17 @@ namespace {
 
 std::string machine(comm::Communicator const& world) {
   auto const node = comm::node_share();
-  return fmt::format("p3d {}: {}, {} on this node with {}, backend {} with {} a rank\n", base::version_with_hash(),
+  return fmt::format("p3d {}: {}, {} on this node with {}, {}, {} a rank\n", base::version_with_hash(),
                      base::counted(world.size(), "rank"), node.ranks, base::counted(node.cores, "core"),
                      device::backend_name(), base::counted(device::host_threads(), "thread"));
+}
+
+/// Where every key stands with its value, from the folder in which the run was started.
+std::string input_line(config::Config const& c) {
+  std::error_code none;
+  auto const shown = std::filesystem::proximate(c.run.output_dir, none).string();
+  return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)",
+                     none ? c.run.output_dir : shown);
 }
 
 double median(std::vector<double> v) {
@@ -104,13 +113,15 @@ std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& toke
 }
 
 template <class P>
-base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file) {
+base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file,
+                     bool verbose) {
   auto& summary = file.contents();
   bool const root = world.rank() == 0;
   SignalGuard signals(root);
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
-  base::log_root(config::canonical_toml(c));
-  base::log_root(machine(world) + report::describe(c, plan));  // the table of memory stands before anything is taken
+  if (verbose) base::log_root(config::canonical_toml(c));
+  auto const described = machine(world) + report::describe(c, plan);
+  base::log_root(described.substr(0, described.size() - 1));  // the table of memory stands before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
   auto const host_memory = memory.total() + memory.checkpoint_copy;
   if (device::on_host()) engine::require_memory(host_memory, world);
@@ -130,14 +141,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   std::optional<RunFiles> files;
   comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
   if (world.size() > 1)
-    base::log_root(fmt::format("Sums over ranks (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
+    base::log_root(fmt::format("All-reduce (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
   summary.data = trainer.source().describe();
   summary.training_windows = trainer.sampler().num_train_windows();
   summary.validation_windows = trainer.sampler().num_eval_windows();
   summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
   file.begin(first_step);
   base::log_root(fmt::format(
-      "Data: {}; {} of {}{}, {} held out\n", summary.data,
+      "Data: {}; {} of {}{}, {} for validation", summary.data,
       base::counted(summary.training_windows, c.batch.variable ? "training sample" : "training window"),
       c.batch.variable ? "up to " : "", base::counted(c.model.seq_len, "token"), summary.validation_windows));
 
@@ -145,6 +156,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(engine::describe(engine::deal_batch(c, trainer.sampler(), 0).balance, c));
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
+  base::log_root(input_line(c));
   base::log_root(checkpoints.describe() + "\n");
   signals.steps_begin();
   if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
@@ -232,7 +244,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   base::log_root(fmt::format(
       "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
       base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
-      eval_loss ? fmt::format(", held-out {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
+      eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
       base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
   if (auto const load = trainer.expert_load(); done > first_step && !load.empty()) base::log_root(describe(load));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
@@ -263,7 +275,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 
 }  // namespace
 
-base::ExitCode run(config::Config const& c, comm::Communicator& world) {
+base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verbose) {
   base::Stopwatch start;
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
@@ -277,7 +289,8 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world) {
     base::log_root(line);
   SummaryFile summary(c, world, start);
   return summary.keep([&] {
-    return engine::with_policy(c, [&](auto policy) { return train<decltype(policy)>(c, world, start, summary); });
+    return engine::with_policy(c,
+                               [&](auto policy) { return train<decltype(policy)>(c, world, start, summary, verbose); });
   });
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions, and the passes in their order.
+// Weight gradients that wait, reductions, and the passes in their order.
 
 #include "channels.hpp"
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
 
 namespace p3d::schedule {
 
@@ -35,6 +39,34 @@ void add_reductions(Program& program) {
     merged.push_back({Op::optimizer_step});
     actions = merged;
   }
+}
+
+bool defer_weight_gradients(Program& compute, int limit) {
+  require_in_range(compute);
+  P3D_REQUIRE(limit > 0, "some weight gradients are put off");
+  int const last = compute.num_stages - 1;
+  auto& actions = compute.ranks[static_cast<std::size_t>(rank_of(compute, last))];
+  if (std::none_of(actions.begin(), actions.end(),
+                   [&](Action const& a) { return a.op == Op::backward && a.stage == last; }))
+    return false;
+  std::vector<Action> out;
+  std::deque<int> waiting;
+  auto const make_up = [&] {
+    out.push_back({Op::backward_weight, last, waiting.front()});
+    waiting.pop_front();
+  };
+  for (Action const& a : actions) {
+    if (a.op != Op::backward || a.stage != last) {
+      out.push_back(a);
+      continue;
+    }
+    out.push_back({Op::backward_input, last, a.microbatch});
+    waiting.push_back(a.microbatch);
+    if (static_cast<int>(waiting.size()) > limit) make_up();
+  }
+  while (!waiting.empty()) make_up();
+  actions = std::move(out);
+  return true;
 }
 
 Program complete(Program compute, int receives_ahead, int slot_lookahead) {

@@ -25,7 +25,7 @@ class Files(AppTest):
 
     def test_a_whole_run(self):
         run = self.done(4, *MESH, "sample.tokens=8", "sample.prompt=line", "run.eval_every=3")
-        for words in ("[optimizer]", "Mesh: 4 ranks", "pp groups (2 of 2): [0 2] [1 3]",
+        for words in ("Mesh: 4 ranks", "pp groups (2 of 2): [0 2] [1 3]",
                       "layers by stage: 2 + 2 (sum 4)", "Memory of a rank",
                       "Data: ", "Finished 6 steps in ", "MFU ", "Memory of all ranks: ", "pipeline wait",
                       "A sample of the model (temperature 0.8):\n----\nline", "Written: "):
@@ -41,6 +41,28 @@ class Files(AppTest):
                          [1, 2, 3, 4, 6])
         self.assertNotIn("\r", run.out)
         self.assertNotIn("\x1b", run.out)
+
+    def test_start_of_the_quickstart_fits_a_screen(self):
+        quick = (str(program.SOURCE / "inputs/quickstart.toml"), f"data.path={program.SOURCE / 'LICENSE'}",
+                 "run.steps=2", "sample.tokens=0", f"run.output_dir={self.folder / 'runs/quickstart'}")
+        said = {}
+        for words in ((), ("--verbose",)):
+            run = program.Run(8, [*quick, *words], self.folder)
+            self.addCleanup(run.kill)
+            run.finish()
+            self.assertEqual((run.code, run.err), (0, ""), run.out)
+            said[words] = run.out[:re.search("^step 1/2", run.out, re.MULTILINE).start()]
+        lines = said[()].splitlines()
+        print(f"\n  measured: {len(lines)} lines, the longest of {max(map(len, lines))} columns", flush=True)
+        self.assertLessEqual(len(lines), 24, said[()])
+        self.assertLessEqual(max(map(len, lines)), 100, said[()])
+        for words in ("Mesh: 8 ranks", "Pipeline: 2 stages", "Model: ", "Memory of a rank", "Data: ", "Checkpoints: ",
+                      "Input: every key is in runs/quickstart/resolved.toml"):
+            self.assert_once(words, said[()])
+        resolved = (self.folder / "runs/quickstart/resolved.toml").read_text()
+        self.assertIn("[optimizer]\n", resolved)
+        self.assertNotIn("[optimizer]\n", said[()])
+        self.assert_once(resolved.split("\n\n", 1)[1].strip(), said[("--verbose",)])
 
     def test_resolved_input_repeats_the_run(self):
         self.done(4, *MESH, "model.dropout=0.1", "run.seed=7")
@@ -118,7 +140,7 @@ class OnATerminal(AppTest):
         for line in shown[:-1]:
             self.assertRegex(line, r"^step \d/6  loss \d\.\d+ .* tokens/s .* left")
             self.assertLess(len(line), 80)
-        self.assertRegex(shown[-1], "held-out loss")
+        self.assertRegex(shown[-1], "validation loss")
         self.assertEqual(len(re.findall("^step ", seen.replace("\r\x1b[K", ""), re.MULTILINE)), 1,
                          "it scrolls:\n" + seen)
 

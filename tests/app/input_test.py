@@ -170,7 +170,7 @@ class Check(AppTest):
               flush=True)
         self.assertEqual((run.code, run.err), (0, ""))
         self.assertIn("Mesh: 100000 ranks, order tp=8 cp=1 pp=50 dp=250", run.out)
-        described = run.out[run.out.index("Mesh: "):]  # before it: a line for each key of the input
+        described = run.out[run.out.index("Mesh: "):]
         self.assertLess(len(described.splitlines()), 40)
         self.assertLess(max(map(len, run.out.splitlines())), 200)
         self.assertEqual(sum(int(n) * int(times or 1) for n, times in

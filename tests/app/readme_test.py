@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that the README and the guide show, run: each stands in the table below with how it is run here, or
-with the reason why it is not. A command without an entry fails the test, and so does an entry without a command."""
-import os
+"""The commands that the README and docs/ show, run (what is marked as runnable: guide_test.py): each stands in the
+table below with how it is run here, or with the reason why it is not. A command without an entry fails the test, and
+so does an entry without a command."""
 import pathlib
 import re
-import shlex
-import subprocess
 import unittest
 
 import program
-from program import AppTest
+from documents import DocumentTest
 
 DOCUMENTS = ["README.md", *sorted(f"docs/{p.name}" for p in pathlib.Path(program.SOURCE, "docs").glob("*.md"))]
 COMMAND = re.compile(r"^(?:p3d|mpiexec|srun|sbatch|cmake|apt-get|scripts/|benchmarks/|ctest|spack|python3)\b.*")
@@ -58,6 +56,7 @@ RUN = {
         tuple(f"traced/{name}" for name in ("trace.svg", "trace.json", "costs.csv"))),
 }
 NOT_RUN = {
+    r"python3 docs/write_checkpoint": "restart_h5py runs it",
     r"scripts/|benchmarks/|ctest": "a build or a benchmark: minutes",
     r"cmake|apt-get|spack": "installs or builds",
     r"srun|sbatch": "needs Slurm: tests/slurm runs the recipes",
@@ -68,11 +67,13 @@ def shown_commands():
     """{command: where} of the code blocks, without the remarks after them."""
     found = {}
     for document in DOCUMENTS:
-        inside = False
+        inside, marked, before = False, False, ""
         for number, line in enumerate((program.SOURCE / document).read_text().splitlines(), 1):
             if line.startswith("```"):
                 inside = not inside
-            elif inside and COMMAND.match(line):
+                marked = inside and before.startswith("<!-- ")
+            before = line
+            if inside and not marked and COMMAND.match(line):
                 text, _, remark = line.partition(" #")
                 found.setdefault(" ".join(text.rstrip("\\").split()), f"{document}:{number}")
                 also = re.search(r"also: (mpiexec .*)$", remark)
@@ -81,12 +82,7 @@ def shown_commands():
     return found
 
 
-class Readme(AppTest):
-    def setUp(self):
-        super().setUp()
-        for name in ("inputs", "LICENSE"):
-            (self.folder / name).symlink_to(program.SOURCE / name)
-
+class Readme(DocumentTest):
     def test_every_command_has_an_entry(self):
         shown = shown_commands()
         self.assertGreaterEqual(len(shown), len(RUN))
@@ -96,18 +92,7 @@ class Readme(AppTest):
         for command in RUN:
             self.assertIn(command, shown, "an entry without a command")
 
-    def shell(self, command):
-        environment = dict(os.environ, PATH=f"{self.folder}/bin:{os.environ['PATH']}")
-        return subprocess.run(["bash", "-c", command], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              timeout=program.PATIENCE)
-
     def test_commands(self):
-        (self.folder / "bin").mkdir()
-        (self.folder / "bin/p3d").symlink_to(program.PROGRAM)
-        (self.folder / "bin/mpiexec").write_text('#!/bin/sh\n[ "$1" = -n ] && shift\n'
-                                                 f'exec {shlex.join(program.MPIEXEC)} "$@"\n')
-        (self.folder / "bin/mpiexec").chmod(0o755)
         quick = QUICK.format(source=program.SOURCE)
         (self.folder / "text.txt").write_text((program.SOURCE / "LICENSE").read_text())
         (self.folder / "input.toml").write_text('[run]\noutput_dir = "loaded"\n[data]\npath = "LICENSE"\n'

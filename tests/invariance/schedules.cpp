@@ -72,6 +72,10 @@ std::vector<Variant> variants(int pp) {
       out.push_back({fmt::format("{} groups of {}", g->name, pp + 1),
                      {schedule, fmt::format("pipeline.microbatch_group_size={}", pp + 1)}});
   }
+  for (auto const& [name, limit] : {std::pair("1f1b", 2), {"interleaved_1f1b", 5}})
+    out.push_back(
+        {fmt::format("{} deferring {}", name, limit),
+         {fmt::format("pipeline.schedule={}", name), fmt::format("pipeline.weight_deferral_limit={}", limit)}});
   return out;
 }
 

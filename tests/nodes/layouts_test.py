@@ -23,7 +23,7 @@ class Layouts(nodes.NodesTest):
                 self.assertEqual(run.err, "", run.text)
                 self.assert_equal_numbers(run, wanted, 1e-9)
                 if case == (2, 2, 1, "tp-dp-pp"):  # one inside a host, one between ranks that share nothing
-                    self.assertIn("Sums over ranks (comm.allreduce): tp shared; dp tree, ring from ", run.out)
+                    self.assertIn("All-reduce (comm.allreduce): tp shared; dp tree, ring from ", run.out)
 
     def test_all_reduce_between_hosts(self):
         cluster = self.cluster()
@@ -32,7 +32,7 @@ class Layouts(nodes.NodesTest):
         for placement in ("h0:2,h1:2", "h0:1,h1:1", "h0:3,h1:1"):
             with self.subTest(placement):
                 first = self.run_to_end(cluster, *layout(4, 1, 1), placement=placement)
-                self.assertRegex(first.out, r"Sums over ranks \(comm.allreduce\): dp hierarchical\n", first.text)
+                self.assertRegex(first.out, r"All-reduce \(comm.allreduce\): dp hierarchical\n", first.text)
                 self.assert_equal_numbers(first, wanted, 1e-9)
                 again = self.run_to_end(cluster, *layout(4, 1, 1), placement=placement)
                 self.assert_equal_numbers(again, first.numbers())

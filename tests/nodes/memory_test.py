@@ -11,7 +11,7 @@ class Memory(nodes.NodesTest):
     def test_another_way(self):
         wanted = self.run_to_end(None).numbers()
         run = self.run_to_end(self.cluster({}, {"shm": ENOUGH_FOR_MPI}), *layout(4, 1, 1))
-        self.assertRegex(run.out, r"Sums over ranks \(comm.allreduce\): dp tree, ring from ")
+        self.assertRegex(run.out, r"All-reduce \(comm.allreduce\): dp tree, ring from ")
         self.assert_equal_numbers(run, wanted, 1e-9)
 
     def test_what_was_asked_for_is_refused(self):

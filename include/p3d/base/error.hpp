@@ -8,7 +8,7 @@
 
 namespace p3d::base {
 
-/// What the process returns to the shell; `p3d --help` and the README list the same numbers.
+/// What the process returns to the shell; `p3d --help` and docs/reference.md list the same numbers.
 enum class ExitCode : int {
   ok = 0,
   run_failed = 1,         ///< an error while running (I/O, MPI, an exception on some rank)

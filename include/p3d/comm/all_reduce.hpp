@@ -15,9 +15,10 @@
 //                 writes the sum into every SharedBuffer and copies the other parts out where its own is none. Over
 //                 ranks of several nodes it is hierarchical.
 //   hierarchical  shared inside each node; between the nodes the ranks with the same number reduce their parts by
-//                 messages: up to 4 nodes as by ring; more by recursive halving and doubling where their number n is a
-//                 power of two (2 log2(n) messages), else pairwise where these messages have 2 KiB, else by tree.
-//                 Each rank sends 2 (n-1)/n of its part; only short parts go whole.
+//                 messages: up to 4 nodes as by ring; more pairwise where these messages are long (16 KiB), and else by
+//                 recursive halving and doubling where their number n is a power of two (2 log2(n) messages); where it
+//                 is none, pairwise from 2 KiB on, else by tree. Each rank sends 2 (n-1)/n of its part; only short
+//                 parts go whole.
 //
 // All but mpi add in an order that depends on the ranks and the algorithm alone, never on time, nor on where in a
 // buffer an element lies: the same buffers give the same bits on every rank and in every repetition, cut into whichever

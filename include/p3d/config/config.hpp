@@ -190,6 +190,7 @@ struct Pipeline {
   int microbatch_group_size = 0;  ///< of interleaved_1f1b; 0: parallel.pp
   int lookahead = 1;              ///< compute actions that a slot is taken early, for its message to come meanwhile
   bool vocab_parallel = false;    ///< embedding and output layer are divided over all pipeline ranks
+  int weight_deferral_limit = 0;  ///< weight gradients of the last stage that wait for its pipeline to empty; 0: none
   std::string file;               ///< of schedule "file": its path. Relative to the input file's folder
   double max_memory = 0.0;        ///< of schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;

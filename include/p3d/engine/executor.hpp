@@ -33,8 +33,8 @@ struct Hooks {
   std::function<void(int stage, std::size_t first, std::size_t last)> gradients_ready;
   /// Finish the reduction of a stage's gradients.
   std::function<void(int stage)> reduce_gradients;
-  /// Update the parameters of a stage of this rank (-1: of all). Receives the sum of token losses seen on this rank.
-  std::function<void(double loss_sum, int stage)> optimizer_step;
+  /// Update the parameters of a stage of this rank (-1: of all).
+  std::function<void(int stage)> optimizer_step;
 };
 
 /// A stage and who hands it its weights.
@@ -64,10 +64,10 @@ public:
   Executor(std::map<int, StagePort<P>> stages, comm::Communicator& pipeline, device::ExecSpace const& exec,
            InsideActions inside, std::function<double()> waited);
 
-  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Returns the sum of token
-  /// losses of the microbatches that ended on this rank. `loss_scale` as in Stage::backward; of no use in a
-  /// forward-only program. The program must be proved for rendezvous sends and `sends_in_flight`.
-  double run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
+  /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Losses are where
+  /// Workspace::set_loss says. `loss_scale` as in Stage::backward; of no use in a forward-only program. The program
+  /// must be proved for rendezvous sends and `sends_in_flight`.
+  void run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
 
   /// Where OFFLOAD_F moves activations. It must outlive the executor.
   void offload_into(ActivationStore<P>& store) { store_ = &store; }

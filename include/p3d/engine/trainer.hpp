@@ -97,7 +97,7 @@ public:
   void stop_when(std::function<bool()> asked);
   /// Whether the last evaluate() (which gave NaN) or sample() ended early; the same on all ranks.
   bool stopped_early() const;
-  /// Mean cross entropy over `batches` global batches of held-out data, without dropout.
+  /// Mean cross entropy over `batches` global batches of the validation split, without dropout.
   double evaluate(std::int64_t batches);
   /// Continues each prompt (tokens of the vocabulary, at least one) and returns what was drawn. Token i of text n is
   /// drawn with the counter-based number i of stream n and purpose "sample": the same texts under every layout up to

@@ -24,10 +24,11 @@ void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> 
 /// the order of the shards, row 1 the sum of the target's logits.
 template <class A>
 void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View1<A> row_max, View2<A> sums);
-/// lse[r] = row_max[r] + log(sums(0, r)); returns the sum over counted rows of lse[r] - sums(1, r), in double.
+/// lse[r] = row_max[r] + log(sums(0, r)); total(0) += the sum over counted rows of lse[r] - sums(1, r), in double.
+/// Nothing waits for it (take_sums in elementwise.hpp). Without a total: lse alone.
 template <class A>
-double cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
-                          View1<A> lse);
+void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
+                        View1<A> lse, View1<double> total);
 /// In place: logits become scale * (softmax - one_hot(target)); padding columns and uncounted rows become 0.
 template <class S>
 void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,

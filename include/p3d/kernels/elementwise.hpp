@@ -4,6 +4,8 @@
 
 #include <p3d/kernels/common.hpp>
 
+#include <vector>
+
 namespace p3d::kernels {
 
 /// y[r, c] = bias[c], for a matrix product to add to: a BLAS clears what it does not add to, so the bias costs no pass.
@@ -63,9 +65,16 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
 template <class From, class To>
 void convert(ExecSpace const& exec, View1<From const> from, View1<To> to);
 
-/// Sum of squares, accumulated in double.
+/// Elements [begin, begin + count) of a vector.
+struct Segment {
+  std::int64_t begin = 0, count = 0;
+};
+/// sum(0) += the sum of squares of every segment of x, accumulated in double, one segment after the other: the same
+/// bits as a call for each, with two launches for up to 64 segments. Nothing waits for it.
 template <class S>
-double sum_squares(ExecSpace const& exec, View1<S const> x);
+void add_sum_squares(ExecSpace const& exec, View1<S const> x, std::vector<Segment> const& segments, View1<double> sum);
+/// What kernels have added to `sums`, which are zero afterwards. Waits for all that `exec` was given before.
+std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums);
 /// How many elements are NaN or infinite.
 template <class S>
 std::int64_t count_not_finite(ExecSpace const& exec, View1<S const> x);

@@ -6,7 +6,15 @@
 
 #include <p3d/kernels/common.hpp>
 
+#include <vector>
+
 namespace p3d::kernels {
+
+/// Elements [begin, begin + count) of all views, which have one decay. Those in no segment stay as they are.
+struct DecaySegment {
+  std::int64_t begin = 0, count = 0;
+  double decay = 0;
+};
 
 /// One AdamW step (Loshchilov, Hutter, arXiv 1711.05101, algorithm 2, decoupled weight decay):
 ///   g' = grad_scale g;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
@@ -23,6 +31,11 @@ struct AdamW {
 template <class Master, class Gradient = Master, class Moment = Master, class Storage = Master>
 void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
            Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage = {});
+/// The same with the decay of each segment instead of step.decay: one launch for up to 64 of them.
+template <class Master, class Gradient = Master, class Moment = Master, class Storage = Master>
+void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
+           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v,
+           Given<View1<Storage>> storage = {});
 
 /// p = p - lr (grad_scale g + decay p). Reads 2 and writes 2 numbers per element.
 struct Sgd {
@@ -32,6 +45,10 @@ struct Sgd {
 template <class Master, class Gradient = Master, class Storage = Master>
 void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<View1<Gradient>> g,
          Given<View1<Storage>> storage = {});
+/// The same with the decay of each segment instead of step.decay: one launch for up to 64 of them.
+template <class Master, class Gradient = Master, class Storage = Master>
+void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
+         Given<View1<Gradient>> g, Given<View1<Storage>> storage = {});
 
 /// storage = master, rounded stochastically (device::round_stochastically): up with the probability of what is cut off.
 /// Views: one block [rows, cols] of a global matrix of global_cols columns (a vector is a matrix of one row) that

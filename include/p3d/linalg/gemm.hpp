@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Matrix products: the BLAS or oneDNN on the host (gemm_choice.hpp), elsewhere Kokkos-Kernels (which calls the vendor's
+// GEMMs: the BLAS or oneDNN on the host (gemm_choice.hpp), elsewhere Kokkos-Kernels (which calls the vendor's
 // library).
 
 #include <p3d/device/float16.hpp>

@@ -51,6 +51,8 @@ struct Workspace {
             int tp_rank, StageExchanges exchanges = {});
   void set_balance(BalanceScales scales) { block.moe.scales = scales; }
   void set_routes(RouteTap* routes) { block.moe.routes = routes; }
+  /// Where losses are added up: loss(0) += that of each microbatch. Before a last stage's forward.
+  void set_loss(View1<double> loss) { loss_sum = loss; }
   static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
   /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
   /// of one action: no action reads what another has left.
@@ -61,6 +63,7 @@ struct Workspace {
   View2<typename P::Storage> dfinal;      ///< [tokens, hidden]; under sequence parallelism block.dnorm
   View1<typename P::Accumulate> row_max;  ///< [tokens]
   View2<typename P::Accumulate> sums;     ///< [2, tokens]
+  View1<double> loss_sum;                 ///< see set_loss()
   /// Where forward leaves what it discards, and B remakes it, by place in the group of layers.
   std::vector<BlockActivations<P>> remade;
   std::vector<View2<typename P::Storage>> inputs;  ///< [n, hidden] each
@@ -165,8 +168,9 @@ public:
   /// Says which tokens are in a slot.
   void load(int slot, TokenRows rows, Tokens const& tokens);
 
-  /// Runs the stage on a slot. On the last stage returns the sum over this microbatch's tokens of the loss, else 0.
-  double forward(StageWeights<P> const& w, int slot, bool training);
+  /// Runs the stage on a slot. The last stage adds the sum over this microbatch's tokens of the loss to
+  /// Workspace::loss_sum.
+  void forward(StageWeights<P> const& w, int slot, bool training);
 
   /// Called when the gradients of parameters [first, last) (indices into StageParams::items) are complete for a
   /// microbatch.

@@ -51,11 +51,12 @@ public:
   /// S: logits of the rank's block, and of each token their maximum, the sum of their exponentials from it and the
   /// target's logit, as the rank's part.
   void head_forward(StageWeights<P> const& w, int slot);
-  /// T, once the parts are gathered: the sum of the tokens' losses. Then, with `training`, the gradients: of the
-  /// logits, of the input (summed over tp; `shared` is called when it is there) and of the rows of the weight, which
-  /// adds up. `loss_scale` as in Stage::backward.
-  double head_backward(StageWeights<P> const& w, int slot, bool training, double loss_scale,
-                       std::function<void()> const& shared);
+  /// T, once the parts are gathered: adds the sum of the tokens' losses to Workspace::loss_sum where it `counts` (it is
+  /// the same on every rank). Then, with `training`, the gradients: of the logits, of the input (summed over tp;
+  /// `shared` is called when it is there) and of the rows of the weight, which adds up. `loss_scale` as in
+  /// Stage::backward.
+  void head_backward(StageWeights<P> const& w, int slot, bool counts, bool training, double loss_scale,
+                     std::function<void()> const& shared);
   /// G: the gradient of the rank's rows of the embedding, which adds up.
   void embed_backward(StageWeights<P> const& w, int slot);
 

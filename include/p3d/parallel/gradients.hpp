@@ -59,10 +59,10 @@ private:
 /// the mesh. Of each bucket a rank counts its part (StateShard::parts), whether the state is divided or not, so that
 /// both give the same bits. Where a parameter is repeated (ParamSpec::repeated_axes), the first rank counts; the last
 /// stage's replica of tied embeddings does not count. `packed`: `gradients` holds the parts one behind the other, not
-/// the flat buffer. `here`: this rank's coordinates. `sum`: what it is added to, one bucket after the other.
+/// the flat buffer. `here`: this rank's coordinates. It is added to sum(0), one bucket after the other; nothing waits.
 template <class T>
-double add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
-                       View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
-                       double sum);
+void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
+                     View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,
+                     View1<double> sum);
 
 }  // namespace p3d::parallel

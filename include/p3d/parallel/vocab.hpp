@@ -37,11 +37,12 @@ struct LossBuffers {
   View2<A> sums;
 };
 
-/// Sum over the local samples' tokens of -log softmax(logits)[target], the same on every rank of the group. Saves lse.
+/// total(0) += the sum over the local samples' tokens of -log softmax(logits)[target], the same on every rank of the
+/// group. Saves lse.
 /// Two all-reduces: tokens (maximum) and 2 x tokens (sums).
 template <class S>
-double vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
-                          LossBuffers<device::accumulate_t<S>> const& buffers);
+void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
+                        LossBuffers<device::accumulate_t<S>> const& buffers, View1<double> total);
 
 /// In place: logits become scale (softmax - one_hot). No message.
 template <class S>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The speed that a training step could have on this machine: the model's own matrix products, alone, on all ranks at
+// The speed that a training step could have on this machine: the model's own GEMMs, alone, on all ranks at
 // once. The denominator of the MFU (model FLOP/s over the ceiling; arXiv 2204.02311, appendix B, has the data sheet's
 // peak there).
 

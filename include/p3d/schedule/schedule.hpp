@@ -60,6 +60,13 @@ void exchange_pairs(Program& compute);
 /// forward, behind both.
 void close_pairs(Program& program);
 
+/// On compute actions: splits the last stage's backwards, and puts the weight parts off until `limit` of them wait; the
+/// last ones follow all else that the rank computes, while the stages before it finish. The last stage, which has the
+/// output layer too, then hands its gradients on earlier (Megatron-Core's defer_embedding_wgrad_compute does so for
+/// that layer's weight alone). Each that waits keeps its microbatch's slot. False, and nothing is changed, where these
+/// backwards are split already.
+bool defer_weight_gradients(Program& compute, int limit);
+
 /// Adds reduce_gradients after a stage's last backward action (and the send that follows it) and one optimizer_step at
 /// the end of each rank's list.
 void add_reductions(Program& program);

@@ -3,6 +3,7 @@
 
 #include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/kernels/elementwise.hpp>
 #include <p3d/model/stage.hpp>
 
 #include <support/mpi_kokkos_main.hpp>
@@ -60,6 +61,7 @@ public:
         weights_(model::stage_weights(config, stages_, c.stage, params_)),
         stage(config, stages_, c.stage, sets_, params_.layout(), tp_, arena_, {&workspace_, &workspace_}) {
     params_.zero_grads(tp_.exec);
+    workspace_.set_loss(loss_);
   }
 
   /// Forward of a microbatch and the gradient of the stage's output, both made up.
@@ -73,9 +75,9 @@ public:
     stage.load(slot, {config_.batch.micro * microbatch, config_.batch.micro, config_.model.seq_len},
                {tokens, targets, {}, {}});
     if (!stage.is_first()) fill("x", microbatch, stage.input(slot));
-    double const loss = stage.forward(weights_, slot, true);
+    stage.forward(weights_, slot, true);
     if (!stage.is_last()) fill("d", microbatch, stage.gradient(slot));
-    return loss;
+    return kernels::take_sums(tp_.exec, loss_)[0];
   }
   std::vector<double> weight_gradients() const { return on_host(params_.grads()); }
   std::vector<double> input_gradient(int slot) const { return on_host(device::flat(stage.gradient(slot))); }
@@ -108,6 +110,7 @@ private:
   layout::StageActivations sets_;
   device::Arena arena_;
   model::Workspace<device::Fp64> workspace_;
+  device::Owned1<double> loss_{"p3d::test::loss", 1};
   model::StageWeights<device::Fp64> weights_;
 
 public:

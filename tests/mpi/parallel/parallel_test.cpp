@@ -6,6 +6,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/config/config.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/kernels/elementwise.hpp>
 #include <p3d/linalg/gemm.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/parallel/linear.hpp>
@@ -234,7 +235,8 @@ TEST_F(Parallel, VocabLossHasTheClosedFormOfOneRank) {
   Kokkos::deep_copy(targets, host_targets);
   device::Owned1<double> lse("p3d::test::lse", tokens), row_max("p3d::test::max", tokens);
   auto const sums = zeros(2, tokens);
-  double const loss = parallel::vocab_loss_forward<double>(tp, shard, logits, targets, {lse, row_max, sums});
+  device::Owned1<double> const total("p3d::test::loss", 1);
+  parallel::vocab_loss_forward<double>(tp, shard, logits, targets, {lse, row_max, sums}, total);
 
   double expected = 0.0;
   std::vector<double> expected_lse(tokens);
@@ -244,7 +246,7 @@ TEST_F(Parallel, VocabLossHasTheClosedFormOfOneRank) {
     expected_lse[static_cast<std::size_t>(r)] = std::log(total);
     if (host_targets(r) >= 0) expected += std::log(total) - element("logits", r, host_targets(r));
   }
-  EXPECT_NEAR(loss, expected, 1e-12);
+  EXPECT_NEAR(kernels::take_sums(tp.exec, total)[0], expected, 1e-12);
 
   parallel::vocab_loss_backward<double>(tp, shard, targets, lse, 0.5, logits);
   auto const d = device::host_copy(logits);
@@ -322,7 +324,9 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
       }
       Kokkos::deep_copy(grads, host);
       auto const shard = layout::make_shard(params, 64, sizes, here, {});
-      double sum = parallel::add_sum_squares<double>(tp.exec, params, shard, grads, false, here, here.pp == 0, 0.0);
+      device::Owned1<double> const squares("p3d::test::squares", 1);
+      parallel::add_sum_squares<double>(tp.exec, params, shard, grads, false, here, here.pp == 0, squares);
+      double sum = kernels::take_sums(tp.exec, squares)[0];
       world.all_reduce(&sum, 1, comm::Type::float64, comm::Reduction::sum).wait();
       EXPECT_NEAR(sum, expected, 1e-12 * expected) << "dp " << dp << " tp " << t << " pp " << pp;
       ++layouts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steady step: from the second step on Kokkos allocates nothing, and every copy and every fence is one that we know
-// the reason of. Counted through Kokkos' own profiling hooks.
+// The steady step: from the second step on Kokkos allocates nothing, every copy and every fence is one that we know the
+// reason of, and a layer launches few kernels. Counted through Kokkos' own profiling hooks.
 
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/config/parse.hpp>
@@ -14,6 +14,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,6 +28,11 @@ struct Events {
   std::map<std::string, int> allocations;  ///< by label
   std::map<std::uint64_t, int> copies;     ///< by size in bytes
   std::map<std::string, int> fences;       ///< by label
+  std::map<std::string, int> launches;     ///< by label; a GEMM is one
+  int inside_gemm = 0;
+  void launch(std::string const& label) {
+    if (inside_gemm == 0) ++launches[label];
+  }
 };
 Events seen;
 
@@ -48,6 +55,16 @@ struct Counting {
         before.begin_deep_copy(to, to_label, to_data, from, from_label, from_data, bytes);
     });
     hooks::set_begin_fence_callback([](char const* label, std::uint32_t, std::uint64_t*) { ++seen.fences[label]; });
+    auto const launch = [](char const* label, std::uint32_t, std::uint64_t*) { seen.launch(label); };
+    hooks::set_begin_parallel_for_callback(launch);
+    hooks::set_begin_parallel_reduce_callback(launch);
+    hooks::set_begin_parallel_scan_callback(launch);
+    // A library's launches are its own.
+    hooks::set_push_region_callback([](char const* label) {
+      seen.launch(label);
+      ++seen.inside_gemm;
+    });
+    hooks::set_pop_region_callback([] { --seen.inside_gemm; });
   }
   ~Counting() { hooks::set_callbacks(before); }
 };
@@ -65,13 +82,12 @@ constexpr Layout layouts[] = {{1, 1, 1, 1, "gpt2-tiny"},       {1, 1, 1, 1, "lla
 constexpr int steps = 3, microbatches = 4, micro = 2, seq_len = 32, layers = 4;
 
 /// The least fences of p3d's own that a rank can do with, each with its reason, by label.
-std::map<std::string, int> needed_fences(Layout const& l, int pp_rank, int norm_parts) {
+std::map<std::string, int> needed_fences(Layout const& l, int pp_rank) {
   std::map<std::string, int> need;
   bool const first = pp_rank == 0, last = pp_rank == l.pp - 1;
   constexpr int each = steps * microbatches;
-  need["p3d::engine::step"] = steps;  // the step's time is the step's work
-  // A number that the host needs: the loss of a microbatch, and the norm of each bucket's part.
-  need["p3d::kernels::block_sum"] = steps * norm_parts + (last ? each : 0);
+  need["p3d::engine::step"] = steps;        // the step's time is the step's work
+  need["p3d::kernels::take_sums"] = steps;  // numbers that the host needs: the loss and the norm
   // Kernels end before MPI reads or writes their result: messages both ways to each neighbour in the pipeline,
   if (l.pp > 1)
     need["p3d::collectives::send"] = need["p3d::collectives::recv"] = each * ((first ? 0 : 1) + (last ? 0 : 1));
@@ -88,21 +104,15 @@ std::map<std::string, int> needed_fences(Layout const& l, int pp_rank, int norm_
   return need;
 }
 
-/// What the rank waited for, against the least it must. Sums over dp come in buckets, and parameters that all ranks of
-/// a tp group have count on the first of them alone, which cuts the others' norm into other runs: any number, in every
-/// step. Under sequence parallelism tp sums some gradients, as dp does.
-void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
-  auto const need = needed_fences(l, pp_rank, norm_parts);
-  for (auto const& [label, count] : need) {
-    bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
-    if (!runs) {
-      EXPECT_GE(seen.fences[label], count) << label;
-    }
-  }
+/// What the rank waited for, against the least it must. Sums over dp come in buckets: any number, in every step. Under
+/// sequence parallelism tp sums some gradients, as dp does.
+void check_fences(Layout const& l, int pp_rank) {
+  auto const need = needed_fences(l, pp_rank);
+  for (auto const& [label, count] : need) EXPECT_GE(seen.fences[label], count) << label;
   for (auto const& [label, count] : seen.fences) {
     if (label.starts_with("Kokkos::parallel_reduce") || label.starts_with("Kokkos::deep_copy") ||
         label.starts_with("Kokkos::Impl::ViewCopy"))
-      continue;  // Kokkos' own, which it reports from 3.5 on: the other side of block_sum and of the tokens' copies
+      continue;  // Kokkos' own, which it reports from 3.5 on: the other side of the tokens' copies
     if (label == "p3d::linalg::gemm before" || label == "p3d::linalg::gemm after") continue;  // Kokkos-Kernels before 4
     if (!p3d::device::host_reaches_views &&  // messages go through host copies
         (label == "p3d::collectives::stage_all_reduce" || label == "p3d::collectives::stage_send" ||
@@ -111,10 +121,7 @@ void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
     auto const known = need.find(label);
     int const least = known == need.end() ? 0 : known->second;
     bool const buckets = label == "p3d::collectives::all_reduce" && (l.dp > 1 || l.sequence);
-    bool const runs = label == "p3d::kernels::block_sum" && tp_rank > 0;
-    if (runs) {
-      EXPECT_EQ((count - least) % steps, 0) << label << ": " << count << ", least " << least;
-    } else if (buckets) {
+    if (buckets) {
       EXPECT_TRUE(count > least && (count - least) % steps == 0) << label << ": " << count << ", least " << least;
     } else {
       EXPECT_EQ(count, least) << label;
@@ -122,35 +129,23 @@ void check_fences(Layout const& l, int pp_rank, int tp_rank, int norm_parts) {
   }
 }
 
-/// Parts of buckets that this rank counts in the norm of the gradient.
-int norm_parts(p3d::engine::Trainer<p3d::device::Fp32>& trainer, int rank) {
-  namespace layout = p3d::layout;
-  auto const& plan = trainer.plan();
-  auto const here = plan.grid.coordinates(rank);
-  int count = 0;
-  for (int stage : plan.stages.stages_of(here.pp)) {
-    layout::StageParams const params(plan.table, plan.stages, stage, plan.grid.sizes(), here);
-    auto const shard =
-        layout::make_shard(params, p3d::plan::bucket_elements(trainer.config()), plan.grid.sizes(), here, {});
-    for (std::size_t i = 0; i < shard.parts.size(); ++i) {
-      bool const replica = params.items()[shard.buckets[i].first].spec->tied && stage > 0;
-      if (shard.parts[i].count > 0 && !replica) ++count;
-    }
-  }
-  return count;
+p3d::config::Config input_of(Layout const& l, int number_of_layers) {
+  auto const input =
+      p3d::config::parse_text("", "steady", "",
+                              {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
+                               fmt::format("model.layers={}", number_of_layers), fmt::format("parallel.dp={}", l.dp),
+                               fmt::format("parallel.tp={}", l.tp), fmt::format("parallel.pp={}", l.pp),
+                               fmt::format("parallel.sequence={}", l.sequence), fmt::format("batch.micro={}", micro),
+                               fmt::format("batch.microbatches={}", microbatches), "data.format=synthetic",
+                               "comm.bucket_mb=0.1", "model.dropout=0.1"},
+                              l.ranks);
+  EXPECT_TRUE(input.config) << p3d::config::format(input.faults);
+  return input.config.value();
 }
 
 void check(Layout const& l, p3d::comm::Communicator& world) {
-  auto const input = p3d::config::parse_text(
-      "", "steady", "",
-      {fmt::format("model.preset={}", l.model), fmt::format("model.seq_len={}", seq_len),
-       fmt::format("model.layers={}", layers), fmt::format("parallel.dp={}", l.dp), fmt::format("parallel.tp={}", l.tp),
-       fmt::format("parallel.pp={}", l.pp), fmt::format("parallel.sequence={}", l.sequence),
-       fmt::format("batch.micro={}", micro), fmt::format("batch.microbatches={}", microbatches),
-       "data.format=synthetic", "comm.bucket_mb=0.1", "model.dropout=0.1"},
-      l.ranks);
-  ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
-  p3d::engine::Trainer<p3d::device::Fp32> trainer(*input.config, world);
+  auto const config = input_of(l, layers);
+  p3d::engine::Trainer<p3d::device::Fp32> trainer(config, world);
   trainer.step();  // the first step may make what is kept: scratch of threads, buffers of reductions
   {
     Counting const counting;
@@ -171,7 +166,7 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
   // column-parallel linears twice, and gradients where dropout has not put them there (the embedding's); and from
   // there, the embedding's.
   if (l.sequence) {
-    auto const hidden = static_cast<std::uint64_t>(input.config->model.hidden);
+    auto const hidden = static_cast<std::uint64_t>(config.model.hidden);
     int const rank = trainer.mesh().coordinate("pp"), first = rank == 0 ? 2 : 0, last = rank == l.pp - 1 ? 2 : 0;
     expected[micro * seq_len / 2 * hidden * sizeof(float)] = steps * microbatches * (4 * layers / l.pp + first + last);
   }
@@ -179,7 +174,7 @@ void check(Layout const& l, p3d::comm::Communicator& world) {
   if (p3d::device::host_reaches_views || l.ranks == 1) {
     EXPECT_EQ(seen.copies, expected) << "copies by size in bytes";
   }
-  check_fences(l, trainer.mesh().coordinate("pp"), trainer.mesh().coordinate("tp"), norm_parts(trainer, world.rank()));
+  check_fences(l, trainer.mesh().coordinate("pp"));
 }
 
 TEST(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
@@ -194,6 +189,44 @@ TEST(Steady, NoAllocationAndOnlyKnownCopiesAndFences) {
   EXPECT_GE(checked, 2) << "no layout for " << world.size() << " ranks";
 }
 
+/// Launches of a step, by label.
+std::map<std::string, int> launches_of(Layout const& l, int number_of_layers, p3d::comm::Communicator& world) {
+  p3d::engine::Trainer<p3d::device::Fp32> trainer(input_of(l, number_of_layers), world);
+  trainer.step();
+  Counting const counting;
+  trainer.step();
+  return seen.launches;
+}
+
+/// Of a layer's forward and backward, a microbatch: 12 GEMMs, 3 of attention, 2 of the activation, 10 of the norms and
+/// residuals (of which 2 for dropout), and where there are rotary positions 2, or biases 6.
+int most_launches(Layout const& l) { return std::string(l.model) == "gpt2-tiny" ? 33 : 29; }
+
+// What a layer adds: two models that differ in layers alone. The optimizer has one for each bucket.
+TEST(Launches, OfALayerAreFew) {
+  auto world = p3d::comm::Communicator::world();
+  for (auto const& l : layouts) {
+    if (world.size() != l.ranks) continue;
+    SCOPED_TRACE(fmt::format("dp {} tp {} pp {} {}", l.dp, l.tp, l.pp, l.model));
+    constexpr int more = 4;
+    auto const some = launches_of(l, layers, world);
+    auto const all = launches_of(l, layers + more * l.pp, world);
+    int added = 0;
+    std::string list;
+    for (auto const& [label, count] : all) {
+      auto const before = some.find(label);
+      int const extra = count - (before == some.end() ? 0 : before->second);
+      if (label == "p3d::kernels::adamw") continue;
+      added += extra;
+      list += fmt::format("{:5} {:5}  {}\n", count, extra, label);
+    }
+    std::string const found = fmt::format("in a step, and of {} layers, by label:\n{}", more, list);
+    EXPECT_LE(added, most_launches(l) * more * microbatches) << found;
+    EXPECT_GE(added, 12 * more * microbatches) << "fewer than GEMMs: the hooks are deaf " << found;
+    if (std::getenv("P3D_TEST_LIST_LAUNCHES") != nullptr) std::fputs(found.c_str(), stdout);
+  }
+}
+
 // The test above is worth nothing where the hooks are deaf.
 TEST(Hooks, ReportAllocationsAndCopies) {
   Counting const counting;
@@ -204,6 +237,9 @@ TEST(Hooks, ReportAllocationsAndCopies) {
   EXPECT_EQ(seen.copies[5 * sizeof(int)], 1);
   p3d::device::fence(p3d::device::ExecSpace(), "p3d::test::fence");
   EXPECT_EQ(seen.fences["p3d::test::fence"], 1);
+  Kokkos::parallel_for(
+      "p3d::test::launch", 1, KOKKOS_LAMBDA(int i) { device(i) = 1; });
+  EXPECT_EQ(seen.launches["p3d::test::launch"], 1);
 }
 
 }  // namespace

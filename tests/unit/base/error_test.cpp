@@ -24,7 +24,7 @@ TEST(Error, DefaultCodeIsAFailedRun) {
   EXPECT_EQ(Error({.expected = "a", .found = "b", .where = "", .fix = ""}).code(), ExitCode::run_failed);
 }
 
-// The README and `p3d --help` promise these numbers to scripts.
+// docs/reference.md and `p3d --help` promise these numbers to scripts.
 TEST(Error, ExitCodesAreStable) {
   EXPECT_EQ(static_cast<int>(ExitCode::ok), 0);
   EXPECT_EQ(static_cast<int>(ExitCode::run_failed), 1);

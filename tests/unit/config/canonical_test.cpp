@@ -95,6 +95,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"pipeline.lookahead", {"0"}},
       {"pipeline.file", {std::string(P3D_SOURCE_DIR) + "/LICENSE", "pipeline.schedule=file"}},
       {"pipeline.vocab_parallel", {"true"}},
+      {"pipeline.weight_deferral_limit", {"3"}},
       {"pipeline.max_memory", {"1.5", "pipeline.schedule=auto"}},
       {"pipeline.layers_per_stage", {"[1, 1]", "parallel.pp=2"}},
       {"data.format", {"text"}},

@@ -39,10 +39,11 @@ TEST(Memory, ValuesOfFullRecomputationGoTogether) {
           "every n-th layer, or the first n", "recompute_every 2, recompute_layers 4");
   refused(full + "recompute_every = 3\nrecompute_group = 2\n", "memory.recompute_group", "groups of neighbouring",
           "recompute_group 2 of every 3th layer");
-  refused(full + "recompute_communication = false\n", "memory.recompute_communication", "no sums over tp", "tp 1");
+  refused(full + "recompute_communication = false\n", "memory.recompute_communication", "no all-reduces over tp",
+          "tp 1");
   refused(full + "share_saved_inputs = true\n", "memory.share_saved_inputs", "nobody to share inputs with", "tp 1");
   refused(full + "recompute_communication = false\nrecompute_group = 2\n[parallel]\ntp = 2\n", "memory.recompute_group",
-          "groups whose sums over tp are made again", "recompute_communication false");
+          "groups whose all-reduces over tp are made again", "recompute_communication false");
   good("[memory]\n" + full +
        "recompute_layers = 4\nrecompute_group = 2\nrecompute_microbatches_kept = 1\nshare_saved_inputs = true\n"
        "[parallel]\ntp = 2\n");

@@ -47,5 +47,24 @@ TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
     EXPECT_TRUE(divided({"parallel.dp=2", good}).config) << good;
 }
 
+TEST(WeightDeferral, RefusesWhatDoesNotGoWithIt) {
+  auto const with = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"pipeline.weight_deferral_limit=2", "parallel.pp=2"});
+    return parse("", words, 0);
+  };
+  EXPECT_TRUE(with({}).config);
+  std::string const licence = std::string("pipeline.file=\"") + P3D_SOURCE_DIR + "/LICENSE\"";
+  for (std::vector<std::string> words : {std::vector<std::string>{"pipeline.vocab_parallel=true"},
+                                         {"pipeline.schedule=file", licence},
+                                         {"comm.overlap_experts=true", "model.moe.experts=4", "parallel.dp=2",
+                                          "parallel.ep=2", "batch.microbatches=4"}}) {
+    auto const result = with(words);
+    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
+    expect_contains(result.faults.front().fix, "set pipeline.weight_deferral_limit to 0");
+    words.emplace_back("pipeline.weight_deferral_limit=0");
+    EXPECT_TRUE(with(words).config) << words.front();
+  }
+}
+
 }  // namespace
 }  // namespace p3d::config::test

@@ -166,7 +166,7 @@ TEST(Sampler, TooFewTokensSaysHowManyAreNeeded) {
             "add text, or lower model.seq_len or data.split");
   EXPECT_EQ(error(9, 0.1), "none");
   EXPECT_EQ(error(10, 0.1),
-            "at least 11 held-out tokens (model.seq_len + 1) | 10 of the 100 tokens (data.split = 0.1) | "
+            "at least 11 validation tokens (model.seq_len + 1) | 10 of the 100 tokens (data.split = 0.1) | "
             "add text, lower model.seq_len, raise data.split, or set run.eval_batches = 0");
   auto c = settings(10, 0.1);
   c.run.eval_batches = 0;

@@ -70,8 +70,9 @@ Result run(Vec const& x, std::vector<std::int64_t> const& cuts, double scale) {
   EXPECT_EQ(host(combined_max), max);
   expect_close(host(combined), sums, std::is_same_v<Acc<T>, double> ? 1e-14 : 1e-6, "combined sums");
   Owned1<Acc<T>> const lse("p3d::test::lse", rows);
-  double const loss =
-      kernels::cross_entropy_loss<Acc<T>>(ExecSpace(), t, row_max, matrix_of<Acc<T>>(2, rows, sums), lse);
+  double const loss = sum_of([&](View1<double> total) {
+    kernels::cross_entropy_loss<Acc<T>>(ExecSpace(), t, row_max, matrix_of<Acc<T>>(2, rows, sums), lse, total);
+  });
   Vec gradient(rows * padded);
   for (std::size_t s = 0; s < parts.size(); ++s) {
     kernels::cross_entropy_backward<T>(ExecSpace(), t, lse, valid(s), cuts[s], static_cast<Acc<T>>(scale), parts[s]);
@@ -162,7 +163,8 @@ void check_long_rows(double tolerance) {
   Owned1<T> const top("p3d::test::max", n), copy("p3d::test::copy", n), lse("p3d::test::lse", n);
   Owned2<T> const sums("p3d::test::sums", 2, n);
   kernels::logits_parts<T>(ExecSpace(), matrix_of<T>(n, columns, x), columns, 0, t, top, copy, sums);
-  double const loss = kernels::cross_entropy_loss<T>(ExecSpace(), t, copy, sums, lse);
+  double const loss =
+      sum_of([&](View1<double> total) { kernels::cross_entropy_loss<T>(ExecSpace(), t, copy, sums, lse, total); });
   double expected = -x[0] - x[columns + 8999] - x[2 * columns + 4096];
   for (std::int64_t r = 0; r < n; ++r) {
     long double sum = 0;

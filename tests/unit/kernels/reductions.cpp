@@ -16,10 +16,10 @@ namespace reductions_test {
 TEST(SumSquares, MatchesALongDoubleSum) {
   for (std::int64_t n : {0, 1, 31, 4096, 4097, 100003}) {
     auto const x = random_values("x", n);
-    EXPECT_NEAR(kernels::sum_squares<double>(ExecSpace(), vector_of<double>(x)), dot(x, x), 1e-14 * (1.0 + dot(x, x)));
+    EXPECT_NEAR(sum_squares<double>(vector_of<double>(x)), dot(x, x), 1e-14 * (1.0 + dot(x, x)));
     auto const f = vector_of<float>(x);
     auto const rounded = host(f);  // float input, but accumulated in double
-    EXPECT_NEAR(kernels::sum_squares<float>(ExecSpace(), f), dot(rounded, rounded), 1e-14 * (1.0 + dot(x, x)));
+    EXPECT_NEAR(sum_squares<float>(f), dot(rounded, rounded), 1e-14 * (1.0 + dot(x, x)));
   }
 }
 
@@ -27,7 +27,36 @@ TEST(SumSquares, MoreElementsThanFullBlocks) {
   std::int64_t const n = 1024 * 4096 + 12345;
   Owned1<float> const x("p3d::test::x", n);
   kernels::fill<float>(ExecSpace(), x, 2.0f);
-  EXPECT_EQ(kernels::sum_squares<float>(ExecSpace(), x), 4.0 * static_cast<double>(n));
+  EXPECT_EQ(sum_squares<float>(x), 4.0 * static_cast<double>(n));
+}
+
+TEST(SumSquares, OfSegmentsHasTheBitsOfOneCallEach) {
+  // More segments than one launch takes, some of them empty, some of several blocks; a gap behind each.
+  std::vector<kernels::Segment> segments;
+  std::int64_t n = 0;
+  for (std::int64_t i = 0; i < 150; ++i) {
+    std::int64_t const count = i % 7 == 3 ? 0 : i % 50 == 1 ? 9000 + i : 3 * i + 1;
+    segments.push_back({n, count});
+    n += count + 2;
+  }
+  auto const x = vector_of<float>(random_values("x", n));
+  double expected = 0;
+  for (auto const& s : segments)
+    expected += sum_squares<float>(View1<float const>(Kokkos::subview(x, Kokkos::pair(s.begin, s.begin + s.count))));
+  auto const found = [&](std::vector<kernels::Segment> const& of) {
+    return sum_of([&](View1<double> sum) { kernels::add_sum_squares<float>(ExecSpace(), x, of, sum); });
+  };
+  EXPECT_EQ(found(segments), expected);
+  EXPECT_EQ(found({}), 0.0);
+}
+
+TEST(Sums, AddUpUntilTheyAreTaken) {
+  Owned1<double> const sums("p3d::test::sums", 2);
+  auto const second = Kokkos::subview(sums, Kokkos::pair(1, 2));
+  auto const x = vector_of<float>({3.0, 4.0});
+  for (int i = 0; i < 2; ++i) kernels::add_sum_squares<float>(ExecSpace(), x, {{i, 1}}, second);
+  EXPECT_EQ(kernels::take_sums(ExecSpace(), sums), (std::vector<double>{0.0, 25.0}));
+  EXPECT_EQ(kernels::take_sums(ExecSpace(), sums), (std::vector<double>{0.0, 0.0}));
 }
 
 TEST(CountNotFinite, CountsNanAndBothInfinities) {
@@ -45,7 +74,7 @@ template <class S>
 void check_16_bits() {
   auto const x = rounded<S>(random_values("x", 100003));
   double const sum = dot(x, x);
-  EXPECT_NEAR(kernels::sum_squares<S>(ExecSpace(), vector_of<S>(x)), sum, 1e-14 * sum);
+  EXPECT_NEAR(sum_squares<S>(vector_of<S>(x)), sum, 1e-14 * sum);
   auto bad = x;
   bad[7] = bad[4096] = std::nan("");
   bad[100002] = -std::numeric_limits<double>::infinity();

@@ -6,6 +6,7 @@
 #include <p3d/device/guard.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
+#include <p3d/kernels/elementwise.hpp>
 
 #include <gtest/gtest.h>
 
@@ -59,6 +60,18 @@ Vec host(View const& d) {
   Kokkos::fence();
   auto const h = device::host_copy(d);
   return Vec(h.data(), h.data() + h.size());
+}
+
+/// What `add` adds to a sum on the device.
+inline double sum_of(std::function<void(View1<double>)> const& add) {
+  Owned1<double> const sum("p3d::test::sum", 1);
+  add(sum);
+  return kernels::take_sums(ExecSpace(), sum).at(0);
+}
+template <class S>
+double sum_squares(View1<S const> x) {
+  auto const n = static_cast<std::int64_t>(x.extent(0));
+  return sum_of([&](View1<double> sum) { kernels::add_sum_squares<S>(ExecSpace(), x, {{0, n}}, sum); });
 }
 
 inline double dot(Vec const& a, Vec const& b) {

@@ -61,4 +61,37 @@ TEST(Sgd, MatchesTheFormula) {
   expect_close(host(f), expected, 2e-7);
 }
 
+TEST(Update, SegmentsHaveTheBitsOfOneCallEach) {
+  // More segments than one launch takes, an empty one, one of several chunks, gaps that stay as they are.
+  std::vector<kernels::DecaySegment> segments;
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < 70; ++i) {
+    std::int64_t const count = i == 5 ? 0 : i == 66 ? 2500 : i + 1;
+    segments.push_back({end, count, i % 2 == 0 ? 0.1 : 0.0});
+    end += count + 3;
+  }
+  auto const p0 = random_values("p", end), g0 = random_values("g", end), v0 = Vec(end, 0.5);
+  kernels::AdamW adam{1e-2, 0.9, 0.95, 1e-8, 7.0, 0.1, 0.05, 0.25, true};
+  kernels::Sgd sgd{1e-2, 7.0, 0.25, true};
+  auto const p = vector_of<float>(p0), g = vector_of<float>(g0), m = vector_of<float>(p0), v = vector_of<float>(v0);
+  auto const q = vector_of<float>(p0), h = vector_of<float>(g0);
+  auto const p1 = vector_of<float>(p0), g1 = vector_of<float>(g0), m1 = vector_of<float>(p0), v1 = vector_of<float>(v0),
+             q1 = vector_of<float>(p0), h1 = vector_of<float>(g0);
+  kernels::adamw<float>(ExecSpace(), adam, segments, p, g, m, v);
+  kernels::sgd<float>(ExecSpace(), sgd, segments, q, h);
+  for (auto const& s : segments) {
+    auto const part = [&](View1<float> x) { return View1<float>(x.data() + s.begin, s.count); };
+    adam.decay = sgd.decay = s.decay;
+    kernels::adamw<float>(ExecSpace(), adam, part(p1), part(g1), part(m1), part(v1));
+    kernels::sgd<float>(ExecSpace(), sgd, part(q1), part(h1));
+  }
+  expect_same(host(p), host(p1));
+  expect_same(host(g), host(g1));
+  expect_same(host(m), host(m1));
+  expect_same(host(v), host(v1));
+  expect_same(host(q), host(q1));
+  expect_same(host(h), host(h1));
+  EXPECT_NE(host(p), host(vector_of<float>(p0)));
+}
+
 }  // namespace update_test

@@ -98,6 +98,29 @@ TEST(Pipeline, refuses_what_the_schedule_cannot_do) {
   refused(c, {"1 stage per rank for 1f1b", "pipeline.virtual_stages"});
 }
 
+// A last stage that takes twice as long as the others hands its gradients on before it makes its weights'.
+TEST(Pipeline, weight_gradients_wait_for_the_pipeline_to_empty) {
+  auto c = pipeline("1f1b", 4, 8);
+  auto const time = [&](int limit) {
+    c.pipeline.weight_deferral_limit = limit;
+    auto const plan = plan::plan_pipeline(c);
+    auto costs = plan::PipelineCosts::uniform(4);
+    costs.stages.back() = {.forward = 2, .input = 2, .weight = 2};
+    EXPECT_EQ(plan.program->num_slots.back(), 2 + limit) << "each that waits keeps its slot";
+    return plan::simulate(plan.program, costs, plan.program.execution()).step_time;
+  };
+  double const whole = time(0);
+  EXPECT_LT(time(1), whole);
+  EXPECT_LT(time(2), time(1));
+  // The stages before it take 2 to empty for each microbatch of it: more than they need for its weight parts gains
+  // nothing.
+  EXPECT_LE(time(3), time(2));
+  c.pipeline.schedule = "zb_h1";
+  refused(c, {"whole backwards on its last stage", "pipeline.weight_deferral_limit"});
+  c.pipeline.schedule = "auto";
+  EXPECT_FALSE(plan::plan_pipeline(c).schedule.empty()) << "which has schedules of both kinds to choose from";
+}
+
 TEST(Pipeline, reads_schedules_from_files) {
   auto const original = schedule::generate("zb_v", {2, 3, 0});
   for (auto const& text :

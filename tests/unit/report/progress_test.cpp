@@ -54,8 +54,8 @@ TEST(ProgressInAFile, HasTheFirstTheLastAndEveryNthStep) {
 TEST(ProgressInAFile, HasEveryEvaluation) {
   auto const lines = lines_of(printed(7, 100, 0, true));  // 1, 3, 6, 7 and the end
   ASSERT_EQ(lines.size(), 5u);
-  EXPECT_NE(lines[1].find("held-out loss 4.2500"), std::string::npos);
-  EXPECT_EQ(lines[3].find("held-out"), std::string::npos);
+  EXPECT_NE(lines[1].find("validation loss 4.2500"), std::string::npos);
+  EXPECT_EQ(lines[3].find("validation"), std::string::npos);
 }
 
 TEST(ProgressOnATerminal, RewritesOneLine) {

@@ -32,6 +32,54 @@ TEST(Passes, a_stage_is_cut_into_parts_that_follow_each_other) {
             "rank 1: 2RECV_F0@0 2F0@0 2B0@0 2SEND_B0@0 2RECV_F1@0 2F1@0 2B1@0 2SEND_B1@0 2REDUCE STEP\n");
 }
 
+TEST(Passes, the_last_stage_puts_weight_gradients_off) {
+  Program deferring = one_f_one_b(2, 3);
+  EXPECT_TRUE(defer_weight_gradients(deferring, 1));
+  EXPECT_EQ(to_text(complete(deferring)),
+            "p3d-schedule 1 stages=2 ranks=2 microbatches=3 slots=2,2\n"
+            "rank 0: 0F0@0 0SEND_F0@0 0RECV_B0@0 0F1@1 0SEND_F1@1 0RECV_B1@1 0B0@0 0F2@0 0SEND_F2@0 0RECV_B2@0 0B1@1 "
+            "0B2@0 0REDUCE STEP\n"
+            "rank 1: 1RECV_F0@0 1F0@0 1RECV_F1@1 1I0@0 1SEND_B0@0 1F1@1 1I1@1 1SEND_B1@1 1W0@0 1RECV_F2@0 1F2@0 1I2@0 "
+            "1SEND_B2@0 1W1@1 1W2@0 1REDUCE STEP\n");
+  auto const again = deferring;
+  EXPECT_FALSE(defer_weight_gradients(deferring, 1)) << "they are split";
+  EXPECT_EQ(deferring, again);
+}
+
+// Every schedule, with every limit: what the validator proves runs, and a weight part more than that never waits.
+TEST(Passes, weight_gradients_wait_up_to_the_limit) {
+  int deferred = 0;
+  for (Generator const* g : generators()) {
+    int const microbatches = std::max(8, g->smallest_microbatches(4));
+    Program const whole = generate(std::string(g->name), {4, microbatches, g->any_stages_per_rank ? 2 : 0});
+    for (int limit : {1, 3, microbatches}) {
+      Program program = whole;
+      if (!defer_weight_gradients(program, limit)) {
+        EXPECT_EQ(program, whole) << g->name;
+        continue;
+      }
+      program = complete(program);
+      EXPECT_TRUE(validate(program).empty()) << g->name << ", " << limit;
+      int const last = program.num_stages - 1;
+      if (std::any_of(whole.ranks.begin(), whole.ranks.end(), [&](auto const& actions) {
+            return std::any_of(actions.begin(), actions.end(),
+                               [&](Action const& a) { return a.op == Op::backward_input && a.stage == last; });
+          }))
+        continue;  // some wait already
+      ++deferred;
+      int waiting = 0, most = 0;
+      for (Action const& a : program.ranks[static_cast<std::size_t>(rank_of(program, last))]) {
+        if (a.stage != last) continue;
+        if (a.op == Op::backward_weight) --waiting;
+        if (a.op == Op::backward_input) most = std::max(most, waiting++);
+      }
+      EXPECT_EQ(waiting, 0) << g->name;
+      EXPECT_EQ(most, std::min(limit, microbatches - 1)) << g->name;
+    }
+  }
+  EXPECT_GE(deferred, 12) << "gpipe, 1f1b, eager_1f1b and interleaved_1f1b have whole backwards";
+}
+
 // Stages in a row on a rank work in one buffer for the gradient, the last one's: its slot may not be taken before the
 // first of them is done.
 TEST(Passes, a_row_of_stages_keeps_the_slot_of_the_gradient) {
