@@ -3,7 +3,6 @@
 // it is chosen, and refused.
 
 #include <p3d/collectives/collectives.hpp>
-#include <p3d/device/environment.hpp>
 
 #include <support/errors.hpp>
 #include <support/fake_nccl.hpp>
