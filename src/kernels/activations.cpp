@@ -14,36 +14,54 @@ KOKKOS_INLINE_FUNCTION A gelu_argument(A x) {
   return a * (x + static_cast<A>(0.044715) * x * x * x);
 }
 
+/// value[i] = x[i] + bias[i]; without a bias x[i].
+template <class S>
+KOKKOS_INLINE_FUNCTION void biased(S const* x, S const* bias, int n, Acc<S>* value) {
+  if (bias) {
+    P3D_SIMD
+    for (int i = 0; i < n; ++i) value[i] = Acc<S>(x[i]) + Acc<S>(bias[i]);
+  } else {
+    P3D_SIMD
+    for (int i = 0; i < n; ++i) value[i] = x[i];
+  }
+}
+
+/// What `biased` adds from a column on.
+template <class S>
+KOKKOS_INLINE_FUNCTION S const* bias_from(View1<S const> const& bias, std::int64_t column) {
+  return bias.extent(0) != 0 ? &bias(column) : nullptr;
+}
+
 }  // namespace
 
 template <class S>
-void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y) {
+void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y, Given<View1<S const>> bias) {
   for_chunks<element_width>(
       "p3d::kernels::gelu_forward", exec, x.extent(0), x.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const in = &x(r, c);
+        Acc<S> v[element_width];
+        biased(&x(r, c), bias_from<S>(bias, c), n, v);
         S* const out = &y(r, c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
-          Acc<S> const v = in[i];
-          put(out[i], v * sigmoid(gelu_argument(v)));
-        }
+        for (int i = 0; i < n; ++i) put(out[i], v[i] * sigmoid(gelu_argument(v[i])));
       });
 }
 
 template <class S>
-void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, View2<S> dx) {
+void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, View2<S> dx,
+                   Given<View1<S const>> bias) {
   for_chunks<element_width>(
       "p3d::kernels::gelu_backward", exec, x.extent(0), x.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
         constexpr A a = static_cast<A>(1.5957691216057308), b = static_cast<A>(0.044715);
-        S const* const in = &x(r, c);
+        A value[element_width];
+        biased(&x(r, c), bias_from<S>(bias, c), n, value);
         S const* const g = &dy(r, c);
         S* const out = &dx(r, c);
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
-          A const v = in[i];
+          A const v = value[i];
           A const u = gelu_argument(v);
           A const e = exp_of(-u);
           A const s = A(1) / (A(1) + e);  // and 1 - s = e s, without cancellation
@@ -54,29 +72,29 @@ void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, V
 }
 
 template <class S>
-void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y) {
+void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias) {
   auto const width = static_cast<std::int64_t>(y.extent(1));
   for_chunks<element_width>(
       "p3d::kernels::swiglu_forward", exec, y.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const gate = &gate_up(r, c);
-        S const* const up = &gate_up(r, width + c);
+        Acc<S> gate[element_width], up[element_width];
+        biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
+        biased(&gate_up(r, width + c), bias_from<S>(bias, width + c), n, up);
         S* const out = &y(r, c);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
-          Acc<S> const v = gate[i];
-          put(out[i], v * sigmoid(v) * up[i]);
-        }
+        for (int i = 0; i < n; ++i) put(out[i], gate[i] * sigmoid(gate[i]) * up[i]);
       });
 }
 
 template <class S>
-void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up) {
+void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
+                     Given<View1<S const>> bias) {
   auto const width = static_cast<std::int64_t>(dy.extent(1));
   for_chunks<element_width>(
       "p3d::kernels::swiglu_backward", exec, dy.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
-        S const* const gate = &gate_up(r, c);
-        S const* const up = &gate_up(r, width + c);
+        A gate[element_width], up[element_width];
+        biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
+        biased(&gate_up(r, width + c), bias_from<S>(bias, width + c), n, up);
         S const* const g = &dy(r, c);
         S* const dgate = &dgate_up(r, c);
         S* const dup = &dgate_up(r, width + c);
@@ -91,11 +109,11 @@ void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S cons
       });
 }
 
-#define P3D_INSTANTIATE(S)                                                                    \
-  template void gelu_forward<S>(ExecSpace const&, View2<S const>, View2<S>);                  \
-  template void gelu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>); \
-  template void swiglu_forward<S>(ExecSpace const&, View2<S const>, View2<S>);                \
-  template void swiglu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>);
+#define P3D_INSTANTIATE(S)                                                                                    \
+  template void gelu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                  \
+  template void gelu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>); \
+  template void swiglu_forward<S>(ExecSpace const&, View2<S const>, View2<S>, View1<S const>);                \
+  template void swiglu_backward<S>(ExecSpace const&, View2<S const>, View2<S const>, View2<S>, View1<S const>);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -110,6 +110,7 @@ struct BackwardQueries {
   Store mode;
   StridedMatrix<D> dq_all;
   std::size_t bytes;
+  DeltaRows<S> makes{};  ///< delta, where it is not there yet
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
@@ -127,6 +128,8 @@ struct BackwardQueries {
     auto const place = p.of_query(dq_all, sample, query0, head);
     StridedMatrix<T> const dq = p.sums_of(place, scratch);
     if (mode == Store::overwrite) set_zero(team, queries, dim, dq);
+    if (makes.out.data) makes.make(team, p, sample, head, query0, queries);
+    tile_barrier(team);
 
     auto const seen = p.visible(sample, query0, queries);
     for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {
@@ -269,10 +272,8 @@ struct BackwardKeys {
 /// One team: one tile of queries of one head.
 template <class S>
 struct Delta {
-  using T = Acc<S>;
   Problem<S> p;
-  StridedMatrix<S const> out, dout;
-  View1<T> delta;
+  DeltaRows<S> rows;
   std::size_t bytes = 64;
   int level = 0;
 
@@ -280,14 +281,7 @@ struct Delta {
     std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
     std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
-    int const dim = static_cast<int>(p.shape.head_dim);
-    auto const y = p.of_query(out, sample, query0, head), dy = p.of_query(dout, sample, query0, head);
-    tile_rows(team, p.queries_in(query0), [&](int i) {
-      S const* const a = y.row(i);
-      S const* const b = dy.row(i);
-      T const sum = tile_col_sum<T>(team, dim, [=](int d) { return T(a[d]) * T(b[d]); });
-      tile_once(team, [&] { delta(p.statistic(sample, head, query0 + i)) = sum; });
-    });
+    rows.make(team, p, sample, head, query0, p.queries_in(query0));
   }
 };
 
@@ -306,12 +300,13 @@ template <class S, class D>
 void portable::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                                   HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
                                   View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
-                                  Store store_kv, HeadRows<D> dk, HeadRows<D> dv) {
+                                  Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
   Problem<S> const p(shape, dropout, q, k, v);
   bool const beside = p.template beside<D>;
-  launch_tiles(
-      "p3d::kernels::attention_backward_queries", exec, shape.samples * shape.heads * p.query_tiles,
-      BackwardQueries<S, D>{p, matrix(dout), lse, delta, store_q, matrix(dq), p.scratch_bytes(beside ? 3 : 2, 3, 0)});
+  DeltaRows<S> const makes{matrix(whole.out), matrix(dout), whole.delta};
+  launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.samples * shape.heads * p.query_tiles,
+               BackwardQueries<S, D>{p, matrix(dout), lse, delta, store_q, matrix(dq),
+                                     p.scratch_bytes(beside ? 3 : 2, 3, 0), makes});
   launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.samples * shape.kv_heads * p.key_tiles,
                BackwardKeys<S, D>{p, matrix(dout), lse, delta, store_kv, matrix(dk), matrix(dv),
                                   p.scratch_bytes(beside ? 4 : 2, 3, 0)});
@@ -327,7 +322,7 @@ void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRow
   P3D_REQUIRE(static_cast<std::int64_t>(delta.extent(0)) >= shape.statistics(), "every query and head has a delta");
   Problem<S> const p(shape, {}, out, {}, {});
   launch_tiles("p3d::kernels::attention_delta", exec, shape.samples * shape.heads * p.query_tiles,
-               Delta<S>{p, matrix(out), matrix(dout), delta});
+               Delta<S>{p, {matrix(out), matrix(dout), delta}});
 }
 
 template <class S, class O>
@@ -345,13 +340,17 @@ template <class S, class D>
 void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
                         HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
                         View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
-                        HeadRows<D> dv) {
-  bool const whole = store_q == Store::overwrite && store_kv == Store::overwrite;
-  P3D_REQUIRE(whole || (std::is_same_v<D, Acc<S>>), "sums that go on are of the type of sums");
+                        HeadRows<D> dv, WholeOutput<S> const& whole) {
+  bool const ends = store_q == Store::overwrite && store_kv == Store::overwrite;
+  P3D_REQUIRE(ends || (std::is_same_v<D, Acc<S>>), "sums that go on are of the type of sums");
+  P3D_REQUIRE(!whole.out.data || (whole.delta.data() == delta.data() && shape.queries == shape.keys),
+              "a whole output is over all keys, and its delta is the one that is read");
   if constexpr (on_host)
-    blas::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv);
+    blas::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv,
+                                   whole);
   else
-    portable::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv);
+    portable::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv,
+                                       whole);
 }
 
 template <class From, class To>

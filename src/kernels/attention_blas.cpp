@@ -238,6 +238,7 @@ struct BackwardHead {
   Store mode_q, mode_kv;
   StridedMatrix<D> dq_all, dk_all, dv_all;
   std::size_t bytes;
+  DeltaRows<S> makes{};  ///< delta, where it is not there yet
   int level = 0;
 
   void operator()(TileTeam const& team) const {
@@ -263,6 +264,7 @@ struct BackwardHead {
             std::int64_t query0, StridedMatrix<T> head_dk, StridedMatrix<T> head_dv) const {
     int const dim = static_cast<int>(p.shape.head_dim), queries = in_edge(p.queries - query0);
     T const scale = static_cast<T>(p.shape.scale);
+    if (makes.out.data) makes.make(team, p, sample, head, query0, queries);
     StridedMatrix<T> const score{scratch.take(edge * edge), edge}, dprob{scratch.take(edge * edge), edge};
     StridedMatrix<T> const keep{p.dropout.active() ? scratch.take(edge * edge) : nullptr, edge};
     auto const tile_q = widened(team, queries, dim, p.of_query(p.q, sample, query0, head), take_panel<S>(p, scratch));
@@ -345,15 +347,24 @@ template <class S, class D>
 void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                               HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
                               View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
-                              Store store_kv, HeadRows<D> dk, HeadRows<D> dv) {
+                              Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
   if constexpr (on_host) {
     Problem<S> const p(shape, dropout, q, k, v);
     bool const beside = p.template beside<D>;
     std::int64_t const head_sums = beside ? 2 * Scratch<Acc<S>>::padded(p.keys * shape.head_dim) : 0;  // dk and dv
     linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
     launch_tiles("p3d::kernels::attention_backward", exec, shape.samples * shape.kv_heads,
-                 BackwardHead<S, D>{p, matrix(dout), lse, delta, store_q, store_kv, matrix(dq), matrix(dk), matrix(dv),
-                                    scratch_bytes(p, dropout.active() ? 3 : 2, 0, 5, head_sums)});
+                 BackwardHead<S, D>{p,
+                                    matrix(dout),
+                                    lse,
+                                    delta,
+                                    store_q,
+                                    store_kv,
+                                    matrix(dq),
+                                    matrix(dk),
+                                    matrix(dv),
+                                    scratch_bytes(p, dropout.active() ? 3 : 2, 0, 5, head_sums),
+                                    {matrix(whole.out), matrix(dout), whole.delta}});
   }
 }
 

@@ -18,7 +18,7 @@ namespace p3d::kernels {
   void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                 \
                           HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,      \
                           View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,          \
-                          Store store_kv, HeadRows<D> dk, HeadRows<D> dv);                                            \
+                          Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole = {});          \
   }
 P3D_ATTENTION_FORM(portable)
 P3D_ATTENTION_FORM(blas)

@@ -156,6 +156,26 @@ StridedMatrix<U> matrix(HeadRows<U> m) {
   INSTANTIATE(float16, float16)          \
   INSTANTIATE(float16, float)
 
+/// delta of some queries of a head, from the rows of out and dout.
+template <class S>
+struct DeltaRows {
+  using T = Acc<S>;
+  StridedMatrix<S const> out, dout;
+  View1<T> delta;
+
+  KOKKOS_INLINE_FUNCTION void make(TileTeam const& team, Problem<S> const& p, std::int64_t sample, std::int64_t head,
+                                   std::int64_t query0, int queries) const {
+    int const dim = static_cast<int>(p.shape.head_dim);
+    auto const y = p.of_query(out, sample, query0, head), dy = p.of_query(dout, sample, query0, head);
+    tile_rows(team, queries, [&](int i) {
+      S const* const a = y.row(i);
+      S const* const b = dy.row(i);
+      T const sum = tile_col_sum<T>(team, dim, [=](int d) { return T(a[d]) * T(b[d]); });
+      tile_once(team, [&] { delta(p.statistic(sample, head, query0 + i)) = sum; });
+    });
+  }
+};
+
 #define P3D_INSTANTIATE_ATTENTION(scope, S, D)                                                                     \
   template void scope attention_forward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,             \
                                               HeadRows<S const>, HeadRows<S const>, HeadRows<S const>, Store,      \
@@ -163,6 +183,6 @@ StridedMatrix<U> matrix(HeadRows<U> m) {
   template void scope attention_backward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,            \
                                                HeadRows<S const>, HeadRows<S const>, HeadRows<S const>,            \
                                                HeadRows<S const>, View1<Acc<S> const>, View1<Acc<S> const>, Store, \
-                                               HeadRows<D>, Store, HeadRows<D>, HeadRows<D>);
+                                               HeadRows<D>, Store, HeadRows<D>, HeadRows<D>, WholeOutput<S> const&);
 
 }  // namespace p3d::kernels

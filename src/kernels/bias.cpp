@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <p3d/kernels/column_sums.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
-#include "column_sum.hpp"
+#include "launch.hpp"
 
 namespace p3d::kernels {
 
@@ -19,25 +20,9 @@ void fill_with_bias(ExecSpace const& exec, View2<S> y, View1<S const> bias) {
 
 template <class S, class G>
 void bias_backward(ExecSpace const& exec, View2<S const> dy, Given<View1<G>> dbias) {
-  if (dbias.extent(0) == 0) return;
-  auto const rows = static_cast<std::int64_t>(dy.extent(0));
-  if constexpr (!on_host) {
-    sum_columns<1>(
-        "p3d::kernels::bias_backward", exec, rows, static_cast<std::int64_t>(dy.extent(1)),
-        KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, ColumnSums<1> & s) { s.sum[0] += dy(r, c); },
-        KOKKOS_LAMBDA(std::int64_t c, ColumnSums<1> const& s) { dbias(c) = static_cast<G>(dbias(c) + s.sum[0]); });
-    return;
-  }
-  for_chunks<column_width>(
-      "p3d::kernels::bias_backward", exec, 1, dy.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-        Long sum[column_width] = {};
-        for (std::int64_t r = 0; r < rows; ++r) {
-          S const* const x = &dy(r, c);
-          P3D_SIMD
-          for (int i = 0; i < n; ++i) sum[i] += x[i];
-        }
-        for (int i = 0; i < n; ++i) dbias(c + i) = static_cast<G>(dbias(c + i) + sum[i]);
-      });
+  ColumnSums<S, G> sums;
+  sums.add(dy, dbias);
+  sums.finish(exec);
 }
 
 #define P3D_INSTANTIATE(S)                                                     \

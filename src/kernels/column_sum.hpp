@@ -1,64 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sums over the rows of a matrix for devices, where a column to a thread would leave most of them idle: fixed blocks of
+// Sums over the rows of a matrix. On devices, where a column to a thread would leave most of them idle: fixed blocks of
 // rows first, then the blocks in order. Neither depends on the number of threads or teams. The host walks chunks of
-// columns down all rows instead (for_chunks<column_width>).
+// columns down all rows instead.
 
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
-/// Doubles of workspace: 8 MiB.
-inline constexpr std::int64_t column_workspace_size = std::int64_t(1) << 20;
-/// The workspace, allocated on first use and kept until Kokkos ends: for one execution space at a time.
+/// Doubles of workspace: 8 MiB, on devices 64 MiB.
+inline constexpr std::int64_t column_workspace_size = std::int64_t(1) << (on_host ? 20 : 23);
+/// The workspace, allocated on first use and kept until Kokkos ends: for one execution space at a time, and not for
+/// others while column sums wait (ColumnSums).
 View1<double> column_workspace();
+inline bool column_sums_wait = false;
 
-/// Rows of a block: at least 32, and so many that the partial sums of `width` doubles a row fit the workspace.
-inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t smallest = 32, most = 256;
-  std::int64_t const fit = column_workspace_size / width;
+/// Rows of a block: at least `least`, at most 256 blocks, and so many rows that the partial sums of `width` doubles a
+/// block fit `room`.
+inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width, std::int64_t room = column_workspace_size,
+                                  std::int64_t least = 32) {
+  constexpr std::int64_t most = 256;
+  std::int64_t const fit = room / width;
   std::int64_t const blocks = fit < most ? (fit > 1 ? fit : 1) : most;
   std::int64_t const size = (rows + blocks - 1) / blocks;
-  return size < smallest ? smallest : size;
-}
-
-/// Number N of sums that are kept for a column.
-template <int N>
-struct ColumnSums {
-  Long sum[N] = {};
-};
-
-/// finish(c, sums of term over all rows) for every column c; term(r, c, sums) adds what row r has.
-template <int N, class Term, class Finish>
-void sum_columns(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols,
-                 Term const& term, Finish const& finish) {
-  if (cols == 0) return;
-  std::int64_t const size = rows_of_block(rows, cols * N), blocks = (rows + size - 1) / size;
-  if (blocks <= 1) {
-    Kokkos::parallel_for(
-        label, FlatRange(exec, 0, cols), KOKKOS_LAMBDA(std::int64_t c) {
-          ColumnSums<N> s;
-          for (std::int64_t r = 0; r < rows; ++r) term(r, c, s);
-          finish(c, s);
-        });
-    return;
-  }
-  double* const parts = column_workspace().data();
-  Kokkos::parallel_for(
-      label, FlatRange(exec, 0, blocks * cols), KOKKOS_LAMBDA(std::int64_t i) {
-        std::int64_t const block = i / cols, c = i - block * cols;
-        std::int64_t const end = (block + 1) * size < rows ? (block + 1) * size : rows;
-        ColumnSums<N> s;
-        for (std::int64_t r = block * size; r < end; ++r) term(r, c, s);
-        for (int k = 0; k < N; ++k) parts[(k * blocks + block) * cols + c] = s.sum[k];
-      });
-  Kokkos::parallel_for(
-      "p3d::kernels::add_row_blocks", FlatRange(exec, 0, cols), KOKKOS_LAMBDA(std::int64_t c) {
-        ColumnSums<N> s;
-        for (int k = 0; k < N; ++k)
-          for (std::int64_t block = 0; block < blocks; ++block) s.sum[k] += parts[(k * blocks + block) * cols + c];
-        finish(c, s);
-      });
+  return size < least ? least : size;
 }
 
 /// add(r, c) for every column c of the rows r with key(r) >= 0: rows of one key one after the other in order, by one

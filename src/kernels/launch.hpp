@@ -101,6 +101,26 @@ KOKKOS_INLINE_FUNCTION void each(Team const& team, std::int64_t n, F const& f) {
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
 }
 
+/// f(first column, number of columns <= Width) for the chunks of a row of n columns.
+template <int Width, class F>
+KOKKOS_INLINE_FUNCTION void each_chunk(Alone const&, std::int64_t n, F const f) {
+  for (std::int64_t c = 0; c < n; c += Width) f(c, static_cast<int>(n - c < Width ? n - c : Width));
+}
+template <int Width, class Team, class F>
+KOKKOS_INLINE_FUNCTION void each_chunk(Team const& team, std::int64_t n, F const& f) {
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, (n + Width - 1) / Width), [&](std::int64_t chunk) {
+    std::int64_t const c = chunk * Width;
+    f(c, static_cast<int>(n - c < Width ? n - c : Width));
+  });
+}
+
+/// What the team has stored is there for all of it.
+KOKKOS_INLINE_FUNCTION void wait_for_team(Alone const&) {}
+template <class Team>
+KOKKOS_INLINE_FUNCTION void wait_for_team(Team const& team) {
+  team.team_barrier();
+}
+
 inline constexpr int sum_lanes = 32;
 
 /// The sum of f(i) in type S, known to the whole team.

@@ -1,63 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/norm.hpp>
 
-#include "column_sum.hpp"
+#include "residual.hpp"
 
 namespace p3d::kernels {
 
 namespace {
 
-/// dweight[c] += sum over rows of dy xhat, dbias[c] += sum over rows of dy, with xhat = (x - mean) rstd; without a mean
-/// (RMS) xhat = x rstd.
-template <class S, class G>
-void weight_gradients(std::string const& label, ExecSpace const& exec, View2<S const> dy, View2<S const> x,
-                      View1<Acc<S> const> mean, View1<Acc<S> const> rstd, View1<G> dweight, View1<G> dbias) {
-  using A = Acc<S>;
-  auto const rows = static_cast<std::int64_t>(x.extent(0));
-  bool const has_mean = mean.extent(0) != 0, has_bias = dbias.extent(0) != 0;
-  if constexpr (!on_host) {
-    sum_columns<2>(
-        label, exec, rows, static_cast<std::int64_t>(x.extent(1)),
-        KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, ColumnSums<2> & s) {
-          A const g = dy(r, c), m = has_mean ? mean(r) : A(0);
-          s.sum[0] += g * ((x(r, c) - m) * rstd(r));
-          s.sum[1] += g;
-        },
-        KOKKOS_LAMBDA(std::int64_t c, ColumnSums<2> const& s) {
-          dweight(c) = static_cast<G>(dweight(c) + s.sum[0]);
-          if (has_bias) dbias(c) = static_cast<G>(dbias(c) + s.sum[1]);
-        });
-    return;
-  }
-  for_chunks<column_width>(
-      label, exec, 1, x.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-        Long weight_sum[column_width] = {}, bias_sum[column_width] = {};
-        for (std::int64_t r = 0; r < rows; ++r) {
-          S const* const g = &dy(r, c);
-          S const* const v = &x(r, c);
-          A const m = has_mean ? mean(r) : A(0), s = rstd(r);
-          P3D_SIMD
-          for (int i = 0; i < n; ++i) {
-            weight_sum[i] += g[i] * ((v[i] - m) * s);
-            bias_sum[i] += g[i];
-          }
-        }
-        for (int i = 0; i < n; ++i) dweight(c + i) = static_cast<G>(dweight(c + i) + weight_sum[i]);
-        if (has_bias)
-          for (int i = 0; i < n; ++i) dbias(c + i) = static_cast<G>(dbias(c + i) + bias_sum[i]);
-      });
+/// The residual sum of a row, where there is one to be made; then all of the row is there.
+template <class S, class Team>
+KOKKOS_INLINE_FUNCTION void make_row(Team const& team, ResidualSum<S> const& sum, std::int64_t hidden, std::int64_t r,
+                                     S* x) {
+  if (sum.branch.extent(0) == 0) return;
+  each_chunk<element_width>(team, hidden,
+                            [=, &sum](std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, x + c); });
+  wait_for_team(team);
 }
 
 }  // namespace
 
 template <class S>
-void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, View1<S const> bias, double eps,
-                       View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
+void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<S> x, View1<S const> weight,
+                       View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   bool const has_bias = bias.extent(0) != 0;
+  ResidualSum<S> const sum = made;  // captured by value
   for_rows(
       "p3d::kernels::layernorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
+        make_row(team, sum, hidden, r, &x(r, 0));
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
         S const* const w = weight.data();
@@ -82,39 +53,15 @@ void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> w
       });
 }
 
-// With xhat = (x - mean) rstd and d = dy weight:  dx = rstd (d - avg(d) - xhat avg(d xhat)).
-template <class S, class G>
-void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
-                        View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
-                        Given<View1<G>> dweight, Given<View1<G>> dbias) {
-  using A = Acc<S>;
-  auto const hidden = static_cast<std::int64_t>(x.extent(1));
-  for_rows(
-      "p3d::kernels::layernorm_backward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
-        S const* const g = &dy(r, 0);
-        S const* const in = &x(r, 0);
-        S const* const w = weight.data();
-        S* const out = &dx(r, 0);
-        A const m = mean(r), s = rstd(r);
-        auto const count = static_cast<A>(hidden);
-        A const a = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i]; }) / count;
-        A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
-        if (store == Store::add)
-          each(team, hidden,
-               [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
-        else
-          each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
-      });
-  weight_gradients<S, G>("p3d::kernels::layernorm_weight_gradients", exec, dy, x, mean, rstd, dweight, dbias);
-}
-
 template <class S>
-void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, double eps, View2<S> y,
-                     View1<Acc<S>> rrms) {
+void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<S> x, View1<S const> weight, double eps,
+                     View2<S> y, View1<Acc<S>> rrms) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
+  ResidualSum<S> const sum = made;  // captured by value
   for_rows(
       "p3d::kernels::rmsnorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
+        make_row(team, sum, hidden, r, &x(r, 0));
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
         S const* const w = weight.data();
@@ -125,41 +72,193 @@ void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> wei
       });
 }
 
-// With xhat = x rrms and d = dy weight:  dx = rrms (d - xhat avg(d xhat)).
+template <class S>
+void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, View1<S const> bias, double eps,
+                       View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
+  View2<S> const as_it_is(const_cast<S*>(x.data()), x.extent(0), x.extent(1));  // without a branch only read
+  layernorm_forward<S>(exec, ResidualSum<S>(), as_it_is, weight, bias, eps, y, mean, rstd);
+}
+
+template <class S>
+void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, double eps, View2<S> y,
+                     View1<Acc<S>> rrms) {
+  View2<S> const as_it_is(const_cast<S*>(x.data()), x.extent(0), x.extent(1));
+  rmsnorm_forward<S>(exec, ResidualSum<S>(), as_it_is, weight, eps, y, rrms);
+}
+
+namespace {
+
+/// Both norms; without a mean the RMS norm.
+template <class S, class G>
+struct NormBackward {
+  using A = Acc<S>;
+  View2<S const> dy, x;
+  View1<S const> weight;
+  View1<A const> mean, rstd;
+  Store store;
+  View2<S> dx;
+  NormBranches<S, G> branches;
+
+  /// Of the first of `count` rows. With xhat = (x - mean) rstd and d = dy weight:
+  ///   dx = rstd (d - avg(d) - xhat avg(d xhat)); of the RMS norm, whose xhat has no mean, without avg(d).
+  template <class Team, class Also>
+  KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r, Also const& also) const {
+    auto const hidden = static_cast<std::int64_t>(x.extent(1));
+    S const* const g = &dy(r, 0);
+    S const* const in = &x(r, 0);
+    S const* const w = weight.data();
+    S* const out = &dx(r, 0);
+    bool const adds = store == Store::add;
+    A const s = rstd(r);
+    auto const count = static_cast<A>(hidden);
+    if (mean.extent(0) != 0) {
+      A const m = mean(r);
+      A const a = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i]; }) / count;
+      A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
+      also(r, m, s);
+      if (adds)
+        each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+      else
+        each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+    } else {
+      A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) / count;
+      also(r, A(0), s);
+      if (adds)
+        each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - in[i] * s * b)); });
+      else
+        each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - in[i] * s * b)); });
+    }
+    if (branches.before.extent(0) == 0) return;
+    wait_for_team(team);
+    each_chunk<element_width>(team, hidden, [=, this](std::int64_t c, int n) {
+      dropout_chunk(branches.rows, branches.dropout, hidden, r, c, n, out + c, &branches.before(r, c));
+    });
+  }
+};
+
+template <class S, class G>
+void norm_rows(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass) {
+  NormBackward<S, G> const p = pass;  // captured by value
+  for_rows(
+      label, exec, p.x.extent(0),
+      KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) { p.row(team, r, [](std::int64_t, Acc<S>, Acc<S>) {}); });
+}
+
+/// Partial sums of a block of rows: of dy xhat, of dy, and of the branch after the norm.
+struct NormParts {
+  View2<double> weight, bias, after;
+};
+
+/// The team of a block takes its rows one after the other, and sums what it reads anyway.
+template <class S, class G>
+void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass, std::int64_t size,
+                 std::int64_t blocks, NormParts const& parts) {
+  NormBackward<S, G> const p = pass;  // captured by value
+  NormParts const put_in = parts;
+  for_rows(
+      label, exec, blocks, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t block) {
+        auto const rows = static_cast<std::int64_t>(p.x.extent(0)), hidden = static_cast<std::int64_t>(p.x.extent(1));
+        std::int64_t const begin = block * size, end = begin + size < rows ? begin + size : rows;
+        double* const weight = &put_in.weight(block, 0);
+        double* const bias = put_in.bias.extent(0) != 0 ? &put_in.bias(block, 0) : nullptr;
+        double* const after = put_in.after.extent(0) != 0 ? &put_in.after(block, 0) : nullptr;
+        for (std::int64_t row = begin; row < end; ++row) {
+          bool const first = row == begin;
+          p.row(team, row, [&](std::int64_t r, Acc<S> m, Acc<S> s) {
+            S const* const g = &p.dy(r, 0);
+            S const* const in = &p.x(r, 0);
+            S const* const other = after ? &p.branches.after(r, 0) : nullptr;
+            each(team, hidden, [=](std::int64_t i) {
+              weight[i] = (first ? 0.0 : weight[i]) + g[i] * ((in[i] - m) * s);
+              if (bias) bias[i] = (first ? 0.0 : bias[i]) + g[i];
+              if (other) after[i] = (first ? 0.0 : after[i]) + other[i];
+            });
+            wait_for_team(team);  // `other` may be what is stored next
+          });
+          wait_for_team(team);
+        }
+      });
+}
+
+// On devices the sums over rows fall out of the pass; on the host, where there may be far fewer threads than blocks
+// that would fit a cache, or far more than blocks that would fit the workspace, they are a pass of their own.
+template <class S, class G>
+void norm_backward(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& p, View1<G> dweight,
+                   View1<G> dbias, ColumnSums<S, G>& sums) {
+  auto const rows = static_cast<std::int64_t>(p.x.extent(0)), hidden = static_cast<std::int64_t>(p.x.extent(1));
+  auto const& branches = p.branches;
+  if constexpr (on_host) {
+    sums.add_norm(p.dy, p.x, p.mean, p.rstd, dweight, dbias);
+    sums.add(branches.after, branches.after_bias);
+    sums.finish(exec);
+    norm_rows<S, G>(label, exec, p);
+  } else if (rows > 0) {
+    std::int64_t const size = ColumnSums<S, G>::rows_of_part(rows, hidden), blocks = (rows + size - 1) / size;
+    NormParts parts;
+    parts.weight = sums.add_parts(blocks, dweight);
+    if (dbias.extent(0) != 0) parts.bias = sums.add_parts(blocks, dbias);
+    if (branches.after_bias.extent(0) != 0) parts.after = sums.add_parts(blocks, branches.after_bias);
+    norm_blocks<S, G>(label, exec, p, size, blocks, parts);
+  }
+}
+
+}  // namespace
+
+template <class S, class G>
+void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+                        View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
+                        Given<View1<G>> dweight, Given<View1<G>> dbias, NormBranches<S, G> const& branches,
+                        ColumnSums<S, G>& sums) {
+  norm_backward<S, G>("p3d::kernels::layernorm_backward", exec, {dy, x, weight, mean, rstd, store, dx, branches},
+                      dweight, dbias, sums);
+}
+
+template <class S, class G>
+void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+                      View1<Acc<S> const> rrms, Store store, View2<S> dx, Given<View1<G>> dweight,
+                      NormBranches<S, G> const& branches, ColumnSums<S, G>& sums) {
+  norm_backward<S, G>("p3d::kernels::rmsnorm_backward", exec, {dy, x, weight, {}, rrms, store, dx, branches}, dweight,
+                      {}, sums);
+}
+
+template <class S, class G>
+void layernorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
+                        View1<Acc<S> const> mean, View1<Acc<S> const> rstd, Store store, View2<S> dx,
+                        Given<View1<G>> dweight, Given<View1<G>> dbias) {
+  ColumnSums<S, G> sums;
+  layernorm_backward<S, G>(exec, dy, x, weight, mean, rstd, store, dx, dweight, dbias, {}, sums);
+  sums.finish(exec);
+}
+
 template <class S, class G>
 void rmsnorm_backward(ExecSpace const& exec, View2<S const> dy, View2<S const> x, View1<S const> weight,
                       View1<Acc<S> const> rrms, Store store, View2<S> dx, Given<View1<G>> dweight) {
-  using A = Acc<S>;
-  auto const hidden = static_cast<std::int64_t>(x.extent(1));
-  for_rows(
-      "p3d::kernels::rmsnorm_backward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
-        S const* const g = &dy(r, 0);
-        S const* const in = &x(r, 0);
-        S const* const w = weight.data();
-        S* const out = &dx(r, 0);
-        A const s = rrms(r);
-        A const b =
-            sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) / static_cast<A>(hidden);
-        if (store == Store::add)
-          each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - in[i] * s * b)); });
-        else
-          each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - in[i] * s * b)); });
-      });
-  weight_gradients<S, G>("p3d::kernels::rmsnorm_weight_gradients", exec, dy, x, View1<Acc<S> const>(), rrms, dweight,
-                         View1<G>());
+  ColumnSums<S, G> sums;
+  rmsnorm_backward<S, G>(exec, dy, x, weight, rrms, store, dx, dweight, {}, sums);
+  sums.finish(exec);
 }
 
 #define P3D_INSTANTIATE(S)                                                                                             \
   template void layernorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, View1<S const>, double,         \
                                      View2<S>, View1<Acc<S>>, View1<Acc<S>>);                                          \
+  template void layernorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, View1<S const>,                \
+                                     View1<S const>, double, View2<S>, View1<Acc<S>>, View1<Acc<S>>);                  \
   template void rmsnorm_forward<S>(ExecSpace const&, View2<S const>, View1<S const>, double, View2<S>, View1<Acc<S>>); \
+  template void rmsnorm_forward<S>(ExecSpace const&, ResidualSum<S> const&, View2<S>, View1<S const>, double,          \
+                                   View2<S>, View1<Acc<S>>);                                                           \
   P3D_INSTANTIATE_GRADIENT(S, Acc<S>)
-#define P3D_INSTANTIATE_GRADIENT(S, G)                                                                        \
-  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,    \
-                                         View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>, \
-                                         View1<G>);                                                           \
-  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,      \
-                                       View1<Acc<S> const>, Store, View2<S>, View1<G>);
+#define P3D_INSTANTIATE_GRADIENT(S, G)                                                                            \
+  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,        \
+                                         View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>,     \
+                                         View1<G>);                                                               \
+  template void layernorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,        \
+                                         View1<Acc<S> const>, View1<Acc<S> const>, Store, View2<S>, View1<G>,     \
+                                         View1<G>, NormBranches<S, G> const&, ColumnSums<S, G>&);                 \
+  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,          \
+                                       View1<Acc<S> const>, Store, View2<S>, View1<G>);                           \
+  template void rmsnorm_backward<S, G>(ExecSpace const&, View2<S const>, View2<S const>, View1<S const>,          \
+                                       View1<Acc<S> const>, Store, View2<S>, View1<G>, NormBranches<S, G> const&, \
+                                       ColumnSums<S, G>&);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -26,6 +26,7 @@ View1<double> column_workspace() {
     storage = device::Owned1<double>("p3d::kernels::column_workspace", column_workspace_size);
     Kokkos::push_finalize_hook([] { storage = {}; });
   }
+  P3D_REQUIRE(!column_sums_wait, "the workspace of sums over rows is free: ColumnSums::finish comes first");
   return storage;
 }
 

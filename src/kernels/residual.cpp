@@ -1,56 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
-#include "keep.hpp"
 #include "launch.hpp"
+#include "residual.hpp"
 
 namespace p3d::kernels {
-
-namespace {
-
-/// The stream and the first element's number of a chunk at a hidden site.
-struct DropoutIndex {
-  std::uint64_t stream, first;
-};
-KOKKOS_INLINE_FUNCTION DropoutIndex dropout_index(TokenRows const& rows, std::int64_t row, std::int64_t col,
-                                                  std::int64_t hidden) {
-  return {static_cast<std::uint64_t>(rows.first_sample + (rows.first_row + row) / rows.seq_len),
-          static_cast<std::uint64_t>(rows.index(row) * hidden + col)};
-}
-
-}  // namespace
 
 template <class S>
 void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, View2<S const> branch,
                       View1<S const> bias, Dropout const& dropout, View2<S> y) {
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
-  bool const has_bias = bias.extent(0) != 0;
-  Dropout const drop = dropout;  // captured by value
+  ResidualSum<S> const sum{rows, x, branch, bias, dropout};
   for_chunks<element_width>(
       "p3d::kernels::residual_forward", exec, x.extent(0), hidden,
-      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        using A = Acc<S>;
-        A value[element_width];
-        S const* const a = &x(r, c);
-        S const* const b = &branch(r, c);
-        S* const out = &y(r, c);
-        P3D_SIMD
-        for (int i = 0; i < n; ++i) value[i] = b[i];
-        if (has_bias) {
-          S const* const add = &bias(c);
-          P3D_SIMD
-          for (int i = 0; i < n; ++i) value[i] += add[i];
-        }
-        if (drop.active()) {
-          A keep[element_width];
-          DropoutIndex const at = dropout_index(rows, r, c, hidden);
-          keep_factors(drop, at.stream, at.first, n, keep);
-          P3D_SIMD
-          for (int i = 0; i < n; ++i) value[i] *= keep[i];
-        }
-        P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], a[i] + value[i]);
-      });
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, &y(r, c)); });
 }
 
 template <class S>
@@ -58,20 +21,11 @@ void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy,
                        View2<S> dbranch) {
   if (!dropout.active() && dy.data() == dbranch.data()) return;
   auto const hidden = static_cast<std::int64_t>(dy.extent(1));
-  Dropout const drop = dropout;
+  Dropout const drop = dropout;  // captured by value
   for_chunks<element_width>(
       "p3d::kernels::residual_backward", exec, dy.extent(0), hidden,
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        Acc<S> keep[element_width];
-        for (int i = 0; i < n; ++i) keep[i] = Acc<S>(1);
-        if (drop.active()) {
-          DropoutIndex const at = dropout_index(rows, r, c, hidden);
-          keep_factors(drop, at.stream, at.first, n, keep);
-        }
-        S const* const in = &dy(r, c);
-        S* const out = &dbranch(r, c);
-        P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], keep[i] * in[i]);
+        dropout_chunk(rows, drop, hidden, r, c, n, &dy(r, c), &dbranch(r, c));
       });
 }
 

@@ -141,14 +141,32 @@ void NormLayer<P>::forward(ExecSpace const& exec, NormWeights<P> const& w, View2
 }
 
 template <class P>
+void NormLayer<P>::forward(ExecSpace const& exec, NormWeights<P> const& w, kernels::ResidualSum<S> const& sum,
+                           View2<S> x, NormActivations<P> const& out) const {
+  if (layernorm_) {
+    kernels::layernorm_forward<S>(exec, sum, x, w.weight.value, w.bias.value, eps_, out.y, out.mean, out.scale);
+  } else {
+    kernels::rmsnorm_forward<S>(exec, sum, x, w.weight.value, eps_, out.y, out.scale);
+  }
+}
+
+template <class P>
 void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
                             NormActivations<P> const& saved, Store store, View2<S> dx) const {
+  kernels::ColumnSums<S, G> sums;
+  backward(exec, w, dy, x, saved, store, dx, {}, sums);
+  sums.finish(exec);
+}
+
+template <class P>
+void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
+                            NormActivations<P> const& saved, Store store, View2<S> dx,
+                            kernels::NormBranches<S, G> const& branches, kernels::ColumnSums<S, G>& sums) const {
   if (layernorm_) {
-    kernels::layernorm_backward<S, typename P::Gradient>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store,
-                                                         dx, w.weight.grad, w.bias.grad);
+    kernels::layernorm_backward<S, G>(exec, dy, x, w.weight.value, saved.mean, saved.scale, store, dx, w.weight.grad,
+                                      w.bias.grad, branches, sums);
   } else {
-    kernels::rmsnorm_backward<S, typename P::Gradient>(exec, dy, x, w.weight.value, saved.scale, store, dx,
-                                                       w.weight.grad);
+    kernels::rmsnorm_backward<S, G>(exec, dy, x, w.weight.value, saved.scale, store, dx, w.weight.grad, branches, sums);
   }
 }
 
@@ -219,11 +237,11 @@ void TransformerBlock<P>::rotate(TokenRows const& rows, Rotation direction, View
 }
 
 template <class P>
-void TransformerBlock<P>::activate(BlockActivations<P> const& a) {
+void TransformerBlock<P>::activate(BlockWeights<P> const& w, BlockActivations<P> const& a) {
   if (sizes_.gated) {
-    kernels::swiglu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act));
+    kernels::swiglu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act), w.up_bias.value);
   } else {
-    kernels::gelu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act));
+    kernels::gelu_forward<S>(tp_->exec, as_up(a.up), as_act(a.act), w.up_bias.value);
   }
 }
 
@@ -243,19 +261,22 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
     t.attention->exchange(call, kept_qkv(a));
     t.attention->forward(call, kept_qkv(a), a.heads, a.lse);
   }
-  if (mid_is_there) return;
+  if (mid_is_there) return norm_.forward(exec, w.norm2, a.mid, a.norm2);
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
-  auto const dropout = training ? attn_dropout_ : kernels::Dropout{};
-  kernels::residual_forward<S>(exec, own_rows(*tp_, rows), x, own_rows(*tp_, t.branch), w.attn_out_bias.value, dropout,
-                               a.mid);
+  kernels::ResidualSum<S> const sum{.rows = own_rows(*tp_, rows),
+                                    .x = x,
+                                    .branch = own_rows(*tp_, t.branch),
+                                    .bias = w.attn_out_bias.value,
+                                    .dropout = training ? attn_dropout_ : kernels::Dropout{}};
+  norm_.forward(exec, w.norm2, sum, a.mid, a.norm2);
 }
 
 template <class P>
 void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a, BlockScratch<P> const& t) {
   if (!has_mlp()) return;
   auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered).wait();
-  parallel::column_linear_forward<S>(*tp_, normed, w.up.value, w.up_bias.value, as_up(a.up));
-  activate(a);
+  parallel::column_linear_forward<S>(*tp_, normed, w.up.value, View1<S const>(), as_up(a.up));
+  activate(w, a);
   if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, w.moe, normed, a.moe);
 }
 
@@ -290,7 +311,6 @@ void TransformerBlock<P>::forward_cached(BlockWeights<P> const& w, TokenRows con
 template <class P>
 void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows const& rows, RoutePass kind,
                                          BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
-  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
   auto const every_token = [&] {
     forward_up(w, a, t);
     forward_down(w, a, t);
@@ -309,7 +329,6 @@ template <class P>
 void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                  BlockActivations<P> const& a, BlockScratch<P> const& t, bool mid_is_there) {
   forward_first(w, rows, true, x, a, t, mid_is_there);
-  norm_.forward(tp_->exec, w.norm2, a.mid, a.norm2);
   auto const every_token = [&] { forward_up(w, a, t); };
   if (experts_)
     experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, every_token);
@@ -321,19 +340,23 @@ template <class P>
 void TransformerBlock<P>::backward(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                    LayerRecompute const& discarded, BlockActivations<P> const& saved,
                                    BlockScratch<P> const& scratch, View2<S> d) {
-  backward_mlp(w, rows, discarded, saved, scratch, {}, d);
-  backward_attention(w, rows, x, discarded, saved, scratch, {}, d);
+  kernels::ColumnSums<S, G> sums;
+  auto const branch = backward_mlp(w, rows, discarded, saved, scratch, {}, {}, sums, d);
+  backward_attention(w, rows, x, discarded, saved, scratch, branch, true, sums, d);
+  sums.finish(tp_->exec);
 }
 
 template <class P>
 void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x, View2<S> y,
                                          LayerRecompute const& discarded, BlockActivations<P>& saved,
                                          BlockScratch<P>& scratch, View2<S> d) {
-  backward_mlp(w, rows, discarded, saved, scratch, y, d);
+  kernels::ColumnSums<S, G> sums;
+  auto const branch = backward_mlp(w, rows, discarded, saved, scratch, y, saved.mid, sums, d);
   scratch.dup = as_up(scratch.dup);
   saved.up = as_up(saved.up);
   std::swap(saved.up, scratch.dup);
-  backward_attention(w, rows, x, discarded, saved, scratch, saved.mid, d);
+  backward_attention(w, rows, x, discarded, saved, scratch, branch, false, sums, d);
+  sums.finish(tp_->exec);
   std::swap(saved.qkv, scratch.dqkv);
 }
 
@@ -341,32 +364,50 @@ void TransformerBlock<P>::backward_input(BlockWeights<P> const& w, TokenRows con
 template <class P>
 void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S const> y, BlockActivations<P> const& a,
                                           BlockScratch<P> const& t) {
-  using G = typename P::Gradient;
   auto& exec = tp_->exec;
+  kernels::ColumnSums<S, G> sums;
   parallel::WholeRows<S> dbranch, normed;
   if (has_mlp()) {
     dbranch = parallel::start_gather_rows<S>(*tp_, y, t.branch);
     normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
-    kernels::bias_backward<S, G>(exec, y, w.down_bias.grad);
+    sums.add(y, w.down_bias.grad);
+    sums.add(as_up(a.up), w.up_bias.grad);
     parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad, View1<G>());
   }
   dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
-  if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, w.up_bias.grad);
+  if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, View1<G>());
   normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
-  kernels::bias_backward<S, G>(exec, a.mid, w.attn_out_bias.grad);
+  sums.add(a.mid, w.attn_out_bias.grad);
+  sums.add(a.qkv, w.qkv_bias.grad);
+  sums.finish(exec);
   parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad, View1<G>());
-  parallel::linear_backward_weight<S, G>(exec, a.qkv, normed.wait(), w.qkv.grad, w.qkv_bias.grad);
+  parallel::linear_backward_weight<S, G>(exec, a.qkv, normed.wait(), w.qkv.grad, View1<G>());
+}
+
+template <class P>
+View2<typename P::Storage> TransformerBlock<P>::branch_place(kernels::Dropout const& dropout, View2<S> keep,
+                                                             View2<S> scratch) const {
+  if (keep.data() != nullptr) return keep;
+  return dropout.active() ? own_rows(*tp_, scratch) : View2<S>();
 }
 
 template <class P>
 View2<typename P::Storage> TransformerBlock<P>::branch_gradient(TokenRows const& rows, View2<S> d,
                                                                 kernels::Dropout const& dropout, View2<S> keep,
                                                                 View2<S> scratch) const {
-  bool const kept = keep.data() != nullptr;
-  if (!kept && !dropout.active()) return d;
-  View2<S> const out = kept ? keep : own_rows(*tp_, scratch);
+  auto const out = branch_place(dropout, keep, scratch);
+  if (out.data() == nullptr) return d;
   kernels::residual_backward<S>(tp_->exec, own_rows(*tp_, rows), d, dropout, out);
   return out;
+}
+
+template <class P>
+View1<typename P::Gradient> TransformerBlock<P>::bias_to_sum(View2<S const> branch, View1<G> grad,
+                                                             BlockScratch<P> const& t) const {
+  bool const stays = t.dnorm.data() != t.branch.data() || branch.data() != own_rows(*tp_, t.branch).data();
+  if (stays) return grad;
+  kernels::bias_backward<S, G>(tp_->exec, branch, grad);
+  return {};
 }
 
 template <class P>
@@ -380,55 +421,64 @@ parallel::WholeRows<typename P::Storage> TransformerBlock<P>::norm_output(NormWe
 }
 
 template <class P>
-void TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows, LayerRecompute const& discarded,
-                                       BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> keep,
-                                       View2<S> d) {
-  using G = typename P::Gradient;
+View2<typename P::Storage> TransformerBlock<P>::backward_mlp(BlockWeights<P> const& w, TokenRows const& rows,
+                                                             LayerRecompute const& discarded,
+                                                             BlockActivations<P> const& a, BlockScratch<P> const& t,
+                                                             View2<S> keep, View2<S> keep_next,
+                                                             kernels::ColumnSums<S, G>& sums, View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
   auto const norm = [&] { return norm_output(w.norm2, discarded.norm, a.mid, a.norm2, gathers, t); };
   auto const own = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
+  auto const next = branch_place(attn_dropout_, keep_next, t.branch);
+  auto const finish = [&](View2<S const> dnorm, View1<G> bias) {
+    norm_.backward(exec, w.norm2, dnorm, a.mid, a.norm2, Store::add, d,
+                   {own, bias, own_rows(*tp_, rows), attn_dropout_, next}, sums);
+    return next.data() != nullptr ? next : d;
+  };
   if (experts_) {
     if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2);
     experts_->backward(exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, own, t.moe.dx);
-    if (!has_mlp()) return norm_.backward(exec, w.norm2, t.moe.dx, a.mid, a.norm2, Store::add, d);
+    if (!has_mlp()) return finish(t.moe.dx, {});
   }
   auto const up = as_up(a.up), act = as_act(a.act), dact = as_act(t.dact), dup = as_up(t.dup);
   auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
   parallel::WholeRows<S> normed;
   if (gathers) normed = norm();
-  if (weights) kernels::bias_backward<S, G>(exec, own, w.down_bias.grad);
+  auto const down_bias = weights ? bias_to_sum(own, w.down_bias.grad, t) : View1<G>();
   auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, dact);
-  if (discarded.activation) activate(a);
+  if (discarded.activation) activate(w, a);
   if (sizes_.moe.gates_shared) SharedGate<P>::backward(*tp_, w.moe, a.norm2.y, a.moe, t.moe, act, dact, t.moe.dx);
   if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, act, w.down.grad, View1<G>());
   if (sizes_.gated) {
-    kernels::swiglu_backward<S>(exec, up, dact, dup);
+    kernels::swiglu_backward<S>(exec, up, dact, dup, w.up_bias.value);
   } else {
-    kernels::gelu_backward<S>(exec, up, dact, dup);
+    kernels::gelu_backward<S>(exec, up, dact, dup, w.up_bias.value);
   }
   auto sum = parallel::column_linear_backward_input<S>(*tp_, dup, w.up.value, t.dnorm);
   if (!gathers) normed = norm();
-  if (weights) parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad, w.up_bias.grad);
+  if (weights) {
+    parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad, View1<G>());
+    sums.add(dup, w.up_bias.grad);
+  }
   sum.wait();
   if (experts_) kernels::add<S>(exec, View1<S const>(device::flat(t.moe.dx)), device::flat(own_rows(*tp_, t.dnorm)));
-  norm_.backward(exec, w.norm2, own_rows(*tp_, t.dnorm), a.mid, a.norm2, Store::add, d);
+  return finish(own_rows(*tp_, t.dnorm), down_bias);
 }
 
 template <class P>
 void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                                              LayerRecompute const& discarded, BlockActivations<P> const& a,
-                                             BlockScratch<P> const& t, View2<S> keep, View2<S> d) {
-  using G = typename P::Gradient;
+                                             BlockScratch<P> const& t, View2<S const> own, bool weights,
+                                             kernels::ColumnSums<S, G>& sums, View2<S> d) {
   auto& exec = tp_->exec;
-  bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
+  bool const gathers = tp_->sequence && weights;
   auto const norm = [&] { return norm_output(w.norm1, discarded.norm, x, a.norm1, gathers, t); };
-  auto const own = branch_gradient(rows, d, attn_dropout_, keep, t.branch);
   auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
   parallel::WholeRows<S> normed;
   if (gathers) normed = norm();
-  if (weights) kernels::bias_backward<S, G>(exec, own, w.attn_out_bias.grad);
+  auto const bias = weights ? bias_to_sum(own, w.attn_out_bias.grad, t) : View1<G>();
   auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
   auto const call = attention_call(rows, true);
@@ -438,9 +488,13 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
   rotate(rows, Rotation::backward, t.dqkv);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
   if (!gathers) normed = norm();
-  if (weights) parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad, w.qkv_bias.grad);
+  if (weights) {
+    parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad, View1<G>());
+    sums.add(t.dqkv, w.qkv_bias.grad);
+  }
   sum.wait();
-  norm_.backward(exec, w.norm1, own_rows(*tp_, t.dnorm), x, a.norm1, Store::add, d);
+  norm_.backward(exec, w.norm1, own_rows(*tp_, t.dnorm), x, a.norm1, Store::add, d, {.after = own, .after_bias = bias},
+                 sums);
 }
 
 #define P3D_INSTANTIATE(P)     \

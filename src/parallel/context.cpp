@@ -313,13 +313,13 @@ template <class S>
 template <class D>
 void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, HeadRows<S const> qkv,
                                           HeadRows<S const> dout, View1<A const> lse, View1<A const> delta,
-                                          HeadRows<D> dq, HeadRows<D> dkv) {
+                                          HeadRows<D> dq, HeadRows<D> dkv, kernels::WholeOutput<S> const& whole) {
   auto const& d = call.division;
   auto const width = 2 * place.key_columns;
   auto const run = [&]<class Keys>(int keys_of, HeadRows<S const> keys, Store store_q, HeadRows<Keys> dkeys) {
     kernels::attention_backward<S, Keys>(
         exec_, shape_of(call, place, keys_of), call.dropout, qkv, keys, from_column(keys, place.key_columns), dout, lse,
-        delta, store_q, HeadRows<Keys>(dq), Store::overwrite, dkeys, from_column(dkeys, place.key_columns));
+        delta, store_q, HeadRows<Keys>(dq), Store::overwrite, dkeys, from_column(dkeys, place.key_columns), whole);
   };
   int const ring = d.ring(), me = place.number;
   run(me, from_column(qkv, place.query_columns), Store::overwrite, dkv);
@@ -429,12 +429,17 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
                                    View2<S const> dout, View2<S> dqkv) {
   auto const place = place_of(call);
   bool const exchanged = call.division.all_to_all > 1;
-  auto local = shape_of(call, place, place.number);
-  local.heads = heads_.heads;
-  local.kv_heads = heads_.kv_heads;
-  if (call.division.cp > 1) local.queries = call.division.tokens(cp_->rank());
-  local.documents = {};
-  kernels::attention_delta<S>(exec_, local, heads_of(out), heads_of(dout), delta_);
+  kernels::WholeOutput<S> whole;
+  if (call.division.cp == 1) {
+    whole = {heads_of(out), delta_};
+  } else {
+    auto local = shape_of(call, place, place.number);
+    local.heads = heads_.heads;
+    local.kv_heads = heads_.kv_heads;
+    local.queries = call.division.tokens(cp_->rank());
+    local.documents = {};
+    kernels::attention_delta<S>(exec_, local, heads_of(out), heads_of(dout), delta_);
+  }
   HeadRows<S const> const in{qkv.data(), place.stride()};
   HeadRows<S const> dy = heads_of(dout);
   HeadRows<S> result = heads_of(dqkv);
@@ -448,9 +453,9 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
     result = {place_qkv_.data(), place.stride()};
   }
   if constexpr (std::is_same_v<S, A>) {
-    backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns));
+    backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns), whole);
   } else if (call.division.ring() == 1) {
-    backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns));
+    backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns), whole);
   } else {
     auto const rows = call.samples * place.tokens;
     HeadRows<A> const queries{wide_queries_.data(), place.query_columns},

@@ -30,8 +30,11 @@ KERNELS = [
     ("attention_problem.hpp", "if constexpr (beside<D>) convert_tile(", "if constexpr (!beside<D>) convert_tile(",
      "kernels"),
     ("cross_entropy.cpp", "if (begin > 0) sum *= exp_of(top - now);", "if (begin > 0) sum *= T(1);", "kernels"),
-    ("residual.cpp", "static_cast<std::uint64_t>(rows.index(row) * hidden + col)",
-     "static_cast<std::uint64_t>((r / rows.seq_len) * hidden + col)", "kernels"),
+    ("residual.hpp", "static_cast<std::uint64_t>(rows.index(r) * hidden + c)",
+     "static_cast<std::uint64_t>((r / rows.seq_len) * hidden + c)", "kernels"),
+    ("norm.cpp", "sums.add(branches.after, branches.after_bias);", "", "kernels"),
+    ("norm.cpp", "weight[i] = (first ? 0.0 : weight[i])", "weight[i] = 0.0", "kernels_portable"),
+    ("column_sums.cpp", "end < s.rows ? end : s.rows, c, 1, &sum", "s.rows, c, 1, &sum", "kernels_portable"),
     ("reductions.cpp", "return v - v == Acc<S>(0) ? 0.0 : 1.0;", "return v == v ? 0.0 : 1.0;", "kernels"),
     ("update.cpp", "T const b = beta2 * second[i] + rest2 * d * d;", "T const b = beta2 * second[i] + rest2 * d;",
      "kernels"),
@@ -179,6 +182,7 @@ MODEL = [
      "invariance_vocabulary_np2"),
     ("stage.cpp", "if (first_ && vocabulary_elsewhere_) finish_input_gradient(s);", "",
      "invariance_vocabulary_np2"),
+    ("block.cpp", "if (stays) return grad;", "return grad;", "engine_sequence_np2"),
 ]
 
 ROOMS = {"kernels": KERNELS, "parallel": PARALLEL, "schedule": SCHEDULE, "comm": COMM, "io": IO, "model": MODEL}

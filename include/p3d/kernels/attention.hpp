@@ -58,13 +58,19 @@ void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropo
 template <class S>
 void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
                      View1<Acc<S>> delta);
+/// The output over all keys, where these keys are all: backward makes `delta` from it on its way.
+template <class S>
+struct WholeOutput {
+  HeadRows<S const> out{};
+  View1<Acc<S>> delta{};
+};
 /// dq, dk and dv over these keys, from lse and delta over all keys. What several queries or heads add up is kept in
-/// Acc<S> until it is whole. D: S, or Acc<S> for sums that are not whole yet.
+/// Acc<S> until it is whole. D: S, or Acc<S> for sums that are not whole yet. With a `whole` output `delta` is its.
 template <class S, class D = S>
 void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
                         HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
                         View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
-                        HeadRows<D> dv);
+                        HeadRows<D> dv, WholeOutput<S> const& whole = {});
 
 /// to [rows, columns] = from, converted; rows lie where they lie. Between S and S, or Acc<S> and S.
 template <class From, class To>

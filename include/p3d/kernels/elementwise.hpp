@@ -15,18 +15,22 @@ void fill_with_bias(ExecSpace const& exec, View2<S> y, View1<S const> bias);
 template <class S, class G = Acc<S>>
 void bias_backward(ExecSpace const& exec, View2<S const> dy, Given<View1<G>> dbias);
 
+// Activation functions of x + bias; the bias [columns of x] may be empty. Backward gives the gradient of x + bias.
+
 /// GELU, tanh form (Hendrycks, Gimpel, arXiv 1606.08415; GPT-2): y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 template <class S>
-void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y);
-/// dx = dy gelu'(x); dx may be dy.
+void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y, Given<View1<S const>> bias = {});
+/// dx = dy gelu'(x + bias); dx may be dy.
 template <class S>
-void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, View2<S> dx);
+void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, View2<S> dx,
+                   Given<View1<S const>> bias = {});
 
 /// SwiGLU (Shazeer, arXiv 2002.05202): gate_up [rows, 2F] = (gate | up), y [rows, F] = silu(gate) up.
 template <class S>
-void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y);
+void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias = {});
 template <class S>
-void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up);
+void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
+                     Given<View1<S const>> bias = {});
 
 /// y = x + dropout(branch + bias); bias may be empty; y may be x or branch. [rows, hidden], all columns present; some
 /// or all rows of the samples, here and in the next two.

@@ -7,6 +7,7 @@
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/cached_attention.hpp>
 #include <p3d/kernels/common.hpp>
+#include <p3d/kernels/norm.hpp>
 #include <p3d/kernels/rope.hpp>
 #include <p3d/model/activations.hpp>
 #include <p3d/model/moe.hpp>
@@ -21,10 +22,18 @@ class NormLayer {
 public:
   using S = typename P::Storage;
   explicit NormLayer(config::Config const& config);
+  using G = typename P::Gradient;
   void forward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> x, NormActivations<P> const& out) const;
+  /// x becomes the sum that the norm reads.
+  void forward(ExecSpace const& exec, NormWeights<P> const& w, kernels::ResidualSum<S> const& sum, View2<S> x,
+               NormActivations<P> const& out) const;
   /// dx (+)= ; the weight gradients add up.
   void backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
                 NormActivations<P> const& saved, kernels::Store store, View2<S> dx) const;
+  /// The same, with what kernels::layernorm_backward does for the branches and leaves in `sums`.
+  void backward(ExecSpace const& exec, NormWeights<P> const& w, View2<S const> dy, View2<S const> x,
+                NormActivations<P> const& saved, kernels::Store store, View2<S> dx,
+                kernels::NormBranches<S, G> const& branches, kernels::ColumnSums<S, G>& sums) const;
 
 private:
   bool layernorm_;
@@ -49,6 +58,7 @@ template <class P>
 class TransformerBlock {
 public:
   using S = typename P::Storage;
+  using G = typename P::Gradient;
   TransformerBlock(config::Config const& config, parallel::TensorParallel& tp, int layer);
 
   /// y = layer(x); y may be x. Two sums over tp.
@@ -99,13 +109,12 @@ private:
                      KeyValueCache<P> const& cache);
   /// Queries and keys, by their positions.
   void rotate(kernels::TokenRows const& rows, kernels::Rotation direction, View2<S> qkv) const;
-  void activate(BlockActivations<P> const& saved);
-  /// x -> x_mid, without the sum over tp and what follows it where `mid_is_there`; and x_mid -> the activation
-  /// function's output.
+  void activate(BlockWeights<P> const& w, BlockActivations<P> const& saved);
+  /// x -> norm2 of x_mid, without the sum over tp and what is before the norm where `mid_is_there`.
   void forward_first(BlockWeights<P> const& w, kernels::TokenRows const& rows, bool training, View2<S const> x,
                      BlockActivations<P> const& saved, BlockScratch<P> const& scratch, bool mid_is_there,
                      KeyValueCache<P> const* cache = nullptr);
-  /// x_mid -> y.
+  /// norm2 of x_mid -> y.
   void forward_second(BlockWeights<P> const& w, kernels::TokenRows const& rows, RoutePass kind,
                       BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> y);
   /// Whether there is a feed-forward layer that every token goes through.
@@ -119,15 +128,26 @@ private:
   void forward_down(BlockWeights<P> const& w, BlockActivations<P> const& saved, BlockScratch<P> const& scratch);
   /// Both parts of the backward of a half layer: x -> x_mid -> y. `keep` empty: the weight gradients are added on the
   /// way, where they hide a message; else the branch's gradient is left in `keep`, and that of the inner linear in
-  /// scratch.
-  void backward_mlp(BlockWeights<P> const& w, kernels::TokenRows const& rows, layout::LayerRecompute const& discarded,
-                    BlockActivations<P> const& saved, BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
+  /// scratch. Gradients of vectors wait in `sums`. Returns the gradient of the attention branch: d, or `keep_next`, or
+  /// in scratch.
+  View2<S> backward_mlp(BlockWeights<P> const& w, kernels::TokenRows const& rows,
+                        layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
+                        BlockScratch<P> const& scratch, View2<S> keep, View2<S> keep_next,
+                        kernels::ColumnSums<S, G>& sums, View2<S> d);
+  /// `branch`: what backward_mlp returned. `weights`: with the weight gradients.
   void backward_attention(BlockWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
                           layout::LayerRecompute const& discarded, BlockActivations<P> const& saved,
-                          BlockScratch<P> const& scratch, View2<S> keep, View2<S> d);
-  /// The gradient of a residual branch behind its dropout, the rank's rows: d itself, or in `keep`, or in `scratch`.
+                          BlockScratch<P> const& scratch, View2<S const> branch, bool weights,
+                          kernels::ColumnSums<S, G>& sums, View2<S> d);
+  /// Where the gradient of a residual branch behind its dropout goes, the rank's rows: `keep`, `scratch`, or nowhere:
+  /// it is that of the sum.
+  View2<S> branch_place(kernels::Dropout const& dropout, View2<S> keep, View2<S> scratch) const;
+  /// That gradient of the sum d's branch.
   View2<S> branch_gradient(kernels::TokenRows const& rows, View2<S> d, kernels::Dropout const& dropout, View2<S> keep,
                            View2<S> scratch) const;
+  /// The bias gradient that the norm's backward sums from `branch`: `grad`, or none where the norm's gradient comes to
+  /// lie in its place; there it is summed at once.
+  View1<G> bias_to_sum(View2<S const> branch, View1<G> grad, BlockScratch<P> const& scratch) const;
   /// A norm's output, made again where it was discarded; with `gather` on its way into scratch.
   parallel::WholeRows<S> norm_output(NormWeights<P> const& w, bool discarded, View2<S const> x,
                                      NormActivations<P> const& norm, bool gather, BlockScratch<P> const& scratch) const;

@@ -115,7 +115,7 @@ private:
   template <class D>
   void backward_blocks(Call const& call, Place const& place, kernels::HeadRows<S const> qkv,
                        kernels::HeadRows<S const> dout, View1<A const> lse, View1<A const> delta,
-                       kernels::HeadRows<D> dq, kernels::HeadRows<D> dkv);
+                       kernels::HeadRows<D> dq, kernels::HeadRows<D> dkv, kernels::WholeOutput<S> const& whole = {});
 
   layout::ContextDivision division_;
   ContextHeads heads_;
