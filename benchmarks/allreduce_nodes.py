@@ -40,7 +40,6 @@ def main():
     bytes_per_second = float(number) * BITS[unit] / 8
     hosts.enter_room(options.mpiexec)
     numbers = [int(n) for n in options.hosts.split(",")]
-    print("hosts,bytes,algorithm,seconds,share_of_link,speed_to_mpi")
     with hosts.Hosts(*({} for _ in range(max(numbers)))) as room:
         for host in room.hosts:
             hosts.run("tc", "qdisc", "add", "dev", host.name, "root", "tbf", "rate", options.rate, "burst", "64kb",
@@ -53,8 +52,12 @@ def main():
                                   env=hosts.environment() | {"OMP_NUM_THREADS": "1"})
             if done.returncode != 0:
                 raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}\n{done.stdout}{done.stderr}")
-            rows = list(csv.DictReader(line for line in done.stdout.splitlines() if not line.startswith("#")))
-            for row in rows:
+            lines = done.stdout.splitlines()
+            if n == numbers[0]:
+                print(f"# links of {options.rate}, {options.ranks_per_host} rank(s) a host",
+                      *(line for line in lines if line.startswith("#")), sep="\n")
+                print("hosts,bytes,algorithm,seconds,share_of_link,speed_to_mpi")
+            for row in csv.DictReader(line for line in lines if not line.startswith("#")):
                 bound = 2 * (n - 1) / n * int(row["bytes"]) / bytes_per_second
                 seconds = 1e-6 * float(row["microseconds"])
                 share = f"{bound / seconds:.3f}"

@@ -145,21 +145,35 @@ class Figures(unittest.TestCase):
     def test_peers(self):
         rows = rows_of("benchmarks/example_results/peers.csv")
 
-        def median(name, tokens):
-            return statistics.median(float(row[name]) for row in rows if row["seq_len"] == tokens)
+        def median(name, column):
+            tokens, machine = column.split(" tokens, ")
+            return statistics.median(float(row[name]) for row in rows
+                                     if (row["seq_len"], row["machine"]) == (tokens, machine))
 
         names = {"eager": "ratio_eager", "compiled": "ratio_compiled", "DDP, eager": "ratio_ddp",
                  "DDP, compiled": "ratio_ddp_compiled"}
-        for page in ("docs/performance.md", "README.md"):
-            head, *table = self.table(page, "PyTorch")
+        tables = [("docs/performance.md", "PyTorch", names), ("README.md", "PyTorch", names),
+                  ("docs/performance.md", "p3d", {"tokens/s": "p3d", "MFU": "mfu"})]
+        for page, title, names in tables:
+            head, *table = self.table(page, title)
             self.assertEqual({row[0] for row in table}, set(names))
+            self.assertEqual({row["machine"] for row in rows}, {column.split(", ")[1] for column in head[1:]})
             for row in table:
-                for tokens, text in zip(head[1:], row[1:]):
-                    with self.subTest(page=page, pytorch=row[0], tokens=tokens):
-                        self.shown(text, median(names[row[0]], tokens.split()[0]))
-        said = re.search(r"The MFU of p3d was ([\d.]+) and ([\d.]+):", (ROOT / "docs/performance.md").read_text())
-        for text, tokens in zip(said.groups(), ("256", "1024")):
-            self.shown(text, median("mfu", tokens))
+                for column, text in zip(head[1:], row[1:], strict=True):
+                    with self.subTest(page=page, row=row[0], column=column):
+                        self.shown(text, median(names[row[0]], column))
+
+    def test_all_reduces_between_hosts(self):
+        share = {(row["hosts"], row["bytes"], row["algorithm"]): float(row["share_of_link"])
+                 for row in rows_of("benchmarks/example_results/allreduce_nodes.csv")}
+        _, *rows = self.table("docs/performance.md", "hosts")
+        self.assertEqual({row[0] for row in rows}, {hosts for hosts, _, _ in share})
+        for hosts, *texts in rows:
+            sizes = [str(2**k) for k in (20, 22, 24)]
+            found = [share[hosts, size, "hierarchical"] for size in sizes]
+            found += [max(share[hosts, size, name] for name in ("mpi", "mpi-blocking")) for size in sizes]
+            for text, value in zip(texts, found, strict=True):
+                self.shown(text, value)
 
     def test_scaling(self):
         speed = {row["name"]: float(row["tokens_per_s"])
