@@ -5,6 +5,7 @@
 
 #if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
 #define P3D_X86_UNITS
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -31,6 +32,11 @@ __attribute__((target("avx,f16c"))) void float16_row_f16c(std::uint16_t const* f
 __attribute__((target("avx2"))) void bfloat16_row_avx2(std::uint16_t const* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = base::bfloat16_value(from[i]);
 }
+// Clang's __builtin_cpu_supports knows no f16c before version 15.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
 #endif
 
 }  // namespace
@@ -39,7 +45,7 @@ WidenRow widen_row(Type16 type) {
   bool const bfloat16 = type == Type16::bfloat16;
 #if defined(P3D_X86_UNITS)
   if (bfloat16 && __builtin_cpu_supports("avx2")) return bfloat16_row_avx2;
-  if (!bfloat16 && __builtin_cpu_supports("avx") && __builtin_cpu_supports("f16c")) return float16_row_f16c;
+  if (!bfloat16 && has_f16c()) return float16_row_f16c;
 #endif
   return bfloat16 ? bfloat16_row : float16_row;
 }

@@ -50,7 +50,7 @@ TEST_P(AttentionGolden, IsThatOfPyTorch) {
   shape.documents = documents;
   std::int64_t const tokens = shape.seq_len, wide = shape.heads * shape.head_dim,
                      narrow = shape.kv_heads * shape.head_dim;
-  auto const given = [&](char const* name, std::int64_t width) {
+  auto const given = [tokens, &values = values](char const* name, std::int64_t width) {
     return matrix_of<double>(tokens, width, values.at(name));
   };
   auto const q = given("q", wide), k = given("k", narrow), v = given("v", narrow), dout = given("dout", wide);
