@@ -96,7 +96,7 @@ DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std
   out.order = data::balance_microbatches(work, replicas);
   std::vector<std::int64_t> in_order(out.order.size());
   std::iota(in_order.begin(), in_order.end(), 0);
-  auto const of_replicas = [&](std::vector<std::int64_t> const& order) {
+  auto const of_replicas = [&, &work = work](std::vector<std::int64_t> const& order) {
     std::vector<double> sums(static_cast<std::size_t>(replicas), 0.0);
     auto const each = order.size() / sums.size();
     for (std::size_t i = 0; i < order.size(); ++i)

@@ -132,9 +132,9 @@ void Trainer<P>::State::refresh_weights() {
     auto& params = unit->params;
     bool const stochastic = config.precision.stochastic_rounding;
     if (P::has_master && unit->offloaded && unit->offloaded->parts().values) {
+      bool const away = unit->offloaded->parts().master;
       unit->offloaded->stream(exec, *staging, params.shard(), {.master = true}, {.values = true},
                               [&](layout::OwnedRun const& run, auto const& there) {
-                                bool const away = unit->offloaded->parts().master;
                                 params.round_run(exec, run, away ? there.master : params.master(run), there.values,
                                                  stochastic, updates_done());
                               });

@@ -33,7 +33,7 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("zstd", r"zstd\.h$"),
 ]
 # The C++ library, the compiler's own header, and the POSIX headers for what it has no words for.
-STANDARD = re.compile(r"[a-z_0-9]+$|immintrin\.h$")
+STANDARD = re.compile(r"[a-z_0-9]+$|(immintrin|cpuid)\.h$")
 POSIX = re.compile(r"(unistd|fcntl|sched|dlfcn|time|signal|poll|pthread|execinfo|ucontext|sys/\w+|linux/\w+)\.h$")
 SANITIZERS = re.compile(r"sanitizer/\w+\.h$")
 
