@@ -30,16 +30,23 @@ struct ColumnSources {
   }
 };
 
-/// sum[i] += over rows [begin, end) of columns c + i; of a norm the products with xhat in weight[i].
+/// sum[i] += over rows [begin, end) of columns c + i of m.
+template <class T>
+KOKKOS_INLINE_FUNCTION void sum_values(T const* m, std::int64_t stride, std::int64_t begin, std::int64_t end,
+                                       std::int64_t c, int n, Long* sum) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    T const* const x = m + r * stride + c;
+    P3D_SIMD
+    for (int i = 0; i < n; ++i) sum[i] += x[i];
+  }
+}
+
+/// The same of a source; of a norm the products with xhat in weight[i].
 template <class Source>
 KOKKOS_INLINE_FUNCTION void sum_rows(Source const& s, std::int64_t begin, std::int64_t end, std::int64_t c, int n,
                                      Long* sum, Long* weight) {
   if (s.parts) {
-    for (std::int64_t r = begin; r < end; ++r) {
-      double const* const x = s.parts + r * s.stride + c;
-      P3D_SIMD
-      for (int i = 0; i < n; ++i) sum[i] += x[i];
-    }
+    sum_values(s.parts, s.stride, begin, end, c, n, sum);
   } else if (s.x) {
     for (std::int64_t r = begin; r < end; ++r) {
       auto const* const g = s.values + r * s.stride + c;
@@ -53,11 +60,7 @@ KOKKOS_INLINE_FUNCTION void sum_rows(Source const& s, std::int64_t begin, std::i
       }
     }
   } else {
-    for (std::int64_t r = begin; r < end; ++r) {
-      auto const* const x = s.values + r * s.stride + c;
-      P3D_SIMD
-      for (int i = 0; i < n; ++i) sum[i] += x[i];
-    }
+    sum_values(s.values, s.stride, begin, end, c, n, sum);
   }
 }
 
@@ -82,19 +85,16 @@ struct RowCut {
   double* parts;
   std::int64_t size;
 };
-template <int Most>
-struct RowCuts {
-  RowCut list[Most];
-};
+template <class S, class G>
+using RowCuts = Kokkos::Array<RowCut, ColumnSums<S, G>::most>;
 
 template <class S, class G>
-void sum_row_blocks(ExecSpace const& exec, ColumnSources<S, G> const& sources,
-                    RowCuts<ColumnSums<S, G>::most> const& cuts) {
+void sum_row_blocks(ExecSpace const& exec, ColumnSources<S, G> const& sources, RowCuts<S, G> const& cuts) {
   Kokkos::parallel_for(
       "p3d::kernels::sum_row_blocks", FlatRange(exec, 0, sources.pieces), KOKKOS_LAMBDA(std::int64_t piece) {
         int const at = sources.of_piece(piece);
         auto const& s = sources.list[at];
-        auto const& cut = cuts.list[at];
+        auto const& cut = cuts[at];
         std::int64_t const block = (piece - s.first) / s.cols, c = (piece - s.first) - block * s.cols;
         std::int64_t const end = (block + 1) * cut.size;
         Long sum = 0, none = 0;
@@ -176,14 +176,14 @@ std::int64_t ColumnSums<S, G>::rows_of_part(std::int64_t rows, std::int64_t colu
 template <class S, class G>
 void ColumnSums<S, G>::cut_rows(ExecSpace const& exec) {
   ColumnSources<S, G> tall;
-  RowCuts<most> cuts;
+  RowCuts<S, G> cuts;
   std::int64_t const room = (column_workspace_size - used_) / count_;
   for (int i = 0; i < count_; ++i) {
     auto& s = sources_[i];
     if (s.parts || s.x || s.cols == 0) continue;
     std::int64_t const size = rows_of_block(s.rows, s.cols, room), blocks = (s.rows + size - 1) / size;
     if (blocks <= 1) continue;
-    auto& cut = cuts.list[tall.count];
+    auto& cut = cuts[tall.count];
     cut = {take(blocks * s.cols), size};
     tall.add(s, blocks * s.cols);
     s.values = nullptr;

@@ -7,28 +7,31 @@ namespace p3d::kernels {
 
 namespace {
 
-/// The residual sum of a row, where there is one to be made; then all of the row is there.
-template <class S, class Team>
-KOKKOS_INLINE_FUNCTION void make_row(Team const& team, ResidualSum<S> const& sum, std::int64_t hidden, std::int64_t r,
-                                     S* x) {
-  if (sum.branch.extent(0) == 0) return;
-  each_chunk<element_width>(team, hidden,
-                            [=, &sum](std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, x + c); });
-  wait_for_team(team);
-}
-
-}  // namespace
+/// The residual sum that a forward pass makes of its rows before it reads them; without a branch nothing.
+template <class S>
+struct MadeRows {
+  ResidualSum<S> sum;
+  View2<S> to;
+  template <class Team>
+  KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r) const {
+    if (sum.branch.extent(0) == 0) return;
+    auto const hidden = static_cast<std::int64_t>(to.extent(1));
+    each_chunk<element_width>(team, hidden,
+                              [=, this](std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, &to(r, c)); });
+    wait_for_team(team);
+  }
+};
 
 template <class S>
-void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<S> x, View1<S const> weight,
-                       View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
+void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight,
+                    View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   bool const has_bias = bias.extent(0) != 0;
-  ResidualSum<S> const sum = made;  // captured by value
+  MadeRows<S> const made = rows;  // captured by value
   for_rows(
       "p3d::kernels::layernorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
-        make_row(team, sum, hidden, r, &x(r, 0));
+        made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
         S const* const w = weight.data();
@@ -54,14 +57,14 @@ void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<
 }
 
 template <class S>
-void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<S> x, View1<S const> weight, double eps,
-                     View2<S> y, View1<Acc<S>> rrms) {
+void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight, double eps,
+                  View2<S> y, View1<Acc<S>> rrms) {
   using A = Acc<S>;
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
-  ResidualSum<S> const sum = made;  // captured by value
+  MadeRows<S> const made = rows;  // captured by value
   for_rows(
       "p3d::kernels::rmsnorm_forward", exec, x.extent(0), KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
-        make_row(team, sum, hidden, r, &x(r, 0));
+        made.row(team, r);
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
         S const* const w = weight.data();
@@ -72,18 +75,30 @@ void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& made, View2<S>
       });
 }
 
+}  // namespace
+
 template <class S>
 void layernorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, View1<S const> bias, double eps,
                        View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
-  View2<S> const as_it_is(const_cast<S*>(x.data()), x.extent(0), x.extent(1));  // without a branch only read
-  layernorm_forward<S>(exec, ResidualSum<S>(), as_it_is, weight, bias, eps, y, mean, rstd);
+  layernorm_rows<S>(exec, {}, x, weight, bias, eps, y, mean, rstd);
+}
+
+template <class S>
+void layernorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight,
+                       View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
+  layernorm_rows<S>(exec, {sum, x}, x, weight, bias, eps, y, mean, rstd);
 }
 
 template <class S>
 void rmsnorm_forward(ExecSpace const& exec, View2<S const> x, View1<S const> weight, double eps, View2<S> y,
                      View1<Acc<S>> rrms) {
-  View2<S> const as_it_is(const_cast<S*>(x.data()), x.extent(0), x.extent(1));
-  rmsnorm_forward<S>(exec, ResidualSum<S>(), as_it_is, weight, eps, y, rrms);
+  rmsnorm_rows<S>(exec, {}, x, weight, eps, y, rrms);
+}
+
+template <class S>
+void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> x, View1<S const> weight, double eps,
+                     View2<S> y, View1<Acc<S>> rrms) {
+  rmsnorm_rows<S>(exec, {sum, x}, x, weight, eps, y, rrms);
 }
 
 namespace {
@@ -99,8 +114,9 @@ struct NormBackward {
   View2<S> dx;
   NormBranches<S, G> branches;
 
-  /// Of the first of `count` rows. With xhat = (x - mean) rstd and d = dy weight:
+  /// Of row r. With xhat = (x - mean) rstd and d = dy weight:
   ///   dx = rstd (d - avg(d) - xhat avg(d xhat)); of the RMS norm, whose xhat has no mean, without avg(d).
+  /// also(r, mean, rstd) comes before anything is stored.
   template <class Team, class Also>
   KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r, Also const& also) const {
     auto const hidden = static_cast<std::int64_t>(x.extent(1));

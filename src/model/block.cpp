@@ -372,16 +372,16 @@ void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S cons
     normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
     sums.add(y, w.down_bias.grad);
     sums.add(as_up(a.up), w.up_bias.grad);
-    parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad, View1<G>());
+    parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad);
   }
   dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
-  if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad, View1<G>());
+  if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad);
   normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
   sums.add(a.mid, w.attn_out_bias.grad);
   sums.add(a.qkv, w.qkv_bias.grad);
   sums.finish(exec);
-  parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad, View1<G>());
-  parallel::linear_backward_weight<S, G>(exec, a.qkv, normed.wait(), w.qkv.grad, View1<G>());
+  parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), a.heads, w.attn_out.grad);
+  parallel::linear_backward_weight<S, G>(exec, a.qkv, normed.wait(), w.qkv.grad);
 }
 
 template <class P>
@@ -450,7 +450,7 @@ View2<typename P::Storage> TransformerBlock<P>::backward_mlp(BlockWeights<P> con
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, dact);
   if (discarded.activation) activate(w, a);
   if (sizes_.moe.gates_shared) SharedGate<P>::backward(*tp_, w.moe, a.norm2.y, a.moe, t.moe, act, dact, t.moe.dx);
-  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, act, w.down.grad, View1<G>());
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, act, w.down.grad);
   if (sizes_.gated) {
     kernels::swiglu_backward<S>(exec, up, dact, dup, w.up_bias.value);
   } else {
@@ -459,7 +459,7 @@ View2<typename P::Storage> TransformerBlock<P>::backward_mlp(BlockWeights<P> con
   auto sum = parallel::column_linear_backward_input<S>(*tp_, dup, w.up.value, t.dnorm);
   if (!gathers) normed = norm();
   if (weights) {
-    parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad, View1<G>());
+    parallel::linear_backward_weight<S, G>(exec, dup, normed.wait(), w.up.grad);
     sums.add(dup, w.up_bias.grad);
   }
   sum.wait();
@@ -483,13 +483,13 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.attn_out.value, t.dheads);
   auto const call = attention_call(rows, true);
   if (discarded.attention) t.attention->forward(call, kept_qkv(a), a.heads, a.lse);
-  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.heads, w.attn_out.grad, View1<G>());
+  if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, a.heads, w.attn_out.grad);
   t.attention->backward(call, kept_qkv(a), a.heads, a.lse, t.dheads, t.dqkv);
   rotate(rows, Rotation::backward, t.dqkv);
   auto sum = parallel::column_linear_backward_input<S>(*tp_, t.dqkv, w.qkv.value, t.dnorm);
   if (!gathers) normed = norm();
   if (weights) {
-    parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad, View1<G>());
+    parallel::linear_backward_weight<S, G>(exec, t.dqkv, normed.wait(), w.qkv.grad);
     sums.add(t.dqkv, w.qkv_bias.grad);
   }
   sum.wait();

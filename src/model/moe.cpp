@@ -262,7 +262,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
     input = t.jittered;
   }
-  parallel::linear_backward_weight<S, G>(exec, d_logits, input, w.router.grad, View1<G>());
+  parallel::linear_backward_weight<S, G>(exec, d_logits, input, w.router.grad);
   if (jitter_ > 0) {
     parallel::linear_backward_input<S>(exec, d_logits, w.router.value, Store::overwrite, t.jittered);
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, t.jittered, t.jittered);
@@ -303,7 +303,7 @@ void SharedGate<P>::backward(parallel::TensorParallel& tp, MoeWeights<P> const& 
     d = as_rows(t.narrow_shared);
   }
   View2<S const> const own = parallel::own_rows(tp, d);
-  parallel::linear_backward_weight<S, G>(exec, own, x, w.shared_gate.grad, View1<G>());
+  parallel::linear_backward_weight<S, G>(exec, own, x, w.shared_gate.grad);
   parallel::linear_backward_input<S>(exec, own, w.shared_gate.value, Store::add, dx);
 }
 

@@ -545,8 +545,7 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
 
 template <class P>
 void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s, parallel::WholeRows<S> input) {
-  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad,
-                                                            View1<typename P::Gradient>());
+  parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad);
 }
 
 template <class P>

@@ -92,8 +92,7 @@ void VocabularyPart<P>::head_backward(StageWeights<P> const& w, int slot, bool c
   auto summed = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, whole);
   // With tensor parallelism the weight's GEMM hides its sum; without, the other ranks need not wait for that GEMM.
   auto const weight = [&] {
-    parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad,
-                                                              View1<typename P::Gradient>());
+    parallel::linear_backward_weight<S, typename P::Gradient>(tp_->exec, s.logits, input.wait(), w.head.grad);
   };
   bool const sums_over_tp = tp_->size() > 1;
   if (sums_over_tp) weight();

@@ -72,10 +72,8 @@ void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S co
 }
 
 template <class S, class G>
-void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw,
-                            kernels::Given<View1<G>> dbias) {
+void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw) {
   gemm<S, G>(exec, Op::transpose, Op::none, dy, x, 1, dw);
-  kernels::bias_backward<S, G>(exec, dy, dbias);
 }
 
 #define P3D_INSTANTIATE(S)                                                                                           \
@@ -88,7 +86,7 @@ P3D_STORAGE_TYPES(P3D_INSTANTIATE)
 #define P3D_INSTANTIATE(P) P3D_INSTANTIATE_FOR(P::Storage, P::Gradient)
 #define P3D_INSTANTIATE_FOR(S, G)                                                              \
   template void linear_backward_weight<S, G>(ExecSpace const&, View2<S const>, View2<S const>, \
-                                             kernels::Given<View2<G>>, kernels::Given<View1<G>>);
+                                             kernels::Given<View2<G>>);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE_FOR
 #undef P3D_INSTANTIATE

@@ -27,7 +27,7 @@ public:
   /// Room for [blocks, sum.extent(0)] partial sums, one row a block, which the caller's kernel writes; sum[c] += their
   /// sum, block after block.
   View2<double> add_parts(std::int64_t blocks, Given<View1<G>> sum);
-  /// Rows of a block such that add_parts has room for the blocks of six such sums.
+  /// Rows of a block such that six such sums have room, and the matrices that finish() cuts.
   static std::int64_t rows_of_part(std::int64_t rows, std::int64_t columns);
 
   /// One launch, on devices two. None where nothing waits.

@@ -55,9 +55,9 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
 template <class S>
 void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
-/// dw += dy^T x and dbias += column sums of dy (dbias may be empty): the same for both kinds, no message.
+/// dw += dy^T x: the same for both kinds, no message. A bias's gradient is the sum of dy's rows
+/// (kernels::bias_backward).
 template <class S, class G = device::accumulate_t<S>>
-void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw,
-                            kernels::Given<View1<G>> dbias);
+void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw);
 
 }  // namespace p3d::parallel

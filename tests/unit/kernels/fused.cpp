@@ -66,63 +66,64 @@ TEST(FusedNorm, ForwardIsTheResidualSumThenTheNorm) {
       }
 }
 
-/// Which memory the seams share with the norm's own: what a layer has in each of its forms.
+/// Which memory the branches share with the norm's own: what a layer has in each of its forms.
 enum class Shares { nothing, after_is_dx, before_is_x, before_is_dy, before_is_after };
 
-template <class S>
-struct Backward {
+struct Results {
   Vec dx, before, weight, bias, after, other;
 };
 
 template <class S>
-Backward<S> backward_at_once(bool layer, Shares shares) {
+struct Backward {
   using A = Acc<S>;
+  Owned2<S> const d = matrix_of<S>(rows, hidden, dx_before), in = matrix_of<S>(rows, hidden, x),
+                  g = matrix_of<S>(rows, hidden, dy), own = matrix_of<S>(rows, hidden, branch),
+                  other = matrix_of<S>(rows, hidden, dx_before),  // of the same layer
+      free{"p3d::test::before", rows, hidden};
+  Owned1<S> const w = vector_of<S>(weight);
+  Owned1<A> const mean = per_row(0.0), scale = per_row(1.0);
+  Owned1<A> const dw = vector_of<A>(bias), db = vector_of<A>(bias), da = vector_of<A>(bias),
+                  dother = vector_of<A>(bias);
+  static Owned1<A> per_row(double first) {
+    Vec v(rows);
+    for (std::int64_t r = 0; r < rows; ++r) v[r] = first + 0.01 * static_cast<double>(r);
+    return vector_of<A>(v);
+  }
+  View2<S> after(Shares shares) const { return shares == Shares::after_is_dx ? d : own; }
+  Results results(View2<S> before) const { return {host(d), host(before), host(dw), host(db), host(da), host(dother)}; }
+};
+
+template <class S>
+Results backward_at_once(bool layer, Shares shares) {
   ExecSpace const exec;
-  auto const d = matrix_of<S>(rows, hidden, dx_before), in = matrix_of<S>(rows, hidden, x),
-             g = matrix_of<S>(rows, hidden, dy), own = matrix_of<S>(rows, hidden, branch);
-  Owned2<S> const free("p3d::test::before", rows, hidden);
-  View2<S> const before = shares == Shares::before_is_x       ? in
-                          : shares == Shares::before_is_dy    ? g
-                          : shares == Shares::before_is_after ? own
-                                                              : free;
-  View2<S> const after = shares == Shares::after_is_dx ? d : own;
-  auto const w = vector_of<S>(weight);
-  Vec means(rows), scales(rows);
-  for (std::int64_t r = 0; r < rows; ++r) means[r] = 0.01 * static_cast<double>(r), scales[r] = 1.0 + means[r];
-  auto const mean = vector_of<A>(means), scale = vector_of<A>(scales);
-  auto const dw = vector_of<A>(bias), db = vector_of<A>(bias), da = vector_of<A>(bias), dother = vector_of<A>(bias);
+  Backward<S> const b;
+  View2<S> const before = shares == Shares::before_is_x       ? b.in
+                          : shares == Shares::before_is_dy    ? b.g
+                          : shares == Shares::before_is_after ? b.own
+                                                              : b.free;
   kernels::ColumnSums<S> sums;
-  auto const other = matrix_of<S>(rows, hidden, dx_before);
-  sums.add(other, dother);  // of the same layer
-  kernels::NormBranches<S> const branches{after, da, shape, drop, before};
+  sums.add(b.other, b.dother);
+  kernels::NormBranches<S> const branches{b.after(shares), b.da, shape, drop, before};
   if (layer)
-    kernels::layernorm_backward<S>(exec, g, in, w, mean, scale, Store::add, d, dw, db, branches, sums);
+    kernels::layernorm_backward<S>(exec, b.g, b.in, b.w, b.mean, b.scale, Store::add, b.d, b.dw, b.db, branches, sums);
   else
-    kernels::rmsnorm_backward<S>(exec, g, in, w, scale, Store::add, d, dw, branches, sums);
+    kernels::rmsnorm_backward<S>(exec, b.g, b.in, b.w, b.scale, Store::add, b.d, b.dw, branches, sums);
   sums.finish(exec);
-  return {host(d), host(before), host(dw), host(db), host(da), host(dother)};
+  return b.results(before);
 }
 
 template <class S>
-Backward<S> backward_apart(bool layer, Shares shares) {
-  using A = Acc<S>;
+Results backward_apart(bool layer, Shares shares) {
   ExecSpace const exec;
-  auto const d = matrix_of<S>(rows, hidden, dx_before), in = matrix_of<S>(rows, hidden, x),
-             g = matrix_of<S>(rows, hidden, dy), own = matrix_of<S>(rows, hidden, branch);
-  Owned2<S> const before("p3d::test::before", rows, hidden);
-  auto const w = vector_of<S>(weight);
-  Vec means(rows), scales(rows);
-  for (std::int64_t r = 0; r < rows; ++r) means[r] = 0.01 * static_cast<double>(r), scales[r] = 1.0 + means[r];
-  auto const mean = vector_of<A>(means), scale = vector_of<A>(scales);
-  auto const dw = vector_of<A>(bias), db = vector_of<A>(bias), da = vector_of<A>(bias), dother = vector_of<A>(bias);
-  kernels::bias_backward<S>(exec, matrix_of<S>(rows, hidden, dx_before), dother);
-  kernels::bias_backward<S>(exec, shares == Shares::after_is_dx ? d : own, da);
+  Backward<S> const b;
+  kernels::bias_backward<S>(exec, b.other, b.dother);
+  kernels::bias_backward<S>(exec, b.after(shares), b.da);
   if (layer)
-    kernels::layernorm_backward<S>(exec, g, in, w, mean, scale, Store::add, d, dw, db);
+    kernels::layernorm_backward<S>(exec, b.g, b.in, b.w, b.mean, b.scale, Store::add, b.d, b.dw, b.db);
   else
-    kernels::rmsnorm_backward<S>(exec, g, in, w, scale, Store::add, d, dw);
-  kernels::residual_backward<S>(exec, shape, d, drop, before);
-  return {host(d), host(before), host(dw), host(db), host(da), host(dother)};
+    kernels::rmsnorm_backward<S>(exec, b.g, b.in, b.w, b.scale, Store::add, b.d, b.dw);
+  kernels::residual_backward<S>(exec, shape, b.d, drop, b.free);
+  return b.results(b.free);
 }
 
 template <class S>
