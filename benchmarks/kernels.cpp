@@ -76,19 +76,19 @@ kernels::AttentionShape self_attention(std::int64_t n, std::int64_t heads, std::
 }
 template <class S>
 void attend(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
-            device::View2<S> out, device::View1<kernels::Acc<S>> lse) {
+            device::View2<S> out, device::View1<kernels::Acc<S>> lse, kernels::Dropout const& drop = {}) {
   auto const h = shape.heads * shape.head_dim;
-  kernels::attention_forward<S>(e, shape, {}, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+  kernels::attention_forward<S>(e, shape, drop, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
                                 kernels::heads_of(qkv, 2 * h), kernels::Store::overwrite, kernels::heads_of(out), lse);
 }
 template <class S>
 void attend_backward(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
                      device::View2<S const> out, device::View1<kernels::Acc<S> const> lse, device::View2<S const> d,
-                     device::View1<kernels::Acc<S>> delta, device::View2<S> dqkv) {
+                     device::View1<kernels::Acc<S>> delta, device::View2<S> dqkv, kernels::Dropout const& drop = {}) {
   auto const h = shape.heads * shape.head_dim;
   auto const all = kernels::Store::overwrite;
   kernels::attention_delta<S>(e, shape, kernels::heads_of(out), kernels::heads_of(d), delta);
-  kernels::attention_backward<S>(e, shape, {}, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+  kernels::attention_backward<S>(e, shape, drop, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
                                  kernels::heads_of(qkv, 2 * h), kernels::heads_of(d), lse,
                                  device::View1<kernels::Acc<S> const>(delta), all, kernels::heads_of(dqkv), all,
                                  kernels::heads_of(dqkv, h), kernels::heads_of(dqkv, 2 * h));
@@ -194,6 +194,10 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   add("attention_forward", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse); });
   add("attention_backward", 8 * N * H, 2.5 * causal,
       [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv); });
+  auto const drop = kernels::make_dropout(0.1, 1, "bench");
+  add("attention_forward_dropout", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse, drop); });
+  add("attention_backward_dropout", 8 * N * H, 2.5 * causal,
+      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv, drop); });
   std::int64_t const params = std::int64_t{1} << 24;
   auto const P = static_cast<double>(params);
   auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);

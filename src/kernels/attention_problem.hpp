@@ -117,11 +117,11 @@ struct Problem {
     bool const in_a_row = shape.keys.stride == 1;
     tile_rows(team, rows, [&](int i) {
       auto const row = ((shape.first_head + head) * seq + shape.queries.at(query0 + i)) * seq;
-      // A lane draws four columns at a time, which are one block of random words if the keys are in a row.
+      // If the keys are in a row, a lane draws four columns, which are one block of random words, the host all of them.
       tile_groups(team, columns, 4, [=, this](int j, int end) {
         while (j < end) {
           std::int64_t const place = key0 + j, left = place < first_run ? first_run - place : end - j;
-          int n = in_a_row ? (end - j < 4 ? end - j : 4) : 1;
+          int n = in_a_row ? end - j : 1;
           if (left < n) n = static_cast<int>(left);
           auto const first = static_cast<std::uint64_t>(row + shape.keys.at(place));
           if (transposed)

@@ -2,6 +2,7 @@
 #include <p3d/kernels/expert_rows.hpp>
 
 #include "launch.hpp"
+#include "random_words.hpp"
 
 namespace p3d::kernels {
 
@@ -115,10 +116,11 @@ void jitter_rows(ExecSpace const& exec, TokenRows rows, base::RandomKey key, dou
         using A = Acc<S>;
         auto const stream = static_cast<std::uint64_t>(rows.first_sample + (rows.first_row + r) / rows.seq_len);
         auto const first = static_cast<std::uint64_t>(rows.index(r) * cols + c);
+        std::uint32_t words[element_width];
+        random_words(key, stream, first, n, words);
+        P3D_SIMD
         for (int i = 0; i < n; ++i) {
-          auto const at = first + static_cast<std::uint64_t>(i);
-          auto const word = base::random_block(key, stream, at / 4).w[at % 4];
-          double const factor = 1.0 + jitter * (2.0 * (static_cast<double>(word) + 0.5) / 4294967296.0 - 1.0);
+          double const factor = 1.0 + jitter * (2.0 * (static_cast<double>(words[i]) + 0.5) / 4294967296.0 - 1.0);
           put(y(r, c + i), static_cast<A>(factor) * static_cast<A>(x(r, c + i)));
         }
       });

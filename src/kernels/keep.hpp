@@ -2,21 +2,23 @@
 #pragma once
 // Dropout masks as factors.
 
-#include "numeric.hpp"
+#include "random_words.hpp"
 
 namespace p3d::kernels {
 
-/// factor[i * stride] = scale where element first + i of `stream` is kept, else 0, for i in [0, n). Draws each block of
-/// four words once.
+/// factor[i * stride] = scale where element first + i of `stream` is kept, else 0, for i in [0, n).
 template <class T>
 KOKKOS_INLINE_FUNCTION void keep_factors(Dropout const& dropout, std::uint64_t stream, std::uint64_t first, int n,
                                          T* factor, int stride = 1) {
+  constexpr int most = on_host ? 128 : 4;
   T const scale = static_cast<T>(dropout.scale);
-  int i = -static_cast<int>(first % 4);
-  for (std::uint64_t block = first / 4; i < n; ++block, i += 4) {
-    auto const words = base::random_block(dropout.key, stream, block);
-    for (int j = 0; j < 4; ++j)
-      if (i + j >= 0 && i + j < n) factor[(i + j) * stride] = words.w[j] >= dropout.threshold ? scale : T(0);
+  std::uint32_t const threshold = dropout.threshold;
+  for (int begin = 0; begin < n; begin += most) {
+    std::uint32_t word[most];
+    int const m = n - begin < most ? n - begin : most;
+    random_words(dropout.key, stream, first + static_cast<std::uint64_t>(begin), m, word);
+    P3D_SIMD
+    for (int i = 0; i < m; ++i) factor[(begin + i) * stride] = word[i] >= threshold ? scale : T(0);
   }
 }
 

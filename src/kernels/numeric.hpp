@@ -42,7 +42,7 @@ using Long = double;
 
 /// place = x, rounded to S. Compilers vectorise stores of bits, but not of the struct around them.
 template <class S, class T>
-KOKKOS_INLINE_FUNCTION void put(S& place, T const& x) {
+KOKKOS_FORCEINLINE_FUNCTION void put(S& place, T const& x) {
   if constexpr (sizeof(S) != 2)
     place = static_cast<S>(x);
   else if constexpr (std::is_same_v<S, T>)
@@ -53,7 +53,7 @@ KOKKOS_INLINE_FUNCTION void put(S& place, T const& x) {
 
 /// exp(x) to 2 units in the last place, without branches and calls: 2^n exp(r), |r| <= ln(2)/2, n = round(x / ln 2),
 /// exp(r) by its Taylor polynomial of degree 7 (remainder below 2^-26). Saturates at exp(+-87); NaN stays NaN.
-KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
+KOKKOS_FORCEINLINE_FUNCTION float exp_polynomial(float x) {
   x = x > 87.0f ? 87.0f : x;
   x = x < -87.0f ? -87.0f : x;
   constexpr float shift = 12582912.0f;  // 1.5 2^23: adding it rounds to an integer in the low bits
@@ -80,7 +80,7 @@ KOKKOS_INLINE_FUNCTION float exp_polynomial(float x) {
 }
 
 /// The same in double: Taylor polynomial of degree 13 (remainder below 2^-57). Saturates at exp(+-708).
-KOKKOS_INLINE_FUNCTION double exp_polynomial(double x) {
+KOKKOS_FORCEINLINE_FUNCTION double exp_polynomial(double x) {
   x = x > 708.0 ? 708.0 : x;
   x = x < -708.0 ? -708.0 : x;
   constexpr double shift = 6755399441055744.0;  // 1.5 2^52
@@ -112,7 +112,7 @@ KOKKOS_INLINE_FUNCTION double exp_polynomial(double x) {
 /// exp(x), finite for every x that is a number: it saturates at exp(87) (exp(708) in double), so that its product with
 /// a zero is zero. On the host in the form that vectorises: there it stays at 1.6e-38 (3e-308) below -87 (-708).
 template <class T>
-KOKKOS_INLINE_FUNCTION T exp_of(T x) {
+KOKKOS_FORCEINLINE_FUNCTION T exp_of(T x) {
   constexpr T most = sizeof(T) == 4 ? T(87) : T(708);
   if constexpr (on_host)
     return exp_polynomial(x);
@@ -122,7 +122,7 @@ KOKKOS_INLINE_FUNCTION T exp_of(T x) {
 
 /// 1 / (1 + exp(-x)), finite for every finite x.
 template <class T>
-KOKKOS_INLINE_FUNCTION T sigmoid(T x) {
+KOKKOS_FORCEINLINE_FUNCTION T sigmoid(T x) {
   return T(1) / (T(1) + exp_of(-x));
 }
 

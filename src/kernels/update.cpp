@@ -2,6 +2,7 @@
 #include <p3d/kernels/update.hpp>
 
 #include "launch.hpp"
+#include "random_words.hpp"
 #include "segment_table.hpp"
 
 namespace p3d::kernels {
@@ -132,16 +133,13 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
         float const* const in = &master(r, c);
         bfloat16* const out = &storage(r, c);
         auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
-        std::uint32_t random[element_width];
-        // A block of four words serves eight elements.
-        int i = -static_cast<int>(first % 8);
-        for (std::uint64_t block = first / 8; i < n; ++block, i += 8) {
-          auto const words = base::random_block(key, step, block);
-          for (int j = 0; j < 8; ++j)
-            if (i + j >= 0 && i + j < n) random[i + j] = words.w[j / 2] >> (j % 2 * 16);
-        }
+        // A word serves two elements: their half of it is the one of their place in the matrix.
+        std::uint32_t words[element_width / 2 + 1];
+        int const odd = static_cast<int>(first % 2);
+        random_words(key, step, first / 2, (odd + n + 1) / 2, words);
         P3D_SIMD
-        for (int k = 0; k < n; ++k) put(out[k], device::round_stochastically(in[k], random[k]));
+        for (int k = 0; k < n; ++k)
+          put(out[k], device::round_stochastically(in[k], words[(odd + k) / 2] >> ((odd + k) % 2 * 16)));
       });
 }
 

@@ -56,7 +56,7 @@ constexpr RandomKey random_key(std::uint64_t seed, std::string_view purpose) {
 }
 
 /// The block at counter (block low, block high, stream low, stream high).
-P3D_HOST_DEVICE inline RandomWords random_block(RandomKey key, std::uint64_t stream, std::uint64_t block) {
+P3D_ALWAYS_INLINE RandomWords random_block(RandomKey key, std::uint64_t stream, std::uint64_t block) {
   r123::Philox4x32::ctr_type counter = {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                                          static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}};
   r123::Philox4x32::key_type k = {{key.k0, key.k1}};

@@ -185,7 +185,9 @@ TEST(MovedWeights, GiveTheSameBits) {
         ++ran;
       }
     }
-  if (world.size() <= 2 || world.size() == 4) EXPECT_GE(ran, 6);
+  if (world.size() <= 2 || world.size() == 4) {
+    EXPECT_GE(ran, 6);
+  }
 }
 
 TEST(MovedWeights, NeedSomebodyWhoMovesThem) {

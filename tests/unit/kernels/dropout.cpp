@@ -53,6 +53,19 @@ TEST(Dropout, ThresholdAndScale) {
     expect_error([&] { kernels::make_dropout(rate, 1, "a"); }, "a dropout rate lies in [0, 1)");
 }
 
+// The host draws many blocks together, and what is left one by one.
+TEST(Dropout, EveryLengthFromEveryPlaceInABlock) {
+  for (std::int64_t n = 1; n <= 150; ++n) {
+    auto const d = matrix_of<double>(5, n, Vec(5 * n, 1.0));  // rows begin at n, 2 n, ...
+    kernels::dropout_in_place<double>(ExecSpace(), {0, 1, 5}, drop, d);
+    auto const found = host(d);
+    for (std::int64_t i = 0; i < 5 * n; ++i) {
+      auto const word = p3d::base::random_word(drop.key, 0, static_cast<std::uint64_t>(i));
+      ASSERT_EQ(found[static_cast<std::size_t>(i)], word >= drop.threshold ? drop.scale : 0.0) << n << " columns";
+    }
+  }
+}
+
 TEST(Dropout, KeepsTheStatedShare) {
   std::int64_t const n = 400;
   TokenRows const shape{0, 1, n};
