@@ -21,7 +21,7 @@ struct Forward {
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * p.tile;
     std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
     int const dim = static_cast<int>(p.shape.head_dim), queries = p.queries_in(query0);
@@ -29,10 +29,10 @@ struct Forward {
     auto const q = p.of_query(p.q, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile};
-    StridedMatrix<T> const score = scratch.take_tile(), keep = scratch.take_tile();
-    T* const top = scratch.take(tile);  // running maximum and sum of each row
-    T* const sum = scratch.take(tile);
+    StridedMatrix<T> const k = scratch.take(p.tile, dim), v = scratch.take(p.tile, dim);
+    StridedMatrix<T> const score = scratch.take(p.tile, p.tile), keep = scratch.take(p.tile, p.tile);
+    T* const top = scratch.take(p.tile);  // running maximum and sum of each row
+    T* const sum = scratch.take(p.tile);
     auto const place = p.of_query(out, sample, query0, head);
     StridedMatrix<T> const y = p.sums_of(place, scratch);
     bool const adds = mode == Store::add;
@@ -46,29 +46,29 @@ struct Forward {
     tile_barrier(team);  // there may be no tile of keys, whose barriers come before the end's reads
 
     auto const seen = p.visible(sample, query0, queries);
-    for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {
+    for (std::int64_t key0 = seen.begin / p.tile * p.tile; key0 < seen.end; key0 += p.tile) {
       int const keys = p.keys_in(key0);
-      transpose(team, keys, dim, p.of_key(p.k, sample, key0, p.kv_of(head)), keys_t);
-      set_zero(team, queries, tile, score);
+      convert_tile(team, keys, dim, p.of_key(p.k, sample, key0, p.kv_of(head)), k);
+      convert_tile(team, keys, dim, p.of_key(p.v, sample, key0, p.kv_of(head)), v);
       if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
       tile_barrier(team);
-      product(team, queries, tile, dim, q, keys_t, score);
+      product<Product::overwrite_transposed>(team, queries, keys, dim, q, k, score);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
         auto const range = p.visible_in(sample, query0 + i, key0, keys);
         int const begin = static_cast<int>(range.begin), n = static_cast<int>(range.end) - begin;
         T* const row = score.row(i);
-        tile_cols(team, n > 0 ? begin : tile, [=](int j) { row[j] = T(0); });
+        tile_cols(team, n > 0 ? begin : keys, [=](int j) { row[j] = T(0); });
         if (n <= 0) return;
-        tile_cols(team, tile - begin - n, [=](int j) { row[begin + n + j] = T(0); });
+        tile_cols(team, keys - begin - n, [=](int j) { row[begin + n + j] = T(0); });
         T* const s = row + begin;
         T const before = top[i];
         T const now = tile_col_max<T>(team, n, before, [=](int j) { return scale * s[j]; });
         T const shrink = exp_of(before - now);
         T const part = tile_col_sum<T>(team, n, [=](int j) { return s[j] = exp_of(scale * s[j] - now); });
         if (p.dropout.active()) {
-          T const* const k = keep.row(i) + begin;
-          tile_cols(team, n, [=](int j) { s[j] *= k[j]; });
+          T const* const factor = keep.row(i) + begin;
+          tile_cols(team, n, [=](int j) { s[j] *= factor[j]; });
         }
         if (before > -infinity<T>) {
           T* const yi = y.row(i);
@@ -80,7 +80,7 @@ struct Forward {
         });
       });
       tile_barrier(team);
-      product(team, queries, dim, keys, score, p.of_key(p.v, sample, key0, p.kv_of(head)), y);
+      product<Product::add>(team, queries, dim, keys, score, v, y);
       tile_barrier(team);
     }
     tile_rows(team, queries, [&](int i) {
@@ -114,7 +114,7 @@ struct BackwardQueries {
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * p.tile;
     std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
     int const dim = static_cast<int>(p.shape.head_dim), queries = p.queries_in(query0);
@@ -123,8 +123,9 @@ struct BackwardQueries {
     auto const dy = p.of_query(dout, sample, query0, head);
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    StridedMatrix<T> const keys_t{scratch.take(dim * tile), tile}, values_t{scratch.take(dim * tile), tile};
-    StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    StridedMatrix<T> const k = scratch.take(p.tile, dim), v = scratch.take(p.tile, dim);
+    StridedMatrix<T> const score = scratch.take(p.tile, p.tile), dprob = scratch.take(p.tile, p.tile),
+                           keep = scratch.take(p.tile, p.tile);
     auto const place = p.of_query(dq_all, sample, query0, head);
     StridedMatrix<T> const dq = p.sums_of(place, scratch);
     if (mode == Store::overwrite) set_zero(team, queries, dim, dq);
@@ -132,26 +133,22 @@ struct BackwardQueries {
     tile_barrier(team);
 
     auto const seen = p.visible(sample, query0, queries);
-    for (std::int64_t key0 = seen.begin / tile * tile; key0 < seen.end; key0 += tile) {
+    for (std::int64_t key0 = seen.begin / p.tile * p.tile; key0 < seen.end; key0 += p.tile) {
       int const keys = p.keys_in(key0);
-      auto const k = p.of_key(p.k, sample, key0, p.kv_of(head));
-      auto const v = p.of_key(p.v, sample, key0, p.kv_of(head));
-      transpose(team, keys, dim, k, keys_t);
-      transpose(team, keys, dim, v, values_t);
-      set_zero(team, queries, tile, score);
-      set_zero(team, queries, tile, dprob);
+      convert_tile(team, keys, dim, p.of_key(p.k, sample, key0, p.kv_of(head)), k);
+      convert_tile(team, keys, dim, p.of_key(p.v, sample, key0, p.kv_of(head)), v);
       if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, false, keep);
       tile_barrier(team);
-      product(team, queries, tile, dim, q, keys_t, score);
-      product(team, queries, tile, dim, dy, values_t, dprob);
+      product<Product::overwrite_transposed>(team, queries, keys, dim, q, k, score);
+      product<Product::overwrite_transposed>(team, queries, keys, dim, dy, v, dprob);
       tile_barrier(team);
       tile_rows(team, queries, [&](int i) {
         auto const range = p.visible_in(sample, query0 + i, key0, keys);
         int const begin = static_cast<int>(range.begin), n = static_cast<int>(range.end) - begin;
         T* const row = score.row(i);
-        tile_cols(team, n > 0 ? begin : tile, [=](int j) { row[j] = T(0); });
+        tile_cols(team, n > 0 ? begin : keys, [=](int j) { row[j] = T(0); });
         if (n <= 0) return;
-        tile_cols(team, tile - begin - n, [=](int j) { row[begin + n + j] = T(0); });
+        tile_cols(team, keys - begin - n, [=](int j) { row[begin + n + j] = T(0); });
         T* const s = row + begin;
         T* const d = dprob.row(i) + begin;
         auto const at = p.statistic(sample, head, query0 + i);
@@ -163,7 +160,7 @@ struct BackwardQueries {
         tile_cols(team, n, [=](int j) { s[j] = exp_of(scale * s[j] - norm) * (d[j] - shift) * scale; });
       });
       tile_barrier(team);
-      product(team, queries, dim, keys, score, k, dq);
+      product<Product::add>(team, queries, dim, keys, score, k, dq);
       tile_barrier(team);
     }
     p.store(team, queries, dq, place);
@@ -196,7 +193,7 @@ struct BackwardKeys {
   }
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const key0 = team.league_rank() % p.key_tiles * tile;
+    std::int64_t const key0 = team.league_rank() % p.key_tiles * p.tile;
     std::int64_t const kv = team.league_rank() / p.key_tiles % p.shape.kv_heads;
     std::int64_t const sample = team.league_rank() / p.key_tiles / p.shape.kv_heads;
     std::int64_t const group = p.shape.heads / p.shape.kv_heads;
@@ -206,8 +203,9 @@ struct BackwardKeys {
     auto const v = p.of_key(p.v, sample, key0, kv);
 
     auto scratch = scratch_of<T>(team, level, bytes);
-    StridedMatrix<T> const queries_t{scratch.take(dim * tile), tile}, dout_t{scratch.take(dim * tile), tile};
-    StridedMatrix<T> const score = scratch.take_tile(), dprob = scratch.take_tile(), keep = scratch.take_tile();
+    StridedMatrix<T> const q = scratch.take(p.tile, dim), dy = scratch.take(p.tile, dim);
+    StridedMatrix<T> const score = scratch.take(p.tile, p.tile), dprob = scratch.take(p.tile, p.tile),
+                           keep = scratch.take(p.tile, p.tile);
     auto const key_place = p.of_key(dk_all, sample, key0, kv);
     auto const value_place = p.of_key(dv_all, sample, key0, kv);
     StridedMatrix<T> const dk = p.sums_of(key_place, scratch), dv = p.sums_of(value_place, scratch);
@@ -218,19 +216,15 @@ struct BackwardKeys {
 
     std::int64_t const first_query = p.shape.queries.below(p.shape.keys.at(key0));
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-      for (std::int64_t query0 = first_query / tile * tile; query0 < p.queries; query0 += tile) {
+      for (std::int64_t query0 = first_query / p.tile * p.tile; query0 < p.queries; query0 += p.tile) {
         if (p.visible(sample, query0).begin >= key0 + keys) break;  // nor do later ones
         int const queries = p.queries_in(query0);
-        auto const q = p.of_query(p.q, sample, query0, head);
-        auto const dy = p.of_query(dout, sample, query0, head);
-        transpose(team, queries, dim, q, queries_t);
-        transpose(team, queries, dim, dy, dout_t);
-        set_zero(team, keys, tile, score);
-        set_zero(team, keys, tile, dprob);
+        convert_tile(team, queries, dim, p.of_query(p.q, sample, query0, head), q);
+        convert_tile(team, queries, dim, p.of_query(dout, sample, query0, head), dy);
         if (p.dropout.active()) p.keep(team, sample, head, query0, queries, key0, keys, true, keep);
         tile_barrier(team);
-        product(team, keys, tile, dim, k, queries_t, score);
-        product(team, keys, tile, dim, v, dout_t, dprob);
+        product<Product::overwrite_transposed>(team, keys, queries, dim, k, q, score);
+        product<Product::overwrite_transposed>(team, keys, queries, dim, v, dy, dprob);
         tile_barrier(team);
         T const* const norm_all = &lse(p.statistic(sample, head, query0));
         T const* const shift_all = &delta(p.statistic(sample, head, query0));
@@ -240,7 +234,7 @@ struct BackwardKeys {
           T* const s_all = score.row(i);
           T* const d_all = dprob.row(i);
           tile_cols(team, begin, [=](int j) { s_all[j] = d_all[j] = T(0); });
-          tile_cols(team, tile - begin - n, [=](int j) { s_all[begin + n + j] = d_all[begin + n + j] = T(0); });
+          tile_cols(team, queries - begin - n, [=](int j) { s_all[begin + n + j] = d_all[begin + n + j] = T(0); });
           T* const s = s_all + begin;
           T* const d = d_all + begin;
           T const* const norm = norm_all + begin;
@@ -260,8 +254,8 @@ struct BackwardKeys {
           }
         });
         tile_barrier(team);
-        product(team, keys, dim, queries, score, dy, dv);
-        product(team, keys, dim, queries, dprob, q, dk);
+        product<Product::add>(team, keys, dim, queries, score, dy, dv);
+        product<Product::add>(team, keys, dim, queries, dprob, q, dk);
         tile_barrier(team);
       }
     p.store(team, keys, dk, key_place);
@@ -278,7 +272,7 @@ struct Delta {
   int level = 0;
 
   KOKKOS_INLINE_FUNCTION void operator()(TileTeam const& team) const {
-    std::int64_t const query0 = team.league_rank() % p.query_tiles * tile;
+    std::int64_t const query0 = team.league_rank() % p.query_tiles * p.tile;
     std::int64_t const head = team.league_rank() / p.query_tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / p.query_tiles / p.shape.heads;
     rows.make(team, p, sample, head, query0, p.queries_in(query0));
@@ -291,9 +285,10 @@ template <class S, class O>
 void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                                  HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store,
                                  HeadRows<O> out, View1<Acc<S>> lse) {
-  Problem<S> const p(shape, dropout, q, k, v);
+  Problem<S> p(shape, dropout, q, k, v);
+  std::size_t const bytes = p.fit(p.template beside<O> ? 3 : 2, 2, 2);
   launch_tiles("p3d::kernels::attention_forward", exec, shape.samples * shape.heads * p.query_tiles,
-               Forward<S, O>{p, store, matrix(out), lse, p.scratch_bytes(p.template beside<O> ? 2 : 1, 2, 2)});
+               Forward<S, O>{p, store, matrix(out), lse, bytes});
 }
 
 template <class S, class D>
@@ -301,15 +296,15 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
                                   HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
                                   View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
                                   Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
-  Problem<S> const p(shape, dropout, q, k, v);
+  Problem<S> p(shape, dropout, q, k, v);
   bool const beside = p.template beside<D>;
   DeltaRows<S> const makes{matrix(whole.out), matrix(dout), whole.delta};
+  std::size_t const bytes = p.fit(beside ? 3 : 2, 3, 0);
   launch_tiles("p3d::kernels::attention_backward_queries", exec, shape.samples * shape.heads * p.query_tiles,
-               BackwardQueries<S, D>{p, matrix(dout), lse, delta, store_q, matrix(dq),
-                                     p.scratch_bytes(beside ? 3 : 2, 3, 0), makes});
+               BackwardQueries<S, D>{p, matrix(dout), lse, delta, store_q, matrix(dq), bytes, makes});
+  std::size_t const bytes_of_keys = p.fit(beside ? 4 : 2, 3, 0);
   launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.samples * shape.kv_heads * p.key_tiles,
-               BackwardKeys<S, D>{p, matrix(dout), lse, delta, store_kv, matrix(dk), matrix(dv),
-                                  p.scratch_bytes(beside ? 4 : 2, 3, 0)});
+               BackwardKeys<S, D>{p, matrix(dout), lse, delta, store_kv, matrix(dk), matrix(dv), bytes_of_keys});
 }
 
 std::int64_t attention_panel_bytes(AttentionShape const& shape) {

@@ -31,8 +31,9 @@ struct Problem {
   AttentionShape shape;
   Dropout dropout;
   StridedMatrix<S const> q, k, v;
-  std::int64_t queries, keys;           ///< of a sample
-  std::int64_t query_tiles, key_tiles;  ///< of them
+  std::int64_t queries, keys;  ///< of a sample
+  int tile = 32;               ///< queries and keys of one tile: the score tile is square
+  std::int64_t query_tiles = 0, key_tiles = 0;
 
   Problem(AttentionShape const& s, Dropout const& d, HeadRows<S const> query, HeadRows<S const> key,
           HeadRows<S const> value)
@@ -42,12 +43,28 @@ struct Problem {
         k{key.data, key.stride},
         v{value.data, value.stride},
         queries(s.queries.size()),
-        keys(s.keys.size()),
-        query_tiles((queries + tile - 1) / tile),
-        key_tiles((keys + tile - 1) / tile) {
+        keys(s.keys.size()) {
+    cut();
     P3D_REQUIRE(s.kv_heads > 0 && s.heads % s.kv_heads == 0, "kv_heads must divide heads");
     P3D_REQUIRE(s.documents.extent(0) == 0 || static_cast<std::int64_t>(s.documents.extent(0)) == s.samples * s.seq_len,
                 "documents are known of all tokens of the samples");
+  }
+
+  /// Takes the largest tiles, 32 or 16, for which a team finds room in the memory beside its cores: for some operands
+  /// of [tile, head_dim], some score tiles and some vectors along a tile. The bytes of all.
+  std::size_t fit(int operands, int score_tiles, int vectors) {
+    auto const bytes = [&] {
+      std::int64_t const n = operands * Scratch<A>::padded((shape.head_dim + 1) * tile) +
+                             score_tiles * Scratch<A>::padded((tile + 1) * tile) + vectors * Scratch<A>::padded(tile);
+      return static_cast<std::size_t>(n) * sizeof(A) + 64;
+    };
+    if (bytes() > static_cast<std::size_t>(TilePolicy::scratch_size_max(0))) tile = 16;
+    cut();
+    return bytes();
+  }
+  void cut() {
+    query_tiles = (queries + tile - 1) / tile;
+    key_tiles = (keys + tile - 1) / tile;
   }
 
   /// The [places, head_dim] block from `place` on of a head of a matrix with a row for each query.
@@ -66,7 +83,7 @@ struct Problem {
   /// Queries, or keys, in the tile that starts here.
   KOKKOS_INLINE_FUNCTION int queries_in(std::int64_t place) const { return in_tile(queries - place); }
   KOKKOS_INLINE_FUNCTION int keys_in(std::int64_t place) const { return in_tile(keys - place); }
-  KOKKOS_INLINE_FUNCTION static int in_tile(std::int64_t left) { return static_cast<int>(left < tile ? left : tile); }
+  KOKKOS_INLINE_FUNCTION int in_tile(std::int64_t left) const { return static_cast<int>(left < tile ? left : tile); }
   KOKKOS_INLINE_FUNCTION std::int64_t statistic(std::int64_t sample, std::int64_t head, std::int64_t query) const {
     return (sample * shape.heads + head) * queries + query;
   }
@@ -97,7 +114,7 @@ struct Problem {
   template <class D>
   KOKKOS_INLINE_FUNCTION StridedMatrix<A> sums_of(StridedMatrix<D> m, Scratch<A>& scratch) const {
     if constexpr (beside<D>)
-      return {scratch.take(shape.head_dim * tile), shape.head_dim};
+      return scratch.take(tile, shape.head_dim);
     else
       return m;
   }
@@ -132,13 +149,6 @@ struct Problem {
         }
       });
     });
-  }
-
-  /// Bytes for some operands of [tile, head_dim], some score tiles and some vectors along a tile.
-  std::size_t scratch_bytes(int operands, int score_tiles, int vectors) const {
-    std::int64_t const n = operands * Scratch<A>::padded(shape.head_dim * tile) + score_tiles * tile * tile +
-                           vectors * Scratch<A>::padded(tile);
-    return static_cast<std::size_t>(n) * sizeof(A) + 64;
   }
 };
 

@@ -8,8 +8,8 @@
 
 namespace p3d::kernels {
 
-/// Queries and keys of one tile: the score tile is square.
-inline constexpr int tile = on_host ? 64 : 16;
+/// Vector lanes of a thread, and threads of a team on devices: a block of sums (product_block) for each of a tile.
+inline constexpr int tile_lanes = 16, tile_threads = 8;
 
 /// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team
 /// computes does not depend on who takes it.
@@ -19,7 +19,9 @@ using TileTeam = TilePolicy::member_type;
 /// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
 inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
   P3D_REQUIRE(bytes <= std::size_t{std::numeric_limits<int>::max()}, "scratch memory of a team fits 31 bits");
-  TilePolicy policy = on_host ? TilePolicy(exec, team_count(teams), 1, 1) : team_policy<TilePolicy>(exec, teams, 16);
+  TilePolicy policy = on_host    ? TilePolicy(exec, team_count(teams), 1, 1)
+                      : on_cores ? team_policy<TilePolicy>(exec, teams, tile_lanes)
+                                 : TilePolicy(exec, team_count(teams), tile_threads, tile_lanes);
   level = static_cast<int>(bytes) <= TilePolicy::scratch_size_max(0) ? 0 : 1;
   policy.set_scratch_size(level, Kokkos::PerTeam(static_cast<int>(bytes)));
   return policy;
@@ -126,23 +128,14 @@ struct Scratch {
     next += padded(n);
     return piece;
   }
-  KOKKOS_INLINE_FUNCTION StridedMatrix<T> take_tile() { return {take(tile * tile), tile}; }
+  /// For [rows, cols], a row's end apart from the next one: neighbouring rows of a column lie in different banks.
+  KOKKOS_INLINE_FUNCTION StridedMatrix<T> take(std::int64_t rows, std::int64_t cols) {
+    return {take(rows * (cols + 1)), cols + 1};
+  }
 };
 template <class T>
 KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, std::size_t bytes) {
   return {static_cast<T*>(team.team_scratch(level).get_shmem_aligned(static_cast<int>(bytes - 64), 64))};
-}
-
-/// transposed [cols, tile] = the transpose of m [rows, cols], with zeros in columns from `rows` on.
-template <class S, class A>
-KOKKOS_INLINE_FUNCTION void transpose(TileTeam const& team, int rows, int cols, StridedMatrix<S const> m,
-                                      StridedMatrix<A> transposed) {
-  tile_rows(team, cols, [&](int i) {
-    A* const out = transposed.row(i);
-    S const* const in = m.data + i;
-    std::int64_t const stride = m.stride;
-    tile_cols(team, tile, [=](int j) { out[j] = j < rows ? static_cast<A>(in[j * stride]) : A(0); });
-  });
 }
 
 /// to [rows, cols] = from, converted.
@@ -156,53 +149,53 @@ KOKKOS_INLINE_FUNCTION void convert_tile(TileTeam const& team, int rows, int col
   });
 }
 
-/// R rows and N columns of C += A B, kept in registers along the inner dimension.
-template <int R, int N, class Sa, class Sb, class T>
-inline void product_block(int inner, StridedMatrix<Sa> a, StridedMatrix<Sb> b, StridedMatrix<T> c) {
+/// What a product does with C, and how B lies.
+enum class Product { add, overwrite_transposed };
+
+/// R x N sums of C, of `rows` and `cols`, in registers: rows from `row` on, columns `first`, first + apart, ..., so
+/// that neighbouring lanes read neighbouring columns. What a lane reads serves R or N of its sums.
+template <Product Kind, int R, int N, class Sa, class Sb, class T>
+KOKKOS_INLINE_FUNCTION void product_block(int row, int rows, int first, int apart, int cols, int inner,
+                                          StridedMatrix<Sa> a, StridedMatrix<Sb> b, StridedMatrix<T> c) {
+  constexpr bool transposed = Kind == Product::overwrite_transposed;
   T sum[R][N];
+  Sa const* a_row[R];
+  int col[N];
+  // Beyond the matrix the last row and column are read again: the loop has no branches.
+  for (int r = 0; r < R; ++r) a_row[r] = a.row(row + r < rows ? row + r : rows - 1);
+  for (int n = 0; n < N; ++n) col[n] = first + n * apart < cols ? first + n * apart : cols - 1;
   for (int r = 0; r < R; ++r)
-    for (int j = 0; j < N; ++j) sum[r][j] = c.row(r)[j];
+    for (int n = 0; n < N; ++n) sum[r][n] = transposed || row + r >= rows ? T(0) : c.row(row + r)[col[n]];
   for (int k = 0; k < inner; ++k) {
-    Sb const* const bk = b.row(k);
-    for (int r = 0; r < R; ++r) {
-      T const x = a.row(r)[k];
-      P3D_SIMD
-      for (int j = 0; j < N; ++j) sum[r][j] += x * bk[j];
-    }
+    T x[R], y[N];
+    for (int r = 0; r < R; ++r) x[r] = T(a_row[r][k]);
+    for (int n = 0; n < N; ++n) y[n] = T(transposed ? b.row(col[n])[k] : b.row(k)[col[n]]);
+    for (int r = 0; r < R; ++r)
+      for (int n = 0; n < N; ++n) sum[r][n] += x[r] * y[n];
   }
   for (int r = 0; r < R; ++r)
-    for (int j = 0; j < N; ++j) c.row(r)[j] = sum[r][j];
+    for (int n = 0; n < N; ++n)
+      if (row + r < rows && first + n * apart < cols) c.row(row + r)[col[n]] = sum[r][n];
 }
 
-/// C [rows, cols] += A [rows, inner] B [inner, cols] in the type of C.
-template <class Sa, class Sb, class T>
+template <Product Kind, int R, int N, class Sa, class Sb, class T>
+KOKKOS_INLINE_FUNCTION void product_blocks(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<Sa> a,
+                                           StridedMatrix<Sb> b, StridedMatrix<T> c) {
+  int const lanes = (cols + N - 1) / N;
+  tile_rows(team, (rows + R - 1) / R, [&](int block) {
+    tile_cols(team, lanes,
+              [=](int lane) { product_block<Kind, R, N>(block * R, rows, lane, lanes, cols, inner, a, b, c); });
+  });
+}
+
+/// C [rows, cols] += A [rows, inner] B [inner, cols], or = A B^T with B [cols, inner], in the type of C.
+template <Product Kind, class Sa, class Sb, class T>
 KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<Sa> a,
                                     StridedMatrix<Sb> b, StridedMatrix<T> c) {
-  if constexpr (on_host) {
-    constexpr int wide = 128 / sizeof(T), high = 4;
-    int j = 0;
-    for (; j + wide <= cols; j += wide) {
-      int i = 0;
-      for (; i + high <= rows; i += high) product_block<high, wide>(inner, a.from(i, 0), b.from(0, j), c.from(i, j));
-      for (; i < rows; ++i) product_block<1, wide>(inner, a.from(i, 0), b.from(0, j), c.from(i, j));
-    }
-    for (int i = 0; i < rows && j < cols; ++i)
-      for (int k = 0; k < inner; ++k) {
-        T const x = a.row(i)[k];
-        Sb const* const bk = b.row(k);
-        T* const ci = c.row(i);
-        P3D_SIMD
-        for (int l = j; l < cols; ++l) ci[l] += x * bk[l];
-      }
-  } else {
-    tile_rows(team, rows, [&](int i) {
-      tile_cols(team, cols, [=](int j) {
-        T sum = c.row(i)[j];
-        for (int k = 0; k < inner; ++k) sum += T(a.row(i)[k]) * T(b.row(k)[j]);
-        c.row(i)[j] = sum;
-      });
-    });
-  }
+  if (cols > 2 * tile_lanes)
+    product_blocks<Kind, 4, 4>(team, rows, cols, inner, a, b, c);
+  else
+    product_blocks<Kind, 4, 2>(team, rows, cols, inner, a, b, c);
 }
 
 template <class T>

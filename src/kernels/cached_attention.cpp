@@ -7,6 +7,9 @@ namespace p3d::kernels {
 
 namespace {
 
+/// Keys whose scores a team has at a time.
+constexpr int tile = on_host ? 64 : 16;
+
 /// One team: one row of one query head, running over tiles of its text's keys with the softmax's running maximum.
 template <class S>
 struct CachedForward {

@@ -25,12 +25,14 @@
 
 namespace p3d::kernels {
 
-/// Whether kernels run on the host's cores: one thread then walks along a row. Otherwise neighbouring threads take
-/// neighbouring columns: the portable form. The tests build that one for the host too (p3d_kernels_portable).
+/// Whether kernels run on the host's cores.
+inline constexpr bool on_cores = std::is_same_v<device::MemSpace, device::HostSpace>;
+/// Whether they have the form for that: one thread walks along a row. Otherwise neighbouring threads take neighbouring
+/// columns: the portable form. The tests build that one for the host too (p3d_kernels_portable).
 #if defined(P3D_PORTABLE_FORM)
 inline constexpr bool on_host = false;
 #else
-inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
+inline constexpr bool on_host = on_cores;
 #endif
 
 /// A constant, because std::numeric_limits has functions, and those are the host's.
