@@ -33,7 +33,7 @@ struct ColumnSources {
 /// sum[i] += over rows [begin, end) of columns c + i of m.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void sum_values(T const* m, std::int64_t stride, std::int64_t begin, std::int64_t end,
-                                       std::int64_t c, int n, Long* sum) {
+                                            std::int64_t c, int n, Long* sum) {
   for (std::int64_t r = begin; r < end; ++r) {
     T const* const x = m + r * stride + c;
     P3D_SIMD
@@ -44,7 +44,7 @@ KOKKOS_FORCEINLINE_FUNCTION void sum_values(T const* m, std::int64_t stride, std
 /// The same of a source; of a norm the products with xhat in weight[i].
 template <class Source>
 KOKKOS_FORCEINLINE_FUNCTION void sum_rows(Source const& s, std::int64_t begin, std::int64_t end, std::int64_t c, int n,
-                                     Long* sum, Long* weight) {
+                                          Long* sum, Long* weight) {
   if (s.parts) {
     sum_values(s.parts, s.stride, begin, end, c, n, sum);
   } else if (s.x) {

@@ -169,8 +169,8 @@ class Figures(unittest.TestCase):
         _, *rows = self.table("docs/performance.md", "hosts")
         self.assertEqual({row[0] for row in rows}, {hosts for hosts, _, _ in share})
         for hosts, *texts in rows:
-            sizes = [str(2**k) for k in (20, 22, 24)]
-            found = [share[hosts, size, "hierarchical"] for size in sizes]
+            sizes = [str(2**k) for k in (20, 22, 24, 26)]
+            found = [share[hosts, size, "auto"] for size in sizes]
             found += [max(share[hosts, size, name] for name in ("mpi", "mpi-blocking")) for size in sizes]
             for text, value in zip(texts, found, strict=True):
                 self.shown(text, value)
