@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "gemm16.hpp"
-#include "onednn_thread.hpp"
+#include "onednn_call.hpp"
 
 namespace p3d::linalg::detail {
 
@@ -109,14 +109,14 @@ bool prepare_onednn(Gemm16 const& g, int threads) {
   auto const [place, is_new] = all.try_emplace(shape_of(g));
   auto& prepared = place->second;
   if (is_new || (prepared.usable && prepared.threads.size() < static_cast<std::size_t>(threads))) {
-    OneThread const alone;
+    OnednnCall const call;
     prepared.usable = make(g, threads, prepared);
   }
   return prepared.usable;
 }
 
 void onednn_gemm(Gemm16 const& g, int thread, float* workspace) {
-  OneThread const alone;
+  OnednnCall const call;
   auto& prepared = all_prepared().at(shape_of(g));
   auto& mine = prepared.threads[static_cast<std::size_t>(thread)];
   void* const data[] = {const_cast<std::uint16_t*>(g.a), const_cast<std::uint16_t*>(g.b), g.c, workspace};

@@ -6,7 +6,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "onednn.hpp"
-#include "onednn_thread.hpp"
+#include "onednn_call.hpp"
 
 namespace p3d::linalg {
 
@@ -24,7 +24,7 @@ bool onednn_has_avx512() {
 
 void onednn_sgemm(Op op_a, Op op_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, float const* a,
                   std::int64_t lda, float const* b, std::int64_t ldb, float beta, float* c, std::int64_t ldc) {
-  OneThread const alone;
+  OnednnCall const call;
   auto const status =
       dnnl_sgemm(static_cast<char>(op_a), static_cast<char>(op_b), m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
   P3D_REQUIRE(status == dnnl_success, "oneDNN carries out an fp32 GEMM");

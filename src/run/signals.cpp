@@ -19,11 +19,14 @@ constexpr unsigned longest_start_s = 10;
 constexpr char const* answer = "\np3d: stopping after this step; another signal stops at once\n";
 constexpr char const* early_answer = "\np3d: stopping before the first step\n";
 
-volatile std::sig_atomic_t received = 0;
+// Atomic, as a library's thread may take a signal while this one is inside a GEMM, which takes none.
+std::atomic<int> received = 0;
 std::atomic<double> received_at = 0.0;
-static_assert(std::atomic<double>::is_always_lock_free, "used in a signal handler");
-bool answers = false;
-volatile std::sig_atomic_t in_steps = 0;
+std::atomic<bool> answers = false;
+std::atomic<bool> in_steps = false;
+static_assert(std::atomic<double>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+                  std::atomic<bool>::is_always_lock_free,
+              "used in a signal handler");
 
 void say(char const* text) {
   if (answers && write(STDERR_FILENO, text, std::strlen(text)) < 0) answers = false;
@@ -43,10 +46,10 @@ void handler(int signal) {
   int const error = errno;
   received_at = now();
   received = signal;
-  say(in_steps == 0 ? early_answer : answer);
+  say(!in_steps ? early_answer : answer);
   // There is nothing to save, but ranks that leave one by one give the launcher no clear exit code: they leave together
   // when all are ready for the first step, and on their own only when that takes long.
-  if (in_steps == 0) alarm(longest_start_s);
+  if (!in_steps) alarm(longest_start_s);
   errno = error;
 }
 
@@ -60,7 +63,7 @@ Handler old_usr1 = SIG_DFL;
 
 SignalGuard::SignalGuard(bool speaks) {
   received = 0;
-  in_steps = 0;
+  in_steps = false;
   answers = speaks;
   old_int = std::signal(SIGINT, handler);
   old_term = std::signal(SIGTERM, handler);
@@ -75,7 +78,7 @@ SignalGuard::~SignalGuard() {
 }
 
 void SignalGuard::steps_begin() {
-  in_steps = 1;
+  in_steps = true;
   alarm(0);
   std::signal(SIGALRM, SIG_DFL);
 }

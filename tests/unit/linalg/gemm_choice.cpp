@@ -13,10 +13,16 @@
 
 #include <gtest/gtest.h>
 
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -145,6 +151,56 @@ TEST(HostGemm, BitsDoNotDependOnWhereOperandsLie) {
               << "size " << size << " shift " << shift;
         }
       }
+}
+
+struct Stack {
+  char const* begin;
+  char const* end;
+};
+
+Stack stack_of_this_thread() {
+  pthread_attr_t attributes;
+  pthread_getattr_np(pthread_self(), &attributes);
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  pthread_attr_getstack(&attributes, &begin, &bytes);
+  pthread_attr_destroy(&attributes);
+  return {static_cast<char const*>(begin), static_cast<char const*>(begin) + bytes};
+}
+
+Stack this_stack{};
+std::atomic<int> signals_taken = 0, off_the_stack = 0;
+
+void take_signal(int) {
+  char const here = 0;
+  if (&here < this_stack.begin || &here >= this_stack.end) ++off_the_stack;
+  ++signals_taken;
+}
+
+// oneDNN's kernels for K > 84 put the stack pointer on the heap: a signal would overwrite what lies below.
+TEST(HostGemm, SignalsLandOnTheStack) {
+  constexpr int enough = 100;
+  this_stack = stack_of_this_thread();
+  auto const old = std::signal(SIGUSR2, take_signal);
+  for (auto library : libraries()) {
+    Problem const p{Op::none, Op::transpose, 200, 200, 600};
+    auto const quiet = p.solve(library, 1.0F, 0.0F);
+    signals_taken = off_the_stack = 0;
+    std::atomic<bool> stop = false;
+    std::thread sender([&stop, target = pthread_self()] {
+      while (!stop) {
+        pthread_kill(target, SIGUSR2);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
+    bool same = true;
+    while (signals_taken < enough) same = p.solve(library, 1.0F, 0.0F) == quiet && same;
+    stop = true;
+    sender.join();
+    EXPECT_TRUE(same);
+    EXPECT_EQ(off_the_stack, 0) << "of " << signals_taken << (library == HostLibrary::blas ? ", BLAS" : ", oneDNN");
+  }
+  std::signal(SIGUSR2, old);
 }
 
 TEST(HostGemm, OneRowIsTheBlas) {
