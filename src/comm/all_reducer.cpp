@@ -173,14 +173,17 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
   auto const rank_on = [&](int other) {
     return other < 0 ? other : nodes_[static_cast<std::size_t>(other)][static_cast<std::size_t>(number)];
   };
-  std::unique_ptr<Engine> between;
-  // Two steps of half the buffer beat up and down with all of it, but many short messages do not.
-  if (nodes_.size() <= few_nodes) {
+  auto const pairwise = [&](Order order, NodeFamily family) {
     auto pairs = all_pairs(node, nodes);
     for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
     for (auto& giver : pairs.givers) giver = rank_on(giver);
-    between = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs), Order::ranks,
-                                           piece_bytes(nodes_.size()), between_family);
+    return std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs), order,
+                                        piece_bytes(nodes_.size()), family);
+  };
+  std::unique_ptr<Engine> between;
+  // Two steps of half the buffer beat up and down with all of it, but many short messages do not.
+  if (nodes_.size() <= few_nodes) {
+    between = pairwise(Order::ranks, between_family);
   } else {
     auto const by_steps = [&](std::vector<Step> steps, int parts) {
       for (auto& step : steps) {
@@ -194,13 +197,8 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
     // enough, all at once are quicker.
     bool const halves = std::has_single_bit(static_cast<unsigned>(nodes));
     auto few_bytes = halves ? by_steps(halving_steps(node, nodes), nodes) : by_steps(tree_steps(node, nodes), 1);
-    auto pairs = all_pairs(node, nodes);
-    for (auto& owner : pairs.owners) owner.rank = rank_on(owner.rank);
-    for (auto& giver : pairs.givers) giver = rank_on(giver);
-    auto pairwise = std::make_unique<PairEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(pairs),
-                                                 Order::tree, sizes_of_many_nodes.slot, long_between_family);
     auto const message = halves ? long_message : shortest_message;
-    between = std::make_unique<LengthEngine>(std::move(few_bytes), std::move(pairwise),
+    between = std::make_unique<LengthEngine>(std::move(few_bytes), pairwise(Order::tree, long_between_family),
                                              nodes * static_cast<std::int64_t>(message));
   }
   if (!fixed_order) between = std::make_unique<MpiEngine>(lane_.mpi(), lane_.name(), std::move(between));

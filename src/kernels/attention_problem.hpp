@@ -58,6 +58,7 @@ struct Problem {
                              score_tiles * Scratch<A>::padded((tile + 1) * tile) + vectors * Scratch<A>::padded(tile);
       return static_cast<std::size_t>(n) * sizeof(A) + 64;
     };
+    tile = 32;
     if (bytes() > static_cast<std::size_t>(TilePolicy::scratch_size_max(0))) tile = 16;
     cut();
     return bytes();

@@ -8,7 +8,8 @@
 
 namespace p3d::kernels {
 
-/// Vector lanes of a thread, and threads of a team on devices: a block of sums (product_block) for each of a tile.
+/// Vector lanes of a thread and, on devices, threads of a team: 32 x 32 scores are as many blocks (product_block) as
+/// there are lanes in all.
 inline constexpr int tile_lanes = 16, tile_threads = 8;
 
 /// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team

@@ -10,7 +10,7 @@ namespace p3d::linalg::detail {
 /// - oneDNN makes no threads in this one: OpenMP's number is one that each thread has for itself;
 /// - this thread takes no signals: they wait for the end of the call. For K > 84 the fp32 kernels use the stack pointer
 ///   for a buffer on the heap, and the frame of a signal overwrites what lies below it (oneDNN's issue 4845, which
-///   versions up to 3.11.1 have). Two system calls, some 0.3 us.
+///   versions up to 3.11.1 have). Two system calls, half a microsecond.
 class OnednnCall {
 public:
   OnednnCall() : before_(functions().get != nullptr ? functions().get() : 1) {
