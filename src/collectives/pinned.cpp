@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pinned.hpp"
 
-#include <p3d/device/compat.hpp>
+#include <p3d/device/pinned.hpp>
+
+#include <Kokkos_Core.hpp>
 
 #include <bit>
 #include <map>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace p3d::collectives::detail {
 
 namespace {
 
-using Block = Kokkos::View<std::byte*, Kokkos::LayoutRight, device::PinnedSpace>;
+using Block = std::shared_ptr<std::byte>;
 
 /// Free blocks by size, a power of two. Only the thread that calls MPI comes here.
 struct Pool {
@@ -37,13 +39,13 @@ std::shared_ptr<std::byte> pinned(std::size_t bytes) {
   auto& free_blocks = from->blocks[size];
   Block block;
   if (free_blocks.empty()) {
-    block = Block(Kokkos::view_alloc(Kokkos::WithoutInitializing, std::string("p3d::collectives::pinned")), size);
+    block = device::pinned_memory(size, "p3d::collectives::pinned");
   } else {
-    block = free_blocks.back();
+    block = std::move(free_blocks.back());
     free_blocks.pop_back();
   }
   std::weak_ptr<Pool> const home = from;
-  return {block.data(), [block, size, home](std::byte*) {
+  return {block.get(), [block, size, home](std::byte*) {
             if (auto const owner = home.lock()) owner->blocks[size].push_back(block);
           }};
 }

@@ -98,7 +98,7 @@ void guard_memory() {
   hooks::set_allocate_data_callback(
       [](Kokkos::Tools::SpaceHandle, char const* label, void const* allocation, std::uint64_t bytes) {
         std::string_view const name(label);
-        if (!is_ours(name)) return;
+        if (!is_ours(name) || name.find("background") != name.npos) return;
         (is_host_copy(name) ? guard().host : guard().device)[data_of(allocation)] = bytes;
         guard().apply();
       });

@@ -7,6 +7,7 @@
 
 #include <p3d/io/text_file.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -34,7 +35,7 @@ void CheckpointWriter::State::begin_data() {
   offsets.resize(job.arrays.size());
   world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
   if (options.async) {
-    begin(Stage::data, [this] { write_copy(job, copy); });
+    begin(Stage::data, [this] { write_copy(job, copy.get()); });
     return;
   }
   stage = Stage::data;
@@ -104,17 +105,24 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 bool CheckpointWriter::busy() const { return state_->stage != State::Stage::idle; }
-std::int64_t CheckpointWriter::copy_bytes() const { return static_cast<std::int64_t>(state_->copy.size()); }
+std::int64_t CheckpointWriter::copy_bytes() const { return static_cast<std::int64_t>(state_->copy_bytes); }
 
 void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element element) {
-  if (!state_->options.async) return;
+  auto& s = *state_;
+  if (!s.options.async) return;
   std::int64_t elements = 0;
   for (auto const& part : parts) {
     auto const rows = share(part, size_of(element), part.replicas->rank(), part.replicas->size());
     if (part.writes) elements += (rows.end - rows.begin) * part.cols;
   }
   auto const bytes = static_cast<std::size_t>(elements) * size_of(element);
-  if (state_->copy.size() < bytes) state_->copy.resize(bytes);
+  if (s.copy_bytes >= bytes) return;
+  s.copy_bytes = 0;
+  s.copy.reset();  // never two copies
+  s.copy = s.options.memory ? s.options.memory(bytes)
+                            : std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+  s.copy_bytes = bytes;
+  std::fill_n(s.copy.get(), bytes, std::byte{});  // the system gives pages when they are touched
 }
 
 void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header,
@@ -143,7 +151,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
       reserve(parts, header.element);
       for (auto const& slice : job.slices) {
         slice.part.copy_out(slice.rows.begin * slice.part.cols, slice.elements(),
-                            s.copy.data() + static_cast<std::size_t>(slice.place) * size_of(header.element));
+                            s.copy.get() + static_cast<std::size_t>(slice.place) * size_of(header.element));
       }
     });
   }

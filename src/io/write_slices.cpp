@@ -16,7 +16,8 @@ namespace p3d::io {
 namespace {
 
 /// Checksum of the rows of a part whose elements lie at `data`.
-std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, char const* data, std::size_t bytes) {
+std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, void const* memory, std::size_t bytes) {
+  auto const* const data = static_cast<std::byte const*>(memory);
   std::uint64_t sum = 0;
   for_runs(part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {
     sum += checksum(data + static_cast<std::size_t>(place) * bytes, count, static_cast<std::uint64_t>(index), bytes);
@@ -55,7 +56,7 @@ std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& part
   return out;
 }
 
-void write_copy(CheckpointJob& job, std::vector<char> const& copy) {
+void write_copy(CheckpointJob& job, std::byte const* copy) {
   auto const bytes = size_of(job.header.element);
   PosixFile const file(job.part_path, PosixFile::Mode::write);
   WritersTurn turn(file);
@@ -63,8 +64,7 @@ void write_copy(CheckpointJob& job, std::vector<char> const& copy) {
     slice.checksum = 0;
     for_pieces(slice, bytes, 4 << 20, [&](layout::Range rows) {  // pieces that stay in cache between sum and write
       auto const* data =
-          copy.data() +
-          static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
+          copy + static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
       slice.checksum += sum_of(slice.part, rows, data, bytes);
       turn.begin();
       for_runs(slice.part, rows, [&](std::int64_t index, std::int64_t count, std::int64_t place) {

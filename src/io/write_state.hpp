@@ -42,7 +42,7 @@ std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& part
                                          std::vector<CheckpointArray> const& arrays, std::size_t element_bytes);
 
 /// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
-void write_copy(CheckpointJob& job, std::vector<char> const& copy);
+void write_copy(CheckpointJob& job, std::byte const* copy);
 /// The slices straight from the parts: every rank sends its own to rank 0, a buffer at a time, and rank 0 writes and
 /// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.
 void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
@@ -55,7 +55,8 @@ struct CheckpointWriter::State {
   comm::Communicator world;
   Options options;
   CheckpointJob job;
-  std::vector<char> copy;
+  std::shared_ptr<std::byte> copy;
+  std::size_t copy_bytes = 0;
   Stage stage = Stage::idle;
   std::thread thread;
   std::atomic<bool> done{false};

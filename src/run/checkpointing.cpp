@@ -7,6 +7,7 @@
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/device/pinned.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/text_file.hpp>
 
@@ -47,10 +48,12 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
     : trainer_(&trainer),
       options_(trainer.config().checkpoint),
       run_name_(trainer.config().run.name),
-      writer_(trainer.mesh().world(), {.buffer_bytes = options_.buffer_mb << 20,
-                                       .async = options_.async,
-                                       .verify = options_.keep > 0,
-                                       .before_commit = std::move(before_commit)}),
+      writer_(trainer.mesh().world(),
+              {.buffer_bytes = options_.buffer_mb << 20,
+               .async = options_.async,
+               .verify = options_.keep > 0,
+               .before_commit = std::move(before_commit),
+               .memory = [](std::size_t bytes) { return device::pinned_memory(bytes, "p3d::run::background_copy"); }}),
       start_(std::move(start)),
       tokenizer_(std::move(tokenizer)),
       clock_(clock) {

@@ -12,7 +12,8 @@
 namespace p3d::device {
 
 /// Starts, once, with Kokkos running and before the first View. Device memory: Views labelled "p3d::...", but for those
-/// whose label has "host" or "pinned" in it, which are host copies.
+/// whose label has "host" or "pinned" in it, which are host copies. Not guarded: those with "background" in it, which
+/// threads read while kernels run.
 void guard_memory();
 
 /// Host memory of the shape of a row-major vector or matrix.

@@ -21,6 +21,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,6 +50,8 @@ public:
     bool verify = true;
     /// Called by a thread of rank 0 before a complete file gets its name: what must be on disk by then. Does not throw.
     std::function<void()> before_commit = {};
+    /// Where the copy lies: so many bytes, which need not be zero. Ordinary memory if empty; a GPU wants pinned memory.
+    std::function<std::shared_ptr<std::byte>(std::size_t bytes)> memory = {};
   };
   /// Duplicates `world`. Collective.
   CheckpointWriter(comm::Communicator const& world, Options options);

@@ -54,3 +54,11 @@ TEST(Guard, MemoryIsFreeAfterItsLastView) {
   }
   EXPECT_DEATH(static_cast<void>(*static_cast<double volatile*>(data)), "heap-use-after-free");
 }
+
+TEST(Guard, BothMayUseWhatThreadsRead) {
+  device::Owned1<double> const shared("p3d::test::background", 8);
+  for (int i = 0; i < 8; ++i) shared.data()[i] = i;
+  Numbers const numbers;
+  numbers.kernel(shared.data());
+  EXPECT_EQ(device::host_copy(numbers.view)(7), 8.0);
+}

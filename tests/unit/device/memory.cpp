@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large arrays are zeros of the length asked for, and Linux was asked for huge pages under them, nowhere else.
+// Large arrays are zeros of the length asked for, and Linux was asked for huge pages under them, nowhere else. Pinned
+// memory is there until its last pointer goes.
 
 #include <p3d/device/memory.hpp>
+#include <p3d/device/pinned.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -59,4 +64,13 @@ TEST(Memory, LinuxIsAskedForHugePages) {
   EXPECT_TRUE(wants_huge_pages(large.data() + large.extent(0) / 2));
   auto const small = device::large_array<float>("p3d::test::small", 1 << 16);
   EXPECT_FALSE(wants_huge_pages(small.data()));
+}
+
+TEST(Memory, PinnedMemoryLivesWithItsPointers) {
+  constexpr std::size_t bytes = 100003;
+  auto first = device::pinned_memory(bytes, "p3d::test::pinned");
+  auto const second = first;
+  std::memset(first.get(), 7, bytes);
+  first.reset();
+  EXPECT_EQ(std::count(second.get(), second.get() + bytes, std::byte{7}), static_cast<std::ptrdiff_t>(bytes));
 }

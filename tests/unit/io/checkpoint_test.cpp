@@ -9,8 +9,13 @@
 #include <p3d/io/checkpoint_writer.hpp>
 #include <p3d/io/text_file.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace p3d::test {
 namespace {
@@ -142,6 +147,31 @@ TEST(Checkpoint, AChangedNumberIsNamedOnEveryRank) {
     world().barrier().wait();
     if (world().rank() == 0) damage();  // the same bit back
   }
+}
+
+TEST(Checkpoint, TheCopyLiesWhereItIsTold) {
+  Together folder;
+  auto self = comm::Communicator::self();
+  std::vector<std::pair<std::shared_ptr<std::byte>, std::size_t>> given;
+  auto const memory = [&given](std::size_t bytes) {
+    given.emplace_back(std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>()), bytes);
+    std::fill_n(given.back().first.get(), bytes, std::byte{0x5a});
+    return given.back().first;
+  };
+  io::CheckpointWriter writer(world(), {.buffer_bytes = 1 << 20, .async = true, .verify = true, .memory = memory});
+  SmallParts<double> small(world(), self, true);
+  for (int i = 0; i < 2; ++i) {
+    auto const path = folder / ("run-0000001" + std::to_string(i) + ".h5");
+    writer.start(path, small_header(Element::float64), small_table(), true, small.parts);
+    auto const result = writer.finish();
+    ASSERT_FALSE(result.error) << base::format(*result.error);
+    expect_read<double>(path, world().size(), 1 << 20);
+  }
+  ASSERT_EQ(given.size(), 1u);
+  EXPECT_EQ(static_cast<std::size_t>(writer.copy_bytes()), given[0].second);
+  auto const* const begin = given[0].first.get();
+  EXPECT_TRUE(given[0].second == 0 ||
+              std::any_of(begin, begin + given[0].second, [](std::byte b) { return b != std::byte{}; }));
 }
 
 TEST(Checkpoint, AnUnwritableFolderIsAnErrorOnEveryRank) {
