@@ -52,8 +52,8 @@ def peers(args):
     path = args.out / "peers-input.toml"
     text = resolved_input(args, {**common, **own})
     path.write_text(text.replace(f"micro = {own['batch.micro']}", f"micro = {batch}", 1))
-    kinds = [kind for kind, words in KINDS.items() if (args.compile or not words)
-             and (args.cores > 1 or not kind.startswith("ddp"))]
+    kinds = args.kinds or [kind for kind, words in KINDS.items() if (args.compile or not words)
+                           and (args.cores > 1 or not kind.startswith("ddp"))]
     rows = []
     for turn in range(1, args.turns + 1):
         row = {"turn": turn}

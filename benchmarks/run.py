@@ -45,10 +45,16 @@ def arguments():
     parser.add_argument("--turns", type=int, default=3,
                         help="scaling, hybrid, peers: how often each is started, in turn")
     parser.add_argument("--compile", action="store_true", help="peers: torch.compile too (PyTorch 2 or later)")
+    parser.add_argument("--kinds", default="", metavar="KIND,...", help="peers: only these ways to run PyTorch: "
+                        + ", ".join(peers.KINDS))
     parser.add_argument("--python", default="/usr/bin/python3",
                         help="peers: the Python that has PyTorch (default: %(default)s)")
     parser.add_argument("--prefix", default="", help="words before every command, for example 'taskset -c 0'")
     args = parser.parse_intermixed_args()
+    args.kinds = [kind for kind in args.kinds.split(",") if kind]
+    for kind in args.kinds:
+        if kind not in peers.KINDS:
+            parser.error(f"--kinds: expected {', '.join(peers.KINDS)}, found '{kind}'")
     args.out = pathlib.Path(args.out)
     args.out.mkdir(parents=True, exist_ok=True)
     wants_all_cores = args.what in ("scaling", "hybrid", "peers")
