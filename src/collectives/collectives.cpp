@@ -41,7 +41,7 @@ Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> ino
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   // Where MPI alone reads a view, 16-bit numbers go through the host: MPI cannot sum them.
-  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both, "all_reduce",
+  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both,
                       type_of<T>().float16().has_value());
   return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.place()));
 }
@@ -73,7 +73,7 @@ Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T>
                              std::span<std::int64_t const> bounds, Reduction op) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own, "reduce_scatter",
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own,
                                  type_of<T>().float16().has_value());
   return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.place()));
 }
@@ -83,7 +83,7 @@ Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> ino
                          std::span<std::int64_t const> bounds) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all, "all_gather");
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all);
   return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.place()));
 }
 
@@ -104,7 +104,7 @@ Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inou
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n,
-                      comm.rank() == root ? Buffer::Use::read : Buffer::Use::write, "broadcast");
+                      comm.rank() == root ? Buffer::Use::read : Buffer::Use::write);
   return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root, buffer.place()));
 }
 
@@ -113,9 +113,8 @@ Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> mat
   detail::require_contiguous(matrix);
   auto const n = static_cast<std::int64_t>(matrix.size());
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n, Buffer::Use::read,
-                      "send");  // read only, as Use says
-  return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag));
+  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n, Buffer::Use::read);  // as Use says
+  return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag, buffer.place()));
 }
 
 template <class T>
@@ -123,8 +122,8 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
   detail::require_contiguous(matrix);
   auto const n = static_cast<std::int64_t>(matrix.size());
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, false, matrix.data(), n, Buffer::Use::write, "recv");
-  return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag));
+  Buffer const buffer(exec, false, matrix.data(), n, Buffer::Use::write);
+  return buffer.attach(comm.recv(buffer.data(), n, type_of<T>(), peer, tag, buffer.place()));
 }
 
 template <class T>
@@ -150,14 +149,17 @@ Request Exchange<T>::start(int tag) {
     for (auto const& m : messages) {
       auto const n = static_cast<std::int64_t>(m.buffer.size());
       if (n == 0) continue;
-      auto const& buffer = buffers.emplace_back(exec_, nccl, m.buffer.data(), n, use, "exchange");
+      auto const& buffer = buffers.emplace_back(exec_, nccl, m.buffer.data(), n, use);
       out.push_back({buffer.data(), n, m.peer});
     }
     return out;
   };
   auto sends = parts(sends_, Buffer::Use::read);
   auto receives = parts(receives_, Buffer::Use::write);
-  comm::Place const place = nccl ? comm::Place(comm::Memory::device, device::native_stream(exec_)) : comm::Memory::host;
+  comm::Place place = nccl ? comm::Place(comm::Memory::device, device::native_stream(exec_)) : comm::Memory::host;
+  for (auto const& buffer : buffers) {  // the last event comes after all
+    if (auto const of_one = buffer.place(); of_one.ready) place.ready = of_one.ready;
+  }
   auto request = comm_->exchange(std::move(sends), std::move(receives), type_of<T>(), tag, place);
   for (auto const& buffer : buffers) request = buffer.attach(std::move(request));
   return request;

@@ -6,6 +6,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <bit>
+#include <deque>
 #include <map>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ using Block = std::shared_ptr<std::byte>;
 /// Free blocks by size, a power of two. Only the thread that calls MPI comes here.
 struct Pool {
   std::map<std::size_t, std::vector<Block>> blocks;
+  std::deque<std::pair<device::Event, Block>> kept;  ///< in the order of their events
 };
 
 /// Emptied when Kokkos ends. Blocks still out then are not taken back.
@@ -35,7 +37,11 @@ std::shared_ptr<Pool>& pool() {
 
 std::shared_ptr<std::byte> pinned(std::size_t bytes) {
   std::size_t const size = std::bit_ceil(bytes < 4096 ? std::size_t{4096} : bytes);
-  auto const& from = pool();
+  auto const from = pool();
+  while (!from->kept.empty() && from->kept.front().first.reached()) {
+    auto const back_to_the_pool = std::move(from->kept.front());
+    from->kept.pop_front();
+  }
   auto& free_blocks = from->blocks[size];
   Block block;
   if (free_blocks.empty()) {
@@ -48,6 +54,10 @@ std::shared_ptr<std::byte> pinned(std::size_t bytes) {
   return {block.get(), [block, size, home](std::byte*) {
             if (auto const owner = home.lock()) owner->blocks[size].push_back(block);
           }};
+}
+
+void keep_until(device::Event read, std::shared_ptr<std::byte> block) {
+  if (!read.reached()) pool()->kept.emplace_back(std::move(read), std::move(block));
 }
 
 }  // namespace p3d::collectives::detail

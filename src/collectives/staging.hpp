@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The one place that decides where messages are read and written: in the view itself when the host can reach its memory
-// or MPI can, or by NCCL; in a host copy that the request keeps alive otherwise.
+// or MPI can, or by NCCL; in a host copy that the request keeps alive otherwise. And when: after events.
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
@@ -10,7 +10,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
+#include <optional>
 #include <type_traits>
 
 #include "pinned.hpp"
@@ -27,39 +27,41 @@ struct Run {
 /// Whether collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the GPU.
 inline bool by_nccl(Communicator const& comm) { return !views_are_on_host() && comm.has_nccl(); }
 
-/// The buffer of one operation on `n` contiguous elements at `data`, after the caller's kernels on `exec` are done.
+/// The buffer of one operation on `n` contiguous elements at `data`. The host waits for nothing: events keep the
+/// operation behind the caller's kernels, and a staging block away from others while the device reads it.
 template <class T>
 class Buffer {
 public:
   enum class Use { read, write, both };
 
   /// `nccl`: the operation goes by it. `host_sums`: the host, not MPI, is to compute on the elements.
-  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, char const* label, bool host_sums = false)
-      : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n}, label,
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, bool host_sums = false)
+      : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n},
                host_sums) {}
 
   /// `read`, `written`: what the operation takes from the view, and what it gives back.
-  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, char const* label,
-         bool host_sums = false)
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, bool host_sums = false)
       : exec_(exec), view_(data, n), written_(written), nccl_(nccl) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     if (nccl_) return;
-    device::fence(exec, std::string("p3d::collectives::") + label);
-    if (!stages() && !(host_sums && !host_reaches_views)) return;
-    auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
-    host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
-    if (read.begin == read.end) return;
-    Kokkos::deep_copy(exec, part(host_->view, read), part(view_, read));
-    device::fence(exec, std::string("p3d::collectives::stage_") + label);
+    if (stages() || (host_sums && !host_reaches_views)) {
+      auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
+      host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
+      if (read.begin == read.end) return;  // nobody else has the block: at once
+      Kokkos::deep_copy(exec, part(host_->view, read), part(view_, read));
+    }
+    kernels_.emplace(exec);
   }
 
   /// What is sent and received.
   T* data() const { return host_ ? host_->view.data() : view_.data(); }
 
-  /// Whether the host reads and writes there too.
+  /// Whether the host reads and writes there too, and from when on.
   comm::Place place() const {
     if (nccl_) return {comm::Memory::device, device::native_stream(exec_)};
-    return host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device;
+    auto const memory = host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device;
+    if (!kernels_ || kernels_->reached()) return memory;
+    return {memory, nullptr, [kernels = *kernels_] { return kernels.reached(); }};
   }
 
   /// Gives the copy to the request: kept until completion, then brought back if it was written to.
@@ -69,9 +71,9 @@ public:
       request.on_complete({}, host_);
     } else {
       request.on_complete(
-          [exec = exec_, to = part(view_, written_), from = part(host_->view, written_)] {
+          [exec = exec_, to = part(view_, written_), from = part(host_->view, written_), memory = host_->memory] {
             Kokkos::deep_copy(exec, to, from);
-            device::fence(exec, "p3d::collectives::unstage");
+            keep_until(device::Event(exec), memory);
           },
           host_);
     }
@@ -94,6 +96,7 @@ private:
   Run written_;
   bool nccl_;
   std::shared_ptr<Host> host_;
+  std::optional<device::Event> kernels_;  ///< what comes before the operation; none: nothing
 };
 
 /// MPI wants one run of memory.

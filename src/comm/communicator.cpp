@@ -10,7 +10,8 @@
 #include <utility>
 
 #include "all_reducer.hpp"
-#include "internal.hpp"
+#include "late_start.hpp"
+#include "mpi_calls.hpp"
 #include "nccl_engine.hpp"
 
 namespace p3d::comm {
@@ -63,9 +64,16 @@ void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operatio
   pending.comm = std::make_shared<CommRecord>(mpi, name, false);
   if (pending.comm->size == 1) return;
   pending.operation = operation;
-  MPI_Request part = MPI_REQUEST_NULL;
-  check(MPI_Ibarrier(mpi, &part), "MPI_Ibarrier", name);
-  pending.parts.push_back(part);
+  // Among the communicators whose operations are late may be this one, under another record.
+  struct Never {
+    Pending const& pending;
+    ~Never() {
+      if (!pending.begun) give_up_late(pending);
+    }
+  } const after_an_error{pending};
+  begin_when_ready(
+      pending, [&] { return first_of_all(pending); },
+      [&] { start(pending, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(mpi, part); }); });
   wait(pending);
 }
 

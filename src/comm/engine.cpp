@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "late_start.hpp"
+
 namespace p3d::comm::detail {
 
 namespace {
@@ -27,8 +29,8 @@ void Engine::stop() {
 }
 
 bool advance_engines() {
-  if (busy.empty()) return false;
-  bool moved = false;
+  bool moved = begin_late_operations();
+  if (busy.empty()) return moved;
   bool any_idle = false;
   for (std::size_t i = 0; i < busy.size(); ++i) {
     moved = busy[i]->advance() || moved;

@@ -67,7 +67,7 @@ private:
   bool stopped_ = false;
 };
 
-/// Moves every engine with work on; true when anything moved.
+/// Begins what has become ready (late_start.hpp) and moves every engine with work on; true when anything moved.
 bool advance_engines();
 
 }  // namespace p3d::comm::detail

@@ -40,7 +40,7 @@ struct CommRecord {
   int rank = 0;
   int size = 1;
   std::int64_t collectives = 0;                             ///< started so far: the same number on every rank
-  std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by (peer, direction)
+  std::unordered_map<std::int64_t, std::int64_t> messages;  ///< started so far, by line
   Communicator::Accounting accounting;
   std::unique_ptr<AllReducer> all_reducer;  ///< null: MPI reduces
   std::unique_ptr<NcclEngine> nccl;         ///< null: device memory is MPI's affair
@@ -52,8 +52,10 @@ struct Pending {
   std::shared_ptr<CommRecord> comm;
   char const* operation = "";
   int peer = -1;              ///< in the communicator; -1 for collectives
-  std::int64_t sequence = 0;  ///< collectives: of the communicator; messages: of (peer, direction)
+  std::int64_t line = -1;     ///< of what begins in order on a communicator: -1 collectives; else (peer, direction)
+  std::int64_t sequence = 0;  ///< in that line
   MPI_Datatype type = MPI_BYTE;
+  bool begun = true;         ///< not while it is late (late_start.hpp)
   Engine* engine = nullptr;  ///< carries out `work`; null: MPI carries out `parts`
   Work work;
   std::int64_t Communicator::Sent::*sent = nullptr;  ///< where work.sent is counted
@@ -73,7 +75,7 @@ void wait(Pending& pending);
 void finish(Pending& pending);
 
 /// Has an engine carry out `work`, unless MPI is to (false), as prepare() has set. `sent`: where its bytes count.
-bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place place);
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place const& place);
 /// Throws unless the elements can be summed, by MPI or else by an engine.
 void require_summable(CommRecord const& comm, ElementType type, Memory memory, char const* operation);
 

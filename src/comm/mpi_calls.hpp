@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "internal.hpp"
+#include "late_start.hpp"
 #include "parts.hpp"
 
 namespace p3d::comm::detail {

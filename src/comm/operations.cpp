@@ -28,6 +28,25 @@ namespace {
 constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
 std::int64_t asked_limit = 0;  // by a test
 
+/// The MPI calls of one message.
+void start_send(detail::Pending& pending, void const* buffer, std::int64_t count, ElementType type, int peer, int tag) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
+    start(pending, "MPI_Isend", [&](MPI_Request* part) {
+      return MPI_Isend(at(buffer, first, type), length, carrier(type), peer, tag, pending.comm->mpi, part);
+    });
+  });
+}
+
+/// The same; receives come first among the parts of an operation.
+void start_receive(detail::Pending& pending, void* buffer, std::int64_t count, ElementType type, int peer, int tag) {
+  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
+    start(pending, "MPI_Irecv", [&](MPI_Request* part) {
+      return MPI_Irecv(at(buffer, first, type), length, carrier(type), peer, tag, pending.comm->mpi, part);
+    });
+    pending.receives.push_back(length);
+  });
+}
+
 }  // namespace
 
 namespace detail {
@@ -65,7 +84,8 @@ Request Communicator::begin(char const* operation, std::int64_t count, ElementTy
   pending.comm = state_;
   pending.operation = operation;
   pending.peer = peer;
-  pending.sequence = peer < 0 ? ++state_->collectives : ++state_->messages[2 * std::int64_t{peer} + (receives ? 1 : 0)];
+  if (peer >= 0) pending.line = 2 * std::int64_t{peer} + (receives ? 1 : 0);
+  pending.sequence = peer < 0 ? ++state_->collectives : ++state_->messages[pending.line];
   pending.type = carrier(type);
   ++state_->accounting.operations;
   state_->accounting.bytes += count * static_cast<std::int64_t>(size_of(type));
@@ -79,9 +99,10 @@ namespace {
 bool summed_or_shared(Collective kind) { return kind < Collective::broadcast; }
 }  // namespace
 
-bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place place) {
+bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sent::*sent, Place const& place) {
   Engine* engine = nullptr;
-  if (place.memory == Memory::device) {
+  bool const on_stream = place.memory == Memory::device;
+  if (on_stream) {
     engine = pending.comm->nccl.get();
     work.stream = place.stream;
   } else if (auto const& reducer = pending.comm->all_reducer; reducer && summed_or_shared(work.kind)) {
@@ -91,7 +112,11 @@ bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sen
   pending.engine = engine;
   pending.work = std::move(work);
   pending.sent = sent;
-  engine->start(pending.work);
+  if (on_stream) {  // it waits for the stream itself
+    engine->start(pending.work);
+  } else {
+    begin_when_ready(pending, place.ready, [&pending] { pending.engine->start(pending.work); });
+  }
   return true;
 }
 
@@ -118,10 +143,13 @@ Request Communicator::all_reduce(void* inout, std::int64_t count, ElementType ty
   if (detail::start_in_engine(*request.state_, std::move(work), &Sent::all_reduce, place)) return request;
   state_->accounting.sent.all_reduce +=
       detail::even_traffic(count, rank(), size()) * static_cast<std::int64_t>(size_of(type));
-  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
-    start(*request.state_, "MPI_Iallreduce", [&](MPI_Request* part) {
-      return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type.mpi().value()), mpi_op(op),
-                            state_->mpi, part);
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, place.ready, [&pending, inout, count, type, op] {
+    detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
+      start(pending, "MPI_Iallreduce", [&](MPI_Request* part) {
+        return MPI_Iallreduce(MPI_IN_PLACE, at(inout, first, type), length, mpi_type(type.mpi().value()), mpi_op(op),
+                              pending.comm->mpi, part);
+      });
     });
   });
   return request;
@@ -132,21 +160,24 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
   auto request = begin("all_gather", count_each * size(), type, -1, false);
   state_->accounting.sent.all_gather += count_each * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
-  detail::for_each_part(count_each, limit(type, size()), [&](std::int64_t first, int length) {
-    // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
-    MPI_Datatype packed = MPI_DATATYPE_NULL;
-    MPI_Datatype strided = MPI_DATATYPE_NULL;
-    auto const& name = state_->name;
-    auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
-    detail::check(MPI_Type_contiguous(length, carrier(type), &packed), "MPI_Type_contiguous", name);
-    detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", name);
-    detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", name);
-    start(*request.state_, "MPI_Iallgather", [&](MPI_Request* part) {
-      return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, carrier(type), at(out, first, type),
-                            1, strided, state_->mpi, part);
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, {}, [&pending, in_place, in, out, count_each, type] {
+    auto const& comm = *pending.comm;
+    detail::for_each_part(count_each, limit(type, comm.size), [&](std::int64_t first, int length) {
+      // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
+      MPI_Datatype packed = MPI_DATATYPE_NULL;
+      MPI_Datatype strided = MPI_DATATYPE_NULL;
+      auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
+      detail::check(MPI_Type_contiguous(length, carrier(type), &packed), "MPI_Type_contiguous", comm.name);
+      detail::check(MPI_Type_create_resized(packed, 0, extent, &strided), "MPI_Type_create_resized", comm.name);
+      detail::check(MPI_Type_commit(&strided), "MPI_Type_commit", comm.name);
+      start(pending, "MPI_Iallgather", [&](MPI_Request* part) {
+        return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, carrier(type),
+                              at(out, first, type), 1, strided, comm.mpi, part);
+      });
+      MPI_Type_free(&strided);  // both live on in the operation
+      MPI_Type_free(&packed);
     });
-    MPI_Type_free(&strided);  // both live on in the operation
-    MPI_Type_free(&packed);
   });
   return request;
 }
@@ -170,32 +201,32 @@ Request Communicator::broadcast(void* inout, std::int64_t count, ElementType typ
   if (rank() == root) {
     state_->accounting.sent.broadcast += count * (size() - 1) * static_cast<std::int64_t>(size_of(type));
   }
-  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
-    start(*request.state_, "MPI_Ibcast", [&](MPI_Request* part) {
-      return MPI_Ibcast(at(inout, first, type), length, carrier(type), root, state_->mpi, part);
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, place.ready, [&pending, inout, count, type, root] {
+    detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
+      start(pending, "MPI_Ibcast", [&](MPI_Request* part) {
+        return MPI_Ibcast(at(inout, first, type), length, carrier(type), root, pending.comm->mpi, part);
+      });
     });
   });
   return request;
 }
 
-Request Communicator::send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag) {
+Request Communicator::send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag, Place place) {
   auto request = begin("send", count, type, peer, false);
   state_->accounting.sent.messages += count * static_cast<std::int64_t>(size_of(type));
-  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
-    start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
-      return MPI_Isend(at(buffer, first, type), length, carrier(type), peer, tag, state_->mpi, part);
-    });
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, place.ready, [&pending, buffer, count, type, tag] {
+    start_send(pending, buffer, count, type, pending.peer, tag);
   });
   return request;
 }
 
-Request Communicator::recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag) {
+Request Communicator::recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag, Place place) {
   auto request = begin("recv", count, type, peer, true);
-  detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
-    start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
-      return MPI_Irecv(at(buffer, first, type), length, carrier(type), peer, tag, state_->mpi, part);
-    });
-    request.state_->receives.push_back(length);
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, place.ready, [&pending, buffer, count, type, tag] {
+    start_receive(pending, buffer, count, type, pending.peer, tag);
   });
   return request;
 }
@@ -217,28 +248,22 @@ Request Communicator::exchange(std::vector<Part> sends, std::vector<Part> receiv
     return request;
   }
   state_->accounting.sent.messages += sent * static_cast<std::int64_t>(size_of(type));
-  for (auto const& m : receives) {
-    detail::for_each_part(m.count, limit(type), [&](std::int64_t first, int length) {
-      start(*request.state_, "MPI_Irecv", [&](MPI_Request* part) {
-        return MPI_Irecv(at(m.data, first, type), length, carrier(type), m.peer, tag, state_->mpi, part);
-      });
-      request.state_->receives.push_back(length);
-    });
-  }
-  for (auto const& m : sends) {
-    detail::for_each_part(m.count, limit(type), [&](std::int64_t first, int length) {
-      start(*request.state_, "MPI_Isend", [&](MPI_Request* part) {
-        return MPI_Isend(at(m.data, first, type), length, carrier(type), m.peer, tag, state_->mpi, part);
-      });
-    });
-  }
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, place.ready,
+                           [&pending, sends = std::move(sends), receives = std::move(receives), type, tag] {
+                             for (auto const& m : receives) start_receive(pending, m.data, m.count, type, m.peer, tag);
+                             for (auto const& m : sends) start_send(pending, m.data, m.count, type, m.peer, tag);
+                           });
   return request;
 }
 
 Request Communicator::barrier() {
   if (size() == 1) return {};
   auto request = begin("barrier", 0, Type::byte, -1, false);
-  start(*request.state_, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(state_->mpi, part); });
+  auto& pending = *request.state_;
+  detail::begin_when_ready(pending, {}, [&pending] {
+    start(pending, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(pending.comm->mpi, part); });
+  });
   return request;
 }
 

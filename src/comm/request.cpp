@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "internal.hpp"
+#include "late_start.hpp"
 
 namespace p3d::comm {
 
@@ -14,6 +14,7 @@ namespace detail {
 
 bool test(Pending& pending) {
   advance_engines();
+  if (!pending.begun) return false;
   if (pending.engine != nullptr) {
     if (!pending.work.done) pending.engine->require_working();
     return pending.work.done;
@@ -70,6 +71,10 @@ Request::~Request() {
     // freed.
     bool open = state_->engine != nullptr && !state_->work.done;
     if (open) state_->engine->stop();
+    if (!state_->begun) {
+      detail::give_up_late(*state_);
+      open = true;
+    }
     for (auto& part : state_->parts) {
       if (part == MPI_REQUEST_NULL) continue;
       open = true;

@@ -85,9 +85,11 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
     // MPI would put the sum at the buffer's beginning; so it goes aside, and then to its place.
     auto const counts = counts_of(shares);
     auto const sum = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
-    start(pending, "MPI_Ireduce_scatter", [&](MPI_Request* part) {
-      return MPI_Ireduce_scatter(data, sum->data(), counts->counts.data(), mpi_type, detail::mpi_op(op), state_->mpi,
-                                 part);
+    detail::begin_when_ready(pending, place.ready, [&pending, data, sum, counts, mpi_type, op] {
+      start(pending, "MPI_Ireduce_scatter", [&](MPI_Request* part) {
+        return MPI_Ireduce_scatter(data, sum->data(), counts->counts.data(), mpi_type, detail::mpi_op(op),
+                                   pending.comm->mpi, part);
+      });
     });
     request.on_complete({}, counts);
     request.on_complete(
@@ -98,12 +100,15 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
     return request;
   }
   // In memory that only MPI reads nothing can be put aside, and long shares go in parts: each is reduced to its owner.
-  for_each_share(shares, size(), limit(type), [&](int owner, std::int64_t first, int length) {
-    bool const mine = owner == rank();
-    auto* const here = at(data, first, type);
-    start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
-      return MPI_Ireduce(mine ? MPI_IN_PLACE : here, mine ? here : nullptr, length, mpi_type, detail::mpi_op(op), owner,
-                         state_->mpi, part);
+  detail::begin_when_ready(pending, place.ready, [&pending, shares, type, mpi_type, op] {
+    auto const& comm = *pending.comm;
+    for_each_share(shares, comm.size, limit(type), [&](int owner, std::int64_t first, int length) {
+      bool const mine = owner == comm.rank;
+      auto* const here = at(shares.data, first, type);
+      start(pending, "MPI_Ireduce", [&](MPI_Request* part) {
+        return MPI_Ireduce(mine ? MPI_IN_PLACE : here, mine ? here : nullptr, length, mpi_type, detail::mpi_op(op),
+                           owner, comm.mpi, part);
+      });
     });
   });
   return request;
@@ -124,16 +129,20 @@ Request Communicator::all_gather(void* inout, std::span<std::int64_t const> boun
   auto const carrier = detail::carrier(type);
   if (n <= limit(type)) {
     auto const counts = counts_of(shares);
-    start(pending, "MPI_Iallgatherv", [&](MPI_Request* part) {
-      return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, shares.data, counts->counts.data(),
-                             counts->begins.data(), carrier, state_->mpi, part);
+    detail::begin_when_ready(pending, place.ready, [&pending, data = shares.data, counts, carrier] {
+      start(pending, "MPI_Iallgatherv", [&](MPI_Request* part) {
+        return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, counts->counts.data(), counts->begins.data(),
+                               carrier, pending.comm->mpi, part);
+      });
     });
     request.on_complete({}, counts);
     return request;
   }
-  for_each_share(shares, size(), limit(type), [&](int owner, std::int64_t first, int length) {
-    start(pending, "MPI_Ibcast", [&](MPI_Request* part) {
-      return MPI_Ibcast(at(shares.data, first, type), length, carrier, owner, state_->mpi, part);
+  detail::begin_when_ready(pending, place.ready, [&pending, shares, type, carrier] {
+    for_each_share(shares, pending.comm->size, limit(type), [&](int owner, std::int64_t first, int length) {
+      start(pending, "MPI_Ibcast", [&](MPI_Request* part) {
+        return MPI_Ibcast(at(shares.data, first, type), length, carrier, owner, pending.comm->mpi, part);
+      });
     });
   });
   return request;

@@ -41,6 +41,7 @@ struct Answer {
   double seconds = 0.0;
   std::int32_t rank = 0;
   std::int32_t waiting = 0;
+  std::int32_t late = 0;         ///< it waits for its own device, or for what is to begin before
   std::int32_t peer = -1;        ///< in the communicator
   std::int32_t peer_world = -1;  ///< in world
   char action[48] = "";
@@ -92,6 +93,7 @@ Answer own_state() {
     state.waiting = 1;
     state.seconds = dog.wait->seconds();
     state.sequence = pending.sequence;
+    state.late = pending.begun ? 0 : 1;
     copy_text(state.communicator, pending.comm->name);
     copy_text(state.operation, pending.operation);
     if (pending.peer >= 0) {
@@ -119,6 +121,7 @@ std::string describe(Answer const& state) {
     out += fmt::format(" {} its rank {} (rank {} of world)",
                        std::string_view(state.operation) == "recv" ? "from" : "to", state.peer, state.peer_world);
   }
+  if (state.late) out += ", which has not begun: its device is not done with what comes before";
   return out;
 }
 
@@ -224,6 +227,8 @@ std::string missing_from(Pending const& pending, std::vector<Answer> const& answ
     auto const& state = answers[static_cast<std::size_t>(rank)];
     if (state.waiting < 0) {
       missing.push_back(fmt::format("rank {} (no answer)", rank));
+    } else if (state.late) {
+      missing.push_back(fmt::format("rank {} (not begun)", rank));
     } else if (pending.peer < 0 &&
                !(state.waiting == 1 && state.sequence == pending.sequence &&
                  pending.comm->name.compare(0, sizeof(state.communicator) - 1, state.communicator) == 0)) {

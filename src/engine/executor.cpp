@@ -92,6 +92,7 @@ void Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, d
   if (program.divides_vocabulary) vocabulary_->begin(program, training);
   for (std::size_t i = 0; i < actions.size(); ++i) {
     comm::set_activity(step, known[i].text.c_str());
+    comm::progress();  // messages begin whose kernels have ended meanwhile
     if (pairs && schedule::begins_pair(actions, i)) {
       execute_pair(i++, run);
     } else if (run.recorder) {

@@ -146,6 +146,19 @@ COMM = [
      "remain[i] = static_cast<int>(extent >> i & 1);",
      "comm_mesh_np4"),
     ("request.cpp", "for (auto const& hook : hooks) hook();", "", "comm_communicator_np1 comm_communicator_np2"),
+    ("request.cpp", "if (!pending.begun) return false;", "", "comm_late_start_np2"),
+    ("late_start.cpp", "if (behind || (late->ready && !late->ready())) {", "if (late->ready && !late->ready()) {",
+     "comm_late_start_np2 comm_late_start_np4"),
+    ("late_start.cpp", "if (!behind) held.push_back(late->pending);", "", "comm_late_start_np2 comm_late_start_np4"),
+    ("late_start.cpp", "return a.comm == b.comm && a.line == b.line;", "return true;", "comm_late_start_np2"),
+    ("late_start.cpp", "return all.empty() || all.front().pending == &pending;", "return true;",
+     "comm_late_start_np2 comm_late_start_np4"),
+    ("../collectives/staging.hpp", "return {memory, nullptr, [kernels = *kernels_] { return kernels.reached(); }};",
+     "return memory;", "collectives_views_np2"),
+    ("../collectives/staging.hpp", "keep_until(device::Event(exec), memory);", "",
+     "collectives_views_np2"),
+    ("../collectives/pinned.cpp", "if (!read.reached()) pool()->kept", "if (false) pool()->kept",
+     "collectives_views_np2"),
 ]
 
 IO = [

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Collectives and point-to-point messages on Views. They take a communicator and know no axis names. Each starts a
-// non-blocking operation; the short forms wait at once. The caller's kernels on `exec` are fenced before MPI reads or
-// writes; NCCL (comm/nccl.hpp) comes after them on the GPU, without a fence. Name T explicitly. Instantiated for float,
-// double, std::int32_t, std::int64_t, std::uint64_t, device::bfloat16 and device::float16; all-gathers for std::byte
-// too. Sums of 16-bit numbers are of float, by p3d's own algorithms alone (comm/all_reduce.hpp).
+// non-blocking operation; the short forms wait at once. The operation comes after the caller's kernels on `exec`, by an
+// event: the host goes on launching, and MPI begins when the event is reached (comm::Place::ready); NCCL
+// (comm/nccl.hpp) waits for it on the GPU. Name T explicitly. Instantiated for float, double, std::int32_t,
+// std::int64_t, std::uint64_t, device::bfloat16 and device::float16; all-gathers for std::byte too. Sums of 16-bit
+// numbers are of float, by p3d's own algorithms alone (comm/all_reduce.hpp).
 //
 // Memory that neither the host nor MPI can reach goes through a host copy (pinned, on GPUs) which the request keeps
-// alive; after wait() or a true test() the result is in the view. The view's own memory must stay valid and untouched
-// until then.
+// alive; after wait() or a true test() what `exec` is given next finds the result in the view. Until then the view's
+// own memory must stay valid, and nothing but earlier kernels on `exec` may touch it.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/device/float16.hpp>

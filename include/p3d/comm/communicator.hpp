@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace p3d::comm {
@@ -79,12 +80,17 @@ std::size_t size_of(ElementType type);
 enum class Reduction { sum, max, min };
 /// Where a buffer lies: memory that the host reads and writes, or memory that only MPI does.
 enum class Memory { host, device };
-/// The same, and of a device's memory the stream (the vendor's own) on which the caller writes it: NCCL comes after
-/// what the stream has been given; MPI may be called only when that is done.
+/// The same, and when it may be touched. Of a device's memory the stream (the vendor's own) on which the caller writes
+/// it: NCCL comes after what the stream has been given. MPI and p3d's own algorithms begin when `ready` says true (an
+/// event on the device, say); empty: now. It is asked at each start, test and wait of this process, by the thread that
+/// makes them, and never again after true. It must come true without this process' doing, and may not communicate.
 struct Place {
-  Place(Memory kind = Memory::host, void* device_stream = nullptr) : memory(kind), stream(device_stream) {}
+  using Ready = std::function<bool()>;
+  Place(Memory kind = Memory::host, void* device_stream = nullptr, Ready is_ready = {})
+      : memory(kind), stream(device_stream), ready(std::move(is_ready)) {}
   Memory memory;
   void* stream;
+  Ready ready;
 };
 
 class Communicator;
@@ -159,12 +165,13 @@ public:
   /// Whether collectives and exchanges of device memory go by NCCL.
   bool has_nccl() const;
 
-  /// Buffers must stay valid and untouched until the request is done. Collectives must be started in the same order on
-  /// all ranks; many may be under way at once. Collectives over one rank cost nothing (and are not counted); a gather
-  /// there copies in to out. A received message with another number of elements is an error. What prepare() sets goes
-  /// the way that it says, by MPI otherwise; device memory goes by NCCL where it was prepared with that, by MPI
-  /// otherwise. A sum of 16-bit numbers is never MPI's: it is an error before prepare(), after prepare() with
-  /// AllReduce::mpi, and of device memory without NCCL.
+  /// Buffers must stay valid, and untouched from Place::ready on, until the request is done. Collectives must be
+  /// started in the same order on all ranks; many may be under way at once. What is not ready holds up the collectives
+  /// that follow on the same communicator, or the messages that follow to, or from, the same rank; nothing else.
+  /// Collectives over one rank cost nothing (and are not counted); a gather there copies in to out. A received message
+  /// with another number of elements is an error. What prepare() sets goes the way that it says, by MPI otherwise;
+  /// device memory goes by NCCL where it was prepared with that, by MPI otherwise. A sum of 16-bit numbers is never
+  /// MPI's: it is an error before prepare(), after prepare() with AllReduce::mpi, and of device memory without NCCL.
   Request all_reduce(void* inout, std::int64_t count, ElementType type, Reduction op, Place place = {});
 
   /// Rank r owns elements bounds[r] up to bounds[r + 1] of the buffer, perhaps none: size() + 1 ascending offsets, the
@@ -178,8 +185,8 @@ public:
   /// out: count_each elements of each rank in order of rank; `in` may be its own place in `out`. By MPI.
   Request all_gather(void const* in, void* out, std::int64_t count_each, ElementType type);
   Request broadcast(void* inout, std::int64_t count, ElementType type, int root, Place place = {});
-  Request send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag);
-  Request recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag);
+  Request send(void const* buffer, std::int64_t count, ElementType type, int peer, int tag, Place place = {});
+  Request recv(void* buffer, std::int64_t count, ElementType type, int peer, int tag, Place place = {});
   /// Elements for, or from, one other rank.
   struct Part {
     void* data;  ///< a send only reads it

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives and messages on views, written and read by kernels; directly, through host copies, and as device memory
-// by a fake NCCL.
+// by a fake NCCL; and with kernels that end late.
 #include <support/mpi_kokkos_main.hpp>
 #include <support/errors.hpp>
 #include <support/fake_nccl.hpp>
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/device/event.hpp>
+
+#include <collectives/pinned.hpp>
 
 #include <cstdint>
 #include <string>
@@ -16,12 +19,13 @@ using namespace p3d::collectives;
 
 namespace {
 
-enum class Path { direct, staged, nccl };
+enum class Path { direct, staged, nccl, late, late_staged };
 
 class Views : public ::testing::TestWithParam<Path> {
 protected:
   Views() {
-    set_always_stage(GetParam() == Path::staged);
+    set_always_stage(GetParam() == Path::staged || GetParam() == Path::late_staged);
+    device::set_late_events(GetParam() == Path::late || GetParam() == Path::late_staged ? 4 + me : 0);
     set_views_are_device(GetParam() == Path::nccl);
     if (GetParam() != Path::nccl) return;
     comm::detail::set_nccl_api(fake);
@@ -32,6 +36,7 @@ protected:
     EXPECT_EQ(fake->failures(), std::vector<std::string>{});
     comm::detail::set_nccl_api({});
     set_views_are_device(false);
+    device::set_late_events(0);
     set_always_stage(false);
   }
   void prepare(comm::AllReduce algorithm) { world.prepare({algorithm, true, GetParam() == Path::nccl}); }
@@ -45,9 +50,13 @@ protected:
   int const p = world.size();
   int const me = world.rank();
 };
-INSTANTIATE_TEST_SUITE_P(Paths, Views, ::testing::Values(Path::direct, Path::staged, Path::nccl), [](auto const& info) {
-  return info.param == Path::direct ? "direct" : info.param == Path::staged ? "staged" : "nccl";
-});
+std::string name_of(::testing::TestParamInfo<Path> const& info) {
+  char const* const names[] = {"direct", "staged", "nccl", "late", "late_staged"};
+  return names[static_cast<int>(info.param)];
+}
+INSTANTIATE_TEST_SUITE_P(Paths, Views,
+                         ::testing::Values(Path::direct, Path::staged, Path::nccl, Path::late, Path::late_staged),
+                         name_of);
 
 /// element(i) = a + b i, by a kernel.
 template <class T>
@@ -313,6 +322,57 @@ TEST_P(Views, SharesOutsideAViewAreRefused) {
   refused(growing(p, 0, 11), "shares follow each other inside a view");
   refused(growing(p + 1, 0, 10), "every rank has one share of a view");
 }
+
+#if !defined(KOKKOS_ENABLE_CUDA) && !defined(KOKKOS_ENABLE_HIP)
+
+// What a kernel writes after an operation was started, but before its event, is what travels.
+TEST(LateKernels, AreWaitedForByTheOperation) {
+  auto world = Communicator::world();
+  int const p = world.size(), me = world.rank();
+  ExecSpace const exec;
+  device::Owned1<double> x("p3d::test::x", 7), y("p3d::test::y", 7);
+  device::Owned2<double> out("p3d::test::out", 2, 3), in("p3d::test::in", 2, 3);
+  fill<double>(exec, x, -1.0, 0.0);
+  fill<double>(exec, y, -1.0, 0.0);
+  fill<double>(exec, device::flat<double>(out), -1.0, 0.0);
+  device::set_late_events(1000);
+  auto sum = start_all_reduce<double>(exec, world, x);
+  auto spread = start_broadcast<double>(exec, world, y, 0);
+  auto incoming = start_recv<double>(exec, world, in, (me + p - 1) % p, 3);
+  auto outgoing = start_send<double>(exec, world, device::View2<double const>(out), (me + 1) % p, 3);
+  fill<double>(exec, x, me, 0.0);
+  fill<double>(exec, y, 5.0 + me, 0.0);
+  fill<double>(exec, device::flat<double>(out), 10.0 * me, 0.0);
+  device::set_late_events(0);
+  outgoing.wait();
+  incoming.wait();
+  spread.wait();
+  sum.wait();
+  EXPECT_EQ(on_host<double>(x), std::vector<double>(7, p == 1 ? 0.0 : p * (p - 1) / 2));
+  EXPECT_EQ(on_host<double>(y), std::vector<double>(7, 5.0));
+  EXPECT_EQ(on_host<double>(device::flat<double>(in)), std::vector<double>(6, 10.0 * ((me + p - 1) % p)));
+}
+
+// A block that the device still reads is not given to the next message.
+TEST(LateKernels, KeepTheirBlockFromThePool) {
+  auto world = Communicator::world();
+  if (world.size() == 1) GTEST_SKIP() << "nothing travels";
+  constexpr std::int64_t n = 1 << 17;  // of a size that only this test has
+  ExecSpace const exec;
+  device::Owned1<double> x("p3d::test::x", n);
+  auto const* const block = detail::pinned(n * sizeof(double)).get();  // back in the pool
+  set_always_stage(true);
+  device::set_late_events(3);
+  all_reduce<double>(exec, world, x);  // brought back by a copy whose event has been asked for once
+  device::set_late_events(0);
+  set_always_stage(false);
+  auto const second = detail::pinned(n * sizeof(double));  // asks again
+  EXPECT_NE(second.get(), block);
+  auto const third = detail::pinned(n * sizeof(double));
+  EXPECT_EQ(third.get(), block) << "reached now";
+}
+
+#endif
 
 TEST(OneRank, CostsNothing) {
   auto self = Communicator::self();

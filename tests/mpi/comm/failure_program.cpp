@@ -161,6 +161,10 @@ void run(std::string const& name, std::string const& algorithm) {
     for (int r = 0; r <= tp.size(); ++r) bounds.push_back(std::int64_t{100000} * r);
     name == "scatters" ? tp.reduce_scatter(buffer.data(), bounds, comm::Type::float32, comm::Reduction::sum).wait()
                        : tp.all_gather(buffer.data(), bounds, comm::Type::float32).wait();
+  } else if (name == "late") {  // the last rank's device never ends
+    tp.all_reduce(&value, 1, comm::Type::int64, comm::Reduction::sum,
+                  {comm::Memory::host, nullptr, [bad] { return !bad; }})
+        .wait();
   } else if (bad) {
     if (name == "absent" || name == "yields") sleep(60);
     if (name == "stopped") raise(SIGSTOP);

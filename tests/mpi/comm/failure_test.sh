@@ -62,6 +62,11 @@ case $case_name in
     says "not in $operation #$third of .tp.: rank 3 \(no answer\)\$"
     for rank in 0 1 2; do says "rank $rank: step 12, 2F0: waited [0-9.]+ s for $operation #$third of .tp."; done
     one_table ;;
+  late)
+    [ "$code" -eq 3 ] || fail "exit code $code, not 3"
+    says 'not in all_reduce #3 of .tp.: rank 3 \(not begun\)$'
+    says 'rank 3: .* all_reduce #3 of .tp., which has not begun: its device is not done with what comes before'
+    one_table ;;
   message)
     [ "$code" -eq 3 ] || fail "exit code $code, not 3"
     says 'rank 0: step 12, 2F0: waited [0-9.]+ s for recv #1 of .tp. from its rank 3 \(rank 3 of world\)'

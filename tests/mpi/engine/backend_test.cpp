@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // comm.backend: trainings whose collectives go by NCCL, a fake one in host memory, agree with those by MPI; and where
-// it is chosen, and refused.
+// it is chosen, and refused. Trainings whose messages go through host copies, after kernels that end late, have the
+// bits of those without.
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/device/event.hpp>
 
 #include <support/errors.hpp>
 #include <support/fake_nccl.hpp>
@@ -123,6 +125,32 @@ TEST_F(Backend, IsChosenWhereItCanBe) {
   EXPECT_FALSE(choice(Backend::automatic));
   if constexpr (device::host_reaches_views)
     test::expect_error([&] { choice(Backend::nccl); }, "kernels on the host (Kokkos' ");
+}
+
+TEST(LateKernels, LeaveEveryBitAsItIs) {
+  auto world = comm::Communicator::world();
+  if (world.size() == 1) GTEST_SKIP() << "nothing travels";
+  auto const n = std::to_string(world.size());
+  auto const train = [&](Words const& layout) {
+    engine::Trainer<device::Fp64> trainer(make_config(layout, world.size()), world);
+    return test::train(trainer, 2);
+  };
+  std::vector<Words> const layouts{
+      {"parallel.dp=" + n, "memory.shard=parameters"},
+      {"parallel.tp=" + n, "parallel.sequence=true"},
+      {"parallel.pp=" + n, "model.layers=4"},
+      {"parallel.pp=" + n, "model.layers=4", "pipeline.vocab_parallel=true"},
+      {"parallel.cp=" + n},
+      {"parallel.dp=" + n, "parallel.ep=" + n, "model.moe.experts=4", "model.moe.top_k=2"}};
+  for (auto const& layout : layouts) {
+    auto const plain = train(layout);
+    collectives::set_always_stage(true);
+    device::set_late_events(3 + world.rank());
+    auto const late = train(layout);
+    device::set_late_events(0);
+    collectives::set_always_stage(false);
+    EXPECT_EQ(late, plain) << layout.front() << ' ' << layout.back();
+  }
 }
 
 }  // namespace
