@@ -67,7 +67,8 @@ def peers(args):
         row |= {f"ratio_{kind}": row["p3d"] / row[f"pytorch_{kind}"] for kind in kinds}
         rows.append(row)
         print("  ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
-    stamp = table.stamp + [f"PyTorch {said['torch']}, BLAS {said['blas']}, {said['threads']} threads"]
+    stamp = table.stamp + [f"PyTorch {said['torch']}, BLAS {said['blas']}, {said['threads']} threads, "
+                           f"AdamW {said['adamw']}"]
     measure.write_csv(args.out / "peers.csv", stamp, list(rows[0]), rows)
     picture.bars(args.out / "peers.svg", f"p3d (dp={args.ranks}) and PyTorch {said['torch']} on {args.cores} cores",
                  table.short_stamp(), "tokens/s",

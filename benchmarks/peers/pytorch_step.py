@@ -208,10 +208,14 @@ def main():
     groups = [{"params": [p for p in model.parameters() if p.dim() == 2],
                "weight_decay": optimizer.get("weight_decay", 0.1)},
               {"params": [p for p in model.parameters() if p.dim() != 2], "weight_decay": 0.0}]
-    # PyTorch's default form: on the CPU a loop over tensors (1.13: a third quicker than foreach=True at 14M
-    # parameters).
-    adamw = torch.optim.AdamW(groups, lr=optimizer.get("lr", 1e-3), eps=optimizer.get("eps", 1e-8),
-                              betas=(optimizer.get("beta1", 0.9), optimizer.get("beta2", 0.95)))
+    # The quickest form that this PyTorch has: one pass over the parameters (2.15, 124M parameters, 2 cores: 0.07 s
+    # against 0.35 s of the default loop), which older releases do not have on the CPU.
+    settings = {"lr": optimizer.get("lr", 1e-3), "eps": optimizer.get("eps", 1e-8),
+                "betas": (optimizer.get("beta1", 0.9), optimizer.get("beta2", 0.95))}
+    try:
+        adamw, form = torch.optim.AdamW(groups, fused=True, **settings), "fused"
+    except (RuntimeError, TypeError):
+        adamw, form = torch.optim.AdamW(groups, **settings), "loop"
     clip = optimizer.get("grad_clip", 1.0)
     tokens = torch.randint(m["vocab_size"], (microbatches, micro // processes, m["seq_len"] + 1))
 
@@ -245,7 +249,7 @@ def main():
         dist.destroy_process_group()
         if not first:
             return
-    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile),
+    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile), ("adamw", form),
                        ("threads", torch.get_num_threads()), ("processes", processes),
                        ("precision", precision), ("parameters", count), ("tokens_per_step", per_step),
                        ("microbatches", microbatches), ("loss", f"{loss:.6f}"), ("step_s_median", f"{median:.6f}"),
