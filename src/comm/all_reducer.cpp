@@ -211,7 +211,7 @@ void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
     shared_ = std::make_unique<SharedEngine>(std::move(team), sizes(), nullptr);
     return;
   }
-  between_nodes_ = comm.split(0, rank_, comm.name() + " between nodes");
+  between_nodes_ = Communicator(comm.mpi(), comm.name() + " between nodes");
   auto between = make_between(comm, team.me, fixed_order);
   auto inside = std::make_unique<SharedEngine>(std::move(team), sizes(), std::move(between));
   auto const order = nodes_.size() <= few_nodes ? Order::ranks : Order::tree;
@@ -224,7 +224,7 @@ void AllReducer::make_shared(Communicator& comm, bool fixed_order) {
 }
 
 void AllReducer::make_messages(Communicator& comm) {
-  messages_ = comm.split(0, rank_, comm.name() + " messages");
+  messages_ = Communicator(comm.mpi(), comm.name() + " messages");
   auto const exchange = [&](Order order, Family family) {
     return std::make_unique<PairEngine>(messages_.mpi(), messages_.name(), all_pairs(rank_, size_), order,
                                         piece_bytes(static_cast<std::size_t>(size_)), family);

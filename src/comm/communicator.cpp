@@ -59,10 +59,12 @@ CommRecord::~CommRecord() {
   }
 }
 
-void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation) {
+namespace {
+/// `begin(MPI_Request*)`, a collective of MPI that does not block, as an operation that the watchdog sees.
+template <class Begin>
+void watched(MPI_Comm mpi, std::string const& name, char const* operation, char const* call, Begin const& begin) {
   Pending pending;
   pending.comm = std::make_shared<CommRecord>(mpi, name, false);
-  if (pending.comm->size == 1) return;
   pending.operation = operation;
   // Among the communicators whose operations are late may be this one, under another record.
   struct Never {
@@ -72,17 +74,24 @@ void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operatio
     }
   } const after_an_error{pending};
   begin_when_ready(
-      pending, [&] { return first_of_all(pending); },
-      [&] { start(pending, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(mpi, part); }); });
+      pending, [&] { return first_of_all(pending); }, [&] { start(pending, call, begin); });
   wait(pending);
+}
+}  // namespace
+
+void watched_barrier(MPI_Comm mpi, std::string const& name, char const* operation) {
+  int size = 0;
+  check(MPI_Comm_size(mpi, &size), "MPI_Comm_size", name);
+  if (size == 1) return;
+  watched(mpi, name, operation, "MPI_Ibarrier", [&](MPI_Request* part) { return MPI_Ibarrier(mpi, part); });
 }
 
 }  // namespace detail
 
 Communicator::Communicator(MPI_Comm comm, std::string name) {
-  detail::watched_barrier(comm, name, "duplicate");
   MPI_Comm copy = MPI_COMM_NULL;
-  detail::check(blocking("MPI_Comm_dup", name, [&] { return MPI_Comm_dup(comm, &copy); }), "MPI_Comm_dup", name);
+  detail::watched(comm, name, "duplicate", "MPI_Comm_idup",
+                  [&](MPI_Request* part) { return MPI_Comm_idup(comm, &copy, part); });
   state_ = std::make_shared<State>(copy, std::move(name), true);
 }
 

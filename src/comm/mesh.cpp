@@ -7,8 +7,10 @@
 #include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "internal.hpp"
 
@@ -33,6 +35,15 @@ Axis const& find_axis(std::vector<Axis> const& axes, std::string const& name) {
 std::string set_name(Mesh::Names names) {
   std::sort(names.begin(), names.end());
   return names.empty() ? "self" : base::join(names, "+");
+}
+
+/// By sizes of the mesh and dimensions of the group. Never destroyed: MPI ends first. Null: none is kept.
+std::map<std::string, Communicator>* kept_groups = nullptr;
+
+bool over_all_ranks(MPI_Comm comm) {
+  int result = MPI_UNEQUAL;
+  detail::check(MPI_Comm_compare(comm, MPI_COMM_WORLD, &result), "MPI_Comm_compare", "world");
+  return result == MPI_CONGRUENT || result == MPI_IDENT;
 }
 
 void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
@@ -66,6 +77,21 @@ MeshShape plain_shape(std::vector<MeshAxis> axes_fastest_first) {
   return shape;
 }
 
+void keep_mesh_groups() {
+  if (!kept_groups) kept_groups = new std::map<std::string, Communicator>;
+}
+
+template <class Make>
+Communicator Mesh::make_or_duplicate(std::string const& name, std::size_t mask, Make const& make) const {
+  if (!keeps_) return Communicator::adopt(make(), name);
+  std::vector<int> key{static_cast<int>(mask)};
+  for (auto const& dimension : shape_.dimensions) key.push_back(dimension.size);
+  auto const text = fmt::format("{}", fmt::join(key, " "));
+  auto at = kept_groups->find(text);
+  if (at == kept_groups->end()) at = kept_groups->emplace(text, Communicator::adopt(make(), name)).first;
+  return Communicator(at->second.mpi(), name);
+}
+
 Mesh::Mesh(Communicator const& parent, MeshShape shape, std::vector<Names> const& sets) : shape_(std::move(shape)) {
   check_axes(shape_.dimensions, parent.size());
   std::size_t const n = shape_.dimensions.size();
@@ -78,12 +104,16 @@ Mesh::Mesh(Communicator const& parent, MeshShape shape, std::vector<Names> const
   // MPI counts row-major: the last dimension is the fastest.
   std::vector<int> dims(n), periods(n, 0), coordinates(n);
   for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = shape_.dimensions[i].size;
-  MPI_Comm handle = MPI_COMM_NULL;
-  detail::check(blocking("MPI_Cart_create", parent.name(),
-                         [&] { return MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle); }),
-                "MPI_Cart_create", parent.name());
-  cart_ = Communicator::adopt(handle, "world");
-  detail::check(MPI_Cart_coords(handle, cart_.rank(), ndims, coordinates.data()), "MPI_Cart_coords", "world");
+  keeps_ = kept_groups != nullptr && over_all_ranks(parent.mpi());
+  cart_ = make_or_duplicate("world", all_dimensions(), [&] {
+    MPI_Comm handle = MPI_COMM_NULL;
+    detail::check(
+        blocking("MPI_Cart_create", parent.name(),
+                 [&] { return MPI_Cart_create(parent.mpi(), ndims, dims.data(), periods.data(), 0, &handle); }),
+        "MPI_Cart_create", parent.name());
+    return handle;
+  });
+  detail::check(MPI_Cart_coords(cart_.mpi(), cart_.rank(), ndims, coordinates.data()), "MPI_Cart_coords", "world");
   coordinates_.assign(coordinates.rbegin(), coordinates.rend());
   for (auto const& set : sets) add_group(set);
 }
@@ -93,18 +123,20 @@ void Mesh::add_group(Names const& set) {
   bool const made = std::any_of(groups_.begin(), groups_.end(), [&](auto const& g) { return g.mask == mask; });
   if (mask == all_dimensions() || made) return;
   auto const name = set_name(set);
-  MPI_Comm part = MPI_COMM_NULL;
-  if (extent != 0) {
-    std::size_t const n = shape_.dimensions.size();
-    std::vector<int> remain(n);
-    for (std::size_t i = 0; i < n; ++i) remain[n - 1 - i] = static_cast<int>(extent >> i & 1);
-    detail::check(blocking("MPI_Cart_sub", name, [&] { return MPI_Cart_sub(cart_.mpi(), remain.data(), &part); }),
-                  "MPI_Cart_sub", name);
-  } else {  // needs no agreement with other ranks
-    detail::check(blocking("MPI_Comm_dup", "self", [&] { return MPI_Comm_dup(MPI_COMM_SELF, &part); }), "MPI_Comm_dup",
-                  "self");
+  if (extent == 0) {  // needs no agreement with other ranks
+    groups_.push_back({mask, Communicator(MPI_COMM_SELF, name)});
+    return;
   }
-  groups_.push_back({mask, Communicator::adopt(part, name)});
+  std::size_t const n = shape_.dimensions.size();
+  std::vector<int> remain(n);
+  for (std::size_t i = 0; i < n; ++i) remain[n - 1 - i] = static_cast<int>(extent >> i & 1);
+  groups_.push_back(
+      {mask, make_or_duplicate(name, extent, [&] {
+         MPI_Comm part = MPI_COMM_NULL;
+         detail::check(blocking("MPI_Cart_sub", name, [&] { return MPI_Cart_sub(cart_.mpi(), remain.data(), &part); }),
+                       "MPI_Cart_sub", name);
+         return part;
+       })});
 }
 
 std::size_t Mesh::mask_of(Names const& axes) const {

@@ -10,7 +10,7 @@ void Trainer<P>::State::divide_vocabulary() {
   auto& pipeline = mesh.along("pp");
   auto& blocks = along(vocabulary_axes(plan.grid.sizes()));
   auto& to = part_communicators;
-  auto const same = [&](char const* name) { return pipeline.split(0, here.pp, name); };
+  auto const same = [&](char const* name) { return comm::Communicator(pipeline.mpi(), name); };
   to = {same("vocabulary-sum"), same("vocabulary-output"), blocks.split(0, part->number(), "vocabulary-parts"),
         same("vocabulary-input-gradient"), same("vocabulary-gradient")};
   for (auto* summed : {&to.sum, &to.input_gradient}) summed->prepare(all_reduce_settings(config));

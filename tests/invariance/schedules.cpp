@@ -13,6 +13,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/communicator.hpp>
+#include <p3d/comm/mesh.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
@@ -229,6 +230,7 @@ int main(int argc, char** argv) {
     sabotage = sabotage || std::string(argv[i]) == "--sabotage";
   }
   p3d::comm::Environment mpi(argc, argv);
+  p3d::comm::keep_mesh_groups();
   try {
     p3d::device::Environment kokkos(argc, argv, 1);
     p3d::linalg::set_blas_threads(p3d::device::host_threads());

@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/comm/mesh.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
@@ -121,6 +122,7 @@ int run_main(int argc, char** argv, std::vector<std::string_view> const& accepte
     return 2;
   }
   comm::Environment mpi(argc, argv);
+  comm::keep_mesh_groups();
   try {
     device::Environment kokkos(argc, argv, 1);
     linalg::set_blas_threads(device::host_threads());

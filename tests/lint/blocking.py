@@ -8,8 +8,8 @@ import source_tree
 CALL = re.compile(r"\bP?(MPI_[A-Z][A-Za-z0-9_]*)\s*\(")
 # Local, non-blocking, or (abort) the end. MPI_I... is non-blocking but for MPI_Init.
 LOCAL = re.compile(r"MPI_(?:I(?!nit$|nit_thread$)[a-z]\w*|Abort|Cancel|Cart_coords|Cart_rank|Error_(?:class|string)"
-                   r"|Comm_(?:compare|get_\w+|group|rank|set_\w+|size|test_inter)|Finalized|Get_\w+|Group_\w+|Info_\w+"
-                   r"|Query_thread|Request_(?:free|get_status)|Test\w*|Type_\w+"
+                   r"|Comm_(?:compare|get_\w+|group|idup|rank|set_\w+|size|test_inter)|Finalized|Get_\w+|Group_\w+"
+                   r"|Info_\w+|Query_thread|Request_(?:free|get_status)|Test\w*|Type_\w+"
                    r"|Win_(?:get_\w+|set_\w+|shared_query)|Wtime)$")
 # blocking("MPI_Bcast", "node", [&] { return
 DOOR = re.compile(r'\bblocking\(\s*"(\w+)"[^;{}]*\{\s*return\s*$')

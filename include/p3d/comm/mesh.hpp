@@ -66,14 +66,23 @@ private:
   };
   std::size_t mask_of(Names const& axes) const;
   std::size_t extent_of(std::size_t mask) const;  ///< without dimensions of size 1
+  /// What the blocking `make` makes, or a duplicate of the one that is kept.
+  template <class Make>
+  Communicator make_or_duplicate(std::string const& name, std::size_t mask, Make const& make) const;
   std::size_t all_dimensions() const { return (std::size_t{1} << shape_.dimensions.size()) - 1; }
   Group const* find(std::size_t mask) const;
   void add_group(Names const& set);
 
   MeshShape shape_;
+  bool keeps_ = false;  ///< keep_mesh_groups(), and over all ranks
   std::vector<int> coordinates_;
   Communicator cart_;
   std::vector<Group> groups_;
 };
+
+/// From now on the communicators of meshes over all ranks of the program are kept until it ends, and the same mesh made
+/// again duplicates them, which blocks nowhere. For programs that make many meshes, as tests do: where ranks outnumber
+/// cores, making one takes tens of milliseconds of polling. Local; on all ranks before the first mesh.
+void keep_mesh_groups();
 
 }  // namespace p3d::comm

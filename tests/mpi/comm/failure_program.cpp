@@ -51,6 +51,10 @@ int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
   stop_in("MPI_Comm_dup");
   return PMPI_Comm_dup(comm, copy);
 }
+int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* copy, MPI_Request* request) {
+  stop_in("MPI_Comm_idup");
+  return PMPI_Comm_idup(comm, copy, request);
+}
 int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
   stop_in("MPI_Comm_split");
   return PMPI_Comm_split(comm, color, key, part);

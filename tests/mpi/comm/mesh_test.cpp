@@ -202,4 +202,43 @@ TEST(Mesh, AWrongProductIsRefusedOnAllRanksWithEveryFactor) {
   }
 }
 
+// Last, because it holds from then on: a mesh made again has communicators of its own with the same ranks.
+TEST(Mesh, GroupsThatAreKeptAreDuplicated) {
+  keep_mesh_groups();
+  auto world = Communicator::world();
+  int const p = world.size(), inner = p % 2 == 0 ? 2 : 1;
+  for (Axes const& axes : {Axes{{"tp", inner}, {"dp", p / inner}}, Axes{{"tp", p / inner}, {"dp", inner}}}) {
+    Mesh first(world, plain_shape(axes), every_set(axes)), again(world, plain_shape(axes), every_set(axes));
+    EXPECT_EQ(again.num_groups(), first.num_groups());
+    for (unsigned mask = 0; mask < 4; ++mask) {
+      Mesh::Names names;
+      for (std::size_t i = 0; i < axes.size(); ++i) {
+        if (mask >> i & 1u) names.push_back(axes[i].name);
+      }
+      auto const members = group(axes, world.rank(), mask, p);
+      EXPECT_EQ(members_of(first.along(names)), members);
+      EXPECT_EQ(members_of(again.along(names)), members);
+      EXPECT_EQ(again.along(names).name(), first.along(names).name());
+      // Sums begin in another order on half of the ranks: one communicator for both would mix them up.
+      std::int64_t ones = 1, tens = 10;
+      Request a, b;
+      auto const begin = [&](Mesh& mesh, std::int64_t& value) {
+        return mesh.along(names).all_reduce(&value, 1, Type::int64, Reduction::sum);
+      };
+      if (world.rank() % 2 == 0) a = begin(first, ones);
+      b = begin(again, tens);
+      if (world.rank() % 2 != 0) a = begin(first, ones);
+      a.wait();
+      b.wait();
+      auto const count = static_cast<std::int64_t>(members.size());
+      EXPECT_EQ(ones, count);
+      EXPECT_EQ(tens, 10 * count);
+    }
+  }
+  // What is not over all ranks is made anew.
+  auto half = world.split(world.rank() % 2, world.rank(), "half");
+  Mesh const small(half, plain_shape({{"tp", half.size()}}), {{"tp"}});
+  EXPECT_EQ(small.num_groups(), 0u);
+}
+
 }  // namespace
