@@ -254,12 +254,19 @@ std::string memory_text(engine::RunPlan const& plan) {
 
 }  // namespace
 
-std::string grade_memory(double predicted, double before, double now) {
-  double const found = now - before;
-  return fmt::format(
-      "Memory of all ranks: {} predicted, {} found beside the {} that libraries took before (found / predicted {:.3f}; "
-      "MPI and BLAS take up to 100 MiB a rank more while they work)\n",
-      base::human_bytes(predicted), base::human_bytes(found), base::human_bytes(before), found / predicted);
+std::string grade_memory(double predicted, double before, double now, int ranks) {
+  constexpr double mib_of_libraries = 100.0;
+  double const found = now - before, more = (found - predicted) / ranks;
+  auto const ratio = fmt::format("found / predicted {:.3f}", found / predicted);
+  auto verdict = ratio;
+  if (more > 0.0) {
+    bool const within = more <= mib_of_libraries * 1024 * 1024;
+    verdict = fmt::format("{} a rank more, {} the {:.0f} MiB that MPI and BLAS may take while they work",
+                          base::human_bytes(more), within ? "within" : "beyond", mib_of_libraries);
+    if (!within) verdict += "; " + ratio;
+  }
+  return fmt::format("Memory of all ranks: {} predicted, {} found beside the {} that libraries took before ({})\n",
+                     base::human_bytes(predicted), base::human_bytes(found), base::human_bytes(before), verdict);
 }
 
 std::string groups_line(layout::RankGrid const& grid, layout::Axis axis) {

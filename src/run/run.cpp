@@ -254,7 +254,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root(
         report::describe_mfu(c, world.size(), summary.median_step_s, ceiling, summary.recomputed_flops_per_step));
   if (memory_before > 0.0 && memory_now > 0.0)
-    base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now));
+    base::log_root(report::grade_memory(summary.memory_predicted, memory_before, memory_now, world.size()));
   base::log_root(to_table(phases));
   if (!traced.empty()) base::log_root(traced + "\n");
   if (!stopped && c.sample.tokens > 0) {

@@ -14,8 +14,9 @@ namespace p3d::report {
 /// token, windows, what cp and sequence parallelism send, recomputation, memory by pipeline rank.
 std::string describe(config::Config const& config, engine::RunPlan const& plan);
 
-/// Bytes of all ranks together: as predicted, and of their processes, before the run took any and now.
-std::string grade_memory(double predicted, double before, double now);
+/// Bytes of all ranks together: as predicted, and of their processes, before the run took any and now. Up to 100 MiB a
+/// rank above the prediction are named as those of MPI and BLAS; beyond, and below the prediction, the ratio is told.
+std::string grade_memory(double predicted, double before, double now, int ranks);
 
 /// "  tp groups (4 of 2): [0 1] [2 3] [4 5] [6 7]" with its line's end; of many groups and ranks the first and the
 /// last.
