@@ -78,15 +78,25 @@ endfunction()
 # <name>_t<threads><suffix>, where Kokkos has a backend with host threads. Races do not show on one thread.
 function(p3d_also_with_threads name threads)
   list(POP_FRONT ARGN suffix)
-  set(name_here ${name}_t${threads}${suffix})
+  p3d_register_with_threads(${name}_t${threads}${suffix} ${threads} 1 "unit;threads" "${ARGN}" ${name})
+endfunction()
+
+# p3d_also_with_threads_on(<name> <ranks> <threads>): the same for a test on ranks, as <name>_np<ranks>_t<threads>.
+function(p3d_also_with_threads_on name ranks threads)
+  p3d_register_with_threads(${name}_np${ranks}_t${threads} ${threads} ${ranks} "mpi;threads" ""
+    ${MPIEXEC_EXECUTABLE} ${P3D_MPIEXEC_FLAGS} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>)
+endfunction()
+
+function(p3d_register_with_threads name threads ranks labels environment)
   if(NOT "${Kokkos_DEVICES}" MATCHES "OPENMP|THREADS")
     return()
   endif()
-  set(processors ${threads})
+  math(EXPR processors "${threads} * ${ranks}")
   if(processors GREATER P3D_CORES)
     set(processors ${P3D_CORES})
   endif()
-  add_test(NAME ${name_here} COMMAND ${name})
-  set_tests_properties(${name_here} PROPERTIES TIMEOUT 120 LABELS "unit;threads" PROCESSORS ${processors}
-    ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT};${ARGN}")
+  math(EXPR seconds "120 * ${P3D_TEST_TIME_FACTOR}")
+  add_test(NAME ${name} COMMAND ${ARGN})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} LABELS "${labels}" PROCESSORS ${processors}
+    ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT};${environment}")
 endfunction()

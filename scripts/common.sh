@@ -35,11 +35,9 @@ configure_and_build() {
   if [[ -f build/$preset/build.ninja ]]; then
     note "build/$preset is configured already; cmake looks at it again by itself if a CMake file changed"
   else
-    # Several sources at a time: half the compiling, where all of it is to be done anyhow. The OpenMP leg compiles each
-    # alone, as a user does who calls cmake himself: each must include what it needs.
-    local unity=ON
-    [[ $preset != openmp ]] || unity=OFF
-    cmake --preset "$preset" -DCMAKE_UNITY_BUILD="$unity"
+    # Several sources at a time: half the compiling, where all of it is to be done anyhow. tests/lint/alone.py looks
+    # whether each source includes what it needs, for those who call cmake themselves.
+    cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON
   fi
   cmake --build --preset "$preset" -j "$JOBS" --target "$target"
 }
