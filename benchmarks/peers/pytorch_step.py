@@ -249,12 +249,12 @@ def main():
         dist.destroy_process_group()
         if not first:
             return
-    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile), ("adamw", form),
-                       ("threads", torch.get_num_threads()), ("processes", processes),
-                       ("precision", precision), ("parameters", count), ("tokens_per_step", per_step),
-                       ("microbatches", microbatches), ("loss", f"{loss:.6f}"), ("step_s_median", f"{median:.6f}"),
-                       ("step_s_min", f"{min(seconds):.6f}"), ("step_s_max", f"{max(seconds):.6f}"),
-                       ("tokens_per_s", f"{per_step / median:.1f}")):
+    for key, value in (("torch", torch.__version__), ("blas", blas_in_use()), ("compiled", ARGS.compile),
+                       ("adamw", form), ("threads", torch.get_num_threads()),
+                       ("processes", processes), ("precision", precision), ("parameters", count),
+                       ("tokens_per_step", per_step), ("microbatches", microbatches), ("loss", f"{loss:.6f}"),
+                       ("step_s_median", f"{median:.6f}"), ("step_s_min", f"{min(seconds):.6f}"),
+                       ("step_s_max", f"{max(seconds):.6f}"), ("tokens_per_s", f"{per_step / median:.1f}")):
         print(key, value)
 
 

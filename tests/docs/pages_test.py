@@ -151,17 +151,21 @@ class Figures(unittest.TestCase):
                                      if (row["seq_len"], row["machine"]) == (tokens, machine))
 
         names = {"eager": "ratio_eager", "compiled": "ratio_compiled", "DDP, eager": "ratio_ddp",
-                 "DDP, compiled": "ratio_ddp_compiled"}
-        tables = [("docs/performance.md", "PyTorch", names), ("README.md", "PyTorch", names),
-                  ("docs/performance.md", "p3d", {"tokens/s": "p3d", "MFU": "mfu"})]
-        for page, title, names in tables:
+                 "DDP, compiled": "ratio_ddp_compiled", "p3d, tokens/s": "p3d", "p3d, MFU": "mfu"}
+        machines = set()
+        for page, title in (("docs/performance.md", "PyTorch"), ("docs/performance.md", "PyTorch, AdamW as a loop"),
+                            ("README.md", "PyTorch")):
             head, *table = self.table(page, title)
-            self.assertEqual({row[0] for row in table}, set(names))
-            self.assertEqual({row["machine"] for row in rows}, {column.split(", ")[1] for column in head[1:]})
+            self.assertLessEqual({"compiled", "DDP, compiled"}, {row[0] for row in table})
+            machines |= {column.split(", ")[1] for column in head[1:]}
             for row in table:
                 for column, text in zip(head[1:], row[1:], strict=True):
                     with self.subTest(page=page, row=row[0], column=column):
-                        self.shown(text, median(names[row[0]], column))
+                        if text == "-":  # one core has no peers
+                            self.assertIn("one core", column)
+                        else:
+                            self.shown(text, median(names[row[0]], column))
+        self.assertEqual({row["machine"] for row in rows}, machines)
 
     def test_all_reduces_between_hosts(self):
         share = {(row["hosts"], row["bytes"], row["algorithm"]): float(row["share_of_link"])
