@@ -7,7 +7,6 @@
 #include <p3d/comm/wait.hpp>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -38,7 +37,7 @@ std::string set_name(Mesh::Names names) {
 }
 
 /// By sizes of the mesh and dimensions of the group. Never destroyed: MPI ends first. Null: none is kept.
-std::map<std::string, Communicator>* kept_groups = nullptr;
+std::map<std::vector<std::size_t>, Communicator>* kept_groups = nullptr;
 
 bool over_all_ranks(MPI_Comm comm) {
   int result = MPI_UNEQUAL;
@@ -78,17 +77,16 @@ MeshShape plain_shape(std::vector<MeshAxis> axes_fastest_first) {
 }
 
 void keep_mesh_groups() {
-  if (!kept_groups) kept_groups = new std::map<std::string, Communicator>;
+  if (!kept_groups) kept_groups = new std::map<std::vector<std::size_t>, Communicator>;
 }
 
 template <class Make>
 Communicator Mesh::make_or_duplicate(std::string const& name, std::size_t mask, Make const& make) const {
   if (!keeps_) return Communicator::adopt(make(), name);
-  std::vector<int> key{static_cast<int>(mask)};
-  for (auto const& dimension : shape_.dimensions) key.push_back(dimension.size);
-  auto const text = fmt::format("{}", fmt::join(key, " "));
-  auto at = kept_groups->find(text);
-  if (at == kept_groups->end()) at = kept_groups->emplace(text, Communicator::adopt(make(), name)).first;
+  std::vector<std::size_t> key{mask};
+  for (auto const& dimension : shape_.dimensions) key.push_back(static_cast<std::size_t>(dimension.size));
+  auto at = kept_groups->find(key);
+  if (at == kept_groups->end()) at = kept_groups->emplace(key, Communicator::adopt(make(), name)).first;
   return Communicator(at->second.mpi(), name);
 }
 

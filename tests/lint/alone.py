@@ -18,7 +18,8 @@ import tempfile
 
 def commands(root, build):
     """The compile commands of a configuration of its own, which takes each source alone."""
-    for words in (["cmake", "--preset", "release", "-B", build, "-DCMAKE_UNITY_BUILD=OFF"],
+    for words in (["cmake", "--preset", "release", "-B", build, "-DCMAKE_UNITY_BUILD=OFF",
+                   "-DCMAKE_CXX_COMPILER_LAUNCHER="],
                   ["cmake", "--build", build, "--target", "p3d_version_stamp"]):
         subprocess.run(words, cwd=root, check=True, stdout=subprocess.DEVNULL)
     return json.loads(pathlib.Path(build, "compile_commands.json").read_text())
@@ -32,8 +33,8 @@ def main():
     root = given.root.resolve()
 
     def compiles(entry):
-        words = [word for word in shlex.split(entry["command"]) if not word.endswith("ccache")]
-        done = subprocess.run([*words, "-O0", "-fsyntax-only"], cwd=entry["directory"], capture_output=True, text=True)
+        words = [*shlex.split(entry["command"]), "-O0", "-fsyntax-only"]
+        done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
         if done.returncode == 0:
             return []
         lines = re.findall(r"^.*?\berror: .*$", done.stderr, re.M) or [f"{entry['file']}: {done.stderr.strip()}"]
