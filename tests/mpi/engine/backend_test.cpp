@@ -79,7 +79,8 @@ TEST_F(Backend, TrainsAsMpiDoes) {
       {{"parallel.dp=" + n, "parallel.ep=" + n, moe[0], moe[1], "model.moe.dispatch=gather"}, {"send", "recv"}},
   };
   if (world.size() == 1) GTEST_SKIP() << "nothing travels";
-  for (auto const& [layout, wanted] : cases) {
+  for (auto const& each : cases) {
+    auto const &layout = each.layout, &wanted = each.calls;  // Clang before 16 captures no structured binding
     auto const named = [&](char const* backend) {
       auto words = layout;
       words.push_back(std::string("comm.backend=") + backend);

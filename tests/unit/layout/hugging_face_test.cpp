@@ -118,6 +118,7 @@ TEST(HuggingFaceLayout, EveryExpertHasTensorsOfItsOwn) {
 /// Element (row, col) of the experts' matrices, as the definition of the table says.
 TEST(HuggingFaceLayout, RowsOfExpertsAreTheirTensors) {
   auto const [table, layout] = make(experts(false));
+  auto const& tensors = layout.tensors;  // Clang before 16 captures no structured binding
   for (auto const* name : {"gate", "up", "down"}) {
     auto const& spec = table.find(std::string("layers.1.moe.experts.") + name + ".weight");
     auto const& place = layout.places[static_cast<std::size_t>(&spec - table.specs().data())];
@@ -133,7 +134,7 @@ TEST(HuggingFaceLayout, RowsOfExpertsAreTheirTensors) {
           met.push_back(global);
           EXPECT_EQ(row, global % hidden);
           auto const expert = std::to_string(global / hidden);
-          EXPECT_EQ(layout.tensors[part.tensor].name,
+          EXPECT_EQ(tensors[part.tensor].name,
                     "model.layers.1.block_sparse_moe.experts." + expert + "." + weight + ".weight");
         }
         EXPECT_EQ(part.transposed, weight != std::string("w2"));

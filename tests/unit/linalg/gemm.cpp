@@ -127,7 +127,8 @@ TEST(Gemm, LooksAfterMessagesWithinALongOne) {
   int const threads = ExecSpace().concurrency(), pieces_wanted = on_host ? (2 + threads - 1) / threads : 1;
   static int polls = 0;
   for (auto const& [m, n] : {std::pair{4000, 250}, {250, 4000}}) {
-    for (auto const& [ta, tb] : {std::pair{Op::none, Op::transpose}, {Op::transpose, Op::none}}) {
+    for (auto const& ops : {std::pair{Op::none, Op::transpose}, {Op::transpose, Op::none}}) {
+      auto const ta = ops.first, tb = ops.second;  // Clang before 16 captures no structured binding
       std::int64_t const k = 1000;
       bool const turns_a = ta == Op::transpose, turns_b = tb == Op::transpose;
       Matrix<float> const a("a", turns_a ? k : m, turns_a ? m : k, 0, 3),
