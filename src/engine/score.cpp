@@ -79,6 +79,10 @@ typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& p
       read(first, [](auto) {});
       s.load_microbatch(stage, slot, first);
     };
+    hooks.load_part = [&](schedule::Op op, int slot, int microbatch) {
+      read(first_sample(s.config, batch, s.here.dp, microbatch), [](auto) {});
+      s.load_drawn_part(op, slot);
+    };
     s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
     sum += s.take_loss();
   }

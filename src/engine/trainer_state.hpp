@@ -138,6 +138,8 @@ struct Trainer<P>::State {
   /// The same for E, S or G, of whole samples.
   void load_part(schedule::Op op, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
                  std::int64_t index);
+  /// The same of what is in inputs and targets.
+  void load_drawn_part(schedule::Op op, int slot);
   /// Fills inputs, targets and documents.
   void draw_microbatch(std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   /// Of a number of each token of the microbatch those of this rank, in samples of `length` tokens.

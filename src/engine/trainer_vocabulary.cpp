@@ -23,6 +23,11 @@ template <class P>
 void Trainer<P>::State::load_part(schedule::Op op, int slot, std::int64_t sample, bool training,
                                   std::int64_t eval_batch, std::int64_t index) {
   draw_microbatch(sample, training, eval_batch, index);
+  load_drawn_part(op, slot);
+}
+
+template <class P>
+void Trainer<P>::State::load_drawn_part(schedule::Op op, int slot) {
   auto const length = config.model.seq_len;
   auto tokens = base::TokenSet::range(0, length);
   if (config.parallel.cp > 1) tokens = context.division().of_length(length).tokens(here.cp);
@@ -32,8 +37,9 @@ void Trainer<P>::State::load_part(schedule::Op op, int slot, std::int64_t sample
   part->load_gradient(slot, own);
 }
 
-#define P3D_INSTANTIATE(P)                              \
-  template void Trainer<P>::State::divide_vocabulary(); \
+#define P3D_INSTANTIATE(P)                                             \
+  template void Trainer<P>::State::divide_vocabulary();                \
+  template void Trainer<P>::State::load_drawn_part(schedule::Op, int); \
   template void Trainer<P>::State::load_part(schedule::Op, int, std::int64_t, bool, std::int64_t, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -74,6 +74,23 @@ TEST(Evaluation, RunsUnderEverySchedule) {
   }
 }
 
+// Evaluation of training, and of a text with masked windows at its end, where the vocabulary is divided.
+TEST(Evaluation, WithADividedVocabulary) {
+  auto world = comm::Communicator::world();
+  auto self = comm::Communicator::self();
+  auto const* const g = schedule::find_generator("zb_v");
+  auto config = make_config(*g, world.size(), 2 * world.size(), {16, 16});
+  auto alone = config;
+  alone.parallel.pp = 1;
+  alone.pipeline.schedule = "1f1b";
+  config.pipeline.vocab_parallel = true;
+  engine::Trainer<device::Fp64> trainer(config, world), expected(alone, self);
+  layout::Range const text{3, 3 + 16 * 5 + 7};
+  EXPECT_NEAR(trainer.score(text).loss, expected.score(text).loss, 1e-12);
+  EXPECT_EQ(trainer.score(text).windows, 5);
+  EXPECT_NEAR(trainer.evaluate(1), expected.evaluate(1), 1e-12);
+}
+
 // The run that hung: 4 ranks of looped_bfs with 2 stages each, 15 KiB messages.
 TEST(Evaluation, LoopedBfsOnFourRanks) {
   auto world = comm::Communicator::world();
