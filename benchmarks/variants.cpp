@@ -2,11 +2,12 @@
 // Training steps of one input under several sets of overrides, in turn in one process: what disturbs the machine
 // disturbs all of them, so their ratios to the first hold where their times do not. All have the same ranks.
 //
-//   mpiexec -n 2 bench_variants [--rounds 5] input.toml [key=value ...] [-- key=value ...] [-- key=value ...] > out.csv
+//   mpiexec -n 2 bench_variants [--rounds 5] [--steps 1] input.toml [key=value ...] [-- key=value ...]... > out.csv
 //
-// What stands before the first "--" holds for all, and is the first variant. Prints for each the median time of a step,
-// the median over the rounds of its ratio to the first variant's, both also in processor time of all ranks (which does
-// not count what other programs take), and the most bytes of a rank.
+// What stands before the first "--" holds for all, and is the first variant. Between two barriers a variant does so
+// many steps: many where steps overlap (optimizer.post_validation), as the barriers keep two of them apart. Prints for
+// each the median time of a step, the median over the rounds of its ratio to the first variant's, both also in
+// processor time of all ranks (which does not count what other programs take), and the most bytes of a rank.
 
 #include "bench.hpp"
 
@@ -17,6 +18,7 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
 namespace {
 
@@ -36,14 +38,14 @@ struct Variant {
   std::unique_ptr<engine::Trainer<device::Fp32>> trainer;
   std::vector<double> seconds{}, processor{}, ratio{}, processor_ratio{};
 
-  void step(comm::Communicator& world) {
+  void run(comm::Communicator& world, int steps) {
     world.barrier().wait();
     base::Stopwatch const watch;
     double before = processor_seconds();
-    trainer->step();
-    double spent = processor_seconds() - before;
+    for (int s = 0; s < steps; ++s) trainer->step();
+    double spent = (processor_seconds() - before) / steps;
     world.barrier().wait();
-    seconds.push_back(watch.seconds());
+    seconds.push_back(watch.seconds() / steps);
     world.all_reduce(&spent, 1, comm::Type::float64, comm::Reduction::sum).wait();
     processor.push_back(spent);
   }
@@ -60,9 +62,10 @@ struct Variant {
 int main(int argc, char** argv) {
   bench::Setup setup(argc, argv);
   std::vector<std::string> words(argv + 1, argv + argc);
-  int rounds = 5;
-  if (words.size() > 1 && words[0] == "--rounds") {
-    rounds = std::max(1, std::atoi(words[1].c_str()));
+  int rounds = 5, steps = 1;
+  for (auto const& [name, value] : {std::pair("--rounds", &rounds), std::pair("--steps", &steps)}) {
+    if (words.size() < 2 || words[0] != name) continue;
+    *value = std::max(1, std::atoi(words[1].c_str()));
     words.erase(words.begin(), words.begin() + 2);
   }
   std::vector<std::vector<std::string>> sets(1);
@@ -89,7 +92,7 @@ int main(int argc, char** argv) {
   for (auto& v : variants) v.trainer->step();  // touches all memory
   for (int round = 0; round < rounds; ++round) {
     for (auto& v : variants) {
-      v.step(setup.world);
+      v.run(setup.world, steps);
       v.ratio.push_back(v.seconds.back() / variants.front().seconds.back());
       v.processor_ratio.push_back(v.processor.back() / variants.front().processor.back());
     }

@@ -41,6 +41,7 @@ Overrides const only_reads = {
     "data.eod_mask_loss=false",
     "optimizer.type=sgd",
     "optimizer.warmup_steps=0",
+    "optimizer.post_validation=false",
     "run.time_limit=\"\"",
     "checkpoint.every=0",
     "checkpoint.resume=none",

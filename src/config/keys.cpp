@@ -318,6 +318,9 @@ void add_optimizer(std::vector<Key>& table) {
   s.number("eps", &Optimizer::eps, {.max = 1.0, .min_open = true}, "added to the root of the second moment");
   s.number("weight_decay", &Optimizer::weight_decay, {.max = 1e6}, "decoupled; not on biases and norms");
   s.number("grad_clip", &Optimizer::grad_clip, {.max = 1e30}, "largest global norm of the gradient; 0: no clipping");
+  s.flag("post_validation", &Optimizer::post_validation,
+         "update, and begin the next step, before the global norm is known; a wrong update is taken back: the same "
+         "numbers, no wait at the end of a step (zb_h2, zb_v), a second copy of weights and moments");
 }
 
 MaybeMismatch read_backend_axes(toml::node const& node, std::string const&, Config& config) {

@@ -137,9 +137,29 @@ void check_deferral(Check const& c) {
          "forwards and backwards that do not take turns where weight gradients wait", "comm.overlap_experts = true");
 }
 
+/// What an update that is taken back, or a step that begins early, would not leave as it was.
+void check_post_validation(Check const& c) {
+  constexpr auto key = "optimizer.post_validation";
+  if (!c.known({key}) || !c.config.optimizer.post_validation) return;
+  auto const refuse = [&](char const* other, bool is_set, char const* expected, std::string found) {
+    if (!c.known({other}) || !is_set) return;
+    c.fault({key, other}, expected, std::move(found), fmt::format("remove {}, or {}", key, other));
+  };
+  auto const& config = c.config;
+  refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",
+         fmt::format("{} experts", config.model.moe.experts));
+  constexpr auto in_memory = "weights, moments and activations that stay in memory, to take an update back";
+  auto const& m = config.memory;
+  for (auto const& [other, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),
+                                     std::pair("memory.offload_parameters", m.offload_parameters),
+                                     std::pair("memory.offload_activations", m.offload_activations)})
+    refuse(other, place != OffloadTo::none, in_memory, fmt::format("\"{}\"", to_string(place)));
+}
+
 }  // namespace
 
 void check_pipeline(Check const& check) {
+  check_post_validation(check);
   check_stages(check);
   check_schedule_keys(check);
   check_vocabulary(check);

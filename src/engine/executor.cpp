@@ -33,7 +33,7 @@ int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage +
 template <class P>
 struct Executor<P>::ProgramRun {
   schedule::Program const& program;
-  bool training;
+  bool pairs, training;
   double loss_scale;
   Hooks const& hooks;
   Recorder* recorder;
@@ -75,25 +75,93 @@ std::vector<typename Executor<P>::Detail> const& Executor<P>::details(schedule::
 }
 
 template <class P>
-void Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, double loss_scale, Hooks const& hooks) {
-  auto const pairs = proved.execution().pairs;
-  schedule::Execution const mine{.rendezvous = true, .sends_in_flight = sends_in_flight, .pairs = pairs};
+typename Executor<P>::ProgramRun Executor<P>::prepare(schedule::ValidProgram const& proved, double loss_scale,
+                                                      Hooks const& hooks) {
+  schedule::Execution const mine{
+      .rendezvous = true, .sends_in_flight = sends_in_flight, .pairs = proved.execution().pairs};
   P3D_REQUIRE(proved.execution() == mine, "the program is proved for what the executor does");
   schedule::Program const& program = proved;
-  bool const training = proved.pass() == schedule::Pass::training;
-  auto const& actions = program.ranks[static_cast<std::size_t>(pipeline_->rank())];
-  auto const& known = details(program);
-  ProgramRun run{program, training, loss_scale, hooks, training ? recorder_ : nullptr};
-  if (run.recorder) run.recorder->begin_step(step);
-  // Where messages are on their way while the rank computes.
-  bool const exchanges = inside_ == InsideActions::waiting || program.divides_vocabulary;
-  base::Polling const polling(exchanges ? comm::progress : nullptr);
   P3D_REQUIRE(!program.divides_vocabulary || vocabulary_, "a divided vocabulary has somebody for its actions");
-  if (program.divides_vocabulary) vocabulary_->begin(program, training);
-  for (std::size_t i = 0; i < actions.size(); ++i) {
+  bool const training = proved.pass() == schedule::Pass::training;
+  return {program, proved.execution().pairs, training, loss_scale, hooks, training ? recorder_ : nullptr};
+}
+
+template <class P>
+void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks) {
+  auto run = prepare(program, loss_scale, hooks);
+  auto const opened = std::exchange(opened_, {});
+  P3D_REQUIRE(!opened.program || (opened.program == &run.program && opened.step == step),
+              "an opening is followed by its own step, or abandoned");
+  if (run.recorder && !opened.program) run.recorder->begin_step(step);
+  // Where messages are on their way while the rank computes.
+  bool const exchanges = inside_ == InsideActions::waiting || run.program.divides_vocabulary;
+  base::Polling const polling(exchanges ? comm::progress : nullptr);
+  if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
+  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  run_actions(opened.actions, actions.size(), step, run);
+  comm::set_activity(step, "end of the step");
+  wait_for_all_sends(run);
+}
+
+template <class P>
+void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
+                       Hooks const& hooks) {
+  P3D_REQUIRE(!has_opened(), "one opening at a time");
+  auto run = prepare(program, 0.0, hooks);
+  auto const here = static_cast<std::size_t>(pipeline_->rank());
+  if (run.recorder) run.recorder->begin_step(step);
+  base::Polling const polling(comm::progress);  // the sum that the last step waits for
+  run_actions(0, openings.actions.at(here), step, run);
+  P3D_REQUIRE(deferred_.empty(), "an opening takes no slot twice");
+  opened_ = {&run.program, step, openings.actions.at(here), &openings.unmatched.at(here), hooks.length};
+}
+
+template <class P>
+void Executor<P>::abandon() {
+  auto const opened = std::exchange(opened_, {});
+  if (!opened.program) return;
+  std::vector<comm::Request> others;
+  for (Action const& a : *opened.unmatched) {
+    stage(a).shape(a.slot, opened.length ? opened.length(a.microbatch) : 0);
+#if P3D_16BIT
+    if (stage(a).narrow_messages()) {
+      others.push_back(start_empty<device::bfloat16>(a, *opened.program));
+      continue;
+    }
+#endif
+    others.push_back(start_empty<typename P::Storage>(a, *opened.program));
+  }
+  for (auto& [place, m] : messages_)
+    for (auto* request : {&m.recv_activation, &m.recv_gradient, &m.send_activation}) request->wait();
+  comm::wait_all(others);
+  if (vocabulary_) vocabulary_->finish([](comm::Request& request) { request.wait(); });
+}
+
+template <class P>
+template <class T>
+comm::Request Executor<P>::start_empty(Action const& action, schedule::Program const& program) {
+  auto const size = stage(action).gradient(action.slot);
+  device::Owned2<T> const memory("p3d::engine::empty_message", size.extent(0), size.extent(1));
+  device::View2<T> const buffer = memory;
+  int const peer = program.stage_rank[static_cast<std::size_t>(schedule::peer_stage(action))];
+  bool const sends = schedule::is_send(action.op);
+  Direction const kind =
+      action.op == Op::send_activation || action.op == Op::recv_activation ? activation : Direction::gradient;
+  int const to = sends ? schedule::peer_stage(action) : action.stage;
+  auto request = sends ? collectives::start_send<T>(exec_, *pipeline_, buffer, peer, tag(to, kind))
+                       : collectives::start_recv<T>(exec_, *pipeline_, buffer, peer, tag(to, kind));
+  request.on_complete([memory] {});  // it lives until then
+  return request;
+}
+
+template <class P>
+void Executor<P>::run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run) {
+  auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];
+  auto const& known = details(run.program);
+  for (std::size_t i = first; i < end; ++i) {
     comm::set_activity(step, known[i].text.c_str());
     comm::progress();  // messages begin whose kernels have ended meanwhile
-    if (pairs && schedule::begins_pair(actions, i)) {
+    if (run.pairs && schedule::begins_pair(actions, i)) {
       execute_pair(i++, run);
     } else if (run.recorder) {
       execute_recorded(actions[i], known[i], run);
@@ -101,8 +169,6 @@ void Executor<P>::run(schedule::ValidProgram const& proved, std::int64_t step, d
       execute(actions[i], known[i], run);
     }
   }
-  comm::set_activity(step, "end of the step");
-  wait_for_all_sends(run);
 }
 
 template <class P>

@@ -47,11 +47,11 @@ std::vector<int> Trainer<P>::State::own_tokens(std::span<int const> whole, base:
 }
 
 template <class P>
-std::int64_t Trainer<P>::State::training_sample(int microbatch) {
-  auto const sample = first_sample(config, steps_done, here.dp, microbatch);
+std::int64_t Trainer<P>::State::training_sample(std::int64_t step, int microbatch) {
+  auto const sample = first_sample(config, step, here.dp, microbatch);
   if (!(config.data.pack || config.batch.variable) || config.parallel.dp == 1) return sample;
-  if (dealt.step != steps_done) dealt = deal_batch(config, sampler, steps_done);
-  auto const begin = steps_done * config.batch.global;
+  if (dealt.step != step) dealt = deal_batch(config, sampler, step);
+  auto const begin = step * config.batch.global;
   auto const place = static_cast<std::size_t>((sample - begin) / config.batch.micro);
   return begin + dealt.order[place] * config.batch.micro;
 }
@@ -83,7 +83,7 @@ void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample
   template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);                       \
   template void Trainer<P>::State::draw_microbatch(std::int64_t, bool, std::int64_t, std::int64_t);           \
   template std::vector<int> Trainer<P>::State::own_tokens(std::span<int const>, base::TokenSet const&) const; \
-  template std::int64_t Trainer<P>::State::training_sample(int);                                              \
+  template std::int64_t Trainer<P>::State::training_sample(std::int64_t, int);                                \
   template void Trainer<P>::State::load(int, int, std::int64_t, bool, std::int64_t, std::int64_t);            \
   template void Trainer<P>::State::load_microbatch(int, int, std::int64_t);
 P3D_POLICIES(P3D_INSTANTIATE)

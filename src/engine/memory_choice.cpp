@@ -79,17 +79,21 @@ std::vector<Option> shard_options() {
 
 std::vector<Option> offload_options(config::Config const& c) {
   std::vector<Option> out{{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }}};
+  if (c.optimizer.post_validation) return out;
   bool const has_state = c.optimizer.type == config::OptimizerType::adamw || config::is_16bit(c.run.precision);
   if (has_state && c.precision.moments != config::Precision::bf16 && !c.model.moe.changes_router())
     out.push_back({"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }});
   return out;
 }
 
-std::vector<Option> parameter_options() {
-  return {{"", [](Memory&) {}}, {"offload_parameters = \"disk\"", [](Memory& m) {
-                                   m.offload_parameters = OffloadTo::disk;
-                                   m.gather = MessageEvery::microbatch;
-                                 }}};
+std::vector<Option> parameter_options(config::Config const& c) {
+  std::vector<Option> out{{"", [](Memory&) {}}};
+  if (!c.optimizer.post_validation)
+    out.push_back({"offload_parameters = \"disk\"", [](Memory& m) {
+                     m.offload_parameters = OffloadTo::disk;
+                     m.gather = MessageEvery::microbatch;
+                   }});
+  return out;
 }
 
 /// Whether the rules between keys let these be, and offloaded parameters are the last resort where they are a choice.
@@ -102,7 +106,7 @@ bool sensible(config::Config const& c, Memory const& m) {
 /// What comes last, as it makes a rank wait for a disk in every microbatch.
 bool may_offload_activations(config::Config const& c) {
   return c.memory.free.offload_activations && c.batch.microbatches >= 3 && !c.batch.variable && !c.model.moe.on() &&
-         c.memory.recompute_microbatches_kept == 0;
+         !c.optimizer.post_validation && c.memory.recompute_microbatches_kept == 0;
 }
 
 /// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.
@@ -155,7 +159,7 @@ std::vector<Candidate> candidates(config::Config const& c) {
   multiply(free.recompute, recompute_options(c));
   multiply(free.shard, shard_options());
   multiply(free.offload_optimizer, offload_options(c));
-  multiply(free.offload_parameters, parameter_options());
+  multiply(free.offload_parameters, parameter_options(c));
   return all;
 }
 

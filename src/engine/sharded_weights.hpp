@@ -69,6 +69,11 @@ public:
   }
   void offload(int) override { give_up(); }
 
+  /// What was made whole is not needed.
+  void give_up() {
+    finish();
+    gathered_ = gathered_ && stays_;
+  }
   /// Owned values changed: what was gathered is old.
   void updated() { gathered_ = false; }
 
@@ -78,10 +83,6 @@ private:
     if (state_) return start_fetch();
     params_->place_values(exec_);
     gatherer_.start();
-  }
-  void give_up() {
-    finish();
-    gathered_ = gathered_ && stays_;
   }
   void finish() {
     finish_fetch();

@@ -17,6 +17,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -374,14 +375,7 @@ bool Trainer<P>::State::stop_together() {
 
 template <class P>
 Hooks Trainer<P>::State::training_hooks(StepResult& result) {
-  Hooks hooks;
-  if (sampler.varies()) hooks.length = [this](int m) { return length_of(training_sample(m), true, 0); };
-  hooks.load = [this](int stage, int slot, int microbatch) {
-    load(stage, slot, training_sample(microbatch), true, 0, 0);
-  };
-  hooks.load_part = [this](schedule::Op op, int slot, int microbatch) {
-    load_part(op, slot, training_sample(microbatch), true, 0, 0);
-  };
+  auto hooks = opening_hooks(steps_done);
   hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
     if (!spoilt.empty()) spoil(stage, first, last);
     units.at(stage)->reducer.ready(first, last);
@@ -415,10 +409,13 @@ Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicat
   state_ = std::make_unique<State>(config, std::move(plan), parent, provider ? provider : resident);
 }
 template <class P>
-Trainer<P>::~Trainer() = default;
+Trainer<P>::~Trainer() {
+  // What an opening receives may not be asked for yet. Where an exception unwinds, other ranks may never come.
+  if (state_ && std::uncaught_exceptions() == 0) state_->forget_opening();
+}
 
 template <class P>
-StepResult Trainer<P>::step(double vote) {
+StepResult Trainer<P>::step(double vote, bool another_follows) {
   auto& s = *state_;
   s.refresh_weights();
   base::Stopwatch watch;
@@ -428,6 +425,7 @@ StepResult Trainer<P>::step(double vote) {
   result.lr = optim::learning_rate(s.config.optimizer, s.updates_done(), s.config.run.steps);
   result.loss_scale = s.loss_scaler.scale();
   s.summed_up = false;
+  s.another_follows = another_follows;
   for (auto& [number, unit] : s.units) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();
@@ -439,6 +437,7 @@ StepResult Trainer<P>::step(double vote) {
                    .token = result.loss_scale / static_cast<double>(s.tokens_per_step())});
   s.executor->run(s.plan.training, result.step, result.loss_scale / s.mean_over(s.counted_targets),
                   s.training_hooks(result));
+  if (s.tried_out) s.validate(result);
   s.balance_experts();
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
@@ -449,6 +448,7 @@ StepResult Trainer<P>::step(double vote) {
 template <class P>
 double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
+  s.forget_opening();
   s.refresh_weights();
   double sum = 0.0;
   std::int64_t counted = 0;
@@ -520,6 +520,7 @@ plan::MemoryPrediction Trainer<P>::memory_in_use() const {
       unit->optimizer.with_moments([&](auto first, auto second) {
         m.optimizer += static_cast<std::int64_t>(first.size() * sizeof(first(0)) + second.size() * sizeof(second(0)));
       });
+    m.optimizer += unit->optimizer.replaced_bytes();
   }
   m.workspace = s.plan.memory_of(s.here.pp).workspace;
   m.activations = bytes(s.arena) - m.workspace;

@@ -134,6 +134,7 @@ std::int64_t Trainer<P>::steps_done() const {
 }
 template <class P>
 void Trainer<P>::set_steps_done(std::int64_t steps) {
+  state_->forget_opening();
   state_->steps_done = steps;
 }
 

@@ -18,6 +18,7 @@
 #include "sharded_weights.hpp"
 #include "vocabulary_actions.hpp"
 
+#include <array>
 #include <deque>
 #include <optional>
 
@@ -86,9 +87,15 @@ struct Trainer<P>::State {
   bool stopped_early = false;        ///< the last evaluation or sample
   std::int64_t steps_done = 0;
   optim::LossScaler loss_scaler;
-  bool master_is_newer = true;       ///< than what layers read: at the start, and after a checkpoint was copied in
-  std::string spoilt;                ///< see spoil_gradient()
-  bool summed_up = false;            ///< in this step
+  bool master_is_newer = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
+  std::string spoilt;           ///< see spoil_gradient()
+  bool summed_up = false;       ///< in this step, or at least begun to
+  std::array<double, 4> sum{};  ///< of all ranks when it has come: losses, squares of gradients, stops, votes
+  comm::Request sum_request;
+  bool another_follows = false;  ///< see step()
+  bool tried_out = false;        ///< the update of this step, and it is not known yet whether it stands
+  bool last_fitted = false;      ///< the gradient of the last step: finite and not clipped, as far as is known
+  PostValidation post_validation;
   bool keep_gradients = false;       ///< after the update
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
@@ -122,10 +129,12 @@ struct Trainer<P>::State {
   /// Where the vocabulary is divided over the pipeline: its communicators and actions. Collective.
   void divide_vocabulary();
   Hooks training_hooks(StepResult& result);
+  /// What forwards of a step ask for; steps count from 0.
+  Hooks opening_hooks(std::int64_t step);
   void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
-  /// The first sample of a microbatch of this step; where samples are unequal work replicas have equal work, not
+  /// The first sample of a microbatch of a step; where samples are unequal work replicas have equal work, not
   /// neighbouring samples.
-  std::int64_t training_sample(int microbatch);
+  std::int64_t training_sample(std::int64_t step, int microbatch);
   DealtBatch dealt;
   /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
   std::span<int> documents_at(std::size_t place) {
@@ -151,10 +160,21 @@ struct Trainer<P>::State {
   void wait_recorded(comm::Request& request);
   /// Both copies of a tied embedding get the sum of their gradients.
   void finish_tie();
-  /// Sums loss, gradient norm and the stop flag over the ranks, and checks them. Once a step, by the first update.
-  void sum_up(StepResult& result);
+  /// Loss, gradient norm and the stop flag are summed over the ranks, and checked. Once a step: begun by the first
+  /// update.
+  void start_sum(double votes);
+  void finish_sum(StepResult& result);
   /// Updates the parameters of a stage (-1: of all).
   void update(int stage, StepResult& result);
+  /// Whether to update before the sum is there: only where it is likely to need no other update. The same on all ranks.
+  bool tries_out() const { return config.optimizer.post_validation && another_follows && last_fitted; }
+  /// After an update that was tried out: opens the next step and finishes the sum; if the update was wrong, all becomes
+  /// as if the step had waited.
+  void validate(StepResult& result);
+  /// Weights and moments as before the update that was tried out; the next step has not been opened.
+  void take_back();
+  /// Before anything but the next step runs. Collective where one was opened.
+  void forget_opening();
   /// The losses that a program has added up on this rank, which begins anew.
   double take_loss() { return kernels::take_sums(exec, sums)[0]; }
   /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that

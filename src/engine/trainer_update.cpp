@@ -45,7 +45,7 @@ void Trainer<P>::State::finish_tie() {
 }
 
 template <class P>
-void Trainer<P>::State::sum_up(StepResult& result) {
+void Trainer<P>::State::start_sum(double votes) {
   finish_tie();
   // One sum in the order of the model, however the stages are cut.
   device::View1<double> const squares = Kokkos::subview(sums, Kokkos::pair<int, int>(1, 2));
@@ -60,14 +60,21 @@ void Trainer<P>::State::sum_up(StepResult& result) {
                                                     unit->stage.is_first(), squares);
   }
   auto const own = kernels::take_sums(exec, sums);
-  std::array<double, 4> all{counts_loss() ? own[0] : 0.0, own[1], stop_asked && stop_asked() ? 1.0 : 0.0, result.votes};
-  auto summed = mesh.world().all_reduce(all.data(), 4, comm::Type::float64, comm::Reduction::sum);
-  wait_recorded(summed);
-  result.loss = all[0] / mean_over(counted_targets);
-  result.grad_norm = std::sqrt(all[1]) / result.loss_scale;
-  result.stop = all[2] > 0.0;
-  result.votes = all[3];
-  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
+  sum = {counts_loss() ? own[0] : 0.0, own[1], stop_asked && stop_asked() ? 1.0 : 0.0, votes};
+  sum_request = mesh.world().all_reduce(sum.data(), 4, comm::Type::float64, comm::Reduction::sum);
+}
+
+template <class P>
+void Trainer<P>::State::finish_sum(StepResult& result) {
+  wait_recorded(sum_request);
+  result.loss = sum[0] / mean_over(counted_targets);
+  result.grad_norm = std::sqrt(sum[1]) / result.loss_scale;
+  result.stop = sum[2] > 0.0;
+  result.votes = sum[3];
+  bool const finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  last_fitted = finite && optim::clip_factor(result.grad_norm, config.optimizer.grad_clip) == 1.0;
+  if (tried_out && !last_fitted) take_back();  // before anybody looks for what is not finite
+  if (finite) {
     loss_scaler.update(false);
   } else {
     overflowed(result);
@@ -76,13 +83,22 @@ void Trainer<P>::State::sum_up(StepResult& result) {
 
 template <class P>
 void Trainer<P>::State::update(int stage, StepResult& result) {
-  if (!std::exchange(summed_up, true)) sum_up(result);
+  if (!std::exchange(summed_up, true)) {
+    start_sum(result.votes);
+    tried_out = tries_out();
+    if (tried_out) {
+      ++post_validation.tried_out;
+    } else {
+      finish_sum(result);
+    }
+  }
   skipped_update = result.skipped();
   if (skipped_update) {
     gradients_are_zero = false;
     return;
   }
-  double const factor = optim::clip_factor(result.grad_norm, config.optimizer.grad_clip) / result.loss_scale;
+  double const clip = tried_out ? 1.0 : optim::clip_factor(result.grad_norm, config.optimizer.grad_clip);
+  double const factor = clip / result.loss_scale;
   bool const stochastic = config.precision.stochastic_rounding;
   bool const rounds = P::has_master && !stochastic;
   for (auto& [number, unit] : units) {
@@ -117,17 +133,19 @@ void Trainer<P>::State::update(int stage, StepResult& result) {
     } else {
       for (auto const& run : params.shard().owned)
         update_run(run, params.master(run), params.stored(run), [&](auto const& views) {
+          if (tried_out) return optimizer.try_out(exec, number_of_update, result.lr, factor, run, views);
           optimizer.apply(exec, number_of_update, result.lr, factor, run, views, keep_gradients);
         });
     }
     if (unit->sharded) unit->sharded->updated();
   }
-  gradients_are_zero = !keep_gradients;
+  gradients_are_zero = !keep_gradients && !tried_out;
 }
 
 template <class P>
 void Trainer<P>::State::refresh_weights() {
   if (!std::exchange(master_is_newer, false)) return;
+  forget_opening();  // it read the old ones
   for (auto& [number, unit] : units) {
     auto& params = unit->params;
     bool const stochastic = config.precision.stochastic_rounding;
@@ -228,6 +246,7 @@ std::string Trainer<P>::State::find_not_finite() {
 #define P3D_INSTANTIATE(P)                                               \
   template void Trainer<P>::State::refresh_weights();                    \
   template void Trainer<P>::State::spoil(int, std::size_t, std::size_t); \
+  template void Trainer<P>::State::finish_sum(StepResult&);              \
   template void Trainer<P>::State::wait_recorded(comm::Request&);        \
   template void Trainer<P>::State::update(int, StepResult&);
 P3D_POLICIES(P3D_INSTANTIATE)

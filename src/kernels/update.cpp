@@ -18,6 +18,13 @@ bool has_storage(View1<Master> p, View1<Storage> storage) {
   return has;
 }
 
+/// Whether an update keeps what it replaces in `there`.
+template <class T>
+bool keeps(View1<T> there, View1<T> replaced) {
+  P3D_REQUIRE(there.extent(0) == 0 || there.extent(0) == replaced.extent(0), "as much is kept as is replaced");
+  return there.extent(0) != 0;
+}
+
 /// body(first element, number of them <= flat_width, decay) for all elements of the segments: up to 64 in one launch.
 template <class Body>
 void for_segments(std::string const& label, ExecSpace const& exec, std::vector<DecaySegment> const& segments,
@@ -47,10 +54,14 @@ void for_segments(std::string const& label, ExecSpace const& exec, std::vector<D
 
 template <class Master, class Gradient, class Moment, class Storage>
 void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
-           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage) {
+           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage,
+           Replaced<Master, Moment> const& replaced) {
   using T = Master;
   bool const clear = step.clear_gradient;
   bool const store = has_storage(p, storage);
+  auto const old = replaced;
+  bool const keep = keeps(old.p, p);
+  P3D_REQUIRE(keep == keeps(old.m, m) && keep == keeps(old.v, v), "weights and moments are kept together");
   auto const scale = static_cast<T>(step.grad_scale);
   auto const beta1 = static_cast<T>(step.beta1), rest1 = static_cast<T>(1.0 - step.beta1);
   auto const beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1.0 - step.beta2);
@@ -65,6 +76,17 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
         Moment* const second = &v(c);
         Gradient* const gradient = &g(c);
         [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
+        if (keep) {
+          T* const old_weight = &old.p(c);
+          Moment* const old_first = &old.m(c);
+          Moment* const old_second = &old.v(c);
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) {
+            old_weight[i] = weight[i];
+            old_first[i] = first[i];
+            old_second[i] = second[i];
+          }
+        }
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           T const d = scale * gradient[i];
@@ -85,11 +107,13 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
 
 template <class Master, class Gradient, class Storage>
 void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
-         Given<View1<Gradient>> g, Given<View1<Storage>> storage) {
+         Given<View1<Gradient>> g, Given<View1<Storage>> storage, Replaced<Master> const& replaced) {
   using T = Master;
   auto const rate = static_cast<T>(step.lr), scale = static_cast<T>(step.grad_scale);
   bool const clear = step.clear_gradient;
   bool const store = has_storage(p, storage);
+  auto const old = replaced.p;
+  bool const keep = keeps(old, p);
   for_segments(
       "p3d::kernels::sgd", exec, segments, static_cast<std::int64_t>(p.extent(0)),
       KOKKOS_LAMBDA(std::int64_t c, int n, double decay) {
@@ -97,6 +121,11 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
         T* const weight = &p(c);
         Gradient* const gradient = &g(c);
         [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
+        if (keep) {
+          T* const old_weight = &old(c);
+          P3D_SIMD
+          for (int i = 0; i < n; ++i) old_weight[i] = weight[i];
+        }
         P3D_SIMD
         for (int i = 0; i < n; ++i) {
           weight[i] -= rate * (scale * gradient[i] + shrink * weight[i]);
@@ -148,7 +177,7 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
       ExecSpace const&, AdamW const&, View1<Master>, View1<Gradient>, View1<Moment>, View1<Moment>, View1<Storage>);   \
   template void adamw<Master, Gradient, Moment, Storage>(                                                              \
       ExecSpace const&, AdamW const&, std::vector<DecaySegment> const&, View1<Master>, View1<Gradient>, View1<Moment>, \
-      View1<Moment>, View1<Storage>);
+      View1<Moment>, View1<Storage>, Replaced<Master, Moment> const&);
 P3D_INSTANTIATE(float, float, float, float)
 P3D_INSTANTIATE(double, double, double, double)
 P3D_INSTANTIATE(float, float, float, bfloat16)
@@ -164,7 +193,8 @@ P3D_INSTANTIATE(float, bfloat16, bfloat16, bfloat16)
   template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, View1<Master>, View1<Gradient>,   \
                                                View1<Storage>);                                                \
   template void sgd<Master, Gradient, Storage>(ExecSpace const&, Sgd const&, std::vector<DecaySegment> const&, \
-                                               View1<Master>, View1<Gradient>, View1<Storage>);
+                                               View1<Master>, View1<Gradient>, View1<Storage>,                 \
+                                               Replaced<Master> const&);
 P3D_INSTANTIATE(float, float, float)
 P3D_INSTANTIATE(double, double, double)
 P3D_INSTANTIATE(float, float, bfloat16)

@@ -3,7 +3,6 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/device/memory.hpp>
-#include <p3d/kernels/update.hpp>
 
 #include <cmath>
 
@@ -11,11 +10,11 @@ namespace p3d::optim {
 
 namespace {
 
-/// A part of a view, or nothing of an empty one.
+/// What an array of all owned runs has of one, or nothing of an empty one.
 template <class T>
-View1<T> part(View1<T> all, std::int64_t begin, std::int64_t end) {
+View1<T> part(View1<T> all, layout::OwnedRun const& run) {
   if (all.extent(0) == 0) return {};
-  return Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(begin, end));
+  return Kokkos::subview(all, Kokkos::pair<std::int64_t, std::int64_t>(run.packed, run.packed + run.count));
 }
 
 }  // namespace
@@ -24,30 +23,64 @@ template <class P>
 Optimizer<P>::Optimizer(config::Optimizer const& options, layout::StageParams const& params,
                         layout::StateShard const& shard, bool narrow_moments, bool resident)
     : options_(options), params_(&params) {
-  if (!resident || options_.type != config::OptimizerType::adamw) return;
   auto const n = shard.owned_size;
-  auto const take = [&]<class M>(Moments<M>& moments) {
+  P3D_REQUIRE(resident || !options_.post_validation, "what is taken back is resident");
+  if (options_.post_validation) replaced_master_ = device::large_array<Master>("p3d::optim::replaced_weights", n);
+  if (!resident || options_.type != config::OptimizerType::adamw) return;
+  auto const take = [&]<class M>(Moments<M>& moments, Moments<M>& replaced) {
     moments.m = device::large_array<M>("p3d::optim::first_moment", n);
     moments.v = device::large_array<M>("p3d::optim::second_moment", n);
+    if (!options_.post_validation) return;
+    replaced.m = device::large_array<M>("p3d::optim::replaced_first_moment", n);
+    replaced.v = device::large_array<M>("p3d::optim::replaced_second_moment", n);
   };
   P3D_REQUIRE(!narrow_moments || may_be_narrow, "moments in bfloat16 stand for some in float");
   if (narrow_moments) {
-    take(narrow_);
+    take(narrow_, replaced_narrow_);
   } else {
-    take(wide_);
+    take(wide_, replaced_wide_);
   }
+}
+
+template <class P>
+template <class Work>
+void Optimizer<P>::with_owned(Work const& work) {
+  if (narrow_.m.extent(0) > 0) return work(narrow_, replaced_narrow_);
+  work(wide_, replaced_wide_);
 }
 
 template <class P>
 void Optimizer<P>::apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
                          layout::OwnedRun const& run, RunViews const& views, bool keep_gradients) {
-  auto const begin = run.packed, end = run.packed + run.count;
-  auto const with = [&]<class M>(Moments<M> const& all) {
-    apply_with<M>(exec, step, lr, grad_scale, run, views, keep_gradients, part(View1<M>(all.m), begin, end),
-                  part(View1<M>(all.v), begin, end));
-  };
-  if (narrow_.m.extent(0) > 0) return with(narrow_);
-  with(wide_);
+  with_owned([&]<class M>(Moments<M> const& all, Moments<M> const&) {
+    apply_with<M>(exec, step, lr, grad_scale, run, views, keep_gradients, part<M>(all.m, run), part<M>(all.v, run));
+  });
+}
+
+template <class P>
+void Optimizer<P>::try_out(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
+                           layout::OwnedRun const& run, RunViews const& views) {
+  P3D_REQUIRE(options_.post_validation, "an optimizer that keeps what it replaces");
+  with_owned([&]<class M>(Moments<M> const& all, Moments<M> const& replaced) {
+    update<M>(exec, step, lr, grad_scale, run, views, true, part<M>(all.m, run), part<M>(all.v, run),
+              {part<Master>(replaced_master_, run), part<M>(replaced.m, run), part<M>(replaced.v, run)});
+  });
+}
+
+template <class P>
+void Optimizer<P>::take_back(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master> master) {
+  Kokkos::deep_copy(exec, master, part<Master>(replaced_master_, run));
+  with_owned([&]<class M>(Moments<M> const& all, Moments<M> const& replaced) {
+    Kokkos::deep_copy(exec, part<M>(all.m, run), part<M>(replaced.m, run));
+    Kokkos::deep_copy(exec, part<M>(all.v, run), part<M>(replaced.v, run));
+  });
+}
+
+template <class P>
+std::int64_t Optimizer<P>::replaced_bytes() const {
+  auto const bytes = [](auto const& view) { return static_cast<std::int64_t>(view.span() * sizeof(view(0))); };
+  return bytes(replaced_master_) + bytes(replaced_wide_.m) + bytes(replaced_wide_.v) + bytes(replaced_narrow_.m) +
+         bytes(replaced_narrow_.v);
 }
 
 template <class P>
@@ -55,6 +88,14 @@ template <class M>
 void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
                               layout::OwnedRun const& run, RunViews const& views, bool keep_gradients, View1<M> m,
                               View1<M> v) {
+  update<M>(exec, step, lr, grad_scale, run, views, keep_gradients, m, v, {});
+}
+
+template <class P>
+template <class M>
+void Optimizer<P>::update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
+                          layout::OwnedRun const& run, RunViews const& views, bool keep_gradients, View1<M> m,
+                          View1<M> v, kernels::Replaced<Master, M> const& replaced) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -74,10 +115,11 @@ void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double l
                            segments.back().count = at + count - segments.back().begin;
                          });
   if (options_.type == config::OptimizerType::adamw) {
-    kernels::adamw<Master, Gradient, M, Storage>(exec, a, segments, views.master, views.grads, m, v, views.storage);
+    kernels::adamw<Master, Gradient, M, Storage>(exec, a, segments, views.master, views.grads, m, v, views.storage,
+                                                 replaced);
   } else {
     kernels::sgd<Master, Gradient, Storage>(exec, {lr, 0.0, grad_scale, !keep_gradients}, segments, views.master,
-                                            views.grads, views.storage);
+                                            views.grads, views.storage, {replaced.p, {}, {}});
   }
 }
 

@@ -98,6 +98,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   if (bytes.has_master) m.optimizer += owned * bytes.master;
   bool const moments = config.optimizer.type == config::OptimizerType::adamw;
   if (moments) m.optimizer += 2 * owned * bytes.moment;
+  if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + (moments ? 2 * bytes.moment : 0));
   if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
   if (memory.offloads_parameters()) m.offloaded += own_values;
   if (config.checkpoint.on() && config.checkpoint.async)

@@ -39,11 +39,23 @@ Weight weight_of(std::string const& key, config::Config const& config, config::L
       "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
       "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
   // Of the data the hash has the weights.
-  static std::set<std::string> const free{
-      "run.name",           "run.output_dir", "run.log_every",           "run.trace",
-      "run.ceiling",        "run.time_limit", "run.eval_every",          "run.eval_batches",
-      "model.preset",       "model.load",     "model.moe.buffer_factor", "batch.micro",
-      "batch.microbatches", "data.path",      "data.tokenizer",          "data.source"};
+  static std::set<std::string> const free{"run.name",
+                                          "run.output_dir",
+                                          "run.log_every",
+                                          "run.trace",
+                                          "run.ceiling",
+                                          "run.time_limit",
+                                          "run.eval_every",
+                                          "run.eval_batches",
+                                          "model.preset",
+                                          "model.load",
+                                          "model.moe.buffer_factor",
+                                          "batch.micro",
+                                          "batch.microbatches",
+                                          "data.path",
+                                          "data.tokenizer",
+                                          "data.source",
+                                          "optimizer.post_validation"};
   static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
                                                  "model.moe.z_coefficient", "run.precision"};
   bool const all = load == config::Load::all;

@@ -177,6 +177,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const tokens_before = tokens_of(0, first_step);
   std::int64_t tokens_seen = 0;
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
+  auto const evaluates_after = [&](std::int64_t step) {
+    return evaluates && (step == c.run.steps || (c.run.eval_every > 0 && step % c.run.eval_every == 0));
+  };
   double first_loss = 0.0, last_loss = 0.0;
   std::optional<double> eval_loss;
   std::int64_t done = first_step;
@@ -187,7 +190,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::Stopwatch watch;
     engine::StepResult r;
     try {
-      r = trainer.step(checkpoints.vote());
+      r = trainer.step(checkpoints.vote(), done + 1 < c.run.steps && !evaluates_after(done + 1));
     } catch (base::Error const& e) {
       // Every rank knows: the checkpoint of an earlier step that is being written is completed.
       if (e.code() == base::ExitCode::not_finite) checkpoints.finish();
@@ -209,7 +212,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     stopped = (r.stop || checkpoints.time_is_up(r)) && done < c.run.steps;
     bool const last = done == c.run.steps;
     eval_loss.reset();
-    if (evaluates && !stopped && (last || (c.run.eval_every > 0 && done % c.run.eval_every == 0))) {
+    if (!stopped && evaluates_after(done)) {
       eval_loss = trainer.evaluate(c.run.eval_batches);
       if (trainer.stopped_early()) {
         eval_loss.reset();
@@ -250,6 +253,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
                                base::counted(scale.skipped, "step"), scale.scale));
+  if (auto const n = trainer.post_validation(); c.optimizer.post_validation && done > first_step)
+    base::log_root(
+        fmt::format("Post-validation: {} of {} updated before the global norm was known, {} of these taken "
+                    "back; it waits after a step that was clipped",
+                    n.tried_out, base::counted(done - first_step, "step"), n.taken_back));
   if (ceiling > 0.0 && !step_seconds.empty())
     base::log_root(
         report::describe_mfu(c, world.size(), summary.median_step_s, ceiling, summary.recomputed_flops_per_step));

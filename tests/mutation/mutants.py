@@ -38,6 +38,7 @@ KERNELS = [
     ("reductions.cpp", "return v - v == Acc<S>(0) ? 0.0 : 1.0;", "return v == v ? 0.0 : 1.0;", "kernels"),
     ("update.cpp", "T const b = beta2 * second[i] + rest2 * d * d;", "T const b = beta2 * second[i] + rest2 * d;",
      "kernels"),
+    ("update.cpp", "old_second[i] = second[i];", "old_second[i] = first[i];", "kernels"),
 ]
 
 PARALLEL = [
@@ -97,6 +98,11 @@ SCHEDULE = [
      "if (makes_input_gradient(a.op) && output_is_remote(program, a.stage))", "unit_schedule"),
     ("messages.cpp", "earliest.gradient[at] = static_cast<int>(i) + 1;", "earliest.gradient[at] = static_cast<int>(i);",
      "unit_schedule unit_schedule_fuzz"),
+    ("opening.cpp", "if (program_.divides_vocabulary && a.stage + 1 == program_.num_stages) return false;", "",
+     "unit_schedule_opening"),
+    ("opening.cpp", "return has(Op::forward, a.stage - 1, a.microbatch) &&", "return true &&", "unit_schedule_opening"),
+    ("opening.cpp", "for (std::size_t i = openings.ends()[r]; i <", "for (std::size_t i = openings.ends()[r] + 2; i <",
+     "unit_schedule_opening"),
     ("passes.cpp", "if (pending >= 0 && !is_send(a.op)) {", "if (pending >= 0) {", "unit_schedule unit_schedule_fuzz"),
     ("progress.cpp",
      "if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || "

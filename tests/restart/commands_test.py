@@ -158,6 +158,20 @@ class Commands(unittest.TestCase):
         self.assertEqual(code, 0, out + err)
         self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
 
+    def test_goes_on_without_waiting_for_the_norm(self):
+        """optimizer.post_validation changes no number, so a run may change it."""
+        code, out, err = tool(self.folder, "input.toml", "run.output_dir=eager", "run.precision=fp64", "parallel.pp=2",
+                              "pipeline.schedule=zb_h2", "run.name=eager", f"checkpoint.resume={self.half}",
+                              "optimizer.post_validation=true", ranks=2)
+        self.assertEqual(code, 0, out + err)
+        self.assertNotIn("post_validation:", out)
+        said = re.search(r"Post-validation: (\d+) of 15 steps updated before the global norm was known, "
+                         r"(\d+) of these taken back", out)
+        self.assertIsNotNone(said, out)
+        self.assertLessEqual(int(said[2]), int(said[1]))
+        found = restarts.losses(self.folder, "eager")
+        self.assertLess(restarts.largest_deviation(found, restarts.losses(self.folder, "run")[restarts.HALF:]), 1e-9)
+
     def test_goes_on_in_any_precision(self):
         expected = restarts.losses(self.folder, "run")
         for precision, tolerance in (("fp32", 1e-4), ("bf16", 5e-3), ("fp16", 5e-3)):

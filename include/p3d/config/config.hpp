@@ -232,7 +232,8 @@ struct Optimizer {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double grad_clip = 1.0;  ///< global norm; 0: no clipping
+  double grad_clip = 1.0;        ///< global norm; 0: no clipping
+  bool post_validation = false;  ///< the next step begins before the norm is known; a wrong update is taken back
   bool operator==(Optimizer const&) const = default;
 };
 

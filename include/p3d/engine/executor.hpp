@@ -8,6 +8,7 @@
 #include <p3d/model/weights.hpp>
 #include <p3d/engine/phases.hpp>
 #include <p3d/engine/recorder.hpp>
+#include <p3d/schedule/opening.hpp>
 #include <p3d/schedule/valid_program.hpp>
 
 #include <cstdint>
@@ -67,7 +68,16 @@ public:
   /// Runs this rank's actions of `program` to the end and waits for everything outstanding. Losses are where
   /// Workspace::set_loss says. `loss_scale` as in Stage::backward; of no use in a forward-only program. The program
   /// must be proved for rendezvous sends and `sends_in_flight`.
+  /// Where this step's opening has run, it goes on behind it.
   void run(schedule::ValidProgram const& program, std::int64_t step, double loss_scale, Hooks const& hooks);
+
+  /// Runs this rank's opening and waits for no more than it does. Next comes run() of the same program and step, or
+  /// abandon(). `openings`, of the program, must live until then.
+  void open(schedule::ValidProgram const& program, schedule::Opening const& openings, std::int64_t step,
+            Hooks const& hooks);
+  /// Sees the messages of an opening through, if one has run, and forgets it. Collective, as an opening is.
+  void abandon();
+  bool has_opened() const { return opened_.program != nullptr; }
 
   /// Where OFFLOAD_F moves activations. It must outlive the executor.
   void offload_into(ActivationStore<P>& store) { store_ = &store; }
@@ -95,6 +105,17 @@ private:
     bool gradients = false;  ///< schedule::moves_gradients
   };
   struct ProgramRun;
+  /// What has run of which step's program.
+  struct Opened {
+    schedule::Program const* program = nullptr;
+    std::int64_t step = 0;
+    std::size_t actions = 0;
+    std::vector<schedule::Action> const* unmatched = nullptr;
+    std::function<std::int64_t(int)> length;  ///< Hooks::length
+  };
+  ProgramRun prepare(schedule::ValidProgram const& program, double loss_scale, Hooks const& hooks);
+  /// Actions [first, end) of this rank.
+  void run_actions(std::size_t first, std::size_t end, std::int64_t step, ProgramRun& run);
   std::vector<Detail> const& details(schedule::Program const& program);
   void execute(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void execute_recorded(schedule::Action const& action, Detail const& detail, ProgramRun& run);
@@ -130,6 +151,9 @@ private:
   void before(schedule::Action const& action, ProgramRun const& run);
   void receive(schedule::Action const& action, ProgramRun const& run);
   void send(schedule::Action const& action, ProgramRun const& run);
+  /// A message of the size of this one, of numbers that mean nothing.
+  template <class T>
+  comm::Request start_empty(schedule::Action const& action, schedule::Program const& program);
   /// The message `what` of the slot of `action`, in the type in which it travels.
   comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what, int peer,
                               int tag);
@@ -159,6 +183,7 @@ private:
   ActivationStore<P>* store_ = nullptr;
   VocabularyActions<P>* vocabulary_ = nullptr;
   std::deque<schedule::Action> deferred_;  ///< receives put off, in their order
+  Opened opened_;
   PhaseTimes times_;
   Recorder* recorder_ = nullptr;
 };

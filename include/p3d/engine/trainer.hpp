@@ -38,6 +38,12 @@ struct StepResult {
   bool skipped() const { return !overflow.empty(); }
 };
 
+/// optimizer.post_validation: steps whose update was made before the norm of their gradients was known, and how many
+/// of these were taken back because it had to be clipped or was not finite.
+struct PostValidation {
+  std::int64_t tried_out = 0, taken_back = 0;
+};
+
 /// How the tokens of the last step chose among the experts of one layer.
 struct ExpertLoad {
   std::int64_t layer = 0;
@@ -91,7 +97,14 @@ public:
   /// such a step is skipped on every rank instead (StepResult::overflow), until the scale is at its floor. Learning
   /// rate and bias correction count the updates, the data the steps. `vote`: a number whose sum over the
   /// ranks comes back in the result (it travels with the loss).
-  StepResult step(double vote = 0.0);
+  /// With optimizer.post_validation (arXiv 2401.10241, section 4) it does not wait for the global norm where the last
+  /// one was not clipped: it updates as if this one were not either, and runs the forwards of the next step that come
+  /// before any backward (schedule/opening.hpp). Then it waits; if the norm is to be clipped or is not finite, weights
+  /// and moments become what they were, the update is done as it should be, and the forwards are done again. So when it
+  /// returns all numbers are those of a step that waited, bit for bit. `another_follows`: false: the next step does
+  /// not come next, so that its forwards would be in vain; the same on all ranks.
+  StepResult step(double vote = 0.0, bool another_follows = true);
+  PostValidation post_validation() const;
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
   /// all. Also looked at before each batch of evaluate() and after each token of sample(), which then end early.
   void stop_when(std::function<bool()> asked);

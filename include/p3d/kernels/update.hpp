@@ -16,12 +16,21 @@ struct DecaySegment {
   double decay = 0;
 };
 
+/// Gets what an update is about to replace, so that it can be taken back: as many elements as the update has, or empty
+/// (nothing is kept). SGD has no m and v.
+template <class Master, class Moment = Master>
+struct Replaced {
+  View1<Master> p = {};
+  View1<Moment> m = {}, v = {};
+};
+
 /// One AdamW step (Loshchilov, Hutter, arXiv 1711.05101, algorithm 2, decoupled weight decay):
 ///   g' = grad_scale g;  m = beta1 m + (1 - beta1) g';  v = beta2 v + (1 - beta2) g'^2
 ///   p = p - lr (m / correction1 / (sqrt(v / correction2) + eps) + decay p),  correction_i = 1 - beta_i^t.
 /// Reads 4 and writes 4 numbers per element: the gradient's zero for the next step is written while it is in the cache.
 /// The weight is updated from the moments before they are rounded. A second moment in bfloat16 stays where it is when
-/// (1 - beta2) |g'^2 / v - 1| is below its half unit (2^-9 to 2^-8): beta2 must be well below 0.996 there.
+/// (1 - beta2) |g'^2 / v - 1| is below its half unit (2^-9 to 2^-8): beta2 must be well below 0.996 there. `replaced`
+/// costs three more writes.
 struct AdamW {
   double lr = 0, beta1 = 0, beta2 = 0, eps = 0, decay = 0, correction1 = 1, correction2 = 1, grad_scale = 1;
   bool clear_gradient = true;
@@ -34,8 +43,8 @@ void adamw(ExecSpace const& exec, AdamW const& step, Given<View1<Master>> p, Giv
 /// The same with the decay of each segment instead of step.decay: one launch for up to 64 of them.
 template <class Master, class Gradient = Master, class Moment = Master, class Storage = Master>
 void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
-           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v,
-           Given<View1<Storage>> storage = {});
+           Given<View1<Gradient>> g, Given<View1<Moment>> m, Given<View1<Moment>> v, Given<View1<Storage>> storage = {},
+           Replaced<Master, Moment> const& replaced = {});
 
 /// p = p - lr (grad_scale g + decay p). Reads 2 and writes 2 numbers per element.
 struct Sgd {
@@ -48,7 +57,7 @@ void sgd(ExecSpace const& exec, Sgd const& step, Given<View1<Master>> p, Given<V
 /// The same with the decay of each segment instead of step.decay: one launch for up to 64 of them.
 template <class Master, class Gradient = Master, class Storage = Master>
 void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const& segments, Given<View1<Master>> p,
-         Given<View1<Gradient>> g, Given<View1<Storage>> storage = {});
+         Given<View1<Gradient>> g, Given<View1<Storage>> storage = {}, Replaced<Master> const& replaced = {});
 
 /// storage = master, rounded stochastically (device::round_stochastically): up with the probability of what is cut off.
 /// Views: one block [rows, cols] of a global matrix of global_cols columns (a vector is a matrix of one row) that

@@ -5,6 +5,7 @@
 #include <p3d/config/config.hpp>
 #include <p3d/device/precision.hpp>
 #include <p3d/device/view.hpp>
+#include <p3d/kernels/update.hpp>
 #include <p3d/layout/shards.hpp>
 
 #include <cstdint>
@@ -26,7 +27,8 @@ public:
 
   /// `params` and `shard` must outlive the optimizer. AdamW allocates two moments for each element that is owned, SGD
   /// none. `narrow_moments`: in bfloat16, rounded to nearest. `resident`: false: somebody else keeps the moments and
-  /// gives them to each update.
+  /// gives them to each update. With options.post_validation it allocates as much again, and the master weights, so
+  /// that an update can be taken back; then they are resident.
   Optimizer(config::Optimizer const& options, layout::StageParams const& params, layout::StateShard const& shard,
             bool narrow_moments, bool resident = true);
 
@@ -41,7 +43,15 @@ public:
   /// `keep_gradients`. Weight decay applies to the parameters whose table row says so.
   void apply(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
              RunViews const& views, bool keep_gradients = false);
-  /// The same with moments that are given, count elements each (empty for SGD). M: Moment, or bfloat16 beside float.
+  /// The same, and what it replaces is kept for take_back(). The gradients stay.
+  void try_out(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
+               RunViews const& views);
+  /// The moments and `master` of a run become, bit for bit, what they were before the last try_out() of it.
+  void take_back(ExecSpace const& exec, layout::OwnedRun const& run, View1<Master> master);
+  /// Allocated for that.
+  std::int64_t replaced_bytes() const;
+  /// The same as apply() with moments that are given, count elements each (empty for SGD). M: Moment, or bfloat16
+  /// beside float.
   template <class M>
   void apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
                   RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v);
@@ -63,8 +73,16 @@ private:
   };
   config::Optimizer options_;
   layout::StageParams const* params_;
-  Moments<Moment> wide_;
-  Moments<Narrow> narrow_;
+  /// Calls work(moments, what was replaced of them) with those that there are.
+  template <class Work>
+  void with_owned(Work const& work);
+  template <class M>
+  void update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
+              RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v,
+              kernels::Replaced<Master, M> const& replaced);
+  Moments<Moment> wide_, replaced_wide_;
+  Moments<Narrow> narrow_, replaced_narrow_;
+  device::Owned1<Master> replaced_master_;
 };
 
 /// Factor on the gradients that brings their global norm down to `clip` (1 when it is below, or clip is 0).

@@ -45,7 +45,8 @@ struct StatePools {
 struct MemoryPrediction {
   std::int64_t params = 0;                 ///< what layers read, and what is owned of it where replicas divide it
   std::int64_t grads = 0;                  ///< the same; and the buffer in which they travel, where that is another
-  std::int64_t optimizer = 0;              ///< moments: AdamW two numbers per parameter, SGD none; and master weights
+  std::int64_t optimizer = 0;              ///< moments: AdamW two numbers per parameter, SGD none; and master weights;
+                                           ///< optimizer.post_validation: the copies of weights and moments
   std::int64_t activations = 0;            ///< saved by forward for backward, all slots
   std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits

@@ -47,6 +47,23 @@ TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
     EXPECT_TRUE(divided({"parallel.dp=2", good}).config) << good;
 }
 
+TEST(PostValidation, RefusesWhatCannotBeTakenBack) {
+  auto const with = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"optimizer.post_validation=true", "parallel.pp=2", "batch.microbatches=4"});
+    return parse("", words, 0);
+  };
+  EXPECT_TRUE(with({"memory.shard=parameters", "parallel.dp=2", "run.trace=true"}).config);
+  EXPECT_FALSE(parse("", {}, 0).config->optimizer.post_validation);
+  for (auto const* other : {"memory.offload_optimizer=disk", "memory.offload_parameters=disk",
+                            "memory.offload_activations=disk", "model.moe.experts=4"}) {
+    auto const result = with({other});
+    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
+    auto const key = std::string(other).substr(0, std::string(other).find('='));
+    expect_contains(result.faults.front().fix, "remove optimizer.post_validation, or " + key);
+    EXPECT_TRUE(with({other, "optimizer.post_validation=false"}).config) << other;
+  }
+}
+
 TEST(WeightDeferral, RefusesWhatDoesNotGoWithIt) {
   auto const with = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"pipeline.weight_deferral_limit=2", "parallel.pp=2"});

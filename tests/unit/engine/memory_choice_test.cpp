@@ -47,10 +47,13 @@ TEST(MemoryChoice, WhatFitsAnywayStaysAsItIs) {
   EXPECT_NE(choice.note.find("next:"), std::string::npos) << choice.note;
 }
 
-TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
+void fits_every_limit(bool post_validation) {
+  auto const with = [&](std::string const& limit) {
+    return input({"memory.limit=" + limit, fmt::format("optimizer.post_validation={}", post_validation)});
+  };
   std::string smallest;
   for (double limit = most(input({})); smallest.empty(); limit *= 0.8) {
-    auto const c = input({fmt::format("memory.limit={}", limit)});
+    auto const c = with(fmt::format("{}", limit));
     try {
       auto const choice = engine::choose_memory(c);
       EXPECT_LE(most(choice.config), limit);
@@ -68,10 +71,16 @@ TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
       smallest = smallest.substr(0, smallest.find(' '));
     }
   }
-  auto const least = engine::choose_memory(input({"memory.limit=" + smallest})).config;
+  auto const least = engine::choose_memory(with(smallest)).config;
   EXPECT_LE(most(least), std::stod(smallest));
   EXPECT_GT(most(least), 0.99 * std::stod(smallest));
-  EXPECT_EQ(least.memory.offload_optimizer, config::OffloadTo::disk);
+  // Updates that may be taken back need their state in memory.
+  EXPECT_EQ(least.memory.offload_optimizer, post_validation ? config::OffloadTo::none : config::OffloadTo::disk);
+}
+
+TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
+  fits_every_limit(false);
+  fits_every_limit(true);
 }
 
 TEST(MemoryChoice, LeavesWhatTheInputSays) {

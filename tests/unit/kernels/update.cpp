@@ -61,6 +61,36 @@ TEST(Sgd, MatchesTheFormula) {
   expect_close(host(f), expected, 2e-7);
 }
 
+TEST(Update, KeepsWhatItReplaces) {
+  std::vector<kernels::DecaySegment> const segments{{0, 3, 0.1}, {3, n - 7, 0.0}};  // the last 4 stay as they are
+  auto const p0 = random_values("p", n), m0 = random_values("m", n), g0 = random_values("g", n);
+  Vec const v0(n, 0.5), none(n, 0.0);
+  kernels::AdamW const adam{1e-2, 0.9, 0.95, 1e-8, 7.0, 0.1, 0.05, 0.25, false};
+  auto const head = [](Vec all) {
+    std::fill(all.end() - 4, all.end(), 0.0);
+    return all;
+  };
+  auto const check = [&]<class T>(T) {
+    auto const p = vector_of<T>(p0), q = vector_of<T>(p0), g = vector_of<T>(g0), m = vector_of<T>(m0),
+               v = vector_of<T>(v0), old_p = vector_of<T>(none), old_m = vector_of<T>(none), old_v = vector_of<T>(none);
+    auto const before_p = host(p), before_m = host(m), before_v = host(v);
+    auto const plain_p = vector_of<T>(p0), plain_m = vector_of<T>(m0), plain_v = vector_of<T>(v0);
+    kernels::adamw<T>(ExecSpace(), adam, segments, plain_p, g, plain_m, plain_v);
+    kernels::adamw<T>(ExecSpace(), adam, segments, p, g, m, v, {}, {old_p, old_m, old_v});
+    EXPECT_EQ(host(p), host(plain_p)) << "the same update";
+    EXPECT_EQ(host(m), host(plain_m));
+    EXPECT_EQ(host(v), host(plain_v));
+    EXPECT_EQ(host(old_p), head(before_p));
+    EXPECT_EQ(host(old_m), head(before_m));
+    EXPECT_EQ(host(old_v), head(before_v));
+    kernels::sgd<T>(ExecSpace(), {0.1, 0.01, 0.5, false}, segments, q, g, {}, {old_m, {}, {}});
+    EXPECT_NE(host(q), before_p);
+    EXPECT_EQ(host(old_m), head(before_p));
+  };
+  check(1.0);
+  check(1.0F);
+}
+
 TEST(Update, SegmentsHaveTheBitsOfOneCallEach) {
   // More segments than one launch takes, an empty one, one of several chunks, gaps that stay as they are.
   std::vector<kernels::DecaySegment> segments;

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that do not wait for the global norm (optimizer.post_validation; arXiv 2401.10241, section 4).
+
+#include "trainer_state.hpp"
+
+#include <p3d/base/timer.hpp>
+
+#include <utility>
+
+namespace p3d::engine {
+
+template <class P>
+Hooks Trainer<P>::State::opening_hooks(std::int64_t step) {
+  Hooks hooks;
+  if (sampler.varies()) hooks.length = [this, step](int m) { return length_of(training_sample(step, m), true, 0); };
+  hooks.load = [this, step](int stage, int slot, int microbatch) {
+    load(stage, slot, training_sample(step, microbatch), true, 0, 0);
+  };
+  hooks.load_part = [this, step](schedule::Op op, int slot, int microbatch) {
+    load_part(op, slot, training_sample(step, microbatch), true, 0, 0);
+  };
+  return hooks;
+}
+
+template <class P>
+void Trainer<P>::State::validate(StepResult& result) {
+  executor->open(plan.training, plan.opening, result.step + 1, opening_hooks(result.step));
+  base::Stopwatch watch;
+  if (auto* const recorder = executor->recorder()) recorder->begin_action();
+  finish_sum(result);
+  if (!std::exchange(tried_out, false)) update(-1, result);
+  executor->times()[Phase::optimizer] += watch.seconds();
+}
+
+template <class P>
+void Trainer<P>::State::take_back() {
+  forget_opening();
+  for (auto& [number, unit] : units) {
+    for (auto const& run : unit->params.shard().owned) unit->optimizer.take_back(exec, run, unit->params.master(run));
+    if (unit->sharded) unit->sharded->updated();
+  }
+  master_is_newer = true;  // should no update follow
+  tried_out = false;
+  ++post_validation.taken_back;
+}
+
+template <class P>
+void Trainer<P>::State::forget_opening() {
+  if (!executor || !executor->has_opened()) return;
+  executor->abandon();
+  for (auto& [number, unit] : units)
+    if (unit->sharded) unit->sharded->give_up();
+  take_loss();  // of the last stage's forwards
+}
+
+template <class P>
+PostValidation Trainer<P>::post_validation() const {
+  return state_->post_validation;
+}
+
+#define P3D_INSTANTIATE(P)                                       \
+  template Hooks Trainer<P>::State::opening_hooks(std::int64_t); \
+  template void Trainer<P>::State::validate(StepResult&);        \
+  template void Trainer<P>::State::take_back();                  \
+  template void Trainer<P>::State::forget_opening();             \
+  template PostValidation Trainer<P>::post_validation() const;
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::engine

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/schedule/opening.hpp>
+
+#include <p3d/schedule/query.hpp>
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace p3d::schedule {
+
+namespace {
+
+constexpr bool may_stand_in_opening(Op op) {
+  return op == Op::forward || op == Op::embed_forward || is_message(op) || op == Op::gather_weights ||
+         op == Op::release_weights;
+}
+
+/// At first all before the first that may not stand there, then fewer until what they need is there too.
+class Openings {
+public:
+  explicit Openings(Program const& program) : program_(program) {
+    for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+      auto const& actions = program.ranks[r];
+      std::size_t n = 0;
+      for (; n < actions.size() && may_stand_in_opening(actions[n].op); ++n)
+        places_[key(actions[n], static_cast<int>(r))] = {r, n};
+      ends_.push_back(n);
+    }
+    while (cut()) {
+    }
+  }
+
+  std::vector<std::size_t> const& ends() const { return ends_; }
+  bool has(Op op, int stage, int microbatch) const { return has({op, stage, microbatch}); }
+
+private:
+  using Key = std::tuple<Op, int, int>;
+  /// By stage, of an E by rank.
+  static Key key(Action const& a, int rank) { return {a.op, a.op == Op::embed_forward ? rank : a.stage, a.microbatch}; }
+  bool has(Key const& key) const {
+    auto const place = places_.find(key);
+    return place != places_.end() && place->second.second < ends_[place->second.first];
+  }
+  bool all_embed(int microbatch) const {
+    for (int r = 0; r < program_.num_ranks; ++r)
+      if (!has({Op::embed_forward, r, microbatch})) return false;
+    return true;
+  }
+  bool has_all_it_needs(Action const& a) const {
+    if (a.op == Op::embed_forward) return all_embed(a.microbatch);
+    if (a.op != Op::forward) return true;
+    if (program_.divides_vocabulary && a.stage + 1 == program_.num_stages) return false;
+    if (a.stage == 0) return !program_.divides_vocabulary || all_embed(a.microbatch);
+    return has(Op::forward, a.stage - 1, a.microbatch) &&
+           (!input_is_remote(program_, a.stage) || has(Op::send_activation, a.stage - 1, a.microbatch));
+  }
+  /// One round; false: nothing changed.
+  bool cut() {
+    bool changed = false;
+    for (std::size_t r = 0; r < ends_.size(); ++r)
+      for (std::size_t i = 0; i < ends_[r]; ++i) {
+        if (has_all_it_needs(program_.ranks[r][i])) continue;
+        ends_[r] = i;
+        changed = true;
+      }
+    return changed;
+  }
+
+  Program const& program_;
+  std::vector<std::size_t> ends_;
+  std::map<Key, std::pair<std::size_t, std::size_t>> places_;  ///< (rank, index)
+};
+
+/// The other end of a message.
+constexpr Op other_end(Op op) {
+  return op == Op::send_activation   ? Op::recv_activation
+         : op == Op::recv_activation ? Op::send_activation
+         : op == Op::send_gradient   ? Op::recv_gradient
+                                     : Op::send_gradient;
+}
+
+}  // namespace
+
+Opening opening(Program const& program) {
+  Openings const openings(program);
+  Opening out{openings.ends(), std::vector<std::vector<Action>>(program.ranks.size())};
+  for (std::size_t r = 0; r < program.ranks.size(); ++r)
+    for (std::size_t i = openings.ends()[r]; i < program.ranks[r].size(); ++i) {
+      Action const& a = program.ranks[r][i];
+      if (is_message(a.op) && openings.has(other_end(a.op), peer_stage(a), a.microbatch)) out.unmatched[r].push_back(a);
+    }
+  return out;
+}
+
+}  // namespace p3d::schedule
