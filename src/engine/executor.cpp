@@ -92,7 +92,7 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   auto const opened = std::exchange(opened_, {});
   P3D_REQUIRE(!opened.program || (opened.program == &run.program && opened.step == step),
               "an opening is followed by its own step, or abandoned");
-  if (run.recorder && !opened.program) run.recorder->begin_step(step);
+  if (run.recorder && run.recorder != opened.recorder) run.recorder->begin_step(step);
   // Where messages are on their way while the rank computes.
   bool const exchanges = inside_ == InsideActions::waiting || run.program.divides_vocabulary;
   base::Polling const polling(exchanges ? comm::progress : nullptr);
@@ -108,38 +108,45 @@ void Executor<P>::open(schedule::ValidProgram const& program, schedule::Opening 
                        Hooks const& hooks) {
   P3D_REQUIRE(!has_opened(), "one opening at a time");
   auto run = prepare(program, 0.0, hooks);
+  P3D_REQUIRE(!run.pairs, "an opening has no backward, nor half a pair");
   auto const here = static_cast<std::size_t>(pipeline_->rank());
   if (run.recorder) run.recorder->begin_step(step);
   base::Polling const polling(comm::progress);  // the sum that the last step waits for
   run_actions(0, openings.actions.at(here), step, run);
   P3D_REQUIRE(deferred_.empty(), "an opening takes no slot twice");
-  opened_ = {&run.program, step, openings.actions.at(here), &openings.unmatched.at(here), hooks.length};
+  opened_ = {&run.program, step, openings.actions.at(here), &openings.unmatched.at(here), hooks.length, run.recorder};
+}
+
+template <class P>
+void Executor<P>::record_into(Recorder* recorder) {
+  if (auto* const former = std::exchange(opened_.recorder, nullptr)) former->drop_step();
+  recorder_ = recorder;
 }
 
 template <class P>
 void Executor<P>::abandon() {
   auto const opened = std::exchange(opened_, {});
   if (!opened.program) return;
-  std::vector<comm::Request> others;
+  if (opened.recorder) opened.recorder->drop_step();
+  // One after the other, in little memory: their other ends are in openings, which run to their ends by themselves.
   for (Action const& a : *opened.unmatched) {
     stage(a).shape(a.slot, opened.length ? opened.length(a.microbatch) : 0);
 #if P3D_16BIT
     if (stage(a).narrow_messages()) {
-      others.push_back(start_empty<device::bfloat16>(a, *opened.program));
+      pass_empty<device::bfloat16>(a, *opened.program);
       continue;
     }
 #endif
-    others.push_back(start_empty<typename P::Storage>(a, *opened.program));
+    pass_empty<typename P::Storage>(a, *opened.program);
   }
   for (auto& [place, m] : messages_)
     for (auto* request : {&m.recv_activation, &m.recv_gradient, &m.send_activation}) request->wait();
-  comm::wait_all(others);
   if (vocabulary_) vocabulary_->finish([](comm::Request& request) { request.wait(); });
 }
 
 template <class P>
 template <class T>
-comm::Request Executor<P>::start_empty(Action const& action, schedule::Program const& program) {
+void Executor<P>::pass_empty(Action const& action, schedule::Program const& program) {
   auto const size = stage(action).gradient(action.slot);
   device::Owned2<T> const memory("p3d::engine::empty_message", size.extent(0), size.extent(1));
   device::View2<T> const buffer = memory;
@@ -150,8 +157,7 @@ comm::Request Executor<P>::start_empty(Action const& action, schedule::Program c
   int const to = sends ? schedule::peer_stage(action) : action.stage;
   auto request = sends ? collectives::start_send<T>(exec_, *pipeline_, buffer, peer, tag(to, kind))
                        : collectives::start_recv<T>(exec_, *pipeline_, buffer, peer, tag(to, kind));
-  request.on_complete([memory] {});  // it lives until then
-  return request;
+  request.wait();
 }
 
 template <class P>

@@ -3,8 +3,12 @@
 
 #include "trainer_state.hpp"
 
+#include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
 #include <p3d/base/timer.hpp>
+#include <p3d/comm/wait.hpp>
 
+#include <exception>
 #include <utility>
 
 namespace p3d::engine {
@@ -24,9 +28,9 @@ Hooks Trainer<P>::State::opening_hooks(std::int64_t step) {
 
 template <class P>
 void Trainer<P>::State::validate(StepResult& result) {
-  executor->open(plan.training, plan.opening, result.step + 1, opening_hooks(result.step));
+  executor->open(plan.training, opening, result.step + 1, opening_hooks(result.step));
   base::Stopwatch watch;
-  if (auto* const recorder = executor->recorder()) recorder->begin_action();
+  comm::set_activity(result.step, "the global norm");
   finish_sum(result);
   if (!std::exchange(tried_out, false)) update(-1, result);
   executor->times()[Phase::optimizer] += watch.seconds();
@@ -54,6 +58,18 @@ void Trainer<P>::State::forget_opening() {
 }
 
 template <class P>
+Trainer<P>::~Trainer() {
+  // What an opening receives may not be asked for yet. Where an exception unwinds, other ranks may never come.
+  if (!state_ || std::uncaught_exceptions() > 0) return;
+  try {
+    state_->forget_opening();
+  } catch (std::exception const& e) {  // nobody above a destructor can handle it
+    base::error_here(e.what());
+    comm::abort_all(static_cast<int>(base::ExitCode::run_failed));
+  }
+}
+
+template <class P>
 PostValidation Trainer<P>::post_validation() const {
   return state_->post_validation;
 }
@@ -63,6 +79,7 @@ PostValidation Trainer<P>::post_validation() const {
   template void Trainer<P>::State::validate(StepResult&);        \
   template void Trainer<P>::State::take_back();                  \
   template void Trainer<P>::State::forget_opening();             \
+  template Trainer<P>::~Trainer();                               \
   template PostValidation Trainer<P>::post_validation() const;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

@@ -45,6 +45,12 @@ void Recorder::waited(schedule::Action const& what, double begin) {
   events.push_back({begin, busy_since_, what, 1});
 }
 
+void Recorder::waited_between(schedule::Action const& what, double begin) {
+  steps_.back().events.push_back({begin, now(), what, 1});
+}
+
+void Recorder::drop_step() { steps_.pop_back(); }
+
 void Recorder::end_action(schedule::Action const& action) {
   auto& events = steps_.back().events;
   double const end = now();

@@ -17,7 +17,6 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -177,6 +176,7 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
   });
   if (activation_store) executor->offload_into(*activation_store);
   if (part) divide_vocabulary();
+  if (c.optimizer.post_validation) opening = schedule::opening(plan.training);
 }
 
 template <class P>
@@ -409,12 +409,6 @@ Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicat
   state_ = std::make_unique<State>(config, std::move(plan), parent, provider ? provider : resident);
 }
 template <class P>
-Trainer<P>::~Trainer() {
-  // What an opening receives may not be asked for yet. Where an exception unwinds, other ranks may never come.
-  if (state_ && std::uncaught_exceptions() == 0) state_->forget_opening();
-}
-
-template <class P>
 StepResult Trainer<P>::step(double vote, bool another_follows) {
   auto& s = *state_;
   s.refresh_weights();
@@ -425,7 +419,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   result.lr = optim::learning_rate(s.config.optimizer, s.updates_done(), s.config.run.steps);
   result.loss_scale = s.loss_scaler.scale();
   s.summed_up = false;
-  s.another_follows = another_follows;
+  s.another_follows = another_follows && result.step < s.config.run.steps;
   for (auto& [number, unit] : s.units) {
     if (!s.gradients_are_zero) unit->params.zero_grads(s.exec);
     unit->reducer.begin();

@@ -92,6 +92,7 @@ struct Trainer<P>::State {
   bool summed_up = false;       ///< in this step, or at least begun to
   std::array<double, 4> sum{};  ///< of all ranks when it has come: losses, squares of gradients, stops, votes
   comm::Request sum_request;
+  schedule::Opening opening;     ///< of plan.training; none without optimizer.post_validation
   bool another_follows = false;  ///< see step()
   bool tried_out = false;        ///< the update of this step, and it is not known yet whether it stands
   bool last_fitted = false;      ///< the gradient of the last step: finite and not clipped, as far as is known
@@ -171,7 +172,7 @@ struct Trainer<P>::State {
   /// After an update that was tried out: opens the next step and finishes the sum; if the update was wrong, all becomes
   /// as if the step had waited.
   void validate(StepResult& result);
-  /// Weights and moments as before the update that was tried out; the next step has not been opened.
+  /// Weights and moments become what they were before the update that was tried out, and no step is opened.
   void take_back();
   /// Before anything but the next step runs. Collective where one was opened.
   void forget_opening();

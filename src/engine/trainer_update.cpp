@@ -25,7 +25,8 @@ void Trainer<P>::State::wait_recorded(comm::Request& request) {
   auto* const recorder = executor->recorder();
   double const begin = recorder ? Recorder::now() : 0.0;
   request.wait();
-  if (recorder) recorder->waited({schedule::Op::optimizer_step}, begin);
+  if (recorder && tried_out) recorder->waited_between({schedule::Op::optimizer_step}, begin);
+  if (recorder && !tried_out) recorder->waited({schedule::Op::optimizer_step}, begin);
 }
 
 template <class P>
@@ -139,7 +140,9 @@ void Trainer<P>::State::update(int stage, StepResult& result) {
     }
     if (unit->sharded) unit->sharded->updated();
   }
-  gradients_are_zero = !keep_gradients && !tried_out;
+  // From there on the sum of a step takes the place of the last one's, and whole gradients are zero already.
+  bool const overwritten = config.memory.shard >= config::Shard::gradients;
+  gradients_are_zero = !keep_gradients && (!tried_out || overwritten);
 }
 
 template <class P>

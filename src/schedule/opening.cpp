@@ -3,9 +3,9 @@
 
 #include <p3d/schedule/query.hpp>
 
-#include <map>
-#include <tuple>
-#include <utility>
+#include <algorithm>
+#include <array>
+#include <limits>
 
 namespace p3d::schedule {
 
@@ -24,7 +24,7 @@ public:
       auto const& actions = program.ranks[r];
       std::size_t n = 0;
       for (; n < actions.size() && may_stand_in_opening(actions[n].op); ++n)
-        places_[key(actions[n], static_cast<int>(r))] = {r, n};
+        if (has_microbatch(actions[n].op)) place(actions[n], static_cast<int>(r)) = n;
       ends_.push_back(n);
     }
     while (cut()) {
@@ -32,19 +32,27 @@ public:
   }
 
   std::vector<std::size_t> const& ends() const { return ends_; }
-  bool has(Op op, int stage, int microbatch) const { return has({op, stage, microbatch}); }
+  bool has(Op op, int stage, int microbatch) const { return has(op, stage, microbatch, rank_of(program_, stage)); }
 
 private:
-  using Key = std::tuple<Op, int, int>;
-  /// By stage, of an E by rank.
-  static Key key(Action const& a, int rank) { return {a.op, a.op == Op::embed_forward ? rank : a.stage, a.microbatch}; }
-  bool has(Key const& key) const {
-    auto const place = places_.find(key);
-    return place != places_.end() && place->second.second < ends_[place->second.first];
+  static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
+  std::size_t cell(int row, int microbatch) const {
+    return static_cast<std::size_t>(row) * static_cast<std::size_t>(program_.num_microbatches) +
+           static_cast<std::size_t>(microbatch);
+  }
+  /// Where an action stands on its rank: by stage and microbatch, of an E by rank.
+  std::size_t& place(Action const& a, int rank) {
+    auto& places = places_[static_cast<std::size_t>(a.op)];
+    if (places.empty()) places.assign(cell(std::max(program_.num_stages, program_.num_ranks), 0), nowhere);
+    return places[cell(a.op == Op::embed_forward ? rank : a.stage, a.microbatch)];
+  }
+  bool has(Op op, int row, int microbatch, int rank) const {
+    auto const& places = places_[static_cast<std::size_t>(op)];
+    return !places.empty() && places[cell(row, microbatch)] < ends_[static_cast<std::size_t>(rank)];
   }
   bool all_embed(int microbatch) const {
     for (int r = 0; r < program_.num_ranks; ++r)
-      if (!has({Op::embed_forward, r, microbatch})) return false;
+      if (!has(Op::embed_forward, r, microbatch, r)) return false;
     return true;
   }
   bool has_all_it_needs(Action const& a) const {
@@ -69,7 +77,7 @@ private:
 
   Program const& program_;
   std::vector<std::size_t> ends_;
-  std::map<Key, std::pair<std::size_t, std::size_t>> places_;  ///< (rank, index)
+  std::array<std::vector<std::size_t>, static_cast<std::size_t>(Op::embed_backward) + 1> places_;  ///< by Op
 };
 
 /// The other end of a message.

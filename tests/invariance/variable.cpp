@@ -72,7 +72,7 @@ std::vector<Words> layouts(int ranks) {
   std::size_t turn = 0;
   std::vector<Words> const others{
       {"batch.micro=1"},
-      {"batch.micro=3", "memory.recompute=full"},
+      {"batch.micro=3", "memory.recompute=full", "optimizer.post_validation=true"},
       {"batch.micro=2", "memory.shard=parameters"},  // where there are replicas
       {"batch.micro=1", "pipeline.lookahead=2", "memory.recompute=[\"attention\", \"norm\"]"},
       {"batch.micro=2", "memory.recompute=full", "memory.shard=gradients"}};

@@ -168,7 +168,7 @@ class Commands(unittest.TestCase):
         said = re.search(r"Post-validation: (\d+) of 15 steps updated before the global norm was known, "
                          r"(\d+) of these taken back", out)
         self.assertIsNotNone(said, out)
-        self.assertLessEqual(int(said[2]), int(said[1]))
+        self.assertGreater(int(said[1]), 0, said[0])
         found = restarts.losses(self.folder, "eager")
         self.assertLess(restarts.largest_deviation(found, restarts.losses(self.folder, "run")[restarts.HALF:]), 1e-9)
 

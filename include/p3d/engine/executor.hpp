@@ -88,7 +88,8 @@ public:
   PhaseTimes& times() { return times_; }
 
   /// From now on the times of the actions of training go there; null: nowhere, which costs nothing.
-  void record_into(Recorder* recorder) { recorder_ = recorder; }
+  /// An opening that the former one has is forgotten there.
+  void record_into(Recorder* recorder);
   Recorder* recorder() { return recorder_; }
 
 private:
@@ -112,6 +113,7 @@ private:
     std::size_t actions = 0;
     std::vector<schedule::Action> const* unmatched = nullptr;
     std::function<std::int64_t(int)> length;  ///< Hooks::length
+    Recorder* recorder = nullptr;             ///< that has it
   };
   ProgramRun prepare(schedule::ValidProgram const& program, double loss_scale, Hooks const& hooks);
   /// Actions [first, end) of this rank.
@@ -151,9 +153,9 @@ private:
   void before(schedule::Action const& action, ProgramRun const& run);
   void receive(schedule::Action const& action, ProgramRun const& run);
   void send(schedule::Action const& action, ProgramRun const& run);
-  /// A message of the size of this one, of numbers that mean nothing.
+  /// Sends or receives a message of the size of this one, of numbers that mean nothing, and waits for it.
   template <class T>
-  comm::Request start_empty(schedule::Action const& action, schedule::Program const& program);
+  void pass_empty(schedule::Action const& action, schedule::Program const& program);
   /// The message `what` of the slot of `action`, in the type in which it travels.
   comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what, int peer,
                               int tag);

@@ -9,7 +9,6 @@
 #include <p3d/layout/recompute.hpp>
 #include <p3d/layout/stages.hpp>
 #include <p3d/plan/memory.hpp>
-#include <p3d/schedule/opening.hpp>
 #include <p3d/schedule/valid_program.hpp>
 
 #include <limits>
@@ -41,7 +40,6 @@ struct RunPlan {
   /// scratch these share) are exactly what the trainer's arena gives out.
   std::vector<plan::MemoryPrediction> memory = {};
   std::vector<plan::StatePools> pools = {};  ///< by pipeline coordinate
-  schedule::Opening opening = {};            ///< of `training`; none without optimizer.post_validation
 
   plan::MemoryPrediction const& memory_of(int pipeline_rank) const {
     return memory.at(static_cast<std::size_t>(pipeline_rank));

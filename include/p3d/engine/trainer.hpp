@@ -88,6 +88,7 @@ public:
   /// stages their weights; empty: model::ResidentWeights, for which the program must leave the weights where they are.
   Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
           ProviderFactory<P> const& provider = {});
+  /// Collective with optimizer.post_validation.
   ~Trainer();
   Trainer(Trainer const&) = delete;
   Trainer& operator=(Trainer const&) = delete;
@@ -102,7 +103,7 @@ public:
   /// before any backward (schedule/opening.hpp). Then it waits; if the norm is to be clipped or is not finite, weights
   /// and moments become what they were, the update is done as it should be, and the forwards are done again. So when it
   /// returns all numbers are those of a step that waited, bit for bit. `another_follows`: false: the next step does
-  /// not come next, so that its forwards would be in vain; the same on all ranks.
+  /// not come next, so that its forwards would be in vain (as after the last of run.steps); the same on all ranks.
   StepResult step(double vote = 0.0, bool another_follows = true);
   PostValidation post_validation() const;
   /// `asked`: whether this rank was asked to stop; looked at in every step, and any rank's word is StepResult::stop on
@@ -131,7 +132,7 @@ public:
   /// Of the last step, the layers with experts in order. Collective.
   std::vector<ExpertLoad> expert_load();
 
-  /// Steps done; a checkpoint sets it.
+  /// Steps done; a checkpoint sets it. Setting is collective with optimizer.post_validation.
   std::int64_t steps_done() const;
   void set_steps_done(std::int64_t steps);
   /// What a checkpoint keeps of the loss scale; set before the first step.

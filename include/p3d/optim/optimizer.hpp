@@ -71,8 +71,6 @@ private:
   struct Moments {
     device::Owned1<M> m, v;
   };
-  config::Optimizer options_;
-  layout::StageParams const* params_;
   /// Calls work(moments, what was replaced of them) with those that there are.
   template <class Work>
   void with_owned(Work const& work);
@@ -80,6 +78,8 @@ private:
   void update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
               RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v,
               kernels::Replaced<Master, M> const& replaced);
+  config::Optimizer options_;
+  layout::StageParams const* params_;
   Moments<Moment> wide_, replaced_wide_;
   Moments<Narrow> narrow_, replaced_narrow_;
   device::Owned1<Master> replaced_master_;

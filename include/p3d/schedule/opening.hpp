@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The opening of a step: forwards that may run before it is known whether the update of the step before stands
-// (optimizer post-validation: Qi et al., arXiv 2401.10241, section 4).
+// The opening of a step: forwards that may run before it is known whether the update of the step before stands. Source:
+// optimizer post-validation, Qi et al., arXiv 2401.10241, section 4.
 
 #include <p3d/schedule/action.hpp>
 

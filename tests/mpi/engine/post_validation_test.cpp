@@ -86,12 +86,16 @@ Words const& layouts(int ranks) {
        "parallel.dp=2 memory.shard=optimizer", "parallel.dp=2 memory.shard=parameters memory.gather=microbatch",
        "parallel.tp=2 parallel.sequence=true", "parallel.cp=2", "parallel.pp=2 pipeline.schedule=gpipe",
        P3D_16BIT ? "parallel.pp=2 pipeline.schedule=zb_h2 precision.pipeline=bf16" : "parallel.dp=2",
-       "parallel.pp=2 pipeline.schedule=v_half memory.recompute=full"},
+       "parallel.pp=2 pipeline.schedule=v_half memory.recompute=full",
+       "parallel.pp=2 pipeline.schedule=zb_h2 model.hidden=64 model.ffn=64 model.seq_len=128 model.layers=4"},
       {"parallel.pp=3 pipeline.schedule=zb_h2", "parallel.dp=3 memory.shard=gradients"},
       {"parallel.pp=4 pipeline.schedule=zb_h2", "parallel.pp=4 pipeline.schedule=zb_v",
        "parallel.pp=2 parallel.tp=2 pipeline.schedule=zb_h1 pipeline.vocab_parallel=true",
        "parallel.pp=2 parallel.dp=2 pipeline.schedule=zb_v memory.shard=parameters",
        "parallel.pp=2 parallel.dp=2 pipeline.schedule=1f1b memory.shard=optimizer",
+       "parallel.pp=2 parallel.dp=2 pipeline.schedule=zb_v memory.shard=gradients memory.reduce=microbatch",
+       "parallel.pp=2 parallel.cp=2 pipeline.schedule=zb_h2",
+       "parallel.pp=4 pipeline.schedule=gpipe model.hidden=64 model.seq_len=128",
        "parallel.dp=4 memory.shard=gradients memory.shard_over=2"},
       {"parallel.pp=3 parallel.dp=2 pipeline.schedule=zb_h2 memory.shard=optimizer"},
       {"parallel.pp=4 parallel.dp=2 pipeline.schedule=zb_h2",
@@ -117,7 +121,6 @@ protected:
 };
 
 TEST_F(PostValidation, ChangesNoBit) {
-  engine::PostValidation all;
   for (auto const& layout : layouts(world.size())) {
     SCOPED_TRACE(layout);
     auto const words = split(layout);
@@ -127,18 +130,14 @@ TEST_F(PostValidation, ChangesNoBit) {
     EXPECT_EQ(never.tried_out, 0);
     ASSERT_GT(waiting.front(), waiting[waiting.size() / 2]) << "it learns, so that bits can differ";
     EXPECT_EQ(train<device::Fp32>(with(words, {clip, on}), world, &count), waiting) << clip;
-    EXPECT_GT(count.tried_out, 0) << clip;
-    EXPECT_LE(count.taken_back, count.tried_out);
-    all.tried_out += count.tried_out;
-    all.taken_back += count.taken_back;
+    EXPECT_GT(count.taken_back, 0) << clip;
+    EXPECT_LE(count.taken_back, count.tried_out) << clip;
     // Without a clip only what is not finite is wrong; the first step waits.
     auto const free = train<device::Fp32>(with(words, {"optimizer.grad_clip=0"}), world, nullptr, 5);
     EXPECT_EQ(train<device::Fp32>(with(words, {"optimizer.grad_clip=0", on}), world, &count, 5), free);
     EXPECT_EQ(count.tried_out, 4);
     EXPECT_EQ(count.taken_back, 0);
   }
-  EXPECT_GT(all.taken_back, 0) << "some updates were wrong";
-  EXPECT_GT(all.tried_out, all.taken_back) << "and some right";
 }
 
 /// The first layout, which every number of ranks has.
@@ -193,16 +192,21 @@ TEST_F(PostValidation, AnythingMayComeBetweenSteps) {
   EXPECT_EQ(run({on}, true), waiting);
 }
 
-// A trace has every action of every step once, however steps overlap; what is done again stands beside it.
+// A trace has every action of every step once, however steps overlap and whatever is done again.
 TEST_F(PostValidation, IsRecorded) {
+  auto const words = first(world.size());
   engine::Trainer<device::Fp32> trainer(
-      make_config(with(first(world.size()), {"optimizer.grad_clip=0", on}), world.size()), world);
-  engine::Recorder recorder(10);
+      make_config(with(words, {clip_of<device::Fp32>(words, world), on}), world.size()), world);
+  engine::Recorder recorder(20), late(20);
   trainer.record_into(&recorder);
-  for (int s = 0; s < 5; ++s) trainer.step(0.0, s < 4);
+  for (int s = 0; s < 10; ++s) trainer.step();
+  EXPECT_GT(trainer.post_validation().taken_back, 0);
+  trainer.record_into(&late);  // a step may have been opened before
+  trainer.step();
+  ASSERT_GE(late.steps().size(), 1u);
   auto const here = static_cast<std::size_t>(trainer.mesh().coordinate("pp"));
   auto const& actions = trainer.plan().training->ranks[here];
-  ASSERT_EQ(recorder.steps().size(), 5u);
+  ASSERT_EQ(recorder.steps().size(), 10u);
   for (auto const& step : recorder.steps()) {
     std::vector<schedule::Action> done;
     double end = 0.0;
