@@ -160,17 +160,18 @@ class Commands(unittest.TestCase):
 
     def test_goes_on_without_waiting_for_the_norm(self):
         """optimizer.post_validation changes no number, so a run may change it."""
-        code, out, err = tool(self.folder, "input.toml", "run.output_dir=eager", "run.precision=fp64", "parallel.pp=2",
-                              "pipeline.schedule=zb_h2", "run.name=eager", f"checkpoint.resume={self.half}",
-                              "optimizer.post_validation=true", ranks=2)
-        self.assertEqual(code, 0, out + err)
-        self.assertNotIn("post_validation:", out)
+        keys = ("run.precision=fp64", "parallel.pp=2", "pipeline.schedule=zb_h2", f"checkpoint.resume={self.half}",
+                "optimizer.grad_clip=0")
+        for name, word in (("patient", "false"), ("eager", "true")):
+            code, out, err = tool(self.folder, "input.toml", f"run.output_dir={name}", f"run.name={name}", *keys,
+                                  f"optimizer.post_validation={word}", ranks=2)
+            self.assertEqual(code, 0, out + err)
+            self.assertNotIn("post_validation:", out)
         said = re.search(r"Post-validation: (\d+) of 15 steps updated before the global norm was known, "
-                         r"(\d+) of these taken back", out)
+                         r"0 of these taken back", out)
         self.assertIsNotNone(said, out)
-        self.assertGreater(int(said[1]), 0, said[0])
-        found = restarts.losses(self.folder, "eager")
-        self.assertLess(restarts.largest_deviation(found, restarts.losses(self.folder, "run")[restarts.HALF:]), 1e-9)
+        self.assertGreater(int(said[1]), 5, said[0])
+        self.assertEqual(restarts.losses(self.folder, "eager"), restarts.losses(self.folder, "patient"))
 
     def test_goes_on_in_any_precision(self):
         expected = restarts.losses(self.folder, "run")
