@@ -195,9 +195,9 @@ TEST_F(PostValidation, AnythingMayComeBetweenSteps) {
 // A trace has every action of every step once, however steps overlap and whatever is done again.
 TEST_F(PostValidation, IsRecorded) {
   auto const words = first(world.size());
+  engine::Recorder recorder(20), late(20);  // they live as long as the trainer
   engine::Trainer<device::Fp32> trainer(
       make_config(with(words, {clip_of<device::Fp32>(words, world), on}), world.size()), world);
-  engine::Recorder recorder(20), late(20);
   trainer.record_into(&recorder);
   for (int s = 0; s < 10; ++s) trainer.step();
   EXPECT_GT(trainer.post_validation().taken_back, 0);
