@@ -25,8 +25,17 @@ using schedule::Op;
 
 namespace {
 enum Direction : int { activation = 0, gradient = 1 };
+
+struct Route {
+  int peer, tag;
+};
 /// One tag per (receiving stage, kind), so that chunks that share a pair of ranks cannot be mixed up.
-int tag(int receiving_stage, Direction direction) { return 2 * receiving_stage + direction; }
+Route route(Action const& message, schedule::Program const& program) {
+  int const other = schedule::peer_stage(message);
+  int const receiver = schedule::is_send(message.op) ? other : message.stage;
+  bool const forward = message.op == Op::send_activation || message.op == Op::recv_activation;
+  return {schedule::rank_of(program, other), 2 * receiver + (forward ? activation : gradient)};
+}
 }  // namespace
 
 /// What one pass over the program carries along.
@@ -150,13 +159,9 @@ void Executor<P>::pass_empty(Action const& action, schedule::Program const& prog
   auto const size = stage(action).gradient(action.slot);
   device::Owned2<T> const memory("p3d::engine::empty_message", size.extent(0), size.extent(1));
   device::View2<T> const buffer = memory;
-  int const peer = program.stage_rank[static_cast<std::size_t>(schedule::peer_stage(action))];
-  bool const sends = schedule::is_send(action.op);
-  Direction const kind =
-      action.op == Op::send_activation || action.op == Op::recv_activation ? activation : Direction::gradient;
-  int const to = sends ? schedule::peer_stage(action) : action.stage;
-  auto request = sends ? collectives::start_send<T>(exec_, *pipeline_, buffer, peer, tag(to, kind))
-                       : collectives::start_recv<T>(exec_, *pipeline_, buffer, peer, tag(to, kind));
+  auto const [peer, tag] = route(action, program);
+  auto request = schedule::is_send(action.op) ? collectives::start_send<T>(exec_, *pipeline_, buffer, peer, tag)
+                                              : collectives::start_recv<T>(exec_, *pipeline_, buffer, peer, tag);
   request.wait();
 }
 
@@ -454,11 +459,12 @@ void Executor<P>::backward(Action const& action, Detail const& detail, ProgramRu
 }
 
 template <class P>
-comm::Request Executor<P>::start_message(Action const& action, typename model::Stage<P>::Message what, int peer,
-                                         int tag) {
+comm::Request Executor<P>::start_message(Action const& action, typename model::Stage<P>::Message what,
+                                         schedule::Program const& program) {
   using Message = typename model::Stage<P>::Message;
   using S = typename P::Storage;
   auto const& s = stage(action);
+  auto const [peer, tag] = route(action, program);
   bool const receives = what == Message::input || what == Message::output_gradient;
   auto const whole = what == Message::input    ? s.input(action.slot)
                      : what == Message::output ? s.output(action.slot)
@@ -491,13 +497,11 @@ void Executor<P>::receive(Action const& action, ProgramRun const& run) {
   auto& m = messages(action);
   if (action.op == Op::recv_activation) {
     shape_slot(action, run);
-    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage - 1)];
-    m.recv_activation = start_message(action, Message::input, peer, tag(action.stage, activation));
+    m.recv_activation = start_message(action, Message::input, run.program);
   } else {
     // The gradient's buffer may still carry the gradient that this slot's last microbatch sent: take_slot waited for
     // it.
-    int const peer = run.program.stage_rank[static_cast<std::size_t>(action.stage + 1)];
-    m.recv_gradient = start_message(action, Message::output_gradient, peer, tag(action.stage, gradient));
+    m.recv_gradient = start_message(action, Message::output_gradient, run.program);
   }
 }
 
@@ -506,11 +510,8 @@ void Executor<P>::send(Action const& action, ProgramRun const& run) {
   using Message = typename model::Stage<P>::Message;
   auto& m = messages(action);
   bool const forward = action.op == Op::send_activation;
-  int const to = forward ? action.stage + 1 : action.stage - 1;
-  int const peer = run.program.stage_rank[static_cast<std::size_t>(to)];
-  Direction const direction = forward ? activation : gradient;
   auto& request = forward ? m.send_activation : m.send_gradient;
-  request = start_message(action, forward ? Message::output : Message::input_gradient, peer, tag(to, direction));
+  request = start_message(action, forward ? Message::output : Message::input_gradient, run.program);
 }
 
 template <class P>

@@ -79,25 +79,23 @@ std::vector<Option> shard_options() {
 
 std::vector<Option> offload_options(config::Config const& c) {
   std::vector<Option> out{{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }}};
-  if (c.optimizer.post_validation) return out;
   bool const has_state = c.optimizer.type == config::OptimizerType::adamw || config::is_16bit(c.run.precision);
   if (has_state && c.precision.moments != config::Precision::bf16 && !c.model.moe.changes_router())
     out.push_back({"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }});
   return out;
 }
 
-std::vector<Option> parameter_options(config::Config const& c) {
-  std::vector<Option> out{{"", [](Memory&) {}}};
-  if (!c.optimizer.post_validation)
-    out.push_back({"offload_parameters = \"disk\"", [](Memory& m) {
-                     m.offload_parameters = OffloadTo::disk;
-                     m.gather = MessageEvery::microbatch;
-                   }});
-  return out;
+std::vector<Option> parameter_options() {
+  return {{"", [](Memory&) {}}, {"offload_parameters = \"disk\"", [](Memory& m) {
+                                   m.offload_parameters = OffloadTo::disk;
+                                   m.gather = MessageEvery::microbatch;
+                                 }}};
 }
 
 /// Whether the rules between keys let these be, and offloaded parameters are the last resort where they are a choice.
 bool sensible(config::Config const& c, Memory const& m) {
+  bool const offloads = m.offloads_parameters() || m.offload_optimizer != OffloadTo::none;
+  if (c.optimizer.post_validation && offloads) return false;
   if (!m.offloads_parameters()) return true;
   if (m.divides() && m.shard != Shard::parameters) return false;
   return !c.memory.free.offload_parameters || m.offload_optimizer != OffloadTo::none;
@@ -159,7 +157,7 @@ std::vector<Candidate> candidates(config::Config const& c) {
   multiply(free.recompute, recompute_options(c));
   multiply(free.shard, shard_options());
   multiply(free.offload_optimizer, offload_options(c));
-  multiply(free.offload_parameters, parameter_options(c));
+  multiply(free.offload_parameters, parameter_options());
   return all;
 }
 

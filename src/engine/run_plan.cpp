@@ -203,7 +203,6 @@ RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule
                std::move(evaluation),
                std::move(probe),
                ""};
-
   plan.activations = stage_activations(c, plan);
   for (int r = 0; r < c.parallel.pp; ++r) {
     plan.pools.push_back(plan::make_state_pools(

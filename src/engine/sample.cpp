@@ -148,8 +148,7 @@ std::vector<std::vector<int>> Trainer<P>::sample(std::vector<std::vector<int>> c
   auto& s = *state_;
   auto const vocab = s.config.model.vocab_size;
   require_tokens(prompts, vocab);
-  s.forget_opening();
-  s.refresh_weights();
+  s.prepare_to_read();
   s.stopped_early = false;
   std::vector<std::vector<int>> drawn(prompts.size());
   if (prompts.empty() || options.tokens <= 0) return drawn;

@@ -31,8 +31,7 @@ template <class P>
 typename Trainer<P>::Score Trainer<P>::score(std::vector<layout::Range> const& parts, data::TokenSource const* given) {
   auto& s = *state_;
   auto const& source = given != nullptr ? *given : *s.source;
-  s.forget_opening();
-  s.refresh_weights();
+  s.prepare_to_read();
   auto const seq = s.config.model.seq_len;
   std::vector<std::int64_t> first_windows{0};  // of each part, and the end
   std::int64_t tokens = 0;

@@ -442,8 +442,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
 template <class P>
 double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
-  s.forget_opening();
-  s.refresh_weights();
+  s.prepare_to_read();
   double sum = 0.0;
   std::int64_t counted = 0;
   s.stopped_early = false;

@@ -176,6 +176,11 @@ struct Trainer<P>::State {
   void take_back();
   /// Before anything but the next step runs. Collective where one was opened.
   void forget_opening();
+  /// Before weights are read for anything but a step.
+  void prepare_to_read() {
+    forget_opening();
+    refresh_weights();
+  }
   /// The losses that a program has added up on this rank, which begins anew.
   double take_loss() { return kernels::take_sums(exec, sums)[0]; }
   /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that

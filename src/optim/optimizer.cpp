@@ -62,8 +62,8 @@ void Optimizer<P>::try_out(ExecSpace const& exec, std::int64_t step, double lr, 
                            layout::OwnedRun const& run, RunViews const& views) {
   P3D_REQUIRE(options_.post_validation, "an optimizer that keeps what it replaces");
   with_owned([&]<class M>(Moments<M> const& all, Moments<M> const& replaced) {
-    update<M>(exec, step, lr, grad_scale, run, views, true, part<M>(all.m, run), part<M>(all.v, run),
-              {part<Master>(replaced_master_, run), part<M>(replaced.m, run), part<M>(replaced.v, run)});
+    apply_with<M>(exec, step, lr, grad_scale, run, views, true, part<M>(all.m, run), part<M>(all.v, run),
+                  {part<Master>(replaced_master_, run), part<M>(replaced.m, run), part<M>(replaced.v, run)});
   });
 }
 
@@ -87,15 +87,7 @@ template <class P>
 template <class M>
 void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
                               layout::OwnedRun const& run, RunViews const& views, bool keep_gradients, View1<M> m,
-                              View1<M> v) {
-  update<M>(exec, step, lr, grad_scale, run, views, keep_gradients, m, v, {});
-}
-
-template <class P>
-template <class M>
-void Optimizer<P>::update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale,
-                          layout::OwnedRun const& run, RunViews const& views, bool keep_gradients, View1<M> m,
-                          View1<M> v, kernels::Replaced<Master, M> const& replaced) {
+                              View1<M> v, kernels::Replaced<Master, M> const& replaced) {
   kernels::AdamW a;
   a.lr = lr;
   a.beta1 = options_.beta1;
@@ -129,7 +121,8 @@ double clip_factor(double global_norm, double clip) {
 
 #define P3D_INSTANTIATE_WITH(P, M)                                                                                   \
   template void Optimizer<P>::apply_with<M>(ExecSpace const&, std::int64_t, double, double, layout::OwnedRun const&, \
-                                            RunViews const&, bool, View1<M>, View1<M>);
+                                            RunViews const&, bool, View1<M>, View1<M>,                               \
+                                            kernels::Replaced<P::Master, M> const&);
 #define P3D_INSTANTIATE(P)     \
   template class Optimizer<P>; \
   P3D_INSTANTIATE_WITH(P, P::Moment)

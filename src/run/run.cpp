@@ -190,7 +190,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::Stopwatch watch;
     engine::StepResult r;
     try {
-      r = trainer.step(checkpoints.vote(), done + 1 < c.run.steps && !evaluates_after(done + 1));
+      r = trainer.step(checkpoints.vote(), !evaluates_after(done + 1));
     } catch (base::Error const& e) {
       // Every rank knows: the checkpoint of an earlier step that is being written is completed.
       if (e.code() == base::ExitCode::not_finite) checkpoints.finish();

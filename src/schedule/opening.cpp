@@ -7,6 +7,8 @@
 #include <array>
 #include <limits>
 
+#include "channels.hpp"
+
 namespace p3d::schedule {
 
 namespace {
@@ -36,19 +38,15 @@ public:
 
 private:
   static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
-  std::size_t cell(int row, int microbatch) const {
-    return static_cast<std::size_t>(row) * static_cast<std::size_t>(program_.num_microbatches) +
-           static_cast<std::size_t>(microbatch);
-  }
   /// Where an action stands on its rank: by stage and microbatch, of an E by rank.
   std::size_t& place(Action const& a, int rank) {
     auto& places = places_[static_cast<std::size_t>(a.op)];
-    if (places.empty()) places.assign(cell(std::max(program_.num_stages, program_.num_ranks), 0), nowhere);
-    return places[cell(a.op == Op::embed_forward ? rank : a.stage, a.microbatch)];
+    if (places.empty()) places.assign(cell(program_, std::max(program_.num_stages, program_.num_ranks), 0), nowhere);
+    return places[cell(program_, a.op == Op::embed_forward ? rank : a.stage, a.microbatch)];
   }
   bool has(Op op, int row, int microbatch, int rank) const {
     auto const& places = places_[static_cast<std::size_t>(op)];
-    return !places.empty() && places[cell(row, microbatch)] < ends_[static_cast<std::size_t>(rank)];
+    return !places.empty() && places[cell(program_, row, microbatch)] < ends_[static_cast<std::size_t>(rank)];
   }
   bool all_embed(int microbatch) const {
     for (int r = 0; r < program_.num_ranks; ++r)

@@ -157,8 +157,8 @@ private:
   template <class T>
   void pass_empty(schedule::Action const& action, schedule::Program const& program);
   /// The message `what` of the slot of `action`, in the type in which it travels.
-  comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what, int peer,
-                              int tag);
+  comm::Request start_message(schedule::Action const& action, typename model::Stage<P>::Message what,
+                              schedule::Program const& program);
   /// E, S, T or G.
   void vocabulary(schedule::Action const& action, Detail const& detail, ProgramRun& run);
   void wait_for_all_sends(ProgramRun const& run);

@@ -54,7 +54,8 @@ public:
   /// beside float.
   template <class M>
   void apply_with(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
-                  RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v);
+                  RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v,
+                  kernels::Replaced<Master, M> const& replaced = {});
 
   /// Calls work(first moment, second moment) with views of whatever type they have; not for SGD.
   template <class Work>
@@ -74,10 +75,6 @@ private:
   /// Calls work(moments, what was replaced of them) with those that there are.
   template <class Work>
   void with_owned(Work const& work);
-  template <class M>
-  void update(ExecSpace const& exec, std::int64_t step, double lr, double grad_scale, layout::OwnedRun const& run,
-              RunViews const& views, bool keep_gradients, View1<M> m, View1<M> v,
-              kernels::Replaced<Master, M> const& replaced);
   config::Optimizer options_;
   layout::StageParams const* params_;
   Moments<Moment> wide_, replaced_wide_;
