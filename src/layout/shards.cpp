@@ -39,11 +39,12 @@ std::vector<Bucket> make_buckets(StageParams const& params, std::int64_t element
   return out;
 }
 
-StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, PerAxis const& sizes,
+StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, RankGrid const& grid,
                       PerAxis const& here, Division const& division) {
   StateShard shard;
+  int const rank = grid.rank(here);
   bool const divided = shard.divided = division.divided;
-  auto const replicas = std::int64_t{sizes[Axis::dp]}, place_among = std::int64_t{here[Axis::dp]};
+  auto const replicas = std::int64_t{grid.sizes().dp}, place_among = std::int64_t{here.dp};
   bool const groups = divided && division.over > 0 && division.over < replicas;
   if (groups) {
     P3D_REQUIRE(replicas % division.over == 0, "groups of replicas have one size");
@@ -52,7 +53,7 @@ StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, P
   shard.sums_whole = !divided || (groups && division.whole_gradients);
   shard.buckets = make_buckets(params, bucket_elements);
   for (auto const& b : shard.buckets) {
-    auto const parts = sizes.product(b.axes), place = here.place(b.axes, sizes);
+    std::int64_t const parts = grid.group_size(b.axes), place = grid.place(b.axes, rank);
     auto& bounds = shard.bounds.emplace_back();
     for (std::int64_t r = 0; r <= parts; ++r) bounds.push_back(bound(b.size(), parts, r));
     auto const run_of = [&](std::int64_t part) {
@@ -84,6 +85,27 @@ StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, P
   shard.first_owned.push_back(shard.owned.size());
   if (!divided) shard.owned_size = params.flat_size();
   return shard;
+}
+
+void require_part(StateShard const& shard, std::size_t bucket, int rank, int size) {
+  auto const& bounds = shard.bounds[bucket];
+  P3D_REQUIRE(std::ssize(bounds) == std::ptrdiff_t{size} + 1, "a bucket has a part for each rank of its communicator");
+  auto const at = static_cast<std::size_t>(rank);
+  auto const& part = shard.parts[bucket];
+  P3D_REQUIRE(part.begin == shard.buckets[bucket].begin + bounds[at] && part.count == bounds[at + 1] - bounds[at],
+              "a rank owns the part of a bucket that its communicator gives it");
+}
+
+void require_hybrid_part(StateShard const& shard, std::size_t bucket, int own, int between) {
+  auto const first = shard.first_owned[bucket], end = shard.first_owned[bucket + 1];
+  for (auto at = first; at < end; ++at) {
+    auto const part = (at - first) * static_cast<std::size_t>(shard.over) + static_cast<std::size_t>(own);
+    P3D_REQUIRE(shard.owned[at].begin == shard.buckets[bucket].begin + shard.bounds[bucket][part],
+                "a replica owns the parts of a bucket that its group gives it");
+  }
+  auto const mine = first + static_cast<std::size_t>(between);
+  P3D_REQUIRE(mine < end && shard.owned[mine].begin == shard.parts[bucket].begin,
+              "a replica sums the part of a bucket that it has between the groups");
 }
 
 void for_parameters(StageParams const& params, std::int64_t begin, std::int64_t count,

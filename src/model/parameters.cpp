@@ -21,7 +21,7 @@ device::Owned1<T> given_or_new(T* memory, char const* label, std::int64_t n) {
 }
 
 layout::StateShard everything(layout::StageParams const& params) {
-  return layout::make_shard(params, params.flat_size(), {}, layout::PerAxis::all(0), {});
+  return layout::make_shard(params, params.flat_size(), layout::RankGrid({}, {}), layout::PerAxis::all(0), {});
 }
 
 /// Calls visit(item, rectangle, begin) for what lies in a run; `begin`: where in the run.

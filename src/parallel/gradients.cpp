@@ -21,8 +21,10 @@ GradientReducer<T>::GradientReducer(ExecSpace const& exec, layout::StateShard co
                                     View1<device::bfloat16> wire)
     : exec_(exec), shard_(&shard), gradients_(gradients), wire_(wire) {
   for (auto const& b : shard.buckets) {
+    auto& replicas = communicator(b.axes);
+    layout::require_part(shard, buckets_.size(), replicas.rank(), replicas.size());
     bucket_of_.resize(b.last, buckets_.size());
-    buckets_.push_back({0, &communicator(b.axes), {}});
+    buckets_.push_back({0, &replicas, {}});
   }
 }
 

@@ -15,8 +15,15 @@ WeightGatherer<T>::WeightGatherer(device::ExecSpace const& exec, layout::StateSh
                                   std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                                   ReplicaGroups groups)
     : exec_(exec), shard_(&shard), whole_(whole) {
-  for (std::size_t i = 0; i < shard.buckets.size(); ++i)
-    communicators_.push_back(shard.hybrid[i] ? groups.own : &communicator(shard.buckets[i].axes));
+  for (std::size_t i = 0; i < shard.buckets.size(); ++i) {
+    auto* const owners = shard.hybrid[i] ? groups.own : &communicator(shard.buckets[i].axes);
+    if (shard.hybrid[i]) {
+      layout::require_hybrid_part(shard, i, owners->rank(), groups.between->rank());
+    } else {
+      layout::require_part(shard, i, owners->rank(), owners->size());
+    }
+    communicators_.push_back(owners);
+  }
 }
 
 template <class T>

@@ -38,8 +38,9 @@ std::int64_t bucket_elements(config::Config const& config) {
 layout::StateShard state_shard(config::Config const& config, layout::StageParams const& params,
                                layout::PerAxis const& here) {
   auto const& m = config.memory;
+  layout::RankGrid const grid(config.parallel, layout::parse_order(config.parallel.order));
   return layout::make_shard(
-      params, bucket_elements(config), config.parallel, here,
+      params, bucket_elements(config), grid, here,
       {.divided = m.divides(), .over = m.shard_over, .whole_gradients = m.shard < config::Shard::gradients});
 }
 

@@ -68,9 +68,17 @@ struct Division {
   bool whole_gradients = true;  ///< there is room for them all the time
 };
 
-/// `here`: the rank's coordinates.
-StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, PerAxis const& sizes,
+/// `here`: the rank's coordinates. Of each bucket the rank sums the part whose number is its place in the group along
+/// the bucket's axes (RankGrid::place): its rank in their communicator, in any order of the axes.
+StateShard make_shard(StageParams const& params, std::int64_t bucket_elements, RankGrid const& grid,
                       PerAxis const& here, Division const& division);
+
+/// Requires that rank `rank` of a communicator of `size` ranks, over which bucket `bucket` is reduced or gathered, is
+/// given the part that this rank sums. Otherwise ranks would own what another of them was given.
+void require_part(StateShard const& shard, std::size_t bucket, int rank, int size);
+/// The same for the communicators of hybrid sharding: rank `own` of the `over` neighbours that own all of the state
+/// together, and rank `between` of the replicas that own the same.
+void require_hybrid_part(StateShard const& shard, std::size_t bucket, int own, int between);
 
 /// Calls visit(item, first, count) for the parts of parameters in elements [begin, begin + count) of the flat buffer:
 /// elements [first, first + count) of the parameter's local block, row by row. Padding is left out.

@@ -324,7 +324,8 @@ TEST_F(Parallel, SquaresOfAllRanksAddUpToThoseOfTheModel) {
         for (std::int64_t i = 0; i < item.valid_rows * item.cols; ++i) host(item.offset + i) = number;
       }
       Kokkos::deep_copy(grads, host);
-      auto const shard = layout::make_shard(params, 64, sizes, here, {});
+      layout::RankGrid const grid(sizes, layout::parse_order("dp-tp-pp"));
+      auto const shard = layout::make_shard(params, 64, grid, here, {});
       device::Owned1<double> const squares("p3d::test::squares", 1);
       parallel::add_sum_squares<double>(tp.exec, params, shard, grads, false, here, here.pp == 0, squares);
       double sum = kernels::take_sums(tp.exec, squares)[0];
@@ -349,7 +350,8 @@ TEST_F(Parallel, ReducerSumsEveryElementOnceWhateverTheBuckets) {
       host(i) = static_cast<double>(i % 17) * static_cast<double>(rank + 1);
     layout::PerAxis const sizes{.dp = static_cast<int>(size)};
     auto const here = layout::PerAxis::only(layout::Axis::dp, static_cast<int>(rank));
-    auto const shard = layout::make_shard(params, static_cast<std::int64_t>((bucket + 7) / 8), sizes, here, {});
+    layout::RankGrid const grid(sizes, {layout::Axis::dp});
+    auto const shard = layout::make_shard(params, static_cast<std::int64_t>((bucket + 7) / 8), grid, here, {});
     parallel::GradientReducer<double> reducer(tp.exec, shard, grads, [&](layout::AxisSet axes) -> comm::Communicator& {
       EXPECT_TRUE(axes == layout::token_axes);
       return world;
