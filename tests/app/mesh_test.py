@@ -2,7 +2,7 @@
 """p3d mesh: the ranks of a layout against arithmetic, for one rank and for all, for people and as CSV."""
 import csv
 import io
-import time
+import resource
 import unittest
 
 import program
@@ -75,10 +75,13 @@ class Mesh(AppTest):
         self.assertEqual(rows[13][8:], ["9", "-"])
 
     def test_many_ranks_are_quick(self):
-        begin = time.monotonic()
+        def computed():  # seconds of this program's children, whatever else the machine has to do
+            return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+
+        begin = computed()
         text = self.mesh("input.toml", "parallel.tp=8", "parallel.pp=10", "--ranks", "100000", "--rank", "54321")
         self.assertIn("Rank 54321\n", text)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(computed() - begin, 5)
 
     def test_what_is_refused(self):
         self.assertIn("set parallel.ep to 2 or 4", self.mesh("--ranks", "4", "parallel.ep=3", code=2))
