@@ -109,7 +109,7 @@ Division divide_vocabulary(config::Config const& c, schedule::Program const& com
   double least = 0.0;
   for (auto order : {schedule::VocabularyOrder::forwards_first, schedule::VocabularyOrder::backwards_first}) {
     auto divided = compute;
-    schedule::divide_vocabulary(divided, times, order);
+    schedule::divide_vocabulary(divided, times, order, 1, c.model.tied_embeddings);
     auto division = complete(c, std::move(divided), execution, false);
     double const time = simulate(division.program, known, execution).step_time;
     if (best && least <= time) continue;

@@ -49,7 +49,12 @@ enum class VocabularyOrder { forwards_first, backwards_first };
 /// they can, by these times; a rank has at most `ahead` microbatches in flight more than it had. It always ends: of the
 /// actions in the old order, the first that is not done can be done. With `ahead` 1 the simulated 1F1B of 4 to 16 ranks
 /// is busier than one with even stages and no vocabulary, whose bubble S and T partly fill.
-void divide_vocabulary(Program& compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1);
+///
+/// `tied`: the embedding and the output layer are one matrix, to whose gradient both T and G add. The order in which a
+/// rank executes these then follows from `compute` and `ahead` alone, so that no bit of the sum depends on `times` or
+/// `order`: activations that are recomputed make a backward longer, and may change nothing else.
+void divide_vocabulary(Program& compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1,
+                       bool tied = false);
 
 /// Buffers of a rank: of E, of S and T, and of G.
 struct VocabularySlots {

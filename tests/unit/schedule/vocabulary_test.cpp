@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 
 using namespace p3d::schedule;
 namespace plan = p3d::plan;
@@ -44,8 +45,9 @@ plan::PipelineCosts costs_of(VocabularyTimes const& t) {
   return costs;
 }
 
-Program divided(Program compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1) {
-  divide_vocabulary(compute, times, order, ahead);
+Program divided(Program compute, VocabularyTimes const& times, VocabularyOrder order, int ahead = 1,
+                bool tied = false) {
+  divide_vocabulary(compute, times, order, ahead, tied);
   return complete(std::move(compute), 1, 1);
 }
 
@@ -97,6 +99,39 @@ TEST(Vocabulary, every_schedule_runs_to_its_end_and_keeps_its_orders) {
             forward_only(valid, m);
             plan::simulate(program, costs_of(times), as_executed);
           }
+}
+
+// T and G add to one matrix where the embedding is tied: in one order, whatever the times are.
+TEST(Vocabulary, no_time_decides_the_order_of_sums_of_a_tied_matrix) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> factor(0.0, 3.0);
+  int free_orders_differ = 0;
+  for (Generator const* g : generators())
+    for (int p : {2, 3, 4}) {
+      auto const compute = generate(g->name, {p, std::max(g->smallest_microbatches(p), 3 * p + 1), 0});
+      auto const sums = [&](VocabularyTimes const& times, VocabularyOrder order, bool tied) {
+        auto const program = divided(compute, times, order, 1, tied);
+        EXPECT_EQ(first_error(program), "valid");
+        std::vector<std::vector<std::string>> out;
+        for (auto const& list : program.ranks) out.push_back(of_kind(list, makes_vocabulary_gradient));
+        return out;
+      };
+      auto const even = times_of(compute, {});
+      auto const tied = sums(even, VocabularyOrder::forwards_first, true);
+      auto const untied = sums(even, VocabularyOrder::forwards_first, false);
+      for (int trial = 0; trial < 8; ++trial) {
+        auto times = even;
+        times.head_forward *= factor(random);
+        times.head_backward *= factor(random);
+        times.exchange = factor(random);
+        for (auto& s : times.stages) s.input *= 1 + factor(random);
+        for (auto order : {VocabularyOrder::forwards_first, VocabularyOrder::backwards_first}) {
+          EXPECT_EQ(sums(times, order, true), tied) << g->name << " p " << p;
+          free_orders_differ += sums(times, order, false) != untied;
+        }
+      }
+    }
+  EXPECT_GT(free_orders_differ, 50);
 }
 
 // What a bubble is without a vocabulary and with even stages; S and T fill a part of it.
