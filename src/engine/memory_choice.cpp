@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/config/allowed.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
@@ -77,12 +78,9 @@ std::vector<Option> shard_options() {
   return out;
 }
 
-std::vector<Option> offload_options(config::Config const& c) {
-  std::vector<Option> out{{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }}};
-  bool const has_state = c.optimizer.type == config::OptimizerType::adamw || config::is_16bit(c.run.precision);
-  if (has_state && c.precision.moments != config::Precision::bf16 && !c.model.moe.changes_router())
-    out.push_back({"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }});
-  return out;
+std::vector<Option> offload_options() {
+  return {{"offload_optimizer = \"none\"", [](Memory& m) { m.offload_optimizer = OffloadTo::none; }},
+          {"offload_optimizer = \"disk\"", [](Memory& m) { m.offload_optimizer = OffloadTo::disk; }}};
 }
 
 std::vector<Option> parameter_options() {
@@ -92,25 +90,21 @@ std::vector<Option> parameter_options() {
                                  }}};
 }
 
-/// Whether the rules between keys let these be, and offloaded parameters are the last resort where they are a choice.
-bool sensible(config::Config const& c, Memory const& m) {
-  bool const offloads = m.offloads_parameters() || m.offload_optimizer != OffloadTo::none;
-  if (c.optimizer.post_validation && offloads) return false;
-  if (!m.offloads_parameters()) return true;
-  if (m.divides() && m.shard != Shard::parameters) return false;
-  return !c.memory.free.offload_parameters || m.offload_optimizer != OffloadTo::none;
+config::Config with_memory(config::Config const& c, Memory const& m) {
+  auto out = c;
+  out.memory = m;
+  return out;
 }
 
-/// What comes last, as it makes a rank wait for a disk in every microbatch.
-bool may_offload_activations(config::Config const& c) {
-  return c.memory.free.offload_activations && c.batch.microbatches >= 3 && !c.batch.variable && !c.model.moe.on() &&
-         !c.optimizer.post_validation && c.memory.recompute_microbatches_kept == 0;
+/// Whether the rules between keys let these be, and offloaded parameters are the last resort where they are a choice.
+bool sensible(config::Config const& c, Memory const& m) {
+  if (!config::allowed(with_memory(c, m))) return false;
+  return !m.offloads_parameters() || !c.memory.free.offload_parameters || m.offload_optimizer != OffloadTo::none;
 }
 
 /// Seconds of a step, as far as they depend on the choice, and the most bytes of a rank.
 void price(config::Config const& c, Candidate& x) {
-  auto tried = c;
-  tried.memory = x.memory;
+  auto const tried = with_memory(c, x.memory);
   auto const plan = make_run_plan(tried);
   plan::MachineRates const rates;
   auto const d = static_cast<double>(c.parallel.product(layout::token_axes));
@@ -147,7 +141,6 @@ std::vector<Candidate> candidates(config::Config const& c) {
       for (auto const& option : options) {
         auto y = x;
         option.set(y.memory);
-        if (!sensible(c, y.memory)) continue;
         y.text += (y.text.empty() || option.text.empty() ? "" : ", ") + option.text;
         more.push_back(std::move(y));
       }
@@ -156,8 +149,9 @@ std::vector<Candidate> candidates(config::Config const& c) {
   auto const& free = c.memory.free;
   multiply(free.recompute, recompute_options(c));
   multiply(free.shard, shard_options());
-  multiply(free.offload_optimizer, offload_options(c));
+  multiply(free.offload_optimizer, offload_options());
   multiply(free.offload_parameters, parameter_options());
+  std::erase_if(all, [&](Candidate const& x) { return !sensible(c, x.memory); });
   return all;
 }
 
@@ -169,10 +163,12 @@ MemoryChoice choose_memory(config::Config const& c) {
   auto all = candidates(c);
   for (auto& x : all) price(c, x);
   auto const fits = [&](Candidate const& x) { return x.bytes <= limit; };
-  if (std::none_of(all.begin(), all.end(), fits) && may_offload_activations(c)) {
+  // Offloaded activations come last, as they make a rank wait for a disk in every microbatch.
+  if (std::none_of(all.begin(), all.end(), fits) && c.memory.free.offload_activations) {
     auto const before = all;
     for (auto y : before) {
       y.memory.offload_activations = OffloadTo::disk;
+      if (!sensible(c, y.memory)) continue;
       y.text += std::string(y.text.empty() ? "" : ", ") + "offload_activations = \"disk\"";
       price(c, y);
       all.push_back(std::move(y));

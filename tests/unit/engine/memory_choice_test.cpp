@@ -7,6 +7,7 @@
 #include <p3d/engine/run_plan.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -116,6 +117,37 @@ TEST(MemoryChoice, OffloadsActivationsLast) {
   EXPECT_THROW(
       engine::choose_memory(with({fmt::format("memory.limit={}", kept - 0.001), "memory.offload_activations=none"})),
       base::Error);
+}
+
+// What the rules between keys refuse is not tried, nor chosen.
+TEST(MemoryChoice, KeepsToTheRulesBetweenKeys) {
+  std::vector<std::vector<std::string>> const inputs{
+      {"parallel.pp=4", "pipeline.vocab_parallel=true"},
+      {"parallel.pp=2", "pipeline.vocab_parallel=true", "parallel.dp=2", "pipeline.schedule=zb_v"},
+      {"precision.moments=bf16"},
+      {"model.moe.experts=4", "model.moe.bias_update_rate=0.001"},
+      {"model.moe.experts=4", "model.moe.aux_loss=global"},
+      {"optimizer.type=sgd"}};
+  for (auto const& keys : inputs) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(keys, " ")));
+    int chosen = 0;
+    for (double limit = most(input(keys));; limit *= 0.8) {
+      auto more = keys;
+      more.push_back(fmt::format("memory.limit={}", limit));
+      try {
+        auto const choice = engine::choose_memory(input(more));
+        EXPECT_LE(most(choice.config), limit);
+        auto const again = config::parse_text(config::canonical_toml(choice.config), "resolved", "", {}, 4);
+        EXPECT_TRUE(again.config) << config::format(again.faults);
+        ++chosen;
+      } catch (base::Error const& e) {
+        EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+        EXPECT_EQ(e.text().where, "memory.limit") << e.what();
+        break;
+      }
+    }
+    EXPECT_GE(chosen, 2);
+  }
 }
 
 }  // namespace
