@@ -15,6 +15,7 @@
 #include <p3d/plan/pipeline.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
+#include <p3d/schedule/weights.hpp>
 
 #include <fmt/format.h>
 
@@ -166,12 +167,71 @@ void require_supported(schedule::Program const& program, bool moves_weights, boo
   }
 }
 
+namespace {
+
+/// What the actions on the weights of a stage say about them.
+char const* named(schedule::WeightHome home) {
+  switch (home) {
+    case schedule::WeightHome::resident: return "whole all the time";
+    case schedule::WeightHome::sharded: return "gathered and released (GATHER, RELEASE)";
+    case schedule::WeightHome::offloaded: return "brought and taken away (RELOAD, OFFLOAD)";
+  }
+  return "";
+}
+
+/// Refuses a schedule from a file that says otherwise than the keys who holds the vocabulary and the weights, and when
+/// gradients are reduced.
+void require_agreement(config::Config const& c, schedule::Program const& program) {
+  auto const refuse = [&](std::string expected, std::string found, std::string fix) {
+    throw base::Error({.expected = std::move(expected),
+                       .found = fmt::format("{} in {}", found, c.pipeline.file),
+                       .where = "pipeline.file",
+                       .fix = std::move(fix)},
+                      base::ExitCode::bad_input);
+  };
+  if (program.divides_vocabulary && !c.divides_vocabulary())
+    refuse("a schedule without E, S, T and G: the vocabulary lies whole on the first and the last stage",
+           "a vocabulary that is divided over the pipeline",
+           "take a file without them, or let p3d make the schedule: pipeline.vocab_parallel = true with the schedule's "
+           "name");
+  auto const& m = c.memory;
+  using schedule::WeightHome;
+  auto const wanted = m.divides()               ? WeightHome::sharded
+                      : m.offloads_parameters() ? WeightHome::offloaded
+                                                : WeightHome::resident;
+  auto const homes = schedule::weight_homes(program);
+  for (std::size_t s = 0; s < homes.size(); ++s)
+    if (homes[s] != wanted)
+      refuse(fmt::format("weights of every stage that are {}, as memory.shard = \"{}\" and memory.offload_parameters = "
+                         "\"{}\" want",
+                         named(wanted), to_string(m.shard), to_string(m.offload_parameters)),
+             fmt::format("weights of stage {} that are {}", s, named(homes[s])),
+             "write the schedule so, change these keys, or leave all actions on weights out: then p3d adds them");
+  std::vector<int> reductions(homes.size());
+  for (auto const& actions : program.ranks)
+    for (auto const& a : actions)
+      if (schedule::reduces(a.op)) ++reductions[static_cast<std::size_t>(a.stage)];
+  auto const most = std::max_element(reductions.begin(), reductions.end());
+  auto const stage = most - reductions.begin();
+  if (m.reduce == config::MessageEvery::step && *most > 1)
+    refuse("one reduction of the gradients of each stage (memory.reduce = \"step\")",
+           fmt::format("{} of stage {}", *most, stage),
+           "set memory.reduce to \"microbatch\", and memory.shard to \"gradients\" or \"parameters\"; or reduce each "
+           "stage once");
+  if (m.reduce == config::MessageEvery::microbatch && *most == 1 && program.num_microbatches > 1)
+    refuse("reductions after each microbatch (memory.reduce = \"microbatch\")", "one for each stage",
+           "set memory.reduce to \"step\", or write REDUCE_SCATTER after each B and W");
+}
+
+}  // namespace
+
 RunPlan make_run_plan(config::Config const& c) {
   require_somewhere(c);
   auto pipeline = plan::plan_pipeline(
       c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program); }, execution_of(c));
   require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
                     c.memory.offload_activations != config::OffloadTo::none);
+  if (c.pipeline.schedule == "file") require_agreement(c, pipeline.program);
   auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program));
   plan.schedule_note = std::move(pipeline.reason);
   return plan;

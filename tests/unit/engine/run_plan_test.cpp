@@ -5,9 +5,13 @@
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/report/describe.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/schedule.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <stdexcept>
 
 namespace {
@@ -167,6 +171,57 @@ TEST(RunPlan, RefusesAnotherProof) {
   auto const plan = engine::make_run_plan(c);
   schedule::ValidProgram const eager(plan.training.program(), {.rendezvous = false, .sends_in_flight = 1});
   EXPECT_THROW(engine::make_run_plan(c, plan.stages, eager), base::Error);
+}
+
+// A schedule file may fit the numbers of ranks and microbatches and still be for another input.
+TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
+  std::vector<std::string> const base{"parallel.pp=2", "parallel.dp=2", "batch.global=8", "batch.micro=1",
+                                      "model.layers=4"};
+  auto const with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    return input(more, 4);
+  };
+  auto const path = testing::TempDir() + "p3d_run_plan_schedule.txt";
+  auto const write = [&](std::vector<std::string> const& keys, auto const& change) {
+    auto program = static_cast<schedule::Program const&>(engine::make_run_plan(with(keys)).training);
+    change(program);
+    std::ofstream(path) << schedule::to_text(program);
+  };
+  auto const as_it_is = [](schedule::Program&) {};
+  auto const read = [&](std::vector<std::string> keys) {
+    keys.insert(keys.end(), {"pipeline.schedule=file", "pipeline.file=" + path});
+    return refusal(with(keys));
+  };
+
+  write({"pipeline.vocab_parallel=true"}, as_it_is);
+  contains(read({}), "a schedule without E, S, T and G");
+  contains(read({}), "pipeline.vocab_parallel = true");
+
+  write({}, as_it_is);
+  EXPECT_EQ(read({}), "");
+  for (auto const* shard : {"optimizer", "gradients", "parameters"})
+    EXPECT_EQ(read({std::string("memory.shard=") + shard}), "") << "p3d adds what is missing";
+
+  write({"memory.shard=parameters"}, as_it_is);
+  EXPECT_EQ(read({"memory.shard=parameters"}), "");
+  EXPECT_EQ(read({"memory.shard=optimizer"}), "");
+  contains(read({}), "weights that stay whole");
+  contains(read({"memory.offload_parameters=disk"}), "weights of stage 0 that are gathered and released");
+  contains(read({"memory.shard=gradients", "memory.reduce=microbatch"}), "one for each stage");
+
+  write({"memory.shard=parameters"}, [](schedule::Program& p) {
+    std::erase_if(p.ranks[1], [](auto const& a) { return a.stage == 2 && schedule::moves_weights(a.op); });
+  });
+  contains(read({"memory.shard=parameters"}), "weights of stage 2 that are whole all the time");
+
+  write({"memory.offload_parameters=disk"}, as_it_is);
+  EXPECT_EQ(read({"memory.offload_parameters=disk"}), "");
+  contains(read({"memory.shard=parameters"}), "weights of stage 0 that are brought and taken away");
+
+  write({"memory.shard=gradients", "memory.reduce=microbatch"}, as_it_is);
+  EXPECT_EQ(read({"memory.shard=gradients", "memory.reduce=microbatch"}), "");
+  contains(read({"memory.shard=gradients"}), "one reduction of the gradients of each stage");
+  contains(read({"memory.shard=gradients"}), "4 of stage 0");
 }
 
 }  // namespace
