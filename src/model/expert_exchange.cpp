@@ -148,8 +148,8 @@ typename ExpertExchange<P>::Requests ExpertExchange<P>::start_gates_back(ExecSpa
 }
 
 template <class P>
-void ExpertExchange<P>::wait(int pass, Requests& requests) const {
-  if (!sizes_.alone && pass == 0) base::rest();
+void ExpertExchange<P>::wait(Turn turn, Requests& requests) const {
+  if (!sizes_.alone && turn == Turn::given) base::rest();
   comm::wait_all(requests);
 }
 

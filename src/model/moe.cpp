@@ -140,14 +140,14 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
 }
 
 template <class P>
-void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
+void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, Turn turn, View2<S const> x,
                              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const {
   auto const& dispatch = **a.dispatch;
   exchange_.begin(pass, a, t);
   auto requests = exchange_.start_rows(exec, pass, x, a, t);
   append(exchange_.start_gates(exec, pass, a, t), requests);
   if (pass == 0 && meanwhile) meanwhile();
-  exchange_.wait(pass, requests);
+  exchange_.wait(turn, requests);
   exchange_.take_rows(exec, pass, x, a, t, a.x);
   exchange_.take_gates(exec, pass, a, t);
   auto const n = dispatch.rows(pass);
@@ -177,7 +177,8 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
   route(exec, w, rows, kind, x, a, t);
   auto const& dispatch = **a.dispatch;
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
-    bring(exec, w, pass, x, a, t, meanwhile);
+    auto const turn = pass == 0 ? Turn::given : Turn::kept;
+    bring(exec, w, pass, turn, x, a, t, meanwhile);
     auto const n = dispatch.rows(pass);
     auto const act = first_rows(t.act, n), result = first_rows(t.rows, n);
     activate(exec, first_rows(a.up, n), act);
@@ -185,7 +186,7 @@ void RoutedExperts<P>::forward(ExecSpace const& exec, MoeWeights<P> const& w, To
     parallel::expert_linear<S>(exec, act, w.down.value, Block::transposed, dispatch.offsets(pass), Store::overwrite,
                                result);
     auto requests = exchange_.start_back(exec, pass, result, a, t);
-    exchange_.wait(pass, requests);
+    exchange_.wait(turn, requests);
   }
   exchange_.sum_rows(exec, t.rows, a, t, store, out);
 }
@@ -194,8 +195,12 @@ template <class P>
 void RoutedExperts<P>::remake(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, View2<S const> x,
                               MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) {
   route(exec, w, rows, RoutePass::again, x, a, t);
-  if ((*a.dispatch)->passes() == 1) return bring(exec, w, 0, x, a, t, meanwhile);
+  if ((*a.dispatch)->passes() == 1) return bring(exec, w, 0, Turn::given, x, a, t, meanwhile);
+  // Backward brings the rows, pass by pass. The strand gives its turn away here nevertheless, as on ranks with one
+  // pass.
   if (meanwhile) meanwhile();
+  typename ExpertExchange<P>::Requests none;
+  exchange_.wait(Turn::given, none);
 }
 
 template <class P>
@@ -205,8 +210,9 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
   auto const& dispatch = **a.dispatch;
   auto const f = sizes_.ffn;
   for (int pass = 0; pass < dispatch.passes(); ++pass) {
+    auto const turn = pass == 0 ? Turn::given : Turn::kept;
     if (dispatch.passes() > 1)
-      bring(exec, w, pass, x, a, t, {});
+      bring(exec, w, pass, Turn::kept, x, a, t, {});
     else
       exchange_.begin(pass, a, t);
     auto const n = dispatch.rows(pass);
@@ -215,7 +221,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
                up = first_rows(a.up, n), dup = first_rows(t.dup, n);
     View2<S const> const rows_of_experts = first_rows(a.x, n);
     auto requests = exchange_.start_rows(exec, pass, dy, a, t);
-    exchange_.wait(pass, requests);
+    exchange_.wait(turn, requests);
     exchange_.take_rows(exec, pass, dy, a, t, t.rows);
     activate(exec, up, act);
     parallel::expert_linear<S>(exec, dout, w.down.value, Block::as_it_is, offsets, Store::overwrite, dact);
@@ -236,7 +242,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     append(exchange_.start_gates_back(exec, pass, d_gates, a, t), requests);
     if (gated_) parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_gate, offsets, w.gate.grad);
     parallel::expert_linear_weight<S, G>(exec, rows_of_experts, d_up, offsets, w.up.grad);
-    exchange_.wait(pass, requests);
+    exchange_.wait(turn, requests);
   }
   exchange_.sum_rows(exec, t.rows, a, t, Store::overwrite, dx);
   exchange_.sum_gates(exec, t.row_gates, a, t, t.d_gates);

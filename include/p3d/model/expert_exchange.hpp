@@ -15,6 +15,12 @@
 
 namespace p3d::model {
 
+/// What a strand does while its messages travel (base/strand.hpp). Groups of ranks that share experts go through
+/// different numbers of passes, and yet are joined by tp and cp: so a layer gives its turn away at places that no
+/// router can move, twice in forward, once where it is remade and twice in backward. Then two strands interleave alike
+/// on all ranks of a stage, and so do their collectives on every communicator.
+enum class Turn { kept, given };
+
 template <class P>
 class ExpertExchange {
 public:
@@ -44,9 +50,8 @@ public:
                       MoeScratch<P> const& t) const;
   Requests start_gates_back(ExecSpace const& exec, int pass, View1<A const> gates, MoeActivations<P> const& a,
                             MoeScratch<P> const& t) const;
-  /// Waits for messages; another strand may compute meanwhile (base/strand.hpp). Only in the first pass: all ranks take
-  /// equally many turns, whatever their rows.
-  void wait(int pass, Requests& requests) const;
+  /// Waits for messages. Turn::given: another strand computes meanwhile, if there are other ranks to wait for.
+  void wait(Turn turn, Requests& requests) const;
   /// After the last pass: for each of the rank's tokens what came back, summed. `rows`, `gates`: what went back last.
   void sum_rows(ExecSpace const& exec, View2<S const> rows, MoeActivations<P> const& a, MoeScratch<P> const& t,
                 kernels::Store store, View2<S> out) const;

@@ -63,7 +63,7 @@ private:
   std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
                                   View2<int const> choice, MoeScratch<P> const& t) const;
   /// Rows and gates of a pass, and the first linears: a.x, a.row_gates, a.up.
-  void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, View2<S const> x,
+  void bring(device::ExecSpace const& exec, MoeWeights<P> const& w, int pass, Turn turn, View2<S const> x,
              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const;
   void activate(device::ExecSpace const& exec, View2<S const> up, View2<S> act) const;
 
