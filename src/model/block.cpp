@@ -50,7 +50,8 @@ MoeSizes moe_sizes(config::Config const& c, std::int64_t most_rows) {
   s.ranks = static_cast<int>(ranks);
   s.tokens = most_rows;
   s.gathers = ranks > 1 && m.dispatch == config::Dispatch::gather;
-  bool const all = s.gathers || wanted >= static_cast<double>(worst);
+  // A rank alone receives nothing: its rows are as many under every routing.
+  bool const all = s.alone || s.gathers || wanted >= static_cast<double>(worst);
   s.most_rows = all ? worst : std::max(ranks, static_cast<std::int64_t>(wanted));
   s.balances = m.aux_loss != config::AuxLoss::none;
   s.jitters = m.jitter > 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/expert_exchange.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/base/strand.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/expert_rows.hpp>
@@ -26,6 +27,7 @@ std::vector<std::int64_t> ExpertExchange<P>::plan(ExecSpace const& exec, View2<i
   std::vector<std::int64_t> counts;
   for (int e = 0; e < sizes_.experts; ++e) counts.push_back(offsets(e + 1) - offsets(e));
   a.dispatch->emplace(t.experts->plan(counts, static_cast<std::int64_t>(a.x.extent(0))));
+  P3D_REQUIRE(!sizes_.alone || (*a.dispatch)->passes() == 1, "a rank alone has room for all of its rows");
   return counts;
 }
 
@@ -126,7 +128,7 @@ typename ExpertExchange<P>::Requests ExpertExchange<P>::start_back(ExecSpace con
   auto const n = (*a.dispatch)->rows(pass);
   kernels::permute_rows<S>(exec, rows, first(t.back, n), 1, first_rows(t.received, n));
   return t.experts->template start_to_tokens<S>(exec, **a.dispatch, pass, View2<S const>(t.received),
-                                                static_cast<std::int64_t>(t.own.extent(0)), t.returned);
+                                                static_cast<std::int64_t>(a.slots.extent(0)), t.returned);
 }
 
 template <class P>
@@ -144,7 +146,8 @@ typename ExpertExchange<P>::Requests ExpertExchange<P>::start_gates_back(ExecSpa
   auto const n = (*a.dispatch)->rows(pass);
   kernels::permute_rows<A>(exec, as_rows(gates), first(t.back, n), 1, as_rows(first(t.received_gates, n)));
   return t.experts->template start_to_tokens<A>(exec, **a.dispatch, pass, as_rows(t.received_gates),
-                                                static_cast<std::int64_t>(t.own.extent(0)), as_rows(t.returned_gates));
+                                                static_cast<std::int64_t>(a.slots.extent(0)),
+                                                as_rows(t.returned_gates));
 }
 
 template <class P>

@@ -212,4 +212,30 @@ TEST_F(MoeBugs, PairsInterleaveAlikeWhereGroupsNeedOtherNumbersOfPasses) {
     }
 }
 
+
+// A rank that has all experts receives nothing: there is no buffer that could be too small.
+TEST_F(MoeBugs, OneRankNeedsNoRoomForRowsOfOthers) {
+  auto const expected = run({}, {}, comm::Communicator::self());
+  for (char const* factor : {"0.05", "0.5"}) {
+    SCOPED_TRACE(factor);
+    Words const little{std::string("model.moe.buffer_factor=") + factor};
+    expect_same(expected, run(little, {}, comm::Communicator::self()));
+    expect_same(expected, run(little, with_dp(1, {"memory.recompute=full"}), world));
+  }
+}
+
+// Results of the ranks of etp lie one behind the other, in blocks of a rank's own rows, which are fewer on some ranks.
+TEST_F(MoeBugs, RanksOfDividedExpertsHoldUnequalNumbersOfTokens) {
+  Words const model{"model.seq_len=17"};
+  auto const expected = run(model, {}, comm::Communicator::self());
+  for (char const* factor : {"0.3", "2"})
+    for (char const* axis : {"parallel.cp=2", "parallel.tp=2"}) {
+      Words words{axis, std::string("parallel.sequence=") + (axis[9] == 't' ? "true" : "false"), "parallel.etp=2",
+                  std::string("model.moe.buffer_factor=") + factor};
+      if (four()) words.emplace_back("parallel.ep=2");
+      SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+      expect_same(expected, run(model, with_dp(2, words), world));
+    }
+}
+
 }  // namespace
