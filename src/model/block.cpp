@@ -297,7 +297,7 @@ void TransformerBlock<P>::forward_down(BlockWeights<P> const& w, BlockActivation
 template <class P>
 void TransformerBlock<P>::forward(BlockWeights<P> const& w, TokenRows const& rows, RoutePass kind, View2<S const> x,
                                   BlockActivations<P> const& a, BlockScratch<P> const& t, View2<S> y) {
-  forward_first(w, rows, kind != RoutePass::evaluation, x, a, t, false);
+  forward_first(w, rows, trains(kind), x, a, t, false);
   forward_second(w, rows, kind, a, t, y);
 }
 
@@ -306,7 +306,7 @@ void TransformerBlock<P>::forward_cached(BlockWeights<P> const& w, TokenRows con
                                          View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
                                          View2<S> y) {
   forward_first(w, rows, false, x, a, t, false, &cache);
-  forward_second(w, rows, RoutePass::evaluation, a, t, y);
+  forward_second(w, rows, RoutePass::decoding, a, t, y);
 }
 
 template <class P>
@@ -321,7 +321,7 @@ void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows con
                       has_mlp() ? Store::add : Store::overwrite, own_rows(*tp_, t.branch), every_token);
   else
     every_token();
-  auto const dropout = kind != RoutePass::evaluation ? mlp_dropout_ : kernels::Dropout{};
+  auto const dropout = trains(kind) ? mlp_dropout_ : kernels::Dropout{};
   kernels::residual_forward<S>(tp_->exec, own_rows(*tp_, rows), a.mid, own_rows(*tp_, t.branch), w.down_bias.value,
                                dropout, y);
 }

@@ -64,7 +64,7 @@ template <class P>
 void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, TokenRows const& rows, RoutePass kind,
                              View2<S const> x, MoeActivations<P> const& a, MoeScratch<P> const& t) {
   auto input = x;
-  if (kind != RoutePass::evaluation && jitter_ > 0) {
+  if (trains(kind) && jitter_ > 0) {
     kernels::jitter_rows<S>(exec, rows, jitter_key_, jitter_, x, t.jittered);
     input = t.jittered;
   }
@@ -77,15 +77,20 @@ void RoutedExperts<P>::route(ExecSpace const& exec, MoeWeights<P> const& w, Toke
     bias = t.bias;
   }
   kernels::route_forward<A>(exec, routing_, a.logits, bias, {a.scores, a.lse, a.total}, a.choice, a.gates);
-  if (t.routes && t.routes->on() && kind != RoutePass::evaluation)
+  if (t.routes && t.routes->on() && trains(kind))
     t.routes->template apply<A>(exec, layer_, routing_, rows, kind == RoutePass::again, {a.scores, a.lse, a.total},
                                 a.choice, a.gates);
   View2<int const> kept = a.choice;
-  if (capacity_ > 0) kept = drop(exec, rows, a, t);
-  auto const counts = exchange_.plan(exec, kept, a, t);
+  std::vector<std::int64_t> chosen;  // by expert, or by sample and expert
+  if (capacity_ > 0 && kind != RoutePass::decoding) {
+    chosen = count(exec, rows, a.choice, t);
+    kept = drop(exec, rows, chosen, a, t);
+  }
+  auto const sent = exchange_.plan(exec, kept, a, t);
+  if (chosen.empty()) chosen = sent;
   if (kind == RoutePass::training)
-    for (std::size_t e = 0; e < counts.size(); ++e) counts_[e] += counts[e];
-  if (kind != RoutePass::evaluation && aux_ > 0) balance(exec, w, rows, a, t);
+    for (std::size_t i = 0; i < chosen.size(); ++i) counts_[i % counts_.size()] += chosen[i];
+  if (trains(kind) && aux_ > 0) balance(exec, w, rows, a, t);
 }
 
 template <class P>
@@ -99,10 +104,10 @@ std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRo
 }
 
 template <class P>
-View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, MoeActivations<P> const& a,
-                                  MoeScratch<P> const& t) const {
+View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, std::vector<std::int64_t> const& chosen,
+                                  MoeActivations<P> const& a, MoeScratch<P> const& t) const {
   // The tokens before those here are on ranks before this one.
-  auto const before = t.sample_ranks.before(count(exec, rows, a.choice, t));
+  auto const before = t.sample_ranks.before(chosen);
   Kokkos::View<std::int64_t const**, Kokkos::LayoutRight, Kokkos::HostSpace,
                Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(before.data(), rows.samples, routing_.experts);
   auto const start = first_rows(t.counts, rows.samples);

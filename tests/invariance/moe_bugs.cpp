@@ -238,4 +238,24 @@ TEST_F(MoeBugs, RanksOfDividedExpertsHoldUnequalNumbersOfTokens) {
     }
 }
 
+
+// What a capacity drops was chosen: a bias that follows the rows that are left would never move from a busy expert.
+TEST_F(MoeBugs, DroppedChoicesCount) {
+  Words const model{"model.moe.capacity_factor=0.5", "model.moe.bias_update_rate=0.05", "model.moe.aux_loss=global",
+                    "model.seq_len=17"};
+  auto const one = run(model, {}, comm::Communicator::self());
+  ASSERT_EQ(one.expert_tokens.size(), 2u);
+  for (auto const& tokens : one.expert_tokens)
+    EXPECT_EQ(std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}), 8 * 17 * 2);
+  // The first layer of the first step chooses before anything is dropped.
+  auto const all = run({"model.seq_len=17"}, {}, comm::Communicator::self(), 1);
+  EXPECT_EQ(run(model, {}, comm::Communicator::self(), 1).expert_tokens.front(), all.expert_tokens.front());
+  for (Words const& words :
+       {Words{"parallel.ep=2", "parallel.cp=2", "context.order=contiguous"},
+        Words{"parallel.ep=2", "parallel.tp=2", "parallel.sequence=true", "memory.recompute=full"}}) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+    expect_same(one, run(model, with_dp(2, words), world));
+  }
+}
+
 }  // namespace

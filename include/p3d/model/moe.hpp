@@ -21,7 +21,9 @@
 namespace p3d::model {
 
 /// Whether a pass of forward counts its choices, and what it keeps for backward: `again` is one of training, remade.
-enum class RoutePass { evaluation, training, again };
+/// `decoding`: rows are the newest tokens of texts, not samples, so that no expert has a capacity.
+enum class RoutePass { evaluation, training, again, decoding };
+inline bool trains(RoutePass kind) { return kind == RoutePass::training || kind == RoutePass::again; }
 
 template <class P>
 class RoutedExperts {
@@ -46,7 +48,7 @@ public:
   void backward(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows, View2<S const> x,
                 MoeActivations<P> const& saved, MoeScratch<P> const& scratch, View2<S const> dy, View2<S> dx);
 
-  /// How often this rank's tokens chose each expert since the last call, in training.
+  /// How often this rank's tokens chose each expert since the last call, in training: what a capacity drops, too.
   std::vector<std::int64_t> take_counts();
 
 private:
@@ -56,9 +58,9 @@ private:
   void balance(device::ExecSpace const& exec, MoeWeights<P> const& w, kernels::TokenRows const& rows,
                MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   /// Drops what is beyond an expert's capacity in each sample: in the order of its tokens, whichever ranks have them.
-  /// The choices that remain.
-  View2<int> drop(device::ExecSpace const& exec, kernels::TokenRows const& rows, MoeActivations<P> const& a,
-                  MoeScratch<P> const& t) const;
+  /// `chosen`: count() of all choices here. Returns the choices that remain.
+  View2<int> drop(device::ExecSpace const& exec, kernels::TokenRows const& rows,
+                  std::vector<std::int64_t> const& chosen, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   /// How often the tokens here chose each expert, by sample [samples x experts].
   std::vector<std::int64_t> count(device::ExecSpace const& exec, kernels::TokenRows const& rows,
                                   View2<int const> choice, MoeScratch<P> const& t) const;

@@ -275,4 +275,29 @@ TEST(Experts, GiveTheTextsOfOneRank) {
   }
 }
 
+// The newest tokens of texts are no sample, of which an expert could take the first ones: a text read at once and one
+// that grew would differ.
+TEST(Experts, DropNothingFromTexts) {
+  auto world = comm::Communicator::world();
+  auto const logits = [&](char const* factor) {
+    Words words{"model.vocab_size=61",     "data.format=synthetic", "model.moe.experts=4",
+                "model.moe.top_k=2",       "model.moe.ffn=16",      std::string("model.moe.capacity_factor=") + factor,
+                "context.order=contiguous"};
+    auto const layout = layouts(world.size()).front();
+    words.insert(words.end(), layout.begin(), layout.end());
+    Trainer trainer(make_config(words, world.size()), world);
+    std::map<std::size_t, Numbers> out;
+    engine::SampleOptions o;
+    o.tokens = 3;
+    o.observe = [&](std::size_t number, auto const& found) {
+      out[number].insert(out[number].end(), found.begin(), found.end());
+    };
+    trainer.sample(prompts, o);
+    return out;
+  };
+  auto const all = logits("0.0");
+  EXPECT_FALSE(all.empty());
+  EXPECT_EQ(logits("0.3"), all);
+}
+
 }  // namespace
