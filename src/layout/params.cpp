@@ -245,7 +245,7 @@ ParamSpec const& ParamTable::find(std::string_view name) const {
 
 std::int64_t ParamTable::num_parameters() const {
   std::int64_t n = 0;
-  for (auto const& s : specs_) n += s.size();
+  for (auto const& s : specs_) n += s.trained ? s.size() : 0;
   return n;
 }
 

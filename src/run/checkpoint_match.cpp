@@ -33,34 +33,47 @@ std::map<std::string, std::string> values(std::string const& toml) {
 
 enum class Weight { ignored, noted, forbidden };
 
+/// Whether a key of [model] says something of what this model does not have. (The keys that say what it has are
+/// compared themselves.)
+bool is_unused(std::string const& key, config::Model const& m) {
+  bool const rope = m.position == config::Position::rope;
+  if (key == "model.rope_theta") return !rope;
+  if (key == "model.rope_scaling_factor") return m.rope_scaling == config::RopeScaling::none;
+  if (key == "model.rope_low_freq_factor" || key == "model.rope_high_freq_factor" ||
+      key == "model.rope_original_seq_len")
+    return m.rope_scaling != config::RopeScaling::llama3;
+  if (key == "model.ffn") return m.moe.on() && m.moe_layers() == m.layers;  // no layer is dense
+  return false;
+}
+
+/// Whether two values of a key give models with the same arrays, which are trained in other ways.
+bool only_trains(std::string const& key, std::string const& one, std::string const& other) {
+  auto const both = [&](auto const& fits) { return fits(one) && fits(other); };
+  // A loss over the global batch, and a bias, bring arrays of their own.
+  if (key == "model.moe.aux_loss") return both([](std::string const& v) { return v != "\"global\""; });
+  if (key == "model.moe.bias_update_rate") return both([](std::string const& v) { return v != "0.0"; });
+  return false;
+}
+
 /// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
-Weight weight_of(std::string const& key, config::Config const& config, config::Load load) {
+Weight weight_of(std::string const& key, std::string const& here, std::string const& there,
+                 config::Config const& config, config::Load load) {
   static std::set<std::string> const same_data{
       "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
       "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
   // Of the data the hash has the weights.
-  static std::set<std::string> const free{"run.name",
-                                          "run.output_dir",
-                                          "run.log_every",
-                                          "run.trace",
-                                          "run.ceiling",
-                                          "run.time_limit",
-                                          "run.eval_every",
-                                          "run.eval_batches",
-                                          "model.preset",
-                                          "model.load",
-                                          "model.moe.buffer_factor",
-                                          "batch.micro",
-                                          "batch.microbatches",
-                                          "data.path",
-                                          "data.tokenizer",
-                                          "data.source",
-                                          "optimizer.post_validation"};
+  static std::set<std::string> const free{"run.name",       "run.output_dir",     "run.log_every",
+                                          "run.trace",      "run.ceiling",        "run.time_limit",
+                                          "run.eval_every", "run.eval_batches",   "model.preset",
+                                          "model.load",     "model.moe.dispatch", "model.moe.buffer_factor",
+                                          "batch.micro",    "batch.microbatches", "data.path",
+                                          "data.tokenizer", "data.source",        "optimizer.post_validation"};
   static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
                                                  "model.moe.z_coefficient", "run.precision"};
   bool const all = load == config::Load::all;
-  if (free.contains(key)) return Weight::ignored;
-  if (of_training.contains(key) || key.starts_with("precision.")) return all ? Weight::noted : Weight::ignored;
+  if (free.contains(key) || is_unused(key, config.model)) return Weight::ignored;
+  if (of_training.contains(key) || key.starts_with("precision.") || only_trains(key, here, there))
+    return all ? Weight::noted : Weight::ignored;
   // The weights of a model with rotary positions fit every length of text.
   if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
   if (key.starts_with("model.")) return Weight::forbidden;
@@ -115,10 +128,10 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   auto const there = values(file.input);
   auto const defaults = values(config::canonical_toml(config::Config{}));
   for (auto const& [key, value] : here) {
-    auto const weight = weight_of(key, config, load);
     auto const found = there.find(key);
     // A key that is younger than the file: the file's run did what the default does.
     auto const& other = found != there.end() ? found->second : defaults.at(key);
+    auto const weight = weight_of(key, value, other, config, load);
     if (weight == Weight::ignored || other == value) continue;
     auto line = fmt::format("{}: {} in the checkpoint, {} in the input", key, other, value);
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));

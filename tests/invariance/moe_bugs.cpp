@@ -188,31 +188,6 @@ TEST_F(MoeBugs, AllTokensToOneExpert) {
   EXPECT_LE(gradient, 1e-12);
 }
 
-
-// Ranks of one cp or tp group are in several groups that share experts, of which each goes through as many passes as
-// its own routing needs. Two microbatches interleave alike on all of them nevertheless.
-TEST_F(MoeBugs, PairsInterleaveAlikeWhereGroupsNeedOtherNumbersOfPasses) {
-  if (!four()) return;  // with two ranks one group is all of them
-  Words const model{"model.seq_len=20",
-                    "model.layers=4",
-                    "model.moe.experts=8",
-                    "model.moe.shared_ffn=16",
-                    "model.moe.buffer_factor=1.0",
-                    "comm.timeout_s=60"};
-  auto const expected = run(model, {}, comm::Communicator::self(), 1);
-  Words const cp{"parallel.cp=4"}, tp{"parallel.tp=4", "parallel.sequence=true"},
-      both{"parallel.cp=2", "parallel.tp=2", "parallel.sequence=true"};
-  for (auto const& mesh : {cp, tp, both})
-    for (char const* recompute : {"none", "full"}) {
-      auto words = mesh;
-      for (std::string const word : {"parallel.ep=2", "comm.overlap_experts=true"}) words.push_back(word);
-      words.push_back(std::string("memory.recompute=") + recompute);
-      SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
-      expect_same(expected, run(model, words, world, 1));
-    }
-}
-
-
 // A rank that has all experts receives nothing: there is no buffer that could be too small.
 TEST_F(MoeBugs, OneRankNeedsNoRoomForRowsOfOthers) {
   auto const expected = run({}, {}, comm::Communicator::self());
@@ -238,6 +213,28 @@ TEST_F(MoeBugs, RanksOfDividedExpertsHoldUnequalNumbersOfTokens) {
     }
 }
 
+// Ranks of one cp or tp group are in several groups that share experts, of which each goes through as many passes as
+// its own routing needs. Two microbatches interleave alike on all of them nevertheless.
+TEST_F(MoeBugs, PairsInterleaveAlikeWhereGroupsNeedOtherNumbersOfPasses) {
+  if (!four()) return;  // with two ranks one group is all of them
+  Words const model{"model.seq_len=20",
+                    "model.layers=4",
+                    "model.moe.experts=8",
+                    "model.moe.shared_ffn=16",
+                    "model.moe.buffer_factor=1.0",
+                    "comm.timeout_s=60"};
+  auto const expected = run(model, {}, comm::Communicator::self(), 1);
+  Words const cp{"parallel.cp=4"}, tp{"parallel.tp=4", "parallel.sequence=true"},
+      both{"parallel.cp=2", "parallel.tp=2", "parallel.sequence=true"};
+  for (auto const& mesh : {cp, tp, both})
+    for (char const* recompute : {"none", "full"}) {
+      auto words = mesh;
+      for (std::string const word : {"parallel.ep=2", "comm.overlap_experts=true"}) words.push_back(word);
+      words.push_back(std::string("memory.recompute=") + recompute);
+      SCOPED_TRACE(fmt::format("{}", fmt::join(words, " ")));
+      expect_same(expected, run(model, words, world, 1));
+    }
+}
 
 // What a capacity drops was chosen: a bias that follows the rows that are left would never move from a busy expert.
 TEST_F(MoeBugs, DroppedChoicesCount) {

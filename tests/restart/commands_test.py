@@ -158,6 +158,26 @@ class Commands(unittest.TestCase):
         self.assertEqual(code, 0, out + err)
         self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
 
+    def test_experts_go_on_with_whatever_changes_no_number(self):
+        """How rows travel is not the model; how fast a bias moves is training; balancing state is no parameter."""
+        words = ("run.precision=fp64", *restarts.EXPERTS, "run.steps=4", "checkpoint.every=2")
+        said = restarts.train(self.folder, "2ep", "routed", *words, layouts=restarts.EXPERT_LAYOUTS)
+        state = 8 * 2 * 4  # in each of 8 layers a bias and a load of each of 4 experts
+        shown = self.good("checkpoint", "show", checkpoint("routed", 2))
+        held = sum(math.prod(map(int, shape.split(","))) for shape in re.findall(r"parameters/\S+ +\[([^]]+)\]", shown))
+        self.assertIn(f"Model: {held - state} parameters", said)
+        resumed = restarts.train(self.folder, "2ep", "gathered", *words, "model.moe.dispatch=gather", "model.ffn=96",
+                                 "model.moe.bias_update_rate=0.01", "model.rope_scaling_factor=2.0",
+                                 f"checkpoint.resume={checkpoint('routed', 2)}", "run.name=gathered",
+                                 layouts=restarts.EXPERT_LAYOUTS)
+        self.assertNotIn("in the checkpoint", resumed)
+        self.assertLess(restarts.largest_deviation(restarts.losses(self.folder, "gathered"),
+                                                   restarts.losses(self.folder, "routed")[2:]), 1e-12)
+        other = restarts.train(self.folder, "2ep", "slower", *words, "model.moe.bias_update_rate=0.001",
+                               f"checkpoint.resume={checkpoint('routed', 2)}", "run.name=slower",
+                               layouts=restarts.EXPERT_LAYOUTS)
+        self.assertIn("model.moe.bias_update_rate: 0.01 in the checkpoint, 0.001 in the input", other)
+
     def test_goes_on_without_waiting_for_the_norm(self):
         """optimizer.post_validation changes no number, so a run may change it."""
         keys = ("run.precision=fp64", "parallel.pp=2", "pipeline.schedule=zb_h2", f"checkpoint.resume={self.half}",
