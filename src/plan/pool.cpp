@@ -10,13 +10,6 @@ namespace {
 
 constexpr std::int64_t alignment = 64;
 
-bool meet(std::vector<schedule::LiveInterval> const& a, std::vector<schedule::LiveInterval> const& b) {
-  for (auto const& x : a)
-    for (auto const& y : b)
-      if (x.begin <= y.end && y.begin <= x.end) return true;
-  return false;
-}
-
 }  // namespace
 
 Pool make_pool(std::vector<int> const& stages, std::map<int, std::int64_t> const& bytes,
@@ -28,7 +21,7 @@ Pool make_pool(std::vector<int> const& stages, std::map<int, std::int64_t> const
     std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // by those that are there with it
     for (auto const& [other, offset] : pool.offsets) {
       bool const together = std::any_of(programs.begin(), programs.end(), [&, o = other](auto const& intervals) {
-        return meet(intervals[static_cast<std::size_t>(stage)], intervals[static_cast<std::size_t>(o)]);
+        return schedule::meet(intervals[static_cast<std::size_t>(stage)], intervals[static_cast<std::size_t>(o)]);
       });
       if (together) taken.emplace_back(offset, offset + bytes.at(other));
     }

@@ -57,7 +57,6 @@ Program forward_by_microbatch(std::vector<int> const& stage_rank, int num_ranks,
 ValidProgram forward_only(ValidProgram const& training, int microbatches) {
   Program const& t = training;
   P3D_REQUIRE(microbatches >= 1 && microbatches <= t.num_microbatches, "the forwards are training's");
-  auto const homes = weight_homes(t);
   bool offloads = false;
   for (auto const& list : t.ranks)
     for (Action const& a : list) offloads = offloads || moves_activations(a.op);
@@ -76,13 +75,13 @@ ValidProgram forward_only(ValidProgram const& training, int microbatches) {
     assign_slots(p, lookahead);
     if ((lookahead > 0 || offloads) && !needs_no_more_slots(p, t)) break;
     add_messages(p);
-    bring_weights(p, homes);
+    bring_weights(p, t);
     if (validate(p, training.execution(), Pass::forward_only).empty())
       return {std::move(p), training.execution(), Pass::forward_only};
   }
   Program p = forward_by_microbatch(t.stage_rank, t.num_ranks, microbatches, t.divides_vocabulary);
   p.tied = t.tied;
-  bring_weights(p, homes);
+  bring_weights(p, t);
   return {std::move(p), training.execution(), Pass::forward_only};
 }
 

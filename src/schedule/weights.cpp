@@ -298,40 +298,71 @@ std::vector<double> peak_weight_bytes(Program const& program, std::vector<double
   return peaks;
 }
 
-void shard_weights(Program& program, Sharding const& sharding) {
-  require_in_range(program);
-  for (auto& actions : program.ranks) {
-    std::vector<std::size_t> readers;
-    std::map<int, std::vector<std::size_t>> uses;  // by stage: its readers, as places in `readers`
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      P3D_REQUIRE(!moves_weights(actions[i].op), "weight actions are added once");
-      if (!reads_weights(actions[i].op)) continue;
-      for (int stage : {actions[i].stage, lender(program, actions[i].stage)})
-        if (stage >= 0) uses[stage].push_back(readers.size());
-      readers.push_back(i);
+namespace {
+
+/// The actions of a rank that read weights, and by stage which of them read its weights, as places among them.
+struct Readers {
+  std::vector<std::size_t> actions;
+  std::map<int, std::vector<std::size_t>> of_stage;
+
+  /// `counts(stage)`: whether the weights of the stage come and go.
+  template <class Counts>
+  Readers(Program const& program, std::vector<Action> const& list, Counts const& counts) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      P3D_REQUIRE(!moves_weights(list[i].op), "weight actions are added once");
+      if (!reads_weights(list[i].op)) continue;
+      for (int stage : {list[i].stage, lender(program, list[i].stage)})
+        if (stage >= 0 && counts(stage)) of_stage[stage].push_back(actions.size());
+      actions.push_back(i);
     }
-    std::vector<std::vector<Action>> before(actions.size()), after(actions.size());
-    bool const once = sharding.gather == Every::step;
-    auto const brings = sharding.offloads ? Op::reload_weights : Op::gather_weights;
-    auto const takes_away = sharding.offloads ? Op::offload_weights : Op::release_weights;
-    for (auto const& [stage, places] : uses)
+  }
+};
+
+/// Weight actions to be merged into the list of a rank, by the action that they stand before or after.
+struct Moves {
+  std::vector<std::vector<Action>> before, after;
+
+  /// Of every stage of `readers`: what brings its weights before its first reader (`once`), or before each that does
+  /// not follow another one in a row, and what takes them away. `ahead(stage, place)`: so many readers earlier than
+  /// reader `place`, but never ahead of another reader of the stage, where they are whole, or released a moment later.
+  template <class Ahead, class Brings, class TakesAway>
+  Moves(std::size_t actions, Readers const& readers, bool once, Ahead const& ahead, Brings const& brings,
+        TakesAway const& takes_away)
+      : before(actions), after(actions) {
+    for (auto const& [stage, places] : readers.of_stage)
       for (std::size_t n = 0; n < places.size(); ++n) {
-        // Not ahead of a reader of the same stage: there it is whole, or released a moment later.
         bool const first = n == 0 || (!once && places[n] != places[n - 1] + 1);
         bool const last = n + 1 == places.size() || (!once && places[n + 1] != places[n] + 1);
         auto const earliest = n == 0 ? 0 : places[n - 1] + 1;
-        auto const ahead = std::min(static_cast<std::size_t>(sharding.ahead), places[n] - earliest);
-        if (first) before[readers[places[n] - ahead]].push_back({brings, stage});
-        if (last) after[readers[places[n]]].push_back({takes_away, stage});
+        if (first) {
+          auto const early = std::min(ahead(stage, places[n]), places[n] - earliest);
+          before[readers.actions[places[n] - early]].push_back({brings(stage), stage});
+        }
+        if (last) after[readers.actions[places[n]]].push_back({takes_away(stage), stage});
       }
+  }
+};
+
+}  // namespace
+
+void shard_weights(Program& program, Sharding const& sharding) {
+  require_in_range(program);
+  auto const brings = sharding.offloads ? Op::reload_weights : Op::gather_weights;
+  auto const takes_away = sharding.offloads ? Op::offload_weights : Op::release_weights;
+  for (auto& actions : program.ranks) {
+    Readers const readers(program, actions, [](int) { return true; });
+    Moves const moves(
+        actions.size(), readers, sharding.gather == Every::step,
+        [&](int, std::size_t) { return static_cast<std::size_t>(sharding.ahead); }, [&](int) { return brings; },
+        [&](int) { return takes_away; });
     bool const scatters = !sharding.offloads, each = scatters && sharding.reduce == Every::microbatch;
     std::vector<Action> merged;
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
-      merged.insert(merged.end(), before[i].begin(), before[i].end());
+      merged.insert(merged.end(), moves.before[i].begin(), moves.before[i].end());
       if (!each || a.op != Op::reduce_gradients) merged.push_back(a);
       if (a.op == Op::reduce_gradients && scatters && !each) merged.back().op = Op::reduce_scatter_gradients;
-      merged.insert(merged.end(), after[i].begin(), after[i].end());
+      merged.insert(merged.end(), moves.after[i].begin(), moves.after[i].end());
       if (each && makes_weight_gradient(a.op)) merged.push_back({Op::reduce_scatter_gradients, a.stage});
     }
     actions = std::move(merged);
@@ -384,31 +415,60 @@ std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program) {
       [](Action const& a) { return reduces(a.op); });
 }
 
-void bring_weights(Program& program, std::vector<WeightHome> const& homes) {
-  P3D_REQUIRE(homes.size() == static_cast<std::size_t>(program.num_stages), "every stage has its weights somewhere");
+namespace {
+
+/// Whether a program brings the weights of some stage more than once: then for each use.
+bool brings_for_each_use(Program const& program) {
+  std::vector<int> times(static_cast<std::size_t>(program.num_stages), 0);
+  for (auto const& actions : program.ranks)
+    for (Action const& a : actions)
+      if (a.op == Op::gather_weights || a.op == Op::reload_weights)
+        if (++times[static_cast<std::size_t>(a.stage)] > 1) return true;
+  return false;
+}
+
+}  // namespace
+
+bool meet(std::vector<LiveInterval> const& a, std::vector<LiveInterval> const& b) {
+  for (auto x = a.begin(), y = b.begin(); x != a.end() && y != b.end();) {
+    if (x->begin <= y->end && y->begin <= x->end) return true;
+    x->end < y->end ? ++x : ++y;
+  }
+  return false;
+}
+
+void bring_weights(Program& program, Program const& training) {
+  P3D_REQUIRE(program.stage_rank == training.stage_rank, "both programs have the same stages");
+  auto const homes = weight_homes(training);
+  auto const home = [&](int stage) { return homes[static_cast<std::size_t>(stage)]; };
   if (std::all_of(homes.begin(), homes.end(), [](auto h) { return h == WeightHome::resident; })) return;
+  bool const once = !brings_for_each_use(training);
+  auto const whole = whole_weights(training);
   for (auto& actions : program.ranks) {
-    std::vector<int> left(homes.size(), 0);
-    std::vector<bool> begun(homes.size(), false);
-    auto const for_used = [&](Action const& a, auto const& visit) {
-      if (!reads_weights(a.op)) return;
-      for (int stage : {a.stage, lender(program, a.stage)})
-        if (stage >= 0 && homes[static_cast<std::size_t>(stage)] != WeightHome::resident)
-          visit(stage, static_cast<std::size_t>(stage));
+    Readers const readers(program, actions, [&](int stage) { return home(stage) != WeightHome::resident; });
+    std::map<std::pair<int, int>, bool> known;
+    auto const together = [&](int a, int b) {
+      auto const [it, added] = known.try_emplace({a, b}, false);
+      if (added) it->second = meet(whole[static_cast<std::size_t>(a)], whole[static_cast<std::size_t>(b)]);
+      return it->second;
     };
-    for (Action const& a : actions) for_used(a, [&](int, std::size_t s) { ++left[s]; });
+    // The weights come one reader ahead where they lie beside those of that reader in training too: no more memory.
+    auto const ahead = [&](int stage, std::size_t place) {
+      if (place == 0) return std::size_t{0};
+      auto const& reader = actions[readers.actions[place - 1]];
+      for (int other : {reader.stage, lender(program, reader.stage)})
+        if (other >= 0 && home(other) != WeightHome::resident && !together(stage, other)) return std::size_t{0};
+      return std::size_t{1};
+    };
+    Moves const moves(
+        actions.size(), readers, once, ahead,
+        [&](int stage) { return home(stage) == WeightHome::sharded ? Op::gather_weights : Op::reload_weights; },
+        [&](int stage) { return home(stage) == WeightHome::sharded ? Op::release_weights : Op::offload_weights; });
     std::vector<Action> merged;
-    for (Action const& a : actions) {
-      for_used(a, [&](int stage, std::size_t s) {
-        bool const sharded = homes[s] == WeightHome::sharded;
-        if (!begun[s]) merged.push_back({sharded ? Op::gather_weights : Op::reload_weights, stage});
-        begun[s] = true;
-      });
-      merged.push_back(a);
-      for_used(a, [&](int stage, std::size_t s) {
-        bool const sharded = homes[s] == WeightHome::sharded;
-        if (--left[s] == 0) merged.push_back({sharded ? Op::release_weights : Op::offload_weights, stage});
-      });
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      merged.insert(merged.end(), moves.before[i].begin(), moves.before[i].end());
+      merged.push_back(actions[i]);
+      merged.insert(merged.end(), moves.after[i].begin(), moves.after[i].end());
     }
     actions = std::move(merged);
   }

@@ -57,13 +57,18 @@ void shard_weights(Program& program, Sharding const& sharding);
 struct LiveInterval {
   std::size_t begin = 0, end = 0;
 };
-/// By stage: the weights of a stage that is not resident (GATHER to RELEASE, RELOAD to OFFLOAD),
+/// True when something of `a` is there together with something of `b`, in the same list. Both are sorted and disjoint.
+bool meet(std::vector<LiveInterval> const& a, std::vector<LiveInterval> const& b);
+/// By stage: the intervals in which the weights of a stage that is not resident are whole (GATHER to RELEASE, RELOAD to
+/// OFFLOAD).
 std::vector<std::vector<LiveInterval>> whole_weights(Program const& program);
-/// and the gradients of its weights (from what adds the first to REDUCE_SCATTER, or REDUCE).
+/// By stage: the intervals in which the gradients of its weights are whole, from what adds the first to REDUCE_SCATTER
+/// or REDUCE.
 std::vector<std::vector<LiveInterval>> whole_gradients(Program const& program);
 
-/// A pass over a forward-only program: for a stage that is not resident, what brings its weights before its first F and
-/// takes them away after its last one.
-void bring_weights(Program& program, std::vector<WeightHome> const& homes);
+/// A pass over a forward-only program with the stages of `training`: for every stage that is not resident there, what
+/// brings its weights and takes them away, once or for each use as in `training`. No two stages have whole weights
+/// together that have not in `training`, so the memory in which those lie is enough.
+void bring_weights(Program& program, Program const& training);
 
 }  // namespace p3d::schedule

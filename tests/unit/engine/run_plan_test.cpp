@@ -83,6 +83,25 @@ TEST(RunPlan, EveryProgramIsProved) {
   EXPECT_EQ(plan.probe->num_microbatches, 1);
 }
 
+// Weights that come for each use take the room of a few layers, however many microbatches there are, with evaluation
+// and sampling, whose programs hold no more.
+TEST(RunPlan, WeightsOfAFewLayersAreWholeAtATime) {
+  auto const weights = [](int microbatches, std::vector<std::string> more) {
+    more.insert(more.end(), {"model.preset=llama2-7b", "run.precision=bf16", "parallel.dp=256", "batch.micro=1",
+                             "memory.offload_dir=/tmp", "batch.global=" + std::to_string(256 * microbatches)});
+    auto const plan = engine::make_run_plan(input(more, 256));
+    return static_cast<double>(plan.memory_of(0).params) / (1 << 30);
+  };
+  // 12.55 GiB are 32 layers of 386 MiB, and the embedding and the head of 250 MiB with one each.
+  for (auto const& keys : std::vector<std::vector<std::string>>{{"memory.shard=parameters", "memory.gather=microbatch"},
+                                                                {"memory.offload_parameters=disk"}}) {
+    EXPECT_LT(weights(1, keys), 1.2);
+    EXPECT_DOUBLE_EQ(weights(2, keys), weights(1, keys));
+    EXPECT_DOUBLE_EQ(weights(4, keys), weights(1, keys));
+  }
+  EXPECT_GT(weights(4, {"memory.shard=parameters", "memory.gather=step"}), 12.0);
+}
+
 TEST(RunPlan, TellsWhatIsRecomputed) {
   std::vector<std::string> const pipeline{"parallel.pp=2", "batch.microbatches=4", "model.layers=6",
                                           "pipeline.schedule=zb_h1"};

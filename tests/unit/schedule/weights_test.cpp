@@ -179,6 +179,57 @@ TEST(Weights, the_pass_shards_every_schedule) {
     }
 }
 
+// Evaluation and sampling share the memory of training's whole weights: no two stages are whole together that are not
+// in training, and none stays between two of its forwards where it does not in training.
+TEST(Weights, forward_only_programs_hold_no_more_than_training) {
+  Execution const executor{true, any_number};
+  int each_use = 0;
+  for (auto const* g : generators())
+    for (int p : {1, 2, 4})
+      for (int parts : {1, 3}) {
+        int const m = std::max(2 * p, g->smallest_microbatches(p));
+        auto compute = generate(g->name, {p, m, 0, 0});
+        compute = refine(compute, std::vector<int>(static_cast<std::size_t>(compute.num_stages), parts));
+        compute.tied = compute.num_stages > 1 && compute.stage_rank.front() == compute.stage_rank.back();
+        Program const whole = complete(compute);
+        for (auto const& sharding :
+             {Sharding{.gather = Every::microbatch, .ahead = 1}, Sharding{.gather = Every::microbatch},
+              Sharding{.gather = Every::microbatch, .ahead = 1, .offloads = true}, Sharding{.ahead = 1}}) {
+          Program training = whole;
+          shard_weights(training, sharding);
+          auto const there = whole_weights(training);
+          std::vector<double> const one(static_cast<std::size_t>(training.num_stages), 1.0);
+          auto const most = peak_weight_bytes(training, one);
+          for (int forwards : {1, m}) {
+            ValidProgram const forward = forward_only(ValidProgram(training, executor), forwards);
+            auto const here = whole_weights(forward);
+            auto const found = peak_weight_bytes(forward, one);
+            for (std::size_t r = 0; r < most.size(); ++r)
+              EXPECT_LE(found[r], most[r]) << g->name << ", " << p << " ranks of " << parts << " parts, " << forwards;
+            for (std::size_t a = 0; a < here.size(); ++a)
+              for (std::size_t b = 0; b < a; ++b)
+                if (training.stage_rank[a] == training.stage_rank[b] && meet(here[a], here[b])) {
+                  EXPECT_TRUE(meet(there[a], there[b])) << g->name << ": stages " << a << " and " << b;
+                }
+          }
+          if (sharding.gather == Every::microbatch && parts > 1) {
+            EXPECT_LE(most[0], training.tied ? 3 : 2);
+            ++each_use;
+          }
+        }
+      }
+  EXPECT_GE(each_use, 50);
+}
+
+TEST(Weights, intervals_that_meet) {
+  std::vector<LiveInterval> const a{{0, 2}, {6, 8}};
+  EXPECT_TRUE(meet(a, {{2, 3}}));
+  EXPECT_TRUE(meet(a, {{3, 5}, {7, 9}}));
+  EXPECT_TRUE(meet({{0, 9}}, a));
+  EXPECT_FALSE(meet(a, {{3, 5}, {9, 10}}));
+  EXPECT_FALSE(meet(a, {}));
+}
+
 TEST(Weights, memory_and_time_in_the_simulator) {
   auto costs = p3d::plan::PipelineCosts::uniform(4, {1, 1, 1});
   costs.weight_bytes = {10, 20, 30, 40};
