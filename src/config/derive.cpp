@@ -93,6 +93,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
     bool const chooses = open("memory.recompute") || config.memory.recompute == Recompute::automatic;
     config.memory.free = {.recompute = chooses,
                           .shard = open("memory.shard") && p.product(token_axes) > 1,
+                          .gather = open("memory.gather"),
+                          .reduce = open("memory.reduce"),
                           .offload_optimizer = open("memory.offload_optimizer"),
                           .offload_parameters = open("memory.offload_parameters") && open("memory.gather"),
                           .offload_activations = open("memory.offload_activations")};

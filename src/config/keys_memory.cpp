@@ -133,8 +133,9 @@ void add_memory(std::vector<Key>& table) {
          "input gives win; basic, standard and aggressive are other names of none, medium and high");
   s.number(
       "limit", &Memory::limit, {.max = 1e9},
-      "GiB that a rank may use; of recompute, shard, offload_optimizer and offload_parameters, where the input does "
-      "not give them, the quickest that fits is taken, and where none does, offload_activations is tried too; 0: any");
+      "GiB that a rank may use; of recompute, shard, gather, reduce, offload_optimizer and offload_parameters, where "
+      "the input does not give them, the quickest that fits is taken, and where none does, offload_activations is "
+      "tried too; 0: any");
   add_recompute(s);
   add_shard(s);
   add_offload(s);

@@ -71,11 +71,17 @@ std::vector<Option> shard_options() {
   std::vector<Option> out;
   for (auto shard : {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters})
     out.push_back({fmt::format("shard = \"{}\"", to_string(shard)), [shard](Memory& m) { m.shard = shard; }});
-  out.push_back({"shard = \"parameters\", gather = \"microbatch\"", [](Memory& m) {
-                   m.shard = Shard::parameters;
-                   m.gather = MessageEvery::microbatch;
-                 }});
   return out;
+}
+
+/// Whole weights and gradients: for the whole step, or for a layer at a time.
+std::vector<Option> gather_options() {
+  return {{"", [](Memory& m) { m.gather = MessageEvery::step; }},
+          {"gather = \"microbatch\"", [](Memory& m) { m.gather = MessageEvery::microbatch; }}};
+}
+std::vector<Option> reduce_options() {
+  return {{"", [](Memory& m) { m.reduce = MessageEvery::step; }},
+          {"reduce = \"microbatch\"", [](Memory& m) { m.reduce = MessageEvery::microbatch; }}};
 }
 
 std::vector<Option> offload_options() {
@@ -84,10 +90,8 @@ std::vector<Option> offload_options() {
 }
 
 std::vector<Option> parameter_options() {
-  return {{"", [](Memory&) {}}, {"offload_parameters = \"disk\"", [](Memory& m) {
-                                   m.offload_parameters = OffloadTo::disk;
-                                   m.gather = MessageEvery::microbatch;
-                                 }}};
+  return {{"", [](Memory&) {}},
+          {"offload_parameters = \"disk\"", [](Memory& m) { m.offload_parameters = OffloadTo::disk; }}};
 }
 
 config::Config with_memory(config::Config const& c, Memory const& m) {
@@ -125,7 +129,9 @@ void price(config::Config const& c, Candidate& x) {
   auto const gradients = most_numbers * static_cast<double>(types.gradient);
   auto const weights = most_numbers * static_cast<double>(types.storage);
   double const gathers = x.memory.gather == MessageEvery::step ? 1.0 : 2.0 * static_cast<double>(c.batch.microbatches);
-  double const travels = (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : gradients + gathers * weights);
+  double const sums = x.memory.reduce == MessageEvery::step ? 1.0 : static_cast<double>(c.batch.microbatches);
+  double const travels =
+      (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : sums * gradients + gathers * weights);
   double const fetched = x.memory.offloads_parameters() ? gathers * weights / (x.memory.divides() ? d : 1.0) : 0.0;
   double const swapped = 2 * most_away + fetched + offloaded_bytes_per_step(tried, plan);
   double const flops = plan::model_flops_per_step(tried) + recompute_flops_per_step(tried, plan);
@@ -134,23 +140,36 @@ void price(config::Config const& c, Candidate& x) {
 
 std::vector<Candidate> candidates(config::Config const& c) {
   std::vector<Candidate> all{{c.memory, ""}};
-  auto const multiply = [&](bool free, std::vector<Option> const& options) {
+  auto const multiply = [&](bool free, std::vector<Option> const& options, auto const& matters) {
     if (!free) return;
     std::vector<Candidate> more;
-    for (auto const& x : all)
+    for (auto const& x : all) {
+      if (!matters(x.memory)) {
+        more.push_back(x);
+        continue;
+      }
       for (auto const& option : options) {
         auto y = x;
         option.set(y.memory);
         y.text += (y.text.empty() || option.text.empty() ? "" : ", ") + option.text;
         more.push_back(std::move(y));
       }
+    }
     all = std::move(more);
   };
   auto const& free = c.memory.free;
-  multiply(free.recompute, recompute_options(c));
-  multiply(free.shard, shard_options());
-  multiply(free.offload_optimizer, offload_options());
-  multiply(free.offload_parameters, parameter_options());
+  auto const always = [](Memory const&) { return true; };
+  multiply(free.recompute, recompute_options(c), always);
+  multiply(free.shard, shard_options(), always);
+  multiply(free.offload_optimizer, offload_options(), always);
+  multiply(free.offload_parameters, parameter_options(), always);
+  // By itself, offload_parameters brings weights for each use.
+  multiply(free.gather, gather_options(),
+           [](Memory const& m) { return m.moves_weights() && !m.offloads_parameters(); });
+  if (free.gather)
+    for (auto& x : all)
+      if (x.memory.offloads_parameters()) x.memory.gather = MessageEvery::microbatch;
+  multiply(free.reduce, reduce_options(), [](Memory const& m) { return m.shard >= Shard::gradients; });
   std::erase_if(all, [&](Candidate const& x) { return !sensible(c, x.memory); });
   return all;
 }

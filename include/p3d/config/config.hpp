@@ -269,8 +269,8 @@ struct Memory {
   double limit = 0.0;  ///< GiB that a rank may use; 0: any
   /// Not keys: what a limit may choose, as the input does not say it.
   struct Free {
-    bool recompute = false, shard = false, offload_optimizer = false, offload_parameters = false,
-         offload_activations = false;
+    bool recompute = false, shard = false, gather = false, reduce = false, offload_optimizer = false,
+         offload_parameters = false, offload_activations = false;
     bool operator==(Free const&) const { return true; }
   } free;
   Recompute recompute = Recompute::none;

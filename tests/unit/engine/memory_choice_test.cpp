@@ -84,6 +84,35 @@ TEST(MemoryChoice, FitsEveryLimitDownToTheSmallest) {
   fits_every_limit(true);
 }
 
+// Weights that come, and gradients that are summed, for each microbatch: the smallest that a memory may be. A key that
+// the input gives stays.
+TEST(MemoryChoice, GathersAndReducesForEachMicrobatch) {
+  auto const with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"memory.recompute=full", "memory.offload_optimizer=none", "memory.offload_parameters=none",
+                             "memory.offload_activations=none", "batch.microbatches=4"});
+    return input(more);
+  };
+  double const least = most(with({"memory.shard=parameters", "memory.gather=microbatch", "memory.reduce=microbatch"}));
+  auto const limit = fmt::format("memory.limit={}", 1.001 * least);
+  auto const choice = engine::choose_memory(with({limit}));
+  EXPECT_EQ(choice.config.memory.shard, config::Shard::parameters);
+  EXPECT_EQ(choice.config.memory.gather, config::MessageEvery::microbatch);
+  EXPECT_EQ(choice.config.memory.reduce, config::MessageEvery::microbatch);
+  EXPECT_NE(choice.note.find("gather = \"microbatch\", reduce = \"microbatch\""), std::string::npos) << choice.note;
+  EXPECT_LE(most(choice.config), 1.001 * least);
+  for (auto const* key : {"memory.reduce=step", "memory.gather=step"}) {
+    auto const keys = std::vector<std::string>{limit, key, "memory.shard=parameters"};
+    EXPECT_THROW(engine::choose_memory(with(keys)), base::Error) << key;
+  }
+  // Of shard alone, as before: where it is given, what travels with it is chosen.
+  auto const given = engine::choose_memory(with({limit, "memory.shard=parameters"}));
+  EXPECT_EQ(given.config.memory.reduce, config::MessageEvery::microbatch);
+  // Room enough: once a step.
+  auto const roomy = engine::choose_memory(with({"memory.limit=100", "memory.shard=parameters"}));
+  EXPECT_EQ(roomy.config.memory.gather, config::MessageEvery::step);
+  EXPECT_EQ(roomy.config.memory.reduce, config::MessageEvery::step);
+}
+
 TEST(MemoryChoice, LeavesWhatTheInputSays) {
   double const whole = most(input({}));
   auto const choice = engine::choose_memory(
