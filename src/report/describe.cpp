@@ -3,6 +3,7 @@
 
 #include <p3d/report/describe.hpp>
 
+#include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
@@ -17,6 +18,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+
+#include "bubble.hpp"
 
 namespace p3d::report {
 
@@ -78,6 +81,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
     text += fmt::format(
         "  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n",
         actions, 100.0 * simulated.bubble());
+    if (base::log_rank() == 0) text += bubble_lines(c, plan, simulated);  // no other rank prints
   }
   return text;
 }

@@ -16,12 +16,14 @@ Progress::Progress(std::int64_t steps, std::int64_t log_every, int columns)
 // What matters most comes first: a narrow terminal loses what is at the end.
 std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
   double const speed = recent_seconds_ > 0 ? recent_tokens_ / recent_seconds_ : 0.0;
-  double const left = watch_.seconds() / static_cast<double>(done_) * static_cast<double>(steps_ - p.step);
+  bool const first = done_ == 1;
+  double const each = first ? first_seconds_ : (watch_.seconds() - first_seconds_) / static_cast<double>(done_ - 1);
+  auto const left = (first ? "< " : "") + base::human_seconds(each * static_cast<double>(steps_ - p.step));
   std::vector<std::string> fields{
       fmt::format("step {:>{}}/{}", p.step, std::to_string(steps_).size(), steps_),
       fmt::format("loss {:.4f}", p.loss),
       fmt::format("{:>6} tokens/s", base::human_count(speed)),
-      p.step < steps_ ? fmt::format("{:>11} left", base::human_seconds(left)) : fmt::format("{:>16}", "done"),
+      p.step < steps_ ? fmt::format("{:>11} left", left) : fmt::format("{:>16}", "done"),
       fmt::format("norm {:.3f}", p.grad_norm),
       fmt::format("lr {:.2e}", p.lr),
   };
@@ -34,7 +36,7 @@ std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
 
 void Progress::step(ProgressPoint const& p) {
   constexpr double memory = 0.9;
-  ++done_;
+  if (++done_ == 1) first_seconds_ = watch_.seconds();
   recent_tokens_ = memory * recent_tokens_ + p.tokens;
   recent_seconds_ = memory * recent_seconds_ + p.seconds;
   bool const stays = p.step == steps_ || p.eval_loss.has_value();

@@ -26,7 +26,9 @@ struct ProgressPoint {
 /// Otherwise a plain line every `log_every` steps, at the first, at the last and at every evaluation. Only rank 0
 /// prints.
 ///
-/// tokens/s is the mean of about the last ten steps, each step counting a tenth less than the one after it.
+/// tokens/s is the mean of about the last ten steps, each step counting a tenth less than the one after it. The time
+/// that is left follows from all steps but the first, with evaluations and checkpoints; the first step, which touches
+/// memory and opens connections, gives an upper bound: "< 12 s left".
 class Progress {
 public:
   /// `columns`: width of the terminal, 0 for none. Fields that do not fit into the rewritten line are left out, since a
@@ -43,6 +45,7 @@ private:
   std::int64_t done_ = 0;
   double recent_tokens_ = 0.0;
   double recent_seconds_ = 0.0;
+  double first_seconds_ = 0.0;  ///< until the end of the first step
   base::Stopwatch watch_;
 };
 

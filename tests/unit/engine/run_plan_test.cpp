@@ -119,6 +119,34 @@ TEST(RunPlan, TellsWhatIsRecomputed) {
   contains(full, "sets that live from I to W by stage: 1 2");
 }
 
+// A large bubble is told with its cause, and with the keys that make a step shorter.
+TEST(RunPlan, TellsWhereALargeBubbleComesFrom) {
+  auto const text = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"parallel.pp=4", "model.layers=8", "model.heads=4", "model.hidden=256",
+                               "model.seq_len=64", "model.vocab_size=256"});
+    auto const c = input(more);
+    return report::describe(c, engine::make_run_plan(c));
+  };
+  auto const output_layer = text({"model.vocab_size=65536", "batch.microbatches=16"});
+  contains(output_layer, "bubble 69.0 %");
+  contains(output_layer,
+           "the busiest is pipeline rank 3, with 3.17 of the mean work: stage 3, which has 2 of 8 layers and the "
+           "output layer\n");
+  contains(output_layer,
+           "by simulation: 0.33 with pipeline.vocab_parallel = true; 0.92 with pipeline.layers_per_stage "
+           "= \"cost\"");
+  auto const uneven = text({"pipeline.layers_per_stage=[4, 2, 1, 1]", "batch.microbatches=32"});
+  contains(uneven, "pipeline rank 0, with 1.98 of the mean work: stage 0, which has 4 of 8 layers and the embedding\n");
+  contains(uneven, "0.56 with pipeline.layers_per_stage = \"cost\"");
+  auto const few = text({"batch.microbatches=4"});
+  contains(few, "the ranks have even work: 4 microbatches fill and drain 4 pipeline ranks\n");
+  contains(few, "0.79 with batch.microbatches = 8, twice the batch");
+  contains(few, "with pipeline.schedule = \"zb_v\"");
+  contains(text({"batch.microbatches=4", "batch.micro=2"}),
+           "with batch.micro = 1 and batch.microbatches = 8, the same batch");
+  EXPECT_EQ(text({"batch.microbatches=64"}).find("by simulation:"), std::string::npos);
+}
+
 TEST(RunPlan, TellsWhatContextParallelismDividesAndSends) {
   std::vector<std::string> const sizes{"model.seq_len=4096", "model.heads=8", "model.hidden=512", "model.layers=4",
                                        "batch.microbatches=3"};

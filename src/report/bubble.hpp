@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Where a large bubble comes from, and which key would make it smaller. Pure.
+
+#include <p3d/config/config.hpp>
+#include <p3d/engine/run_plan.hpp>
+#include <p3d/plan/simulator.hpp>
+
+#include <string>
+
+namespace p3d::report {
+
+/// For a simulated bubble of 15 % and more, lines with their ends: the busiest rank and what it has more than others,
+/// or that filling and draining takes so long; and the keys with which a step would be shorter, each by simulation of
+/// the input with that key. Programs above some thousand forwards are told the cause alone. Else "".
+std::string bubble_lines(config::Config const& config, engine::RunPlan const& plan, plan::Simulation const& simulated);
+
+}  // namespace p3d::report
