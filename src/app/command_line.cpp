@@ -38,8 +38,9 @@ constexpr char const* footer =
     "  p3d import FOLDER OUT.h5                     a model in Hugging Face form; p3d export CHECKPOINT FOLDER: back\n"
     "  p3d data tokenize TEXT ... --tokenizer FILE --out PREFIX   text to token files; p3d tokenizer train: the FILE\n"
     "\n"
-    "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s;\n"
-    "            4 the loss or a gradient became NaN or infinite; 5 a checkpoint could not be written;\n"
+    "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s\n"
+    "            or a call on a file run.file_timeout_s; 4 the loss or a gradient became NaN or infinite;\n"
+    "            5 a checkpoint could not be written;\n"
     "            75 stopped by a signal or run.time_limit after a checkpoint: start again to go on.\n"
     "SIGINT, SIGTERM and SIGUSR1 end the run after the current step; a second signal ends it at once.";
 

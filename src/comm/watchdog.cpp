@@ -26,6 +26,7 @@ namespace {
 
 constexpr int question_tag = 1;
 constexpr int answer_tag = 2;
+constexpr int patience_tag = 3;
 constexpr double grace_s = 2.0;  ///< how long the reporting rank waits for answers
 
 struct Question {
@@ -42,26 +43,34 @@ struct Answer {
   std::int32_t rank = 0;
   std::int32_t waiting = 0;
   std::int32_t late = 0;         ///< it waits for its own device, or for what is to begin before
+  std::int32_t at_work = 0;      ///< see AtWork
   std::int32_t peer = -1;        ///< in the communicator
   std::int32_t peer_world = -1;  ///< in world
   char action[48] = "";
   char communicator[32] = "";
   char operation[24] = "";
+  char work[200] = "";
 };
+
+constexpr int nobody = std::numeric_limits<int>::max();
 
 struct Watchdog {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
   InWait const* wait = nullptr;
+  std::string const* work = nullptr;  ///< see AtWork
   // Also read by the thread that watches over blocking calls.
   std::atomic<std::int64_t> step{-1};
   std::atomic<char const*> action{""};
-  std::int64_t questions = 0;                            ///< asked by this rank
-  int other_reporter = std::numeric_limits<int>::max();  ///< lowest other rank that has timed out and asks
+  std::int64_t questions = 0;   ///< asked by this rank
+  int other_reporter = nobody;  ///< lowest other rank that has timed out and asks
+  base::Stopwatch clock;
+  double patient_until = 0.0;  ///< on `clock`: some rank is at work, waits go on
   // Messages on their way, with their buffers: deques, so that these stay where they are.
   std::deque<std::pair<MPI_Request, Answer>> answers;
   std::deque<std::pair<MPI_Request, Question>> asked;
+  std::deque<std::pair<MPI_Request, double>> told;
 };
 Watchdog dog;
 
@@ -88,6 +97,10 @@ Answer own_state() {
   state.rank = dog.rank;
   state.step = dog.step;
   copy_text(state.action, dog.action.load());
+  if (dog.work != nullptr) {
+    state.at_work = 1;
+    copy_text(state.work, *dog.work);
+  }
   if (dog.wait != nullptr) {
     auto const& pending = dog.wait->pending();
     state.waiting = 1;
@@ -114,6 +127,7 @@ std::string place(std::int64_t step, char const* action) {
 /// "step 12, 2F0: waited 2.0 s for all_reduce #17 of 'tp'".
 std::string describe(Answer const& state) {
   std::string out = place(state.step, state.action);
+  if (state.at_work) return out + fmt::format(": in {}", state.work);
   if (!state.waiting) return out + ": not in a wait";
   out += fmt::format(": waited {:.1f} s for {} #{} of '{}'", state.seconds, state.operation, state.sequence,
                      state.communicator);
@@ -148,17 +162,19 @@ bool receive(Message& message, int source, int tag) {
          }) == MPI_SUCCESS;
 }
 
-/// Answers questions for `seconds`.
+bool patient() { return dog.clock.seconds() < dog.patient_until; }
+
+/// Answers questions for `seconds`, or until waits may go on.
 void listen(double seconds) {
   base::Stopwatch watch;
-  while (watch.seconds() < seconds) {
+  while (watch.seconds() < seconds && !patient()) {
     answer_questions();
     pause();
   }
 }
 
 /// Asks all ranks; their answers by rank (`waiting` < 0: none). Returns as soon as all have answered, after `grace`
-/// seconds, or, when `give_way`, once a lower rank asks in order to report.
+/// seconds, or, when `give_way`, once a lower rank asks in order to report, or somebody tells to wait on.
 std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   std::vector<Answer> answers(static_cast<std::size_t>(dog.size));
   for (auto& answer : answers) answer.waiting = -1;
@@ -173,7 +189,8 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   }
   int missing = dog.size - 1;
   base::Stopwatch watch;
-  while (missing > 0 && watch.seconds() < grace && !(give_way && dog.other_reporter < dog.rank)) {
+  auto const gives_way = [&] { return give_way && (dog.other_reporter < dog.rank || patient()); };
+  while (missing > 0 && watch.seconds() < grace && !gives_way()) {
     answer_questions();
     int flag = 0;
     MPI_Status status;
@@ -188,6 +205,30 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     pause();
   }
   return answers;
+}
+
+/// Waits of all ranks may go on for as long again.
+void be_patient(double seconds) {
+  dog.patient_until = dog.clock.seconds() + seconds;
+  dog.other_reporter = nobody;
+}
+
+/// Where some rank is at work: says so once, and tells all ranks to wait on. Else false.
+bool tell_to_wait_on(std::vector<Answer> const& answers) {
+  auto const busy = std::find_if(answers.begin(), answers.end(), [](auto const& a) { return a.at_work != 0; });
+  if (busy == answers.end()) return false;
+  double const seconds = wait_policy().timeout_s;
+  base::error_here(
+      fmt::format("p3d: warning: a wait has lasted comm.timeout_s = {:g} s; it goes on, as rank {} is in {}", seconds,
+                  busy->rank, busy->work));
+  drop_sent(dog.told);
+  for (int rank = 0; rank < dog.size; ++rank) {
+    if (rank == dog.rank) continue;
+    auto& [request, told] = dog.told.emplace_back(MPI_REQUEST_NULL, seconds);
+    MPI_Isend(&told, 1, MPI_DOUBLE, rank, patience_tag, dog.comm, &request);
+  }
+  be_patient(seconds);
+  return true;
 }
 
 /// By rank: what the system says of the silent ranks of this node.
@@ -260,6 +301,9 @@ void close_watchdog() {
   for (auto& [request, question] : dog.asked) {
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
+  for (auto& [request, told] : dog.told) {
+    if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
   if (dog.comm != MPI_COMM_NULL) blocking("MPI_Comm_free", "watchdog", [] { return MPI_Comm_free(&dog.comm); });
 }
 
@@ -267,6 +311,9 @@ std::string activity() { return place(dog.step, dog.action); }
 
 InWait::InWait(Pending const& pending) : pending_(pending), outer_(dog.wait) { dog.wait = this; }
 InWait::~InWait() { dog.wait = outer_; }
+
+AtWork::AtWork(std::string const& work) { dog.work = &work; }
+AtWork::~AtWork() { dog.work = nullptr; }
 
 void answer_questions() {
   if (dog.comm == MPI_COMM_NULL) return;
@@ -282,20 +329,29 @@ void answer_questions() {
     answer.question = question.number;
     MPI_Isend(&answer, sizeof(answer), MPI_BYTE, asker, answer_tag, dog.comm, &request);
   }
+  while (MPI_Iprobe(MPI_ANY_SOURCE, patience_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
+    double seconds = 0.0;
+    if (!receive(seconds, status.MPI_SOURCE, patience_tag)) return;
+    be_patient(seconds);
+  }
 }
 
 // Often many ranks time out together. One should report: rank 0 at once, the others a little later, and whoever hears
-// that another one asks leaves it to that one; should the run not end then, it reports after all. Bounded in every
-// case.
-void timed_out() {
-  constexpr int nobody = std::numeric_limits<int>::max();
+// that another one asks leaves it to that one; should the run not end then, and nobody tell to wait on, it reports
+// after all. Bounded in every case.
+double wait_on_or_end() {
+  auto const left = [] { return std::max(0.0, dog.patient_until - dog.clock.seconds()); };
   if (dog.rank > 0) listen(std::min(1.0, 0.2 + 0.01 * dog.rank));
+  if (patient()) return left();
   std::vector<Answer> answers;
   if (dog.other_reporter == nobody) answers = ask_all(grace_s, true, true);
+  if (patient()) return left();
   if (dog.other_reporter < dog.rank || answers.empty()) {
     listen(2.0 * grace_s);  // the end of the run should come in here
+    if (patient()) return left();
     answers = ask_all(grace_s, true, false);
   }
+  if (patient() || tell_to_wait_on(answers)) return left();
   auto const& pending = dog.wait->pending();
   base::error_here(fmt::format("p3d: a wait outlasted comm.timeout_s = {:g} s\n{}{}\nAll ranks:\n{}\nEnding all ranks.",
                                wait_policy().timeout_s, describe(answers[static_cast<std::size_t>(dog.rank)]),

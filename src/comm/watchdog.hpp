@@ -34,7 +34,17 @@ std::string activity();
 /// Answers the questions that have arrived. Cheap when there are none: one MPI_Iprobe.
 void answer_questions();
 
-/// A wait has outlasted its budget: reports, collects, prints one table, ends all ranks with ExitCode::timeout.
-[[noreturn]] void timed_out();
+/// Marks this rank, which answers questions while it lives, as being at work that has a limit of its own.
+class AtWork {
+public:
+  explicit AtWork(std::string const& work);
+  ~AtWork();
+  AtWork(AtWork const&) = delete;
+  AtWork& operator=(AtWork const&) = delete;
+};
+
+/// A wait has outlasted its budget. Returns the seconds for which it may go on where some rank is AtWork; else reports,
+/// prints one table, and ends all ranks with ExitCode::timeout.
+double wait_on_or_end();
 
 }  // namespace p3d::comm::detail

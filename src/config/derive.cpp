@@ -104,6 +104,10 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   auto const tenth = fmt::format("{:.15g}", config.optimizer.lr / 10);
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},
          [&] { return config.optimizer.min_lr = std::strtod(tenth.c_str(), nullptr), true; });
+  follow(sources, "run.file_timeout_s", {"comm.timeout_s"}, [&] {
+    config.run.file_timeout_s = std::max(config.run.file_timeout_s, config.comm.timeout_s);
+    return true;
+  });
   follow(sources, "run.output_dir", {"run.name"},
          [&] { return config.run.output_dir = absolute_path("runs/" + config.run.name, ""), true; });
   follow(sources, "checkpoint.dir", {"run.output_dir"},

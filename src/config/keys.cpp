@@ -65,6 +65,10 @@ void add_run(std::vector<Key>& table) {
         auto const limit = config.run.time_limit;
         return toml_string(limit.seconds > 0 ? to_string(limit) : "");
       });
+  s.number("file_timeout_s", &Run::file_timeout_s, {.max = 3.6e7, .min_open = true},
+           "seconds after which one open, read, write, fsync or rename of a file ends the run; ranks that wait for it "
+           "meanwhile are not taken for stuck (comm.timeout_s)",
+           "1800, or comm.timeout_s if longer");
 }
 
 MaybeMismatch read_window(toml::node const& node, std::string const&, Config& config) {

@@ -84,6 +84,7 @@ struct SwapFile::State {
   std::deque<std::shared_ptr<Job>> queue;  ///< the first is in hand
   bool stops = false;
   bool ended = false;
+  bool overdue = false;  ///< a request outlasted its budget: nobody waits for the disk again
   Accounting accounting;
 
   std::map<std::int64_t, std::shared_ptr<Range>> ranges;  ///< by offset; the caller's
@@ -231,8 +232,8 @@ SwapFile::~SwapFile() {
   std::unique_lock lock(state_->mutex);
   state_->stops = true;
   state_->changed.notify_all();
-  bool const ended = state_->changed.wait_for(lock, std::chrono::duration<double>(state_->settings.budget_s),
-                                              [&] { return state_->ended; });
+  std::chrono::duration<double> const budget(state_->overdue ? 0.0 : state_->settings.budget_s);
+  bool const ended = state_->changed.wait_for(lock, budget, [&] { return state_->ended; });
   lock.unlock();
   ended ? thread_.join() : thread_.detach();
 }
@@ -338,6 +339,7 @@ void SwapFile::Request::wait() {
   double const seconds = watch.seconds();
   state.accounting.wait_seconds += seconds;
   if (!job_->done) {
+    state.overdue = true;
     auto const ahead = std::find(state.queue.begin(), state.queue.end(), job_) - state.queue.begin();
     throw base::Error(
         {.expected = fmt::format("a {} of {} that ends within {:g} s", job_->writes ? "write" : "read",

@@ -93,8 +93,11 @@ std::string offload_folder(config::Memory const& m) {
 }
 
 device::SwapSettings swap_settings(config::Config const& c, std::int64_t bytes) {
-  return {
-      .folder = offload_folder(c.memory), .bytes = bytes, .budget_s = c.comm.timeout_s, .meanwhile = comm::progress};
+  auto const folder = offload_folder(c.memory);
+  return {.folder = folder,
+          .bytes = bytes,
+          .budget_s = c.run.file_timeout_s,
+          .meanwhile = [work = "reads and writes of the swap file in " + folder] { comm::progress_at(work); }};
 }
 
 template <class T>

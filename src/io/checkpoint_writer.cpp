@@ -54,7 +54,7 @@ std::optional<WriteResult> CheckpointWriter::State::end(std::optional<base::Erro
   result.error = std::move(error);
   if (result.error && world.rank() == 0) {
     // The next run of this name removes what cannot be removed now.
-    if (auto const left = attempt([this] { remove_if_there(job.part_path); }))
+    if (auto const left = attempt_apart([this] { remove_if_there(job.part_path); }))
       result.error->fix += "; delete the .part file";
   }
   job = {};

@@ -4,34 +4,63 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/process.hpp>
+#include <p3d/base/timer.hpp>
 #include <p3d/comm/communicator.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
 
 namespace p3d::io {
 
 namespace {
 
-/// Before the ranks that wait for this one report that it does not answer.
-double budget() {
-  double const timeout = comm::wait_policy().timeout_s;
-  return timeout - std::min(1.0, 0.25 * timeout);
-}
+double the_timeout = 1800.0;
+
+/// What apart() and the thread that it began know of each other.
+struct Apart {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  bool inside = false;      ///< an operation
+  std::string operation;    ///< the last one that began: "fsync of FILE"
+  base::Stopwatch changes;  ///< since it began or ended
+
+  void begins(char const* name, std::string const& path) {
+    std::lock_guard const lock(mutex);
+    operation = fmt::format("{} of {}", name, path);
+    inside = true;
+    changes.reset();
+  }
+  void ends() {
+    std::lock_guard const lock(mutex);
+    inside = false;
+    changes.reset();
+  }
+};
+thread_local Apart* the_apart = nullptr;
+
+/// Less than file_timeout(), so that the message is out when that has passed.
+double budget() { return the_timeout - std::min(1.0, 0.25 * the_timeout); }
 
 /// Other threads hang in the kernel or wait for MPI: this one ends the process without MPI, and the launcher the
 /// others.
 void end(comm::OverdueCall const& overdue) {
   base::error_here(
       "p3d stops: the disk does not answer\n" +
-      base::format({.expected = fmt::format("a file operation that ends within comm.timeout_s = {:g} s",
-                                            comm::wait_policy().timeout_s),
-                    .found = fmt::format("{} that has not returned for {:.1f} s", overdue.call, overdue.waited_s),
-                    .where = overdue.subject,
-                    .fix = "look at the file system and its server (df, dmesg); when it answers again, "
-                           "start the run again"}) +
+      base::format(
+          {.expected = fmt::format("a file operation that ends within run.file_timeout_s = {:g} s", the_timeout),
+           .found = fmt::format("{} that has not returned for {:.1f} s", overdue.call, overdue.waited_s),
+           .where = overdue.subject,
+           .fix = "look at the file system and its server (df, dmesg); when it answers again, "
+                  "start the run again"}) +
       "\nEnding all ranks.");
   base::let_last_message_out();
   comm::leave_without_mpi(static_cast<int>(base::ExitCode::timeout));
@@ -39,10 +68,64 @@ void end(comm::OverdueCall const& overdue) {
 
 }  // namespace
 
-FileOperation::FileOperation(char const* name, std::string const& path) : call_(name, path, budget(), end) {
+void set_file_timeout(double seconds) {
+  P3D_REQUIRE(seconds > 0.0, "a file operation has a positive time budget");
+  the_timeout = seconds;
+}
+double file_timeout() { return the_timeout; }
+
+FileOperation::FileOperation(char const* name, std::string const& path)
+    : path_(path), call_(name, path, budget(), end) {
   // A file that reaches the limit of its size is an error of that write, told as such, and no reason to die.
   static auto const ignored = std::signal(SIGXFSZ, SIG_IGN);
   (void)ignored;
+  if (the_apart != nullptr) the_apart->begins(name, path_);
+}
+
+FileOperation::~FileOperation() {
+  if (the_apart != nullptr) the_apart->ends();
+}
+
+void FileOperation::next(char const* name) {
+  call_.next(name);
+  if (the_apart != nullptr) the_apart->begins(name, path_);
+}
+
+void apart(std::function<void()> const& work) {
+  if (base::log_num_ranks() == 1 || the_apart != nullptr) return work();
+  Apart state;
+  std::exception_ptr thrown;
+  std::thread thread;
+  try {
+    base::SignalsBlocked const blocked;
+    thread = std::thread([&] {
+      the_apart = &state;
+      try {
+        work();
+      } catch (...) {
+        thrown = std::current_exception();
+      }
+      std::lock_guard const lock(state.mutex);
+      state.done = true;
+      state.changed.notify_all();
+    });
+  } catch (std::system_error const&) {  // no more threads for this user: the others wait as for any rank
+    return work();
+  }
+  std::unique_lock lock(state.mutex);
+  while (!state.done) {
+    state.changed.wait_for(lock, std::chrono::milliseconds(1), [&] { return state.done; });
+    if (state.done) break;
+    // Between two operations it computes; when that goes on for long it is as silent as any rank that computes.
+    bool const works = state.inside || state.changes.seconds() < comm::wait_policy().timeout_s;
+    auto const operation = state.operation.empty() ? "file operations" : state.operation;
+    lock.unlock();
+    works ? comm::progress_at(operation) : comm::progress();
+    lock.lock();
+  }
+  lock.unlock();
+  thread.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace p3d::io

@@ -94,7 +94,7 @@ private:
         layout::Range const rows{row, std::min(row + step, all.end)};
         auto const count = (rows.end - rows.begin) * part.cols;
         fit(own_, count * static_cast<std::int64_t>(bytes));
-        failure = attempt([&] { read(part, *array, rows, i == 0); });
+        failure = attempt_apart([&] { read(part, *array, rows, i == 0); });
         hand_over(part, rows, count, own_);
       }
     }
@@ -116,7 +116,7 @@ private:
       more = false;
       auto const own = piece(here, round);
       fit(own_, (own.end - own.begin) * part.cols * static_cast<std::int64_t>(bytes));
-      if (own.begin < own.end && !failure) failure = attempt([&] { read(part, *array, own, true); });
+      if (own.begin < own.end && !failure) failure = attempt_apart([&] { read(part, *array, own, true); });
       for (int r = 0; r < replicas; ++r) {
         auto const slice = piece(r, round);
         auto const count = (slice.end - slice.begin) * part.cols;

@@ -6,6 +6,7 @@
 #include "table.hpp"
 
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <p3d/base/error.hpp>
 
@@ -237,7 +238,7 @@ Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path) {
   std::int64_t failed = 0;
   if (world.rank() == 0) {
     try {
-      bytes = pack(read_checkpoint(path));
+      apart([&] { bytes = pack(read_checkpoint(path)); });
     } catch (base::Error const& e) {
       failed = 1;
       bytes = pack(e);

@@ -4,6 +4,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
+#include <p3d/io/file_watch.hpp>
 
 #include <optional>
 
@@ -20,6 +21,12 @@ std::optional<base::ErrorText> attempt(Work&& work) {
     return base::ErrorText{.expected = "a checkpoint", .found = e.what(), .where = "", .fix = "report this"};
   }
   return {};
+}
+
+/// The same of `work` that is file operations: apart().
+template <class Work>
+std::optional<base::ErrorText> attempt_apart(Work&& work) {
+  return attempt([&] { apart(work); });
 }
 
 /// The error of the first rank that has one, with its number, on every rank; nothing when none has. Collective.

@@ -174,7 +174,7 @@ void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t b
 
   std::optional<PosixFile> file;
   std::optional<base::ErrorText> failure;
-  if (root) failure = attempt([&] { file.emplace(job.part_path, PosixFile::Mode::write); });
+  if (root) failure = attempt_apart([&] { file.emplace(job.part_path, PosixFile::Mode::write); });
   std::vector<char> buffer;
   std::vector<Runs> runs;
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -208,10 +208,10 @@ void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t b
           }
         }
       }
-      if (root && !failure) failure = attempt([&] { write_runs(*file, runs, buffer.data()); });
+      if (root && !failure) failure = attempt_apart([&] { write_runs(*file, runs, buffer.data()); });
     }
   }
-  if (root && !failure) failure = attempt([&] { file->flush(); });
+  if (root && !failure) failure = attempt_apart([&] { file->flush(); });
   if (failure) throw base::Error(*failure);
 }
 

@@ -62,12 +62,16 @@ Weight weight_of(std::string const& key, std::string const& here, std::string co
       "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
       "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
   // Of the data the hash has the weights.
-  static std::set<std::string> const free{"run.name",       "run.output_dir",     "run.log_every",
-                                          "run.trace",      "run.ceiling",        "run.time_limit",
-                                          "run.eval_every", "run.eval_batches",   "model.preset",
-                                          "model.load",     "model.moe.dispatch", "model.moe.buffer_factor",
-                                          "batch.micro",    "batch.microbatches", "data.path",
-                                          "data.tokenizer", "data.source",        "optimizer.post_validation"};
+  static std::set<std::string> const free{"run.name",           "run.output_dir",
+                                          "run.log_every",      "run.trace",
+                                          "run.ceiling",        "run.time_limit",
+                                          "run.file_timeout_s", "run.eval_every",
+                                          "run.eval_batches",   "model.preset",
+                                          "model.load",         "model.moe.dispatch",
+                                          "batch.micro",        "model.moe.buffer_factor",
+                                          "batch.microbatches", "data.path",
+                                          "data.tokenizer",     "data.source",
+                                          "optimizer.post_validation"};
   static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
                                                  "model.moe.z_coefficient", "run.precision"};
   bool const all = load == config::Load::all;

@@ -8,6 +8,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/io/file_watch.hpp>
 #include <p3d/io/model_weights.hpp>
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ constexpr char const* indent = "\n            ";
 std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config::Config const& c) {
   std::vector<io::CheckpointFile> files;
   comm::agree_on_root(world, [&] {
-    files = io::find_checkpoints(c.checkpoint.dir, c.run.name);
+    io::apart([&] { files = io::find_checkpoints(c.checkpoint.dir, c.run.name); });
     std::reverse(files.begin(), files.end());
   });
   auto count = static_cast<std::int64_t>(files.size());

@@ -9,6 +9,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/device/pinned.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
 
 #include <fmt/format.h>
@@ -69,9 +70,11 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
   write_estimate_ = static_cast<double>(trainer.plan().table.num_parameters()) * sizeof(typename P::Master) *
                     (moments ? 3 : 1) / assumed_bytes_per_second;
   comm::agree_on_root(world, [&] {
-    io::make_folder(options_.dir);
-    for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
-      base::log_root("Removed an unfinished checkpoint: " + path);
+    io::apart([&] {
+      io::make_folder(options_.dir);
+      for (auto const& path : io::remove_unfinished(options_.dir, run_name_))
+        base::log_root("Removed an unfinished checkpoint: " + path);
+    });
   });
 }
 
@@ -193,7 +196,7 @@ void Checkpointing<P>::report(io::WriteResult const& r) {
                              base::human_seconds(r.held_seconds), r.path));
   if (!r.verified || trainer_->mesh().world().rank() != 0) return;
   try {
-    io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep);
+    io::apart([&] { io::prune_checkpoints(options_.dir, run_name_, r.step, options_.keep); });
   } catch (base::Error const& e) {
     base::warn_root(e.what());  // too many checkpoints are no reason to stop
   }

@@ -16,6 +16,7 @@
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
+#include <p3d/io/file_watch.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/add_to_summary.hpp>
 #include <p3d/report/ceiling.hpp>
@@ -90,7 +91,8 @@ double memory_of_all(comm::Communicator& world) {
 bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
   std::int64_t complete = 1;
   if (files) {
-    auto const why = files->missing();
+    std::string why;
+    io::apart([&] { why = files->missing(); });
     if (!why.empty()) base::error_once("rows of the run's history are missing\n" + why);
     complete = why.empty() ? 1 : 0;
   }
@@ -139,7 +141,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   Start const origin = resume(trainer, tokenizer.stored);
   std::int64_t const first_step = origin.step;
   std::optional<RunFiles> files;
-  comm::agree_on_root(world, [&] { files.emplace(c, first_step); });
+  comm::agree_on_root(world, [&] { io::apart([&] { files.emplace(c, first_step); }); });
   if (world.size() > 1)
     base::log_root(fmt::format("All-reduce (comm.allreduce): {}", trainer.mesh().describe_all_reduce()));
   summary.data = trainer.source().describe();
@@ -165,7 +167,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   checkpoints.before_first_step();
   std::optional<ExpertFile> expert_file;
-  if (c.model.moe.on()) comm::agree_on_root(world, [&] { expert_file.emplace(c.run.output_dir, first_step); });
+  if (c.model.moe.on())
+    comm::agree_on_root(world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step); }); });
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -220,12 +223,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       }
     }
     if (files) {
-      files->write({done, tokens_before + tokens_seen, r.loss, r.grad_norm, r.lr, seconds * 1e3,
-                    static_cast<double>(tokens) / seconds, eval_loss});
+      io::MetricsRow const row{done,          tokens_before + tokens_seen,           r.loss,   r.grad_norm, r.lr,
+                               seconds * 1e3, static_cast<double>(tokens) / seconds, eval_loss};
+      io::apart([&] { files->write(row); });
     }
     if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {
       auto const load = trainer.expert_load();
-      if (expert_file) expert_file->write(done, load);
+      if (expert_file) io::apart([&] { expert_file->write(done, load); });
     }
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
     progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(tokens), seconds, eval_loss});
@@ -288,6 +292,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verb
   auto policy = comm::wait_policy();
   policy.timeout_s = c.comm.timeout_s;
   comm::set_wait_policy(policy);
+  io::set_file_timeout(c.run.file_timeout_s);
   make_output_folder(c.run.output_dir, world);
   RunLocks locks;
   locks.take(c, world);

@@ -75,7 +75,8 @@ std::string make(std::string const& folder) {
 
 void make_output_folder(std::string const& folder, comm::Communicator& world) {
   comm::agree_on_root(world, [&] {
-    auto const problem = make(folder);
+    std::string problem;
+    io::apart([&] { problem = make(folder); });
     if (problem.empty()) return;
     throw base::Error({.expected = "a folder for results that can be made and written",
                        .found = problem,

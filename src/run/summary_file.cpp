@@ -2,6 +2,7 @@
 #include "summary_file.hpp"
 
 #include <p3d/base/log.hpp>
+#include <p3d/io/file_watch.hpp>
 #include <p3d/io/text_file.hpp>
 #include <p3d/report/add_to_summary.hpp>
 
@@ -71,7 +72,7 @@ void SummaryFile::end(base::ExitCode code, std::string const& reason) {
 
 void SummaryFile::write() const {
   try {
-    io::write_text_atomically(path_, report::to_json(contents_));
+    io::apart([&] { io::write_text_atomically(path_, report::to_json(contents_)); });
   } catch (base::Error const& e) {
     base::warn_root(e.what());
   }

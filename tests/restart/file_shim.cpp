@@ -8,9 +8,10 @@
 //            full    ENOSPC
 //            gone    the file is deleted (unlink), then the call
 //            usr1    SIGUSR1 to this process, then the call
+//            slow    the call, S seconds later: slowS
 //   P3D_SHIM_RANK=N: on this rank alone.
-//   CALL     open write fsync rename unlink link ftruncate futimens; pwrite counts as write. rename: the new name
-//   counts.
+//   CALL     open read write fsync rename unlink link ftruncate futimens; pwrite counts as write, and only pread as
+//   read. rename: the new name counts.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -87,6 +88,7 @@ std::string act(char const* call, std::string const& path) {
     while (rule->action == "block" || rule->action == "kill") ::pause();
     if (rule->action == "gone") (void)::unlinkat(AT_FDCWD, path.c_str(), 0);
     if (rule->action == "usr1") ::kill(::getpid(), SIGUSR1);
+    if (rule->action.starts_with("slow")) ::sleep(static_cast<unsigned>(std::atoi(rule->action.c_str() + 4)));
     return rule->action;
   }
   return "";
@@ -128,6 +130,12 @@ ssize_t pwrite64(int fd, void const* data, std::size_t bytes, off64_t offset) {
   return tearable(fd, bytes, [&](std::size_t n) { return real(fd, data, n, offset); });
 }
 ssize_t pwrite(int fd, void const* data, std::size_t bytes, off_t offset) { return pwrite64(fd, data, bytes, offset); }
+
+ssize_t pread64(int fd, void* data, std::size_t bytes, off64_t offset) {
+  static auto const real = next<ssize_t (*)(int, void*, std::size_t, off64_t)>("pread64");
+  return !rules().empty() && full(act("read", path_of(fd))) ? -1 : real(fd, data, bytes, offset);
+}
+ssize_t pread(int fd, void* data, std::size_t bytes, off_t offset) { return pread64(fd, data, bytes, offset); }
 
 int fsync(int fd) {
   static auto const real = next<int (*)(int)>("fsync");

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file system that freezes: the run says which call on which file hangs, and ends with exit code 3 within
-comm.timeout_s and a little. The library in P3D_FILE_SHIM lets the call wait for ever."""
+run.file_timeout_s and a little. One that is only slow ends nothing, though ranks wait for longer than comm.timeout_s.
+The library in P3D_FILE_SHIM lets the call wait, for ever or for some seconds."""
 import pathlib
 import tempfile
 import time
@@ -8,7 +9,7 @@ import unittest
 
 import restarts
 
-TIMEOUT = 6
+TIMEOUT, COMM_TIMEOUT = 6, 4
 PART, FINAL = "restart-00000002.h5.part", "restart-00000002.h5"
 # what freezes: (ranks, rank or None, rule, words of the message, further keys)
 CASES = {
@@ -19,6 +20,18 @@ CASES = {
     "fsync of rank 0, no copy": (2, 0, f"block:fsync:{PART}:1", "fsync", PART, ("checkpoint.async=false",)),
     "rename": (1, None, f"block:rename:{FINAL}:1", "rename", PART, ()),
     "a row of the history": (2, 0, "block:write:metrics.csv:3", "write", "metrics.csv", ()),
+}
+SLOW = 9  # seconds, above two of COMM_TIMEOUT
+# what is slow: (rank, rule, what the ranks that wait are told, further keys)
+SLOW_CASES = {
+    "fsync of a share": (1, f"slow{SLOW}:fsync:{PART}:1", None, ()),
+    "fsync of rank 0, no copy": (0, f"slow{SLOW}:fsync:{PART}:1", f"rank 0 is in fsync of .*{PART}",
+                                 ("checkpoint.async=false",)),
+    "a write, no copy": (0, f"slow{SLOW}:write:{PART}:8", f"rank 0 is in write of .*{PART}",
+                         ("checkpoint.async=false",)),
+    "a row of the history": (0, f"slow{SLOW}:write:metrics.csv:3", "rank 0 is in write of .*metrics.csv", ()),
+    "reading at the start": (1, f"slow{SLOW}:read:restart-00000004.h5:2", "rank 1 is in read of .*4.h5",
+                             ("checkpoint.resume=first/checkpoints/restart-00000004.h5",)),
 }
 
 
@@ -31,8 +44,8 @@ class Frozen(unittest.TestCase):
             begin = time.monotonic()
             # They only wait: all at once.
             for n, (case, (ranks, rank, rule, _, _, more)) in enumerate(CASES.items()):
-                keys = (f"parallel.tp={ranks}", f"run.output_dir=run{n}", f"comm.timeout_s={TIMEOUT}",
-                        "checkpoint.every=2")
+                keys = (f"parallel.tp={ranks}", f"run.output_dir=run{n}", f"run.file_timeout_s={TIMEOUT}",
+                        f"comm.timeout_s={COMM_TIMEOUT}", "checkpoint.every=2")
                 runs[case] = restarts.start(folder, ranks, *keys, "run.steps=4", *more, rules=rule, rank=rank, name=n)
             for n, (case, (_, rank, _, call, file, _)) in enumerate(CASES.items()):
                 with self.subTest(case):
@@ -45,6 +58,28 @@ class Frozen(unittest.TestCase):
                     if rank is not None:
                         self.assertIn(f"[rank {rank}] p3d stops: the disk does not answer", err)
             self.assertLess(time.monotonic() - begin, restarts.program.PATIENCE)
+
+    def test_a_slow_disk_is_waited_for(self):
+        with tempfile.TemporaryDirectory(prefix="p3d-slow-") as name:
+            folder, runs = pathlib.Path(name), {}
+            restarts.write_inputs(folder)
+            keys = ("parallel.tp=2", f"comm.timeout_s={COMM_TIMEOUT}", "checkpoint.every=2", "run.steps=6")
+            first = restarts.start(folder, 2, *keys, "run.output_dir=first", name="first")
+            self.assertEqual(restarts.finish(first)[0], 0)
+            for n, (case, (rank, rule, _, more)) in enumerate(SLOW_CASES.items()):
+                runs[case] = restarts.start(folder, 2, *keys, f"run.output_dir=slow{n}", *more, rules=rule, rank=rank,
+                                            name=n)
+            for n, (case, (_, _, told, more)) in enumerate(SLOW_CASES.items()):
+                with self.subTest(case):
+                    begin = time.monotonic()
+                    code, out, err = restarts.finish(runs[case])
+                    print(f"\n  measured: {case}: exit code {code} after {time.monotonic() - begin:.1f} s more")
+                    self.assertEqual(code, 0, out + err)
+                    self.assertEqual(restarts.losses(folder, f"slow{n}")[-2:], restarts.losses(folder, "first")[-2:])
+                    self.assertIn("Checkpoint of step 6:", out)
+                    if told:
+                        self.assertRegex(err, rf"a wait has lasted comm.timeout_s = {COMM_TIMEOUT} s; it goes on, as "
+                                              + told)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 #pragma once
 // The policy of the one function that waits (Request::wait ends there), and the watchdog's report.
 //
-// A wait that outlasts timeout_s prints who waits for what (rank, communicator, operation, peer, sequence number, step,
-// schedule action), asks all ranks where they are, prints one table of the answers, in which a rank that is stopped,
-// dead or computing is named as silent, and ends all ranks with base::ExitCode::timeout, in bounded time.
+// A wait that outlasts timeout_s asks all ranks where they are. Where one of them answers that it is at work which has
+// a limit of its own (progress_at: a disk), the ranks that wait are told to wait on for as long again. Else it prints
+// who waits for what (rank, communicator, operation, peer, sequence number, step, schedule action) and one table of the
+// answers, in which a rank that is stopped, dead or computing is named as silent, and ends all ranks with
+// base::ExitCode::timeout, in bounded time.
 //
 // What blocks inside a library cannot be waited for like that. blocking() is the one door to such calls: a thread of
 // this process looks at the clock meanwhile, and past the budget it reports and ends the process with the same code.
@@ -77,6 +79,10 @@ decltype(auto) blocking(char const* call, std::string const& subject, Body&& bod
 /// Moves p3d's own collectives on, and answers other ranks' watchdogs. For who waits long for something that is not a
 /// Request, such as a disk: the peers' collectives need this rank's part. Never blocks; by the thread that calls MPI.
 void progress();
+
+/// As progress(), by a rank at `work` that is no communication and ends within a limit of its own ("fsync of FILE"):
+/// while it answers so, ranks whose waits outlast timeout_s wait on.
+void progress_at(std::string const& work);
 
 /// What this rank is doing, for the report of a stuck run: the step and the schedule action. Cheap: stores pointers.
 /// `action` must stay valid until the next call (the executor keeps the texts of its program).

@@ -71,6 +71,7 @@ struct Run {
   bool trace = false;   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
   bool ceiling = true;  ///< measure the speed of the model's matrix products at the start
   Duration time_limit;  ///< wall time of this start of the program; zero: Slurm's end time, if known
+  double file_timeout_s = 1800.0;  ///< a file operation longer than this ends the run; other ranks wait meanwhile
   bool operator==(Run const&) const = default;
 };
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ownership, splitting, accounting, requests, the wait policy, MPI errors and "who is where".
+#include <p3d/base/timer.hpp>
+
 #include <support/mpi_main.hpp>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <stdexcept>
 #include <sstream>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -155,6 +158,28 @@ TEST(WaitPolicy, SpinsOnlyWithACoreForEachRank) {
   auto broken = wait_policy();
   broken.timeout_s = 0.0;
   EXPECT_THROW(set_wait_policy(broken), p3d::base::Error);
+}
+
+// A disk that is slow on one rank: the others wait for longer than their budget, and the run goes on.
+TEST(WaitPolicy, WaitsGoOnWhileARankIsAtWork) {
+  auto world = Communicator::world();
+  auto const before = wait_policy();
+  for (int slow : {0, world.size() - 1}) {
+    world.barrier().wait();
+    auto policy = before;
+    policy.timeout_s = 0.5;
+    set_wait_policy(policy);
+    p3d::base::Stopwatch watch;
+    while (world.rank() == slow && watch.seconds() < 1.7) {
+      progress_at("fsync of a file");
+      ::usleep(1000);
+    }
+    std::int64_t sum = 1;
+    world.all_reduce(&sum, 1, Type::int64, Reduction::sum).wait();
+    EXPECT_EQ(sum, world.size());
+    EXPECT_GT(watch.seconds(), 1.0);
+    set_wait_policy(before);
+  }
 }
 
 TEST(States, RanksInAWaitAnswer) {

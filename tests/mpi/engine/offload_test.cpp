@@ -248,7 +248,7 @@ TEST(Offload, SlowDiskChangesNoBit) {
   }
 }
 
-TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
+TEST(Offload, SlowDiskIsWaitedForNoLongerThanAFileMayTake) {
   auto world = comm::Communicator::world();
   if (world.size() > 1) return;
   BadDisk const disk;
@@ -257,7 +257,7 @@ TEST(Offload, SlowDiskIsWaitedForNoLongerThanAMessage) {
     if (*on) std::this_thread::sleep_for(std::chrono::seconds(1));
   };
   auto keys = disk.keys();
-  keys.push_back("comm.timeout_s=0.3");
+  keys.push_back("run.file_timeout_s=0.3");
   engine::Trainer<device::Fp32> trainer(make_config(keys, 1), world);
   trainer.step();
   *on = true;

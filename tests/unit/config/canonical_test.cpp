@@ -170,6 +170,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"sample.stop", {"[\"\\n\\n\", \"END\"]"}},
       {"run.trace", {"true"}},
       {"run.time_limit", {"90s"}},
+      {"run.file_timeout_s", {"7.5"}},
       {"checkpoint.dir", {"/x/z"}},
       {"checkpoint.every", {"\"30min\""}},
       {"checkpoint.keep", {"0"}},

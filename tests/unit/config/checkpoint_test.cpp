@@ -42,6 +42,14 @@ TEST(CheckpointKeys, TimeLimit) {
   EXPECT_FALSE(parse_text(base_text, "t", "/", {"run.time_limit=7200"}, 1).config);
 }
 
+TEST(CheckpointKeys, AFileMayTakeAsLongAsAWait) {
+  EXPECT_EQ(good(base_text).run.file_timeout_s, 1800);
+  EXPECT_EQ(good(base_text, {"comm.timeout_s=20"}).run.file_timeout_s, 1800);
+  EXPECT_EQ(good(base_text, {"comm.timeout_s=7200"}).run.file_timeout_s, 7200);
+  EXPECT_EQ(good(base_text, {"comm.timeout_s=7200", "run.file_timeout_s=30"}).run.file_timeout_s, 30);
+  EXPECT_FALSE(parse_text(base_text, "t", "/", {"run.file_timeout_s=0"}, 1).config);
+}
+
 TEST(CheckpointKeys, TheFolderFollowsTheOutputFolder) {
   EXPECT_EQ(good(base_text, {"run.output_dir=/x/y"}).checkpoint.dir, "/x/y/checkpoints");
   EXPECT_EQ(good(base_text, {"run.output_dir=/x/y", "checkpoint.dir=/z"}).checkpoint.dir, "/z");
