@@ -70,6 +70,17 @@ int list(std::string const& folder) {
   return refuse_damaged(files, folder);
 }
 
+/// Numbers of these arrays were changed after they were written: an error with the exit code of `verify`.
+void require_undamaged(std::string const& path, std::vector<std::string> const& damaged) {
+  if (damaged.empty()) return;
+  throw base::Error({.expected = "arrays with their checksums",
+                     .found = fmt::format("{} with other numbers than were written: {}",
+                                          base::counted(std::ssize(damaged), "array"), base::join(damaged)),
+                     .where = path,
+                     .fix = "copy the file again, or take another checkpoint"},
+                    base::ExitCode::run_failed);
+}
+
 int show(std::string const& path, bool norms, bool input) {
   auto const c = io::read_checkpoint(path);
   if (input) {
@@ -89,6 +100,7 @@ int show(std::string const& path, bool norms, bool input) {
                   c.arrays.size() > c.table.size() ? "first and second" : "none"));
   say(fmt::format("{:<48} {:>18} {:>6} {:>6}  {:<16}{}", "array", "shape", "layer", "decay", "checksum",
                   norms ? fmt::format(" {:>22} {:>13} {:>13}", "L2 norm", "smallest", "largest") : ""));
+  std::vector<std::string> damaged;
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
     auto const& a = c.arrays[i];
     auto const& row = c.table[i % c.table.size()];
@@ -98,9 +110,11 @@ int show(std::string const& path, bool norms, bool input) {
       auto const s = io::scan(c, a);
       line +=
           fmt::format(" {:>22.16e} {:>13.6e} {:>13.6e}{}", s.norm, s.smallest, s.largest, s.good ? "" : "  DAMAGED");
+      if (!s.good) damaged.push_back(a.name);
     }
     say(line);
   }
+  require_undamaged(path, damaged);
   return 0;
 }
 
@@ -150,8 +164,10 @@ int diff(std::string const& path_a, std::string const& path_b) {
       say(fmt::format("{}: only in {}, with this shape", d.name, d.only_in));
       continue;
     }
-    if (d.differing == 0) continue;
+    for (auto const& file : d.damaged_in) say(fmt::format("{}: damaged in {}", d.name, file));
+    if (d.differing == 0 && d.damaged_in.empty()) continue;
     ++different;
+    if (d.differing == 0) continue;
     say(fmt::format("{}: {} differ, most by {:.3e} at [{}, {}]: {} | {}", d.name, base::counted(d.differing, "element"),
                     d.largest, d.row, d.col, d.a, d.b));
     if (where == "nowhere" || d.largest > largest) {
@@ -201,14 +217,18 @@ int checkpoint_command(int argc, char** argv) {
   ls->add_option("folder", path, "folder")->required();
   auto* sh = app.add_subcommand("show", "what is in a checkpoint");
   sh->add_option("file", path, "checkpoint")->required();
-  sh->add_flag("--norms", norms, "read the arrays: L2 norm, smallest and largest element");
+  sh->add_flag("--norms", norms,
+               "read the arrays: L2 norm, smallest and largest element; exit code 1 when numbers were changed");
   sh->add_flag("--input", input, "print the input of the run (TOML) and nothing else");
   auto* ve = app.add_subcommand(
       "verify",
       "read everything and compare seal and checksums; exit code 1 when numbers were changed, 2 when "
       "a file cannot be read as a checkpoint");
   ve->add_option("files", paths, "checkpoints")->required();
-  auto* di = app.add_subcommand("diff", "compare two checkpoints array by array; exit code 1 when they differ");
+  auto* di = app.add_subcommand(
+      "diff",
+      "compare two checkpoints array by array; exit code 1 when they differ, or when numbers of one were "
+      "changed after it was written");
   di->add_option("a", path, "checkpoint")->required();
   di->add_option("b", other, "checkpoint")->required();
   auto* pr = app.add_subcommand(

@@ -6,61 +6,84 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/base/timer.hpp>
 #include <p3d/data/token_source.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
-#include <optional>
+#include <memory>
 
 namespace p3d::app {
 
 namespace {
 
-/// The value of a key of [data] as a canonical input says it; none in files of versions that did not know it.
-std::optional<std::string> stored_if_any(std::string const& input, char const* key) {
-  auto const section = input.find("\n[data]");
-  auto const end = section == std::string::npos ? section : input.find("\n[", section + 1);
-  auto const begin = section == std::string::npos ? section : input.find(fmt::format("\n{} = ", key), section);
-  if (begin == std::string::npos || begin > end) return {};
-  auto const value = input.find(" = ", begin) + 3;
-  return input.substr(value, input.find('\n', value) - value);
+/// What the command line says beside the model.
+struct EvalWords {
+  std::vector<std::string> texts;
+  std::int64_t seq_len = 0;  ///< 0: the model's
+  double progress_s = 10.0;
+};
+
+/// What is read: made before the model is loaded.
+struct EvalData {
+  config::Reading reading;
+  std::unique_ptr<data::TokenSource> tokens;  ///< of a text that a tokenizer reads
+  engine::ScoreOptions score;
+};
+
+std::vector<std::string> absolute(std::vector<std::string> const& texts) {
+  std::vector<std::string> out;
+  for (auto const& text : texts) out.push_back(std::filesystem::absolute(text).string());
+  return out;
 }
 
-std::string stored_value(std::string const& input, char const* key) {
-  if (auto const value = stored_if_any(input, key)) return *value;
-  throw base::Error({.expected = fmt::format("the key data.{} in the input of the checkpoint", key),
-                     .found = "none",
-                     .where = "the checkpoint",
-                     .fix = "give a text: --file"},
+[[noreturn]] void refuse_short(std::int64_t window, char const* unit, std::int64_t found, std::string const& where) {
+  throw base::Error({.expected = fmt::format("a text of at least {} {}s: the model reads windows of {} tokens",
+                                             window + 1, unit, window),
+                     .found = base::counted(found, unit),
+                     .where = where,
+                     .fix = "give a longer text, or shorter windows: --seq-len"},
                     base::ExitCode::bad_input);
 }
 
-std::int64_t text_bytes(std::vector<std::string> const& paths, std::string const& where, std::string const& fix) {
+std::int64_t text_bytes(std::vector<std::string> const& paths) {
   try {
     return data::total_bytes(data::find_text_files(paths));
   } catch (base::Error const& e) {
-    throw base::Error({.expected = e.text().expected, .found = e.text().found, .where = where, .fix = fix}, e.code());
+    throw base::Error({.expected = e.text().expected,
+                       .found = e.text().found,
+                       .where = "--file",
+                       .fix = "correct the path, or make it readable on every node"},
+                      e.code());
   }
 }
 
-/// What `p3d eval` reads.
-struct EvalData {
-  Overrides changes;
-  std::int64_t most_windows = 0;  ///< 0: all there are
-};
-
 /// A text for a model with a tokenizer: it is made into tokens here.
-std::unique_ptr<data::TokenSource> tokenized(std::vector<std::string> const& texts, data::Tokenizer const& tokenizer) {
-  std::vector<std::string> paths;
-  for (auto const& text : texts) paths.push_back(std::filesystem::absolute(text).string());
-  text_bytes(paths, "--file", "correct the path, or make it readable on every node");
-  return data::make_tokenized_text(paths, tokenizer);
+EvalData tokenized_text(EvalWords const& words, StoredModel const& model, ModelLine const& line) {
+  auto const tokenizer = stored_tokenizer(model, line);
+  auto const paths = absolute(words.texts);
+  text_bytes(paths);
+  EvalData out;
+  out.tokens = data::make_tokenized_text(paths, *tokenizer);
+  auto const window = words.seq_len > 0 ? words.seq_len : model.config.model.seq_len;
+  if (out.tokens->size() <= window)
+    refuse_short(window, "token", out.tokens->size(), "--file " + base::join(words.texts));
+  auto const& stored = model.config.data;
+  auto& d = out.reading.data;
+  d.eod_token = stored.eod_token;
+  d.reset_positions = stored.reset_positions;
+  // Where the run's files said where documents end, the tokens between two files say it here.
+  if (stored.pack && d.eod_token < 0) d.eod_token = tokenizer->end_of_document();
+  d.pack = stored.pack && d.eod_token >= 0 && d.eod_token < model.config.model.vocab_size;
+  return out;
 }
 
-EvalData given_text(std::vector<std::string> const& texts, config::Config const& stored) {
+/// A text for a model that reads bytes.
+EvalData byte_text(EvalWords const& words, config::Config const& stored) {
   if (stored.model.vocab_size < 256) {
     throw base::Error({.expected = "a model of at least 256 tokens: text is read one token a byte",
                        .found = fmt::format("model.vocab_size = {}", stored.model.vocab_size),
@@ -68,86 +91,133 @@ EvalData given_text(std::vector<std::string> const& texts, config::Config const&
                        .fix = "evaluate it on the data of its run: leave out --file"},
                       base::ExitCode::bad_input);
   }
-  std::string list;
-  std::vector<std::string> paths;
-  for (auto const& text : texts) {
-    paths.push_back(std::filesystem::absolute(text).string());
-    list += fmt::format("{}'''{}'''", list.empty() ? "" : ", ", paths.back());
-  }
-  auto const bytes = text_bytes(paths, "--file", "correct the path, or make it readable on every node");
-  if (bytes <= stored.model.seq_len) {
-    throw base::Error({.expected = fmt::format("a text of at least {} bytes: the model reads windows of {} tokens",
-                                               stored.model.seq_len + 1, stored.model.seq_len),
-                       .found = base::counted(bytes, "byte"),
-                       .where = "--file " + base::join(texts),
-                       .fix = "give a longer text"},
-                      base::ExitCode::bad_input);
-  }
-  return {{"data.format=text", "data.path=[" + list + "]", "data.split=0.0"}};
+  EvalData out;
+  auto& d = out.reading.data;
+  d.format = config::DataFormat::text;
+  d.path = absolute(words.texts);
+  d.eod_token = stored.data.eod_token;
+  d.pack = stored.data.pack;
+  d.reset_positions = stored.data.reset_positions;
+  auto const bytes = text_bytes(d.path);
+  auto const window = words.seq_len > 0 ? words.seq_len : stored.model.seq_len;
+  if (bytes <= window) refuse_short(window, "byte", bytes, "--file " + base::join(words.texts));
+  return out;
 }
+
+/// The windows that a validation pass of the run reads; 0: it makes none.
+std::int64_t windows_of_the_run(config::Config const& c) { return c.run.eval_batches * c.batch.global; }
 
 /// The validation split of the run that wrote the checkpoint. Synthetic data have no end: of these, what a validation
 /// pass of the run reads.
-EvalData own_data(std::string const& input, config::Config const& stored) {
-  if (stored.data.split <= 0.0) {
+EvalData own_data(StoredModel const& model) {
+  auto const& stored = model.config;
+  if (!model.checkpoint || stored.data.split <= 0.0) {
     throw base::Error({.expected = "a run with a validation split, or a text to evaluate on",
-                       .found = "a run that trained on all of its data (data.split = 0)",
-                       .where = "the checkpoint",
+                       .found = model.checkpoint ? "a run that trained on all of its data (data.split = 0)"
+                                                 : "the folder of a model, which names no data",
+                       .where = model.checkpoint ? "the checkpoint" : model.path,
                        .fix = "give a text: p3d eval CHECKPOINT --file text.txt"},
                       base::ExitCode::bad_input);
   }
   EvalData out;
-  auto const split = "data.split=" + stored_value(input, "split");
-  if (stored_value(input, "format") == "\"synthetic\"") {
-    auto const batches = stored.run.eval_batches > 0 ? stored.run.eval_batches : config::Run{}.eval_batches;
-    out.most_windows = batches * stored.batch.global;
-    out.changes = {"data.format=synthetic", split};
-    return out;
-  }
-  out.changes = {"data.format=" + stored_value(input, "format"), "data.path=" + stored_value(input, "path"), split};
-  for (char const* key : {"source", "eod_mask_loss", "reset_positions"}) {
-    if (auto const value = stored_if_any(input, key)) out.changes.push_back(fmt::format("data.{}={}", key, *value));
+  out.reading.data = config::own_data(stored);
+  out.reading.variable = stored.batch.variable;
+  if (stored.data.format == config::DataFormat::synthetic) {
+    auto const one = windows_of_the_run(stored);
+    out.score.most = one > 0 ? one : config::Run{}.eval_batches * stored.batch.global;
   }
   return out;
+}
+
+/// --seq-len: rotary positions have every length; of learned ones there are only so many, and the windows are shorter
+/// than the sequences of the model.
+void choose_length(EvalWords const& words, config::Config const& stored, EvalData& data) {
+  if (words.seq_len == 0 || words.seq_len == stored.model.seq_len) return;
+  if (stored.model.position == config::Position::rope) {
+    data.reading.seq_len = words.seq_len;
+    return;
+  }
+  bool const longer = words.seq_len > stored.model.seq_len;
+  if (longer || data.reading.variable) {
+    throw wrong_words(fmt::format("--seq-len of {}{}: {}", longer ? "at most " : "", stored.model.seq_len,
+                                  longer ? "the model has so many learned positions"
+                                         : "the samples of the run (batch.variable) are cut there"),
+                      fmt::format("{}", words.seq_len), "leave it out, or give a text: --file");
+  }
+  data.score.window = words.seq_len;
+}
+
+EvalData choose_data(EvalWords const& words, StoredModel const& model, ModelLine const& line) {
+  bool const bytes = line.tokenizer.empty() ? model.tokenizer.name.empty() : line.tokenizer == "bytes";
+  auto out = words.texts.empty() ? own_data(model)
+             : bytes             ? byte_text(words, model.config)
+                                 : tokenized_text(words, model, line);
+  choose_length(words, model.config, out);
+  return out;
+}
+
+/// Lines on stderr while windows are read.
+std::function<void(std::int64_t, std::int64_t)> progress_lines(double seconds) {
+  if (base::log_rank() != 0 || seconds <= 0.0) return {};
+  return [watch = base::Stopwatch(), next = seconds, seconds](std::int64_t read, std::int64_t of) mutable {
+    auto const now = watch.seconds();
+    if (now < next || read == of) return;
+    next = now + seconds;
+    auto const left = now / static_cast<double>(read) * static_cast<double>(of - read);
+    fmt::print(stderr, "{} of {} read in {}, about {} left\n", read, base::counted(of, "window"),
+               base::human_seconds(now), base::human_seconds(left));
+  };
+}
+
+/// "; 12 windows of 64 tokens", and for the run's own data how many it reads itself: its loss is of those.
+std::string describe_windows(engine::Score const& score, std::int64_t window, bool own, config::Config const& stored) {
+  auto text =
+      fmt::format("{} of {}{}", base::counted(score.windows, stored.batch.variable && own ? "sample" : "window"),
+                  stored.batch.variable && own ? "up to " : "", base::counted(window, "token"));
+  if (!own || stored.data.format == config::DataFormat::synthetic) return text;
+  text += ", the whole validation split";
+  auto const once = windows_of_the_run(stored);
+  if (once > 0 && once < score.windows)
+    text += fmt::format(" (each validation of the run itself reads {} of them)", once);
+  return text;
 }
 
 }  // namespace
 
 int eval_command(int argc, char** argv) {
   ModelLine line;
-  std::vector<std::string> texts;
-  CLI::App app{"Loss and perplexity of the model of a checkpoint, on a text or on the validation split of its run."};
+  EvalWords words;
+  CLI::App app{"Loss and perplexity of a trained model, on a text or on the validation split of its run."};
   app.name("p3d eval");
-  app.add_option("--file", texts,
+  app.add_option("--file", words.texts,
                  "text file or folder, may be given again; without it the validation split of the run's own data (of "
                  "synthetic data, which have no end, the windows of one validation pass)")
       ->allow_extra_args(false);
+  app.add_option("--seq-len", words.seq_len, "tokens of a window (model.seq_len)")->check(count_from(1, 1 << 24));
+  app.add_option("--progress", words.progress_s, "seconds between lines of progress on stderr; 0: none (10)")
+      ->check(number_from(0, 1e9));
   add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
-  std::int64_t most_windows = 0;
-  auto const with_data = [&](io::CheckpointHeader const& header, config::Config const& stored) {
-    bool const bytes = line.tokenizer.empty() ? header.tokenizer.name.empty() : line.tokenizer == "bytes";
-    if (!texts.empty() && !bytes) return Overrides{};
-    auto const data = texts.empty() ? own_data(header.input, stored) : given_text(texts, stored);
-    most_windows = data.most_windows;
-    return data.changes;
+  EvalData data;
+  auto const prepare = [&](comm::Communicator& world, StoredModel const& model) {
+    data = comm::agree(world, "open what is evaluated", [&] { return choose_data(words, model, line); });
+    return data.reading;
   };
-  return with_stored_model(argc, argv, line, with_data, [&](auto& trainer, io::CheckpointHeader const& header) {
+  return with_stored_model(argc, argv, line, prepare, [&](auto& trainer, StoredModel const& model) {
     auto const& c = trainer.config();
-    std::unique_ptr<data::TokenSource> made;
-    if (!texts.empty() && c.data.format != config::DataFormat::text)
-      made = comm::agree(trainer.mesh().world(), "make tokens of the text",
-                         [&] { return tokenized(texts, *stored_tokenizer(header, line, c.model.vocab_size)); });
-    auto const& source = made ? *made : trainer.source();
-    auto tokens = trainer.sampler().held_out();
-    if (!texts.empty()) tokens = {{0, source.size()}};
-    for (auto& part : tokens) {
-      if (most_windows > 0) part.end = std::min(part.end, part.begin + most_windows * c.model.seq_len + 1);
-    }
-    auto const score = trainer.score(tokens, made.get());
-    base::log_root(fmt::format("step {}: loss {:.10f} nats per token, perplexity {:.4f}; {} of {}; {}", header.step,
-                               score.loss, std::exp(score.loss), base::counted(score.windows, "window"),
-                               base::counted(c.model.seq_len, "token"), source.describe()));
+    auto const& source = data.tokens ? *data.tokens : trainer.source();
+    bool const own = words.texts.empty();
+    data.score.progress = progress_lines(words.progress_s);
+    auto const score =
+        own && data.score.window == 0
+            ? trainer.score_validation(data.score)
+            : trainer.score(own ? trainer.sampler().held_out() : std::vector<layout::Range>{{0, source.size()}},
+                            &source, data.score);
+    auto const name = model.checkpoint ? fmt::format("step {}", model.checkpoint->header.step) : model.path;
+    base::log_root(fmt::format(
+        "{}: loss {:.10f} nats per token, perplexity {:.4f}; {}; {}", name, score.loss, std::exp(score.loss),
+        describe_windows(score, data.score.window > 0 ? data.score.window : c.model.seq_len, own, model.config),
+        source.describe()));
     return 0;
   });
 }

@@ -13,11 +13,31 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <memory>
 
 namespace p3d::app {
 
 namespace {
+
+/// How the model is read: of rotary positions no more are made ready than the longest text will have.
+config::Reading reading_of(StoredModel const& model, data::Tokenizer const& tokenizer,
+                           std::vector<std::string> const& prompts, std::int64_t tokens) {
+  config::Reading out;
+  auto const seq_len = model.config.model.seq_len;
+  if (model.config.model.position != config::Position::rope || tokens >= seq_len) return out;
+  constexpr std::int64_t least = 256;  // parallel.cp divides it
+  auto longest = least - tokens;
+  for (auto const& prompt : prompts) {
+    std::vector<std::int32_t> read;
+    tokenizer.encode(prompt, read, true);
+    longest = std::max<std::int64_t>({longest, std::ssize(read), 1});
+  }
+  out.seq_len = std::min(seq_len, longest + tokens);
+  return out;
+}
 
 /// The prompts of the command line: each --prompt, then each file, whole or line by line.
 struct Prompts {
@@ -80,7 +100,7 @@ int generate_command(int argc, char** argv) {
   o.draw.temperature = 0.8;
   bool json = false, no_end = false, speed = false;
   CLI::App app{
-      "Continues texts with the model of a checkpoint. The same texts on every layout, up to rounding. Replicas share "
+      "Continues texts with a trained model. The same texts on every layout, up to rounding. Replicas share "
       "the prompts."};
   app.name("p3d generate");
   constexpr std::uint64_t most = std::uint64_t{1} << 40;
@@ -107,14 +127,15 @@ int generate_command(int argc, char** argv) {
   add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
   o.ends = !no_end;
-  auto const unchanged = [](auto const&, auto const&) { return Overrides{}; };
-  return with_stored_model(argc, argv, line, unchanged, [&](auto& trainer, io::CheckpointHeader const& header) {
-    auto& world = trainer.mesh().world();
-    auto const tokenizer = comm::agree(
-        world, "open the tokenizer", [&] { return stored_tokenizer(header, line, trainer.config().model.vocab_size); });
-    if (line.tokenizer.empty() && !header.tokenizer.name.empty())
-      o.document_end = static_cast<int>(header.tokenizer.end);
-    auto const given = comm::agree(world, "read the prompts", [&] { return prompts.all(); });
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::vector<std::string> given;
+  auto const prepare = [&](comm::Communicator& world, StoredModel const& model) {
+    tokenizer = comm::agree(world, "open the tokenizer", [&] { return stored_tokenizer(model, line); });
+    given = comm::agree(world, "read the prompts", [&] { return prompts.all(); });
+    return reading_of(model, *tokenizer, given, o.draw.tokens);
+  };
+  return with_stored_model(argc, argv, line, prepare, [&](auto& trainer, StoredModel const& model) {
+    if (line.tokenizer.empty() && !model.tokenizer.name.empty()) o.document_end = static_cast<int>(model.tokenizer.end);
     base::Stopwatch watch;
     auto const texts = run::continue_texts(trainer, *tokenizer, given, o);
     auto const seconds = watch.seconds();

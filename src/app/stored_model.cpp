@@ -4,106 +4,217 @@
 #include "words.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
+#include <p3d/io/checkpoint_folder.hpp>
+#include <p3d/layout/params.hpp>
+#include <p3d/run/text.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
 
 namespace p3d::app {
 
 namespace {
 
-/// The value of a key such as "parallel.tp" among the overrides.
-std::optional<int> given(Overrides const& layout, char const* key) {
-  auto const start = std::string(key) + "=";
-  std::optional<int> last;
-  for (auto const& word : layout) {
-    if (!word.starts_with(start)) continue;
-    auto const size = read_count(word.substr(start.size()), 1, 1 << 20);
-    if (!size)
-      throw wrong_words(fmt::format("a size of the axis from 1 to {}", 1 << 20), word, "set it to the ranks it has");
-    last = static_cast<int>(*size);
-  }
-  return last;
+namespace fs = std::filesystem;
+
+constexpr std::array precisions{config::Precision::fp64, config::Precision::fp32, config::Precision::bf16,
+                                config::Precision::fp16};
+
+config::Config required(config::ParseResult result) {
+  if (!result.config) throw config::InputError(result.faults);
+  return *std::move(result.config);
 }
 
-/// The stored input with what only reads in place of what trains: no optimizer state, the plainest schedule.
-Overrides const only_reads = {
-    "model.load=\"\"",
-    "data.format=synthetic",
-    "data.source=[]",
-    "data.shuffle=windows",
-    "data.tokenizer=bytes",
-    "data.tokenizer_pattern=\"\"",
-    "data.path=[]",
-    "data.source=[]",
-    "data.shuffle=windows",
-    "data.eod_mask_loss=false",
-    "optimizer.type=sgd",
-    "optimizer.warmup_steps=0",
-    "optimizer.post_validation=false",
-    "run.time_limit=\"\"",
-    "checkpoint.every=0",
-    "checkpoint.resume=none",
-    "checkpoint.load=all",
-    "pipeline.schedule=1f1b",
-    "pipeline.file=\"\"",
-    "sample.tokens=0",
-    "pipeline.virtual_stages=0",
-    "pipeline.layers_per_stage=even",
-};
+bool is_folder(fs::path const& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
 
-/// only_reads, and the defaults of [memory]: nothing is trained, and its keys may not fit another layout.
-Overrides read_only() {
-  auto out = only_reads;
-  out.emplace_back("parallel.sequence=false");
-  if (!config::has_onednn()) out.emplace_back("linalg.host=blas");  // a run of another build
-  auto const defaults = config::canonical_toml(config::Config{});
-  auto const begin = defaults.find("\n[memory]\n");
-  auto section = defaults.substr(begin + 1, defaults.find("\n[", begin + 1) - begin - 1);
-  for (std::size_t at = section.find('\n') + 1; at < section.size();) {
-    auto const end = std::min(section.find('\n', at), section.size());
-    if (auto const equals = section.find(" = ", at); equals < end)
-      out.push_back("memory." + section.substr(at, equals - at) + "=" + section.substr(equals + 3, end - equals - 3));
-    at = end + 1;
+/// The folder's file is there and is a regular one.
+bool has_file(std::string const& folder, char const* name) {
+  std::error_code ignored;
+  return fs::is_regular_file(fs::path(folder) / name, ignored);
+}
+
+/// Where a run whose results are in `folder` has its checkpoints, and its name; "" where the folder does not say.
+struct RunFolder {
+  std::vector<std::string> folders;
+  std::string name;
+};
+RunFolder read_run_folder(std::string const& folder) {
+  RunFolder out;
+  if (has_file(folder, "resolved.toml")) {
+    auto const path = (fs::path(folder) / "resolved.toml").string();
+    auto const text = base::read_text_file(path, "the input of a run", path, std::int64_t{1} << 20);
+    if (auto const input = config::parse_stored(text).config) {
+      out.name = input->run.name;
+      out.folders.push_back(input->checkpoint.dir);
+    }
   }
+  out.folders.push_back((fs::path(folder) / "checkpoints").string());  // the folder may have moved
+  out.folders.push_back(folder);
   return out;
 }
 
-config::Config parse_stored(std::string const& input, Overrides const& changes, int ranks) {
-  auto result = config::parse_text(input, "the input in the checkpoint", "/", changes, ranks);
-  if (!result.config) throw config::InputError(result.faults);
-  return *std::move(result.config);
+/// The newest valid checkpoint of a run's folder.
+std::string newest_checkpoint(std::string const& folder) {
+  auto const run = read_run_folder(folder);
+  for (auto const& place : run.folders) {
+    auto const files = io::find_checkpoints(place, run.name);
+    io::CheckpointFile const* newest = nullptr;
+    std::set<std::string> names;
+    for (auto const& file : files) {
+      if (!file.valid) {
+        base::warn_root(fmt::format("{} is passed over: {}", file.path, file.fault));
+        continue;
+      }
+      names.insert(file.run_name);
+      if (newest == nullptr || file.step > newest->step) newest = &file;
+    }
+    if (names.size() > 1) {
+      throw base::Error({.expected = "a folder with checkpoints of one run",
+                         .found = "checkpoints of " + base::join({names.begin(), names.end()}, " and "),
+                         .where = place,
+                         .fix = "name the file"},
+                        base::ExitCode::bad_input);
+    }
+    if (newest != nullptr) return newest->path;
+  }
+  throw base::Error({.expected = "a checkpoint, the folder of a run that has some, or that of a model (config.json)",
+                     .found = "a folder without valid checkpoints and without config.json",
+                     .where = folder,
+                     .fix = "name a checkpoint: p3d checkpoint ls FOLDER lists them; a run writes them with "
+                            "checkpoint.every"},
+                    base::ExitCode::bad_input);
+}
+
+/// The file or the folder of a model that the command line means.
+std::string find_model(std::string const& given) {
+  return is_folder(given) && !has_file(given, "config.json") ? newest_checkpoint(given) : given;
+}
+
+/// The tokenizer beside a model in Hugging Face form, with its file; none where the folder has none. Throws base::Error
+/// where p3d cannot read it.
+io::StoredTokenizer folder_tokenizer(std::string const& folder, std::int64_t vocab_size) {
+  std::optional<base::Error> unreadable;
+  for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (!has_file(folder, name)) continue;
+    try {
+      auto const path = (fs::path(folder) / name).string();
+      auto out = run::open_tokenizer(path, "", vocab_size, false).stored;
+      out.file = data::read_tokenizer_file(path);
+      return out;
+    } catch (base::Error const& e) {
+      unreadable = e;
+    }
+  }
+  if (unreadable) throw base::Error(*unreadable);
+  return {};
+}
+
+StoredModel open_folder(std::string const& folder, ModelLine const& line) {
+  StoredModel out;
+  out.path = folder;
+  out.weights = std::make_unique<io::ModelWeights>(folder);
+  out.config.model = out.weights->config().model;
+  out.config.run.precision =
+      out.weights->element() == io::Element::float64 ? config::Precision::fp64 : config::Precision::fp32;
+  out.config.data = config::Reading::no_data();
+  if (line.tokenizer.empty()) out.tokenizer = folder_tokenizer(folder, out.config.model.vocab_size);
+  return out;
+}
+
+/// The file has the parameters of its input's model and no others. Nothing of the size that the input says is taken.
+void require_same_arrays(io::Checkpoint const& file, config::Config const& c) {
+  auto const refuse = [&](std::string const& expected, std::string const& found) {
+    throw base::Error({.expected = expected,
+                       .found = found,
+                       .where = file.path,
+                       .fix = "the file was changed after p3d wrote it: take another copy"},
+                      base::ExitCode::bad_input);
+  };
+  auto const stored = std::ssize(file.table);
+  constexpr auto as_input = "the arrays of the model that the file's own input describes";
+  if (c.model.layers > stored)  // a layer has several
+    refuse(as_input, fmt::format("{} for {}", base::counted(stored, "array"), base::counted(c.model.layers, "layer")));
+  auto const table = layout::make_param_table(c);
+  auto const& specs = table.specs();
+  for (std::size_t i = 0; i < std::min(specs.size(), file.table.size()); ++i) {
+    auto const& spec = specs[i];
+    auto const& row = file.table[i];
+    if (spec.name == row.name && spec.rows == row.rows && spec.cols == row.cols) continue;
+    refuse(fmt::format("{} of [{}, {}], as the file's own input says", spec.name, spec.rows, spec.cols),
+           fmt::format("{} of [{}, {}]", row.name, row.rows, row.cols));
+  }
+  if (specs.size() != file.table.size())
+    refuse(as_input, fmt::format("{} where it has {}", base::counted(stored, "array"), specs.size()));
 }
 
 }  // namespace
 
 std::optional<int> parse_model_line(CLI::App& app, ModelLine& line, int argc, char** argv) {
   Overrides words;
-  app.add_option("words", words, "checkpoint, then where it runs: the keys of [parallel], such as parallel.tp=2")
-      ->type_name("CHECKPOINT [parallel.AXIS=N ...]");
+  app.add_option("words", words,
+                 "a checkpoint, the folder of a run (its newest checkpoint) or a folder with a model in Hugging Face "
+                 "form; then where it runs: the keys of [parallel], such as parallel.tp=2")
+      ->type_name("CHECKPOINT|FOLDER [parallel.AXIS=N ...]");
+  std::vector<std::string> names;
+  for (auto const precision : precisions) names.emplace_back(to_string(precision));
+  app.add_option("--precision", line.precision,
+                 "types of weights and activations, as run.precision has them (those of the run; of a folder fp32)")
+      ->check(CLI::IsMember(names));
   if (auto const code = parse_words(app, argc, argv)) return code;
   for (auto const& word : words) {
     if (word.starts_with("parallel."))
       line.layout.push_back(word);
-    else if (line.checkpoint.empty())
-      line.checkpoint = word;
+    else if (line.model.empty())
+      line.model = word;
     else
       throw wrong_words("one checkpoint, and keys of [parallel]", word, app.get_name() + " --help lists what it takes");
   }
-  if (line.checkpoint.empty())
-    throw wrong_words("a checkpoint", "none", app.get_name() + " CHECKPOINT, a file below checkpoint.dir of its run");
+  if (line.model.empty())
+    throw wrong_words("a checkpoint, or the folder of a run or a model", "none",
+                      app.get_name() + " runs/NAME, or a file below checkpoint.dir of a run");
   return {};
 }
 
 void add_tokenizer_option(CLI::App& app, ModelLine& line) {
-  app.add_option("--tokenizer", line.tokenizer, "tokenizer instead of the run's own: a file, or \"bytes\"");
+  app.add_option("--tokenizer", line.tokenizer, "tokenizer instead of the model's own: a file, or \"bytes\"");
   app.add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
 }
 
-std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& header, ModelLine const& line,
-                                                  std::int64_t vocab_size) {
-  auto const& stored = header.tokenizer;
+StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) {
+  std::string path;
+  std::int32_t folder = 0;
+  comm::agree_on_root(world, [&] {
+    path = find_model(line.model);
+    folder = is_folder(path) ? 1 : 0;
+  });
+  comm::broadcast_text(world, path, 0);
+  world.broadcast(&folder, 1, comm::Type::int32, 0).wait();
+  if (path != line.model && base::log_rank() == 0) fmt::print(stderr, "Checkpoint: {}\n", path);
+  if (folder == 1) {
+    return comm::agree(world, "read the model", [&] { return open_folder(path, line); });
+  }
+  StoredModel out;
+  out.path = path;
+  out.checkpoint = base::as_bad_input([&] { return io::read_checkpoint(world, path); });
+  auto const& header = out.checkpoint->header;
+  out.config = comm::agree(world, "use the input in the checkpoint",
+                           [&] { return required(config::parse_stored(header.input)); });
+  out.tokenizer = header.tokenizer;
+  return out;
+}
+
+std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line) {
+  auto const& stored = model.tokenizer;
   if (line.tokenizer.empty() && !stored.name.empty() && stored.file.empty()) {
     throw base::Error({.expected = "a tokenizer in the checkpoint, or one that is named",
                        .found = fmt::format("only the name and the hash of {}: its file is large", stored.name),
@@ -114,29 +225,17 @@ std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& he
   auto out = line.tokenizer.empty() && !stored.name.empty()
                  ? data::parse_tokenizer(stored.name, stored.file, stored.pattern)
                  : data::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
-  data::require_vocabulary(*out, vocab_size);
+  data::require_vocabulary(*out, model.config.model.vocab_size);
   return out;
 }
 
-config::Config stored_config(io::CheckpointHeader const& header) { return parse_stored(header.input, read_only(), 0); }
-
-config::Config reading_config(config::Config const& stored, io::CheckpointHeader const& header, ModelLine const& line,
-                              int ranks, Overrides const& changes) {
-  auto all = read_only();
-  all.insert(all.end(), {"data.split=0.0", "run.eval_batches=0"});
-  auto sizes = stored.parallel;
-  bool const same = stored.num_ranks() == ranks && line.layout.empty();
-  if (!same) {
-    for (auto a : config::key_axes.list()) sizes[a] = given(line.layout, config::row_of(a).key).value_or(1);
-    auto const others = sizes.product(config::dense_axes.minus({config::Axis::dp}));
-    if (!given(line.layout, "parallel.dp")) sizes.dp = static_cast<int>(std::max<std::int64_t>(1, ranks / others));
-  }
-  for (auto a : config::key_axes.list()) all.push_back(fmt::format("{}={}", config::row_of(a).key, sizes[a]));
-  all.insert(all.end(), line.layout.begin(), line.layout.end());
-  all.push_back(fmt::format("batch.microbatches={}", sizes.pp));
-  all.push_back(fmt::format("batch.global={}", stored.batch.micro * sizes.pp * sizes.dp));
-  all.insert(all.end(), changes.begin(), changes.end());
-  return parse_stored(header.input, all, ranks);
+config::Config reading_config(StoredModel const& model, ModelLine const& line, config::Reading wanted) {
+  wanted.layout = line.layout;
+  for (auto const precision : precisions)
+    if (line.precision == to_string(precision)) wanted.precision = precision;
+  auto c = required(config::reading_input(model.config, wanted));
+  if (model.checkpoint) require_same_arrays(*model.checkpoint, c);
+  return c;
 }
 
 }  // namespace p3d::app

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The model of a checkpoint, for commands that read it and do not train: its run's input, changed to what only reads,
-// in the layout of the run or in another one.
+// The model of a checkpoint, or of a folder in Hugging Face form, for commands that read it and do not train: opened,
+// compared with what its input says, then loaded in the layout of the run or in another one.
 
 #include "guard.hpp"
 
 #include <p3d/comm/agree.hpp>
-#include <p3d/config/parse.hpp>
+#include <p3d/config/reading.hpp>
 #include <p3d/data/tokenizer.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/model_weights.hpp>
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/report/gemm_trial.hpp>
 
 #include <CLI/CLI.hpp>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,51 +29,68 @@ using Overrides = std::vector<std::string>;
 
 /// What such a command is told.
 struct ModelLine {
-  std::string checkpoint;
+  std::string model;               ///< a checkpoint, or the folder of a run or of a model
   Overrides layout;                ///< "parallel.tp=2", ...
-  std::string tokenizer, pattern;  ///< instead of the run's; "": that
+  std::string tokenizer, pattern;  ///< instead of the model's; "": that
+  std::string precision;           ///< instead of the run's; "": that
 };
 
-/// Parses the words after the command; an exit code when there is nothing more to do.
+/// Adds --precision, and parses the words after the command; an exit code when there is nothing more to do.
 std::optional<int> parse_model_line(CLI::App& app, ModelLine& line, int argc, char** argv);
 
-/// --tokenizer and --tokenizer-pattern.
+/// Adds --tokenizer and --tokenizer-pattern.
 void add_tokenizer_option(CLI::App& app, ModelLine& line);
 
-/// The tokenizer of the command line, or of the run that wrote the checkpoint. Throws base::Error (bad_input) where it
-/// is not that of the model.
-std::unique_ptr<data::Tokenizer> stored_tokenizer(io::CheckpointHeader const& header, ModelLine const& line,
-                                                  std::int64_t vocab_size);
+/// A trained model: all but its numbers.
+struct StoredModel {
+  std::string path;                           ///< of the checkpoint, or of the folder
+  config::Config config;                      ///< of a checkpoint the run's input; of a folder [model] and a precision
+  io::StoredTokenizer tokenizer;              ///< without a name: a token for each byte
+  std::optional<io::Checkpoint> checkpoint;   ///< either this
+  std::unique_ptr<io::ModelWeights> weights;  ///< or this
+};
 
-/// The input of the run that wrote the checkpoint.
-config::Config stored_config(io::CheckpointHeader const& header);
+/// Opens what the command line names: a checkpoint; the newest valid one of a run's folder; or a model in Hugging Face
+/// form. Collective.
+StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line);
 
-/// The same, changed to what only reads, in the layout of the run where its ranks are there, else replicas (or what the
-/// command line says). `changes` come last.
-config::Config reading_config(config::Config const& stored, io::CheckpointHeader const& header, ModelLine const& line,
-                              int ranks, Overrides const& changes);
+/// The tokenizer of the command line, or of the model. Throws base::Error (bad_input) where it is not that of the
+/// model.
+std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line);
 
-/// Loads the weights and calls work(trainer, header).
+/// The input for reading the model, which has just the arrays that are stored: compared before anything is taken by
+/// it. Throws base::Error (bad_input).
+config::Config reading_config(StoredModel const& model, ModelLine const& line, config::Reading wanted);
+
+/// Loads the weights and calls work(trainer).
 template <class P, class Work>
-int with_weights(config::Config const& c, io::Checkpoint const& file, comm::Communicator& world, Work const& work) {
+int with_weights(config::Config const& c, StoredModel& model, comm::Communicator& world, Work const& work) {
   linalg::set_gemm_choice(report::usual_gemms(c, world));
   engine::Trainer<P> trainer(c, world);
-  io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(false),
-                 c.checkpoint.buffer_mb << 20);
-  return work(trainer, file.header);
+  auto const element = io::element_of<typename P::Master>();
+  auto const parts = trainer.checkpoint_parts(false);
+  auto const buffer_bytes = c.checkpoint.buffer_mb << 20;
+  if (model.checkpoint)
+    io::load_parts(world, *model.checkpoint, element, parts, buffer_bytes);
+  else
+    io::load_weights(world, *model.weights, element, parts, buffer_bytes);
+  return work(trainer);
 }
 
-/// Reads the checkpoint and calls work(trainer, header); changes(header, config of its run) gives overrides.
-template <class Changes, class Work>
-int with_stored_model(int argc, char** argv, ModelLine const& line, Changes const& changes, Work const& work) {
+/// Opens the model, asks prepare(world, model) for the config::Reading (collective), loads the weights and calls
+/// work(trainer, model).
+template <class Prepare, class Work>
+int with_stored_model(int argc, char** argv, ModelLine const& line, Prepare const& prepare, Work const& work) {
   return with_ranks(argc, argv, [&](comm::Communicator& world) {
     linalg::set_blas_threads(device::host_threads());
-    auto const file = base::as_bad_input([&] { return io::read_checkpoint(world, line.checkpoint); });
-    auto const c = comm::agree(world, "use the input in the checkpoint", [&] {
-      auto const stored = stored_config(file.header);
-      return reading_config(stored, file.header, line, world.size(), changes(file.header, stored));
+    auto model = open_stored_model(world, line);
+    config::Reading wanted = prepare(world, model);
+    wanted.ranks = world.size();
+    auto const c =
+        comm::agree(world, "use the input in the checkpoint", [&] { return reading_config(model, line, wanted); });
+    return engine::with_policy(c, [&](auto policy) {
+      return with_weights<decltype(policy)>(c, model, world, [&](auto& trainer) { return work(trainer, model); });
     });
-    return engine::with_policy(c, [&](auto policy) { return with_weights<decltype(policy)>(c, file, world, work); });
   });
 }
 

@@ -218,6 +218,29 @@ void Sampler::eval(std::int64_t batch, std::int64_t index, std::span<int> inputs
                    std::span<int> documents) const {
   std::int64_t number = 0;
   auto const& part = eval_part_of(batch, index, number);
+  read_held_out(part, number, inputs, targets, documents);
+}
+
+Sampler::Part const& Sampler::held_out_part_of(std::int64_t& number) const {
+  P3D_REQUIRE(number >= 0 && number < eval_windows_, "the sample is held out");
+  std::size_t i = 0;
+  for (; number >= parts_[i].eval_windows; ++i) number -= parts_[i].eval_windows;
+  return parts_[i];
+}
+
+void Sampler::held_out(std::int64_t number, std::span<int> inputs, std::span<int> targets,
+                       std::span<int> documents) const {
+  auto const& part = held_out_part_of(number);
+  read_held_out(part, number, inputs, targets, documents);
+}
+
+std::int64_t Sampler::held_out_length(std::int64_t number) const {
+  auto const& part = held_out_part_of(number);
+  return variable_ ? part.held_out->length(number) : seq_len_;
+}
+
+void Sampler::read_held_out(Part const& part, std::int64_t number, std::span<int> inputs, std::span<int> targets,
+                            std::span<int> documents) const {
   if (!variable_) {
     window(*part.source, part.split.held_out.begin + number * seq_len_, inputs, targets, documents);
     return;

@@ -10,16 +10,24 @@ namespace p3d::engine {
 
 namespace {
 
-/// Sets to 0 what top_k and top_p do not leave. Of the order only its beginning is made.
+/// Sets to 0 what top_k and then top_p do not leave: top_p is a share of what top_k has left. Of the order only its
+/// beginning is made.
 void narrow(std::vector<double>& p, double sum, SampleOptions const& o) {
   std::vector<std::size_t> order(p.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   auto const before = [&](std::size_t a, std::size_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; };
   std::size_t const most = o.top_k > 0 ? std::min(p.size(), static_cast<std::size_t>(o.top_k)) : p.size();
+  if (most < p.size()) {
+    auto const end = order.begin() + static_cast<std::ptrdiff_t>(most);
+    std::nth_element(order.begin(), end, order.end(), before);
+    sum = 0.0;
+    for (auto i = order.begin(); i != end; ++i) sum += p[*i];
+    order.resize(most);
+  }
   std::size_t kept = 0, sorted = 0;
   double reached = 0.0;
   // The one that crosses the border of top_p still counts.
-  while (kept < most && (kept == 0 || reached < o.top_p * sum)) {
+  while (kept < most && (kept == 0 || o.top_p >= 1.0 || reached < o.top_p * sum)) {
     if (kept == sorted) {
       auto const end = std::min(most, std::max<std::size_t>(64, 2 * sorted));
       auto const at = [&](std::size_t i) { return order.begin() + static_cast<std::ptrdiff_t>(i); };

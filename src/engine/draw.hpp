@@ -8,7 +8,8 @@
 
 namespace p3d::engine {
 
-/// Draws a token of softmax(logits / temperature), of those that top_k and top_p leave; u uniform in (0, 1].
+/// Draws a token of softmax(logits / temperature), of those that top_k and then top_p leave, with u uniform in (0, 1].
+/// top_p counts the probabilities of what top_k left, divided by their sum, as other programs do.
 /// temperature 0: the likeliest, of several the first.
 int draw(std::span<double const> logits, SampleOptions const& options, double u);
 

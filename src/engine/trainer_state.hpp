@@ -118,6 +118,13 @@ struct Trainer<P>::State {
   /// Targets of global batch `batch` that are not masked (data.eod_mask_loss): each replica counts its own. Collective
   /// where the data mask any.
   std::int64_t count_targets(bool training, std::int64_t batch);
+  /// Stretches of tokens whose loss is asked for, by number from 0.
+  struct ScoredWindows {
+    std::int64_t count = 0, length = 0;  ///< `length`: of each, in tokens, unless it varies
+    std::function<void(std::int64_t number, std::span<int> in, std::span<int> target, std::span<int> documents)> read;
+    std::function<std::int64_t(std::int64_t number)> length_of;  ///< with batch.variable
+  };
+  Score score(ScoredWindows const& windows, ScoreOptions const& options);
   /// What a sum of losses is divided by.
   double mean_over(std::int64_t counted) const { return static_cast<double>(counted > 0 ? counted : 1); }
   parallel::ExpertParallel expert_parallel();

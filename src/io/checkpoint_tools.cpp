@@ -77,10 +77,13 @@ std::vector<ArrayDifference> difference(Checkpoint const& a, Checkpoint const& b
       out.push_back(std::move(d));
       continue;
     }
+    std::uint64_t sum_a = 0, sum_b = 0;
     for_pieces(file_a, array, a.header.element, buffer_a, [&](std::int64_t first, std::int64_t count) {
       auto const bytes = size_of(b.header.element);
       buffer_b.resize(static_cast<std::size_t>(count) * bytes);
       file_b.read(other->offset + first * static_cast<std::int64_t>(bytes), buffer_b.data(), buffer_b.size());
+      sum_a += checksum(buffer_a.data(), count, static_cast<std::uint64_t>(first), size_of(a.header.element));
+      sum_b += checksum(buffer_b.data(), count, static_cast<std::uint64_t>(first), bytes);
       for (std::int64_t i = 0; i < count; ++i) {
         double const x = element(buffer_a, i, a.header.element), y = element(buffer_b, i, b.header.element);
         if (std::memcmp(&x, &y, sizeof x) == 0) continue;
@@ -94,6 +97,8 @@ std::vector<ArrayDifference> difference(Checkpoint const& a, Checkpoint const& b
         }
       }
     });
+    if (sum_a != array.checksum) d.damaged_in.push_back(a.path);
+    if (sum_b != other->checksum) d.damaged_in.push_back(b.path);
     out.push_back(std::move(d));
   }
   for (auto const& array : b.arrays) {

@@ -56,6 +56,13 @@ std::string machine(comm::Communicator const& world) {
                      device::backend_name(), base::counted(device::host_threads(), "thread"));
 }
 
+/// "16 of 1024 windows": what a validation loss is of. (p3d eval reads all of them.)
+std::string validation_windows(config::Config const& c, data::Sampler const& sampler) {
+  auto const all = sampler.num_eval_windows();
+  return fmt::format("{} of {}", std::min(c.run.eval_batches * c.batch.global, all),
+                     base::counted(all, c.batch.variable ? "sample" : "window"));
+}
+
 /// Where every key stands with its value, from the folder in which the run was started.
 std::string input_line(config::Config const& c) {
   std::error_code none;
@@ -248,11 +255,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.median_step_s = median(step_seconds);
   summary.skipped_steps = trainer.loss_scale().skipped;
   report::add_measured(summary, phases, memory_before, memory_now);
-  base::log_root(fmt::format(
-      "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
-      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
-      eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f})", *eval_loss, std::exp(*eval_loss)) : "",
-      base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
+  base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s",
+                             stopped ? "Stopped after" : "Finished", base::counted(done - first_step, "step"),
+                             base::human_seconds(whole.seconds()), first_loss, last_loss,
+                             eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f}; {})", *eval_loss,
+                                                     std::exp(*eval_loss), validation_windows(c, trainer.sampler()))
+                                       : "",
+                             base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
   if (auto const load = trainer.expert_load(); done > first_step && !load.empty()) base::log_root(describe(load));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",

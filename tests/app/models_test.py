@@ -75,6 +75,25 @@ class Models(AppTest):
             self.good("import", MODELS / case, f"{case}.h5", "--precision", "fp64")
             said = self.good("eval", f"{case}.h5", "--file", "eval.txt")
             self.assertAlmostEqual(float(re.search(r"loss ([0-9.]+)", said)[1]), float(loss), delta=1e-9)
+            # The same without a checkpoint, and in the types of the folder.
+            for words, tolerance in ((("--precision", "fp64"), 1e-9), ((), 1e-5)):
+                said = self.good("eval", MODELS / case, "--file", "eval.txt", *words)
+                self.assertAlmostEqual(float(re.search(r"loss ([0-9.]+)", said)[1]), float(loss), delta=tolerance)
+        self.refused("eval", MODELS / "gpt2", parts=["the folder of a model, which names no data", "--file"])
+
+    def test_a_text_shorter_than_the_sequences_of_the_model(self):
+        folder = self.change_config("llama3", max_position_embeddings=131072)
+        (self.folder / "short.txt").write_bytes((program.SOURCE / "LICENSE").read_bytes()[:500])
+        said = self.refused("eval", folder, "--file", "short.txt", parts=["at least 131073 bytes", "--seq-len"])
+        self.assertIn("500 bytes", said)
+        said = self.good("eval", folder, "--file", "short.txt", "--seq-len", "32")
+        self.assertIn("; 15 windows of 32 tokens; ", said)
+        self.assertEqual(said.split(";")[0].split(": ")[1:],
+                         self.good("eval", MODELS / "llama3", "--file", "short.txt", "--seq-len",
+                                   "32").split(";")[0].split(": ")[1:])
+        # And no memory is taken for 131,072 tokens of a text that will have 24.
+        words = ("--prompt", "This", "--tokens", "20", "--temperature", "0")
+        self.assertEqual(self.good("generate", folder, *words), self.good("generate", MODELS / "llama3", *words))
 
     def test_greedy_texts_are_those_of_transformers(self):
         licence = (program.SOURCE / "LICENSE").read_text()
@@ -88,6 +107,9 @@ class Models(AppTest):
             for layout, ranks in ((), 0), (("parallel.tp=2",), 2), (("parallel.pp=2",), 2):
                 found = [json.loads(line)["tokens"] for line in self.good(*words, *layout, ranks=ranks).splitlines()]
                 self.assertEqual(found, [tokens for _, *tokens in texts], (case, layout))
+            words[1] = MODELS / case
+            found = [json.loads(line)["tokens"] for line in self.good(*words, "--precision", "fp64").splitlines()]
+            self.assertEqual(found, [tokens for _, *tokens in texts], case)
 
     def test_exports_have_the_same_bytes(self):
         for case in CASES + EXPERTS:

@@ -108,15 +108,15 @@ class OneRank(AppTest):
         (self.folder / "rank-1/text.txt").unlink()
         said = self.refused("eval: text missing on rank 1 of 4", self.words(*arguments))
         self.assertEqual(said.count("p3d stops"), 1, said)
-        self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not use the input in the checkpoint", said)
+        self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not open what is evaluated", said)
         self.assertIn("text.txt: No such file", said)
         (self.folder / "rank-1/text.txt").write_text("")
         said = self.refused("eval: text empty on rank 1 of 4", self.words(*arguments))
-        self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not use the input in the checkpoint", said)
+        self.assert_once("[rank 1] p3d stops: 1 of 4 ranks could not open what is evaluated", said)
         (self.folder / "rank-1/text.txt").write_text("short")
         said = self.refused("eval: text short on rank 1 of 4", self.words(*arguments))
         self.assertIn("[rank 1] expected: a text of at least 17", said)
-        self.assertIn("1 of 4 ranks could not use the input in the checkpoint", said)
+        self.assertIn("1 of 4 ranks could not open what is evaluated", said)
 
     def test_an_exception_of_another_library_on_one_rank(self):
         # Outside of every phase that ranks agree on: the rank itself ends all.

@@ -9,6 +9,7 @@ import unittest
 
 import restarts
 from restarts import checkpoint, tool
+from token_data_test import write_pair
 
 
 class Commands(unittest.TestCase):
@@ -68,6 +69,12 @@ class Commands(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(out, r"bad\.h5: \w+/\S+: expected checksum \w+, found \w+")
         self.assertIn("good (seal", out)  # the other one is still looked at
+        name = re.search(r"bad\.h5: (\w+/\S+): expected", out)[1]
+        self.assertIn(f"found:    1 array with other numbers than were written: {name}\n",
+                      self.refused(1, "checkpoint", "show", "bad.h5", "--norms"))
+        code, out, _ = tool(self.folder, "checkpoint", "diff", "bad.h5", "bad.h5")
+        self.assertEqual(code, 1)
+        self.assertIn(f"{name}: damaged in bad.h5", out)
 
     def test_diff(self):
         self.assertIn("largest difference 0.000e+00", self.good("checkpoint", "diff", self.half, self.half))
@@ -137,6 +144,81 @@ class Commands(unittest.TestCase):
         self.assertEqual({windows for _, windows in found}, {(size - 1) // 8})
         for loss, _ in found:
             self.assertAlmostEqual(loss, found[0][0], delta=1e-9 * found[0][0])
+
+    def test_names_a_model_by_its_folder(self):
+        words = ("--file", "text.txt")
+        expected = self.good("eval", self.last, *words)
+        (self.folder / "moved").mkdir()
+        shutil.copytree(self.folder / "run/checkpoints", self.folder / "moved/checkpoints")
+        for folder in ("run", "moved", "moved/checkpoints"):
+            for ranks in (0, 2):
+                code, out, err = tool(self.folder, "eval", folder, *words, ranks=ranks)
+                self.assertEqual((code, out[:16]), (0, expected[:16]), err)
+                self.assertRegex(err, r"\ACheckpoint: \S+/restart-00000030\.h5\n\Z")
+        shutil.copy(self.folder / self.half, self.folder / "moved/checkpoints/other-00000015.h5")
+        self.assertIn("checkpoints of other and restart", self.refused(2, "eval", "moved"))
+        (self.folder / "empty").mkdir()
+        self.assertIn("a folder without valid checkpoints", self.refused(2, "generate", "empty", ranks=2))
+
+    def test_eval_in_another_precision_and_length(self):
+        def found(*more):
+            code, out, err = tool(self.folder, "eval", self.last, "--file", "text.txt", *more)
+            self.assertEqual(code, 0, err)
+            return float(re.search(r"loss (\S+)", out)[1]), int(re.search(r"; (\d+) windows", out)[1]), err
+        size = (self.folder / "text.txt").stat().st_size
+        loss, windows, _ = found()
+        self.assertEqual(windows, (size - 1) // 8)
+        narrow, windows, err = found("--precision", "fp32", "--progress", "1e-9")
+        self.assertEqual(windows, (size - 1) // 8)
+        self.assertNotEqual(narrow, loss)
+        self.assertAlmostEqual(narrow, loss, delta=1e-4)
+        self.assertRegex(err, rf"\A1 of {windows} windows read in .*, about .* left\n2 of ")
+        shorter, windows, err = found("--seq-len", "5")
+        self.assertEqual((windows, err), ((size - 1) // 5, ""))
+        self.assertNotAlmostEqual(shorter, loss, delta=1e-6)
+        self.assertIn("at most 8", self.refused(2, "eval", self.last, "--file", "text.txt", "--seq-len", "9"))
+        self.assertIn("--precision", self.refused(2, "generate", self.last, "--precision", "fp8"))
+
+    def test_reads_what_a_run_of_any_keys_wrote(self):
+        """On one rank, whatever the run had to divide or to schedule; unit_config tries every key."""
+        documents = [[*f"item {i} costs {i * i % 97} coins\n".encode(), 0] for i in range(40)]
+        write_pair(self.folder / "tokens", documents)
+        # Those of a validation pass are all there are, so that its loss is that of eval.
+        held_out = (int(self.folder.joinpath("text.txt").stat().st_size * 0.1) - 1) // 8
+        once = ("batch.global=1", f"run.eval_batches={held_out}")
+        runs = {
+            "packed": (1, ("data.pack=true", "checkpoint.at_start=true", *once)),
+            "variable": (1, ("data.format=megatron", "data.path=tokens", "data.shuffle=documents",
+                             "batch.variable=true", "model.seq_len=64", "data.split=0.3", "batch.global=12",
+                             "run.eval_batches=1")),
+            "experts": (2, (*restarts.EXPERTS, "parallel.tp=2", "parallel.sequence=true", "parallel.ep=2",
+                            "comm.overlap_experts=true")),
+            "auto": (2, ("parallel.pp=2", "pipeline.schedule=auto", "pipeline.max_memory=1")),
+            "interleaved": (2, ("parallel.pp=2", "pipeline.schedule=interleaved_1f1b", "pipeline.virtual_stages=2",
+                                "pipeline.microbatch_group_size=4")),
+            "few-layers": (3, ("parallel.pp=3", "model.layers=2", "pipeline.layers_per_stage=[0, 1, 1]")),
+            "nested": (2, ("parallel.cp=2", "context.exchange=[2, 1]", "run.eval_batches=1")),
+        }
+        for name, (ranks, keys) in runs.items():
+            with self.subTest(run=name):
+                out = restarts.train_with(self.folder, ranks, f"run.output_dir={name}", "run.steps=2",
+                                          "run.precision=fp64", "model.vocab_size=256", "checkpoint.every=2", *keys)
+                file = checkpoint(name, 2)
+                self.assertEqual(len(self.good("generate", file, "--prompt", "line", "--tokens", "3").encode()), 8)
+                said = self.good("eval", file)
+                if "run.eval_batches=1" in keys[-1] and name != "nested" or name == "packed":
+                    trained = float(restarts.rows(self.folder, name)[-1][-1])
+                    self.assertAlmostEqual(float(re.search(r"loss (\S+)", said)[1]), trained, delta=1e-9)
+                    self.assertNotIn("of them", said)
+                    self.assertRegex(out, r"validation loss \S+ \(perplexity \S+; (\d+) of \1 (windows|samples)\)")
+                elif name == "nested":
+                    self.assertIn(f"; 24 of {held_out} windows)", out)
+                    self.assertIn("(each validation of the run itself reads 24 of them)", said)
+                self.good("eval", file, "--file", "text.txt")
+                if ranks > 1:
+                    again = self.good("eval", file, ranks=ranks)
+                    for a, b in zip(*(re.search(r"loss (\S+)", text)[1:] for text in (said, again))):
+                        self.assertAlmostEqual(float(a), float(b), delta=1e-9)
 
     def refused_run(self, *keys):
         code, out, err = tool(self.folder, "input.toml", "run.output_dir=other", "run.precision=fp64",

@@ -69,13 +69,22 @@ class Hostile(unittest.TestCase):
             (self.folder / "moved").mkdir(exist_ok=True)
             (self.folder / "moved/restart-00000001.h5").write_bytes((made / "position.h5").read_bytes())
             self.refused("position in the data: step 1", "input.toml", "run.output_dir=other", "run.steps=3", *keys)
+        # The arrays are compared before memory is taken by what the input says.
+        for file, named in (("vocabulary.h5", "found:    embed.token.weight of [257, 24]"),
+                            ("layers.h5", "found:    99 arrays for 65536 layers")):
+            for words in (("generate", f"made/{file}", "--prompt=a", "--tokens=1"),
+                          ("eval", f"made/{file}", "--file", "text.txt")):
+                with self.subTest(words=words):
+                    self.refused(named, *words)
+                    self.assertLess(restarts.tool_memory(self.folder, *words), 300 << 20)
         for file, named in (files[0], files[3], files[10]):
             with self.subTest(file=file, ranks=2):
                 self.refused_by_all(f"made/{file}", named, ranks=2)
 
     def test_no_regular_files(self):
         os.mkfifo(self.folder / "fifo")
-        for path, named in (("fifo", "a FIFO"), ("run", "a folder"), ("/dev/zero", "a device"),
+        (self.folder / "empty").mkdir()
+        for path, named in (("fifo", "a FIFO"), ("empty", "a folder"), ("/dev/zero", "a device"),
                             ("/dev/null", "a device")):
             with self.subTest(path=path):
                 self.refused_by_all(path, named, by_resume=f"no file {self.folder / path}")

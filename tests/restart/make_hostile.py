@@ -5,7 +5,7 @@ p3d writes.
 usage: make_hostile.py GOOD FOLDER      needs h5py; prints "FILE<tab>what a refusal must name" for each
 
 position.h5 is not among them: a file that may be read, but no run goes on from it, since its step does not fit its
-samples.
+samples. Nor are vocabulary.h5 and layers.h5, whose input describes a larger model than the arrays are of.
 """
 import pathlib
 import re
@@ -106,6 +106,15 @@ def main():
     with h5py.File(folder / "position.h5", "r+") as file:
         attribute("step", 1, "<i8")(file)
     seal(folder / "position.h5", extents)
+    for name, key, value in (("vocabulary", "vocab_size", 16 << 20), ("layers", "layers", 1 << 16)):
+        path = folder / f"{name}.h5"
+        shutil.copy(good, path)
+        with h5py.File(path, "r+") as file:
+            old = file["input"][()]
+            new = re.sub(rb"(?m)^%s = \d+$" % key.encode(), b"%s = %d" % (key.encode(), value), old, count=1)
+            comment = b"# The complete input of a run"  # lacks what the value has more
+            file["input"][()] = new.replace(comment, comment[:len(old) - len(new)])
+        seal(path, extents)
     for name, (change, named) in changes.items():
         path = folder / f"{name}.h5"
         shutil.copy(good, path)

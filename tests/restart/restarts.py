@@ -132,6 +132,15 @@ def tool(folder, *words, ranks=0):
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
+def tool_memory(folder, *words):
+    """The most bytes that a subcommand of p3d had in memory at a time."""
+    process = subprocess.Popen([program.PROGRAM, *map(str, words)], cwd=folder, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return used.ru_maxrss << 10
+
+
 SHIM = os.environ.get("P3D_FILE_SHIM", "")
 
 

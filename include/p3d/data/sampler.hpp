@@ -75,6 +75,13 @@ public:
   void eval(std::int64_t batch, std::int64_t index, std::span<int> inputs, std::span<int> targets,
             std::span<int> documents = {}) const;
 
+  /// Inputs and targets of a sample of the held-out part, numbered over the sources one after the other: of each the
+  /// windows, or the samples of batch.variable, in order. There are num_eval_windows().
+  void held_out(std::int64_t number, std::span<int> inputs, std::span<int> targets,
+                std::span<int> documents = {}) const;
+  /// The inputs of that sample.
+  std::int64_t held_out_length(std::int64_t number) const;
+
   /// Inputs and targets of the tokens of any source from `first` on, masked, as for eval(). A source that knows of no
   /// documents is one, but for data.eod_token.
   void window(TokenSource const& source, std::int64_t first, std::span<int> inputs, std::span<int> targets,
@@ -106,6 +113,9 @@ private:
   Part make_part(TokenSource const& source, std::int64_t samples, std::size_t number,
                  config::Config const& config) const;
   Part const& part_of(std::int64_t sample, std::int64_t& number) const;
+  Part const& held_out_part_of(std::int64_t& number) const;
+  void read_held_out(Part const& part, std::int64_t number, std::span<int> inputs, std::span<int> targets,
+                     std::span<int> documents) const;
   Part const& eval_part_of(std::int64_t batch, std::int64_t index, std::int64_t& number) const;
   bool pack_by_source() const { return pack_ && eod_token_ < 0; }
   void find_documents(std::span<int const> inputs, std::span<int> documents) const;

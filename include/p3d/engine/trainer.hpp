@@ -72,6 +72,20 @@ struct SampleOptions {
   std::int64_t batch = 16;  ///< texts of a replica that grow at the same time
 };
 
+/// A mean cross entropy (nats), and the windows that it is of.
+struct Score {
+  double loss = 0.0;
+  std::int64_t windows = 0;
+};
+
+/// Which windows a score is of.
+struct ScoreOptions {
+  std::int64_t window = 0;  ///< tokens of a window, at most model.seq_len; 0: model.seq_len
+  std::int64_t most = 0;    ///< so many windows, the first ones; 0: all
+  /// Is told, on every rank, how many windows were read, of how many. Empty: nobody asks.
+  std::function<void(std::int64_t read, std::int64_t of)> progress;
+};
+
 /// Makes the provider of a stage's weights, which lie in `params`; `whole`: the same as a stage reads them.
 template <class P>
 using ProviderFactory = std::function<std::unique_ptr<model::WeightProvider<P>>(int stage, model::Parameters<P>& params,
@@ -120,14 +134,14 @@ public:
   /// and the rest read again. Replicas share the texts. Throws base::Error (bad_input) for a token outside the
   /// vocabulary.
   std::vector<std::vector<int>> sample(std::vector<std::vector<int>> const& prompts, SampleOptions const& options);
-  /// Mean cross entropy over the windows of seq_len tokens (and a target) that fit into these parts of the source, each
-  /// once: the same under every layout. Returns the number of windows too.
-  struct Score {
-    double loss = 0.0;
-    std::int64_t windows = 0;
-  };
-  Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr);
+  /// Mean cross entropy over the windows (and a target) that fit into these parts of the source, each once: the same
+  /// under every layout. `source`: null: that of the configuration.
+  Score score(std::vector<layout::Range> const& parts, data::TokenSource const* source = nullptr,
+              ScoreOptions const& options = {});
   Score score(layout::Range tokens) { return score(std::vector<layout::Range>{tokens}); }
+  /// The same of the validation split, each of its samples once: what evaluate() gives for as many. Windows have
+  /// model.seq_len tokens; with batch.variable each is a sample of its own length.
+  Score score_validation(ScoreOptions const& options = {});
 
   /// Of the last step, the layers with experts in order. Collective.
   std::vector<ExpertLoad> expert_load();

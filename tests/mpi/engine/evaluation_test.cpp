@@ -91,6 +91,41 @@ TEST(Evaluation, WithADividedVocabulary) {
   EXPECT_NEAR(trainer.evaluate(1), expected.evaluate(1), 1e-12);
 }
 
+// What p3d eval says of the windows that a run reads is what the run says, with documents that do not see each other
+// too; and shorter windows of learned positions are those of a model with shorter sequences.
+TEST(Evaluation, ScoresAreThoseOfTheSameWindows) {
+  auto world = comm::Communicator::world();
+  auto const* const g = schedule::find_generator("1f1b");
+  auto config = make_config(*g, world.size(), world.size(), {16, 16});
+  auto shorter = config;
+  shorter.model.seq_len = 10;
+  for (bool const pack : {false, true}) {
+    config.data.pack = pack;
+    config.data.eod_token = pack ? 10 : -1;  // documents are lines
+    engine::Trainer<device::Fp64> trainer(config, world);
+    std::int64_t const few = 3 * config.batch.global;
+    std::vector<std::int64_t> read;
+    auto const score =
+        trainer.score_validation({.window = 0, .most = few, .progress = [&](std::int64_t done, std::int64_t of) {
+                                    EXPECT_EQ(of, few);
+                                    read.push_back(done);
+                                  }});
+    EXPECT_EQ(score.windows, few);
+    EXPECT_EQ(read, (std::vector{few / 3, 2 * few / 3, few}));
+    EXPECT_NEAR(score.loss, trainer.evaluate(3), 1e-12);
+    auto const all = trainer.score_validation();
+    EXPECT_EQ(all.windows, trainer.sampler().num_eval_windows());
+    EXPECT_NEAR(all.loss, trainer.score(trainer.sampler().held_out()).loss, 1e-12);
+    if (pack) continue;
+    layout::Range const text{7, 7 + 10 * 21 + 3};
+    auto const cut = trainer.score(std::vector{text}, nullptr, {.window = 10, .most = 0, .progress = {}});
+    auto const expected = engine::Trainer<device::Fp64>(shorter, world).score(text);
+    EXPECT_EQ(cut.windows, 21);
+    EXPECT_EQ(expected.windows, 21);
+    EXPECT_NEAR(cut.loss, expected.loss, 1e-12);
+  }
+}
+
 // The run that hung: 4 ranks of looped_bfs with 2 stages each, 15 KiB messages.
 TEST(Evaluation, LoopedBfsOnFourRanks) {
   auto world = comm::Communicator::world();

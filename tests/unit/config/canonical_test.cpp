@@ -183,12 +183,13 @@ std::map<std::string, std::vector<std::string>> const& changes() {
   return map;
 }
 
-Config changed(std::string const& key) {
-  auto const& values = changes().at(key);
-  std::vector<std::string> overrides(values.begin() + 1, values.end());
-  overrides.insert(overrides.begin(), key + "=" + values.front());
-  std::string const base = std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
-  return good(base, overrides);
+Config changed(std::string const& key) { return good(change_base(), change_of(key)); }
+
+/// False where this build lacks types of 16 bits, which the values name.
+bool build_has(std::vector<std::string> const& values) {
+  return P3D_16BIT || std::none_of(values.begin(), values.end(), [](auto const& value) {
+           return value.find("bf16") != std::string::npos || value.find("fp16") != std::string::npos;
+         });
 }
 
 TEST(Canonical, EveryKeyIsCoveredHere) {
@@ -199,16 +200,11 @@ TEST(Canonical, EveryKeyIsCoveredHere) {
 }
 
 TEST(Canonical, EveryKeyChangesTheTextAndTheHashAndIsReproduced) {
-  std::string const base_text =
-      std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
-  auto const base = good(base_text);
+  auto const base = good(change_base());
   std::set<std::uint64_t> hashes{hash(base)};
   std::set<std::string> texts{canonical_toml(base)};
   for (auto const& [key, values] : changes()) {
-    bool const narrow = std::any_of(values.begin(), values.end(), [](auto const& value) {
-      return value.find("bf16") != std::string::npos || value.find("fp16") != std::string::npos;
-    });
-    if (narrow && !P3D_16BIT) continue;  // this build lacks them
+    if (!build_has(values)) continue;
     auto const config = changed(key);
     EXPECT_NE(config, base) << key;
     EXPECT_TRUE(texts.insert(canonical_toml(config)).second || key == "batch.microbatches") << key;
@@ -276,4 +272,23 @@ TEST(KeyHelp, SaysSomethingAboutEveryKey) {
 }
 
 }  // namespace
+
+std::string change_base() {
+  return std::string("[data]\nformat = \"synthetic\"\npath = \"") + P3D_SOURCE_DIR + "/LICENSE\"\n";
+}
+
+std::vector<std::string> change_of(std::string const& key) {
+  auto out = changes().at(key);
+  out.front() = key + "=" + out.front();
+  return out;
+}
+
+std::vector<std::string> changed_keys() {
+  std::vector<std::string> out;
+  for (auto const& [key, values] : changes()) {
+    if (build_has(values)) out.push_back(key);
+  }
+  return out;
+}
+
 }  // namespace p3d::config::test

@@ -26,6 +26,12 @@ inline Config good(std::string const& text, std::vector<std::string> const& over
   return result.config.value_or(Config{});
 }
 
+/// For every key of the table, as far as this build has it, overrides that give it another value than its default and
+/// what it needs for that, over the input change_base(). (canonical_test.cpp, which knows of every key.)
+std::vector<std::string> changed_keys();
+std::vector<std::string> change_of(std::string const& key);
+std::string change_base();
+
 /// The one fault of an input that must have exactly one.
 inline Fault only_fault(ParseResult const& result) {
   EXPECT_FALSE(result.config.has_value());

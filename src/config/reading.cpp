@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/config/reading.hpp>
+
+#include "config/keys.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace p3d::config {
+
+namespace {
+
+constexpr auto source_of_input = "the input in the checkpoint";
+
+/// A microbatch has no more tokens: beyond, a larger one is no faster, and takes memory.
+constexpr std::int64_t most_tokens = 16384;
+
+/// Keys of the run's input that reading its model has too. All others have their defaults.
+bool is_taken_over(Key const& key, bool layout) {
+  auto const name = key.full();
+  if (key.section == "model") return name != "model.preset" && name != "model.load";
+  if (key.section == "model.moe") return name != "model.moe.dispatch" && name != "model.moe.buffer_factor";
+  if (key.section == "parallel") return layout || name == "parallel.sequence";
+  if (key.section == "data") return true;
+  constexpr std::string_view others[] = {
+      "run.precision",  "run.seed",       "run.eval_batches", "context.order",           "batch.micro",
+      "batch.variable", "optimizer.type", "linalg.host",      "pipeline.vocab_parallel", "pipeline.layers_per_stage"};
+  return std::find(std::begin(others), std::end(others), name) != std::end(others);
+}
+
+std::string taken_over(Config const& config, bool layout) {
+  std::string out, section;
+  for (auto const& key : keys()) {
+    if (!is_taken_over(key, layout)) continue;
+    if (key.section != section) out += fmt::format("\n[{}]\n", section = key.section);
+    out += fmt::format("{} = {}\n", key.name, key.write(config));
+  }
+  return out;
+}
+
+}  // namespace
+
+Data Reading::no_data() {
+  Data out;
+  out.format = DataFormat::synthetic;
+  out.split = 0.0;
+  return out;
+}
+
+Data own_data(Config const& stored) {
+  auto out = stored.data;
+  out.tokenizer = Data{}.tokenizer;
+  out.tokenizer_pattern = Data{}.tokenizer_pattern;
+  return out;
+}
+
+ParseResult parse_stored(std::string_view canonical) {
+  return parse_text(canonical, source_of_input, "/", {}, 0, Purpose::layout);
+}
+
+ParseResult reading_input(Config const& stored, Reading const& wanted) {
+  bool const as_the_run = wanted.layout.empty() && stored.num_ranks() == wanted.ranks;
+  Config c = stored;
+  if (!as_the_run) {
+    auto layout = parse_text("", "", "/", wanted.layout, wanted.ranks, Purpose::layout);
+    if (!layout.config) return layout;
+    c.parallel = layout.config->parallel;
+  }
+  c.run.precision = wanted.precision.value_or(stored.run.precision);
+  if (wanted.seq_len > 0) c.model.seq_len = wanted.seq_len;
+  c.data = wanted.data;
+  c.batch.variable = wanted.variable;
+  c.batch.micro = std::clamp<std::int64_t>(most_tokens / c.model.seq_len, 1, stored.batch.micro);
+  c.run.eval_batches = 0;
+  c.optimizer.type = OptimizerType::sgd;  // has no moments
+  if (!has_onednn()) c.linalg.host = HostGemm::blas;
+  c.parallel.sequence = c.model.moe.on() && c.parallel.tp > 1;
+  // Experts take the first tokens of a sequence, which the ranks of cp then have in this order.
+  if (c.model.moe.capacity_factor > 0) c.context.order = ContextOrder::contiguous;
+  c.pipeline.vocab_parallel = stored.divides_vocabulary() && !wanted.variable;
+  c.pipeline.layer_split = c.model.layers < c.parallel.pp ? LayerSplit::cost : LayerSplit::even;
+  return parse_text(taken_over(c, as_the_run), source_of_input, "/", wanted.layout, wanted.ranks);
+}
+
+}  // namespace p3d::config
