@@ -8,6 +8,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/data/statistics.hpp>
 #include <p3d/data/token_files.hpp>
+#include <p3d/data/token_origin.hpp>
 #include <p3d/data/tokenizer.hpp>
 
 #include <fmt/format.h>
@@ -43,6 +44,16 @@ TokenFiles open(Line const& line, std::string const& path, TokenFiles::Check che
   return {format, {path}, line.vocabulary, path, check};
 }
 
+void say_origin(std::string const& prefix) {
+  auto const origin = data::read_origin(prefix);
+  if (!origin) return;
+  say(fmt::format("  made with {}{}, {} (hash {:016x}); {}", origin->tokenizer,
+                  origin->pattern.empty() ? "" : ", pattern " + origin->pattern,
+                  base::counted(origin->vocab_size, "token"), origin->hash,
+                  origin->end_of_document < 0 ? "nothing after a document"
+                                              : fmt::format("token {} after each document", origin->end_of_document)));
+}
+
 int show(Line const& line) {
   say(fmt::format("{:<9} {:<7} {:>15} {:>12} {:>12} {:>11}  {:<16}  {}", "format", "type", "tokens", "documents",
                   "sequences", "bytes", "hash", "file"));
@@ -53,6 +64,7 @@ int show(Line const& line) {
       say(fmt::format("{:<9} {:<7} {:>15} {:>12} {:>12} {:>11}  {:016x}  {}", to_string(source.format()), file.type,
                       file.tokens, count(file.documents), count(file.sequences),
                       base::human_bytes(static_cast<double>(file.bytes)), source.hash(), file.path));
+      if (source.format() == config::DataFormat::megatron) say_origin(file.path);
     }
   }
   return 0;
@@ -119,6 +131,9 @@ int check(Line const& line) {
     try {
       auto const source = open(line, path, TokenFiles::Check::header);
       source.walk(tell);
+      if (source.format() == config::DataFormat::megatron) {
+        for (auto const& file : source.files()) data::read_origin(file.path);
+      }
       if (all == before) say(fmt::format("{}: good", source.describe()));
     } catch (base::Error const& e) {
       tell(e.text());
@@ -164,7 +179,8 @@ int stats(Line const& line) {
 int data_command(int argc, char** argv) {
   if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
   CLI::App app{
-      "Looks into files of tokens: Megatron-LM (.bin and .idx), llm.c, numpy, or text. One process is enough."};
+      "Makes files of tokens (tokenize), and looks into them: Megatron-LM (.bin and .idx), llm.c, numpy, or text. One "
+      "process is enough."};
   app.name("p3d data");
   app.require_subcommand(1);
   Line line;
@@ -185,6 +201,8 @@ int data_command(int argc, char** argv) {
   he->add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
   auto* const ch = add("check", "read everything; exit code 2, and at most 20 errors, when something is wrong");
   ch->add_option("--vocab", line.vocabulary, "ids must be below")->check(count_from(1, TokenFiles::most_tokens));
+  // What main leads elsewhere, so that this help lists it.
+  app.add_subcommand("tokenize", "make token files of text: p3d data tokenize --help");
   auto* const st = add("stats", "lengths of documents, ids that occur, the most frequent ones");
   st->add_option("--eod", line.eod, "token that ends a document")->check(count_from(0, TokenFiles::most_tokens - 1));
   st->add_option("--top", line.top, "most frequent ids (10)")->check(count_from(0, 1 << 20));

@@ -14,6 +14,7 @@
 #include <p3d/engine/memory_choice.hpp>
 #include <p3d/engine/run_plan.hpp>
 #include <p3d/report/describe.hpp>
+#include <p3d/run/check_files.hpp>
 #include <p3d/run/input.hpp>
 #include <p3d/run/run.hpp>
 
@@ -24,7 +25,7 @@ namespace {
 
 using p3d::base::ExitCode;
 
-/// `p3d --check`: everything that needs no other rank.
+/// `p3d --check`: everything that needs no other rank, with the files that the input names.
 int check(p3d::app::CommandLine const& line) {
   if (p3d::app::launcher_rank() != 0) return 0;
   auto const result = p3d::config::parse_file(line.input, line.overrides, line.ranks);
@@ -36,7 +37,12 @@ int check(p3d::app::CommandLine const& line) {
   auto const plan = p3d::engine::make_run_plan(choice.config);
   if (line.verbose) std::cout << p3d::config::canonical_toml(choice.config) << '\n';
   std::cout << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
-            << "The input is valid." << std::endl;
+            << std::flush;
+  auto const files = p3d::run::check_files(choice.config);
+  for (auto const& note : files.notes) std::cout << note << std::endl;
+  for (auto const& error : files.errors) std::cerr << error.what() << std::endl;
+  if (!files.errors.empty()) return static_cast<int>(ExitCode::bad_input);
+  std::cout << "The input is valid." << std::endl;
   return 0;
 }
 

@@ -84,6 +84,7 @@ int tokenize(data::TokenizeOptions const& options, int threads, comm::Communicat
                                [&] { return std::make_unique<data::TokenizeJob>(options); });
   std::string note;
   comm::agree_on_root(world, [&] { note = job->prepare(); });
+  for (auto const& words : left_out_lines(job->left_out())) base::log_root(words);
   base::log_root(job->describe());
   if (!note.empty()) base::log_root(note);
   auto const node = comm::node_share();
@@ -117,7 +118,7 @@ int tokenize_command(int argc, char** argv) {
   app.name("p3d data tokenize");
   app.add_option("inputs", options.inputs,
                  "text files (one document each), .jsonl or .json files (one JSON object a line, a document each), or "
-                 "folders of these; any of them also .gz or .zst")
+                 "folders of these (files of a folder that are no text are left out); any of them also .gz or .zst")
       ->required();
   app.add_option("--tokenizer", options.tokenizer, "\"bytes\", tokenizer.json, *.tiktoken or *.model")->required();
   app.add_option("--pattern", options.pattern,

@@ -93,6 +93,7 @@ int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
 int train(data::BpeTraining const& training) {
   base::Stopwatch const watch;
   auto const result = data::train_bpe(training);
+  for (auto const& words : left_out_lines(result.left_out)) say(words);
   say(fmt::format("{} of text, {} different; {} and {} in {}: {}", base::counted(result.words, "word"),
                   result.different_words, base::counted(result.tokens, "token"), base::counted(result.merges, "merge"),
                   base::human_seconds(watch.seconds()), training.out));

@@ -28,6 +28,15 @@ std::string name_of(CLI::App const& app) {
 
 }  // namespace
 
+std::vector<std::string> left_out_lines(std::vector<std::string> const& files) {
+  constexpr std::size_t most = 20;
+  std::vector<std::string> out;
+  for (std::size_t i = 0; i < std::min(most, files.size()); ++i)
+    out.push_back("left out, as it is no text: " + files[i]);
+  if (files.size() > most) out.push_back(fmt::format("and {} more", files.size() - most));
+  return out;
+}
+
 base::Error wrong_words(std::string expected, std::string found, std::string fix) {
   return {{.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)},
           base::ExitCode::bad_input};

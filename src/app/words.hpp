@@ -13,6 +13,9 @@
 
 namespace p3d::app {
 
+/// Lines about files of folders that are no text: the first 20, and how many more.
+std::vector<std::string> left_out_lines(std::vector<std::string> const& files);
+
 /// The error of a command line (bad_input).
 base::Error wrong_words(std::string expected, std::string found, std::string fix);
 

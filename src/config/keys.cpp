@@ -295,8 +295,11 @@ void add_data(std::vector<Key>& table) {
         nullptr, read_tokenizer, [](Config const& config) { return toml_string(config.data.tokenizer); });
   s.name("tokenizer_pattern", &Data::tokenizer_pattern, {"", "gpt2", "cl100k", "o200k", "llama3", "qwen2"},
          "how a .tiktoken file, which does not say it, splits text");
-  s.choice("shuffle", &Data::shuffle, {Shuffle::windows, Shuffle::documents, Shuffle::megatron},
-           "what every epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does");
+  s.choice("shuffle", &Data::shuffle,
+           {Shuffle::windows, Shuffle::documents, Shuffle::whole_documents, Shuffle::megatron},
+           "what every epoch puts in a new order: windows of seq_len tokens; documents, and then the windows cut from "
+           "them; whole documents only, so that the samples of a batch are neighbouring windows of few documents; or "
+           "both as Megatron-LM does");
   s.integer("eod_token", &Data::eod_token, {-1, limits::width}, "token that ends a document; -1: none");
   s.flag("eod_mask_loss", &Data::eod_mask_loss, "the token after eod_token is not to be predicted");
   s.flag("pack", &Data::pack,

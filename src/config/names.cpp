@@ -108,6 +108,7 @@ char const* to_string(Shuffle v) {
   switch (v) {
     case Shuffle::windows: return "windows";
     case Shuffle::documents: return "documents";
+    case Shuffle::whole_documents: return "whole_documents";
     case Shuffle::megatron: return "megatron";
   }
   return "?";

@@ -159,11 +159,11 @@ void check_ends(Check const& c) {
 void check_variable(Check const& c) {
   if (!c.known({"batch.variable", "data.shuffle", "data.pack"}) || !c.config.batch.variable) return;
   auto const& d = c.config.data;
-  if (d.shuffle != Shuffle::documents)
+  if (d.shuffle != Shuffle::documents && d.shuffle != Shuffle::whole_documents)
     c.fault(
         {"batch.variable", "data.shuffle"},
-        "data.shuffle = \"documents\" where samples are documents (and data.format = \"megatron\", whose files know "
-        "them)",
+        "data.shuffle = \"documents\" or \"whole_documents\" where samples are documents (and data.format = "
+        "\"megatron\", whose files know them)",
         fmt::format("batch.variable with data.shuffle = \"{}\"", to_string(d.shuffle)),
         "set data.shuffle to \"documents\" (p3d data tokenize makes such files of text), or batch.variable to false");
   if (d.pack)

@@ -17,7 +17,7 @@ std::int64_t document_work(std::span<int const> documents, std::int64_t window) 
   return work;
 }
 
-std::vector<std::int64_t> balance_microbatches(std::span<std::int64_t const> work, std::int64_t replicas) {
+std::vector<std::int64_t> balance_microbatches(std::span<double const> work, std::int64_t replicas) {
   P3D_REQUIRE(replicas > 0 && std::ssize(work) % replicas == 0, "each replica has equally many microbatches");
   auto const room = static_cast<std::size_t>(std::ssize(work) / replicas);
   std::vector<std::int64_t> longest(work.size());
@@ -26,7 +26,7 @@ std::vector<std::int64_t> balance_microbatches(std::span<std::int64_t const> wor
   std::stable_sort(longest.begin(), longest.end(), [&](auto a, auto b) { return work_of(a) > work_of(b); });
 
   struct Replica {
-    std::int64_t work = 0;
+    double work = 0.0;
     std::vector<std::int64_t> taken;
   };
   std::vector<Replica> all(static_cast<std::size_t>(replicas));

@@ -43,24 +43,36 @@ std::vector<double> normalised(std::vector<double> weights) {
 
 }  // namespace
 
-Pick Blend::at(std::int64_t sample) const {
-  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
-  auto const periods = period_ > 0 ? sample / period_ : 0;
-  auto const wanted = sample - periods * period_;
-  std::lock_guard const lock(mutex_);
+void Blend::move_to(std::int64_t wanted) const {
   if (wanted < cursor_.sample || wanted - cursor_.sample > stride_) {
     auto const place = std::min<std::int64_t>(wanted / stride_, std::ssize(places_) - 1);
     if (wanted < cursor_.sample || place * stride_ > cursor_.sample)
       cursor_ = {place * stride_, places_[static_cast<std::size_t>(place)]};
   }
-  while (true) {
-    auto const source = next(cursor_.sample, cursor_.counts);
-    auto const number = cursor_.counts[source];
-    if (cursor_.sample == wanted) return {source, number + (period_ > 0 ? periods * in_period_[source] : 0)};
-    ++cursor_.counts[source];
+  while (cursor_.sample < wanted) {
+    ++cursor_.counts[next(cursor_.sample, cursor_.counts)];
     ++cursor_.sample;
     if (cursor_.sample == std::ssize(places_) * stride_) keep(cursor_);
   }
+}
+
+Pick Blend::at(std::int64_t sample) const {
+  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
+  auto const periods = period_ > 0 ? sample / period_ : 0;
+  std::lock_guard const lock(mutex_);
+  move_to(sample - periods * period_);
+  auto const source = next(cursor_.sample, cursor_.counts);
+  return {source, cursor_.counts[source] + (period_ > 0 ? periods * in_period_[source] : 0)};
+}
+
+Blend::Counts Blend::taken(std::int64_t sample) const {
+  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
+  auto const periods = period_ > 0 ? sample / period_ : 0;
+  std::lock_guard const lock(mutex_);
+  move_to(sample - periods * period_);
+  auto counts = cursor_.counts;
+  for (std::size_t i = 0; i < counts.size() && period_ > 0; ++i) counts[i] += periods * in_period_[i];
+  return counts;
 }
 
 void Blend::keep(Place const& place) const {

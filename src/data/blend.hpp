@@ -21,10 +21,12 @@ struct Pick {
 class Blend {
 public:
   virtual ~Blend() = default;
+  using Counts = std::vector<std::int64_t>;
   Pick at(std::int64_t sample) const;
+  /// How many of the samples before this one come from each source.
+  Counts taken(std::int64_t sample) const;
 
 protected:
-  using Counts = std::vector<std::int64_t>;
   explicit Blend(std::size_t sources) : cursor_{0, Counts(sources, 0)}, places_{Counts(sources, 0)} {}
   /// The source of sample n, of which counts were taken before.
   virtual std::size_t next(std::int64_t n, Counts const& counts) const = 0;
@@ -38,6 +40,8 @@ private:
     Counts counts;
   };
   void keep(Place const& place) const;
+  /// Moves the cursor to a sample of the first period. The mutex is held.
+  void move_to(std::int64_t wanted) const;
 
   mutable std::mutex mutex_;
   mutable Place cursor_;

@@ -47,12 +47,33 @@ private:
 std::unique_ptr<SampleOrder> make_window_order(TokenSource const& source, layout::Range tokens, std::int64_t seq_len,
                                                base::RandomKey order, base::RandomKey offset);
 
+/// Samples that change places with their neighbours. Group k of `size` samples, k size to (k + 1) size - 1, has at the
+/// place of sample g the sample k size + permute(key, k, g mod size, size) of the stream. Without a key all stay.
+class SampleGroups {
+public:
+  static constexpr std::int64_t largest = 65536;
+  /// `samples`: of an epoch; the size is that, at most `largest`.
+  SampleGroups(std::optional<base::RandomKey> key, std::int64_t samples);
+  std::int64_t size() const { return size_; }
+  std::int64_t place(std::int64_t sample) const;
+
+private:
+  std::optional<base::RandomKey> key_;
+  std::int64_t size_;
+};
+
+/// Without a key documents, or samples, stay where they are.
+struct DocumentKeys {
+  std::optional<base::RandomKey> documents, samples;
+};
+
 /// The first `documents` documents, which hold `tokens` tokens: in a new order every epoch, one behind the other
-/// without end; sample g begins at token g * seq_len of that stream, so that an epoch has every token once. Epoch e has
-/// document permute(order, e, i, documents) at place i. Keeps the number of tokens before every 1024th place of two
-/// epochs, as far as samples were read: reading on costs nothing, going on at a later place a walk over the index.
+/// without end, cut into windows of seq_len inputs, so that an epoch has every token once; then these windows in the
+/// order of SampleGroups. Epoch e has document permute(keys.documents, e, i, documents) at place i. Keeps the number of
+/// tokens before every 16th place (of more than 2^25 documents: before 2^21 places) of two epochs, as far as samples
+/// were read: reading on costs a few reads of the index, going on at a later place a walk over it.
 std::unique_ptr<SampleOrder> make_document_order(TokenSource const& source, std::int64_t documents, std::int64_t tokens,
-                                                 base::RandomKey order);
+                                                 std::int64_t seq_len, DocumentKeys const& keys);
 
 /// Samples that are documents, each of its own length (batch.variable): inputs and targets beyond it are 0 and -1.
 class DocumentPieces : public SampleOrder {
@@ -61,13 +82,15 @@ public:
   virtual std::int64_t samples() const = 0;
   /// The inputs of a sample: 1 to seq_len.
   virtual std::int64_t length(std::int64_t sample) const = 0;
+  /// The inputs of all samples before one: a walk over the index, and the lengths of a group.
+  virtual std::int64_t inputs_before(std::int64_t sample) const = 0;
 };
 
-/// Documents `numbers`, in the order of make_document_order with a key, as they come without. A document of n tokens
-/// gives ceil((n - 1) / seq_len) samples in a row, all but the last of seq_len inputs: none if it has fewer than two
-/// tokens. Costs are those of make_document_order, and a walk over all documents at the start.
+/// Documents `numbers`, in the order of make_document_order. A document of n tokens gives ceil((n - 1) / seq_len)
+/// samples in a row, all but the last of seq_len inputs: none if it has fewer than two tokens; keys.samples then puts
+/// these in another order. Costs are those of make_document_order, and a walk over all documents at the start.
 std::unique_ptr<DocumentPieces> make_document_pieces(TokenSource const& source, layout::Range numbers,
-                                                     std::int64_t seq_len, std::optional<base::RandomKey> order);
+                                                     std::int64_t seq_len, DocumentKeys const& keys);
 
 /// Those of Megatron-LM's GPTDataset over the first `sequences` sequences, which hold `tokens` tokens, for a run that
 /// asks for `samples`. Its three indices lie in a ScratchMemory: 4 bytes for each sequence and epoch, 20 for each

@@ -85,12 +85,24 @@ std::int64_t first_held_out(TokenSource const& source, layout::Range training) {
   return below_border(source.documents(), training.end, [&](std::int64_t i) { return source.document(i); });
 }
 
+bool orders_documents(config::Shuffle shuffle) {
+  return shuffle == config::Shuffle::documents || shuffle == config::Shuffle::whole_documents;
+}
+
+DocumentKeys document_keys(config::Config const& c, std::size_t number) {
+  DocumentKeys keys{.documents = key_of(c, number, "data.documents"), .samples = {}};
+  if (c.data.shuffle == config::Shuffle::documents) keys.samples = key_of(c, number, "data.document_samples");
+  return keys;
+}
+
 std::unique_ptr<SampleOrder> make_order(TokenSource const& source, layout::Range tokens, std::int64_t samples,
                                         std::size_t number, config::Config const& c) {
   auto const key = [&](std::string const& purpose) { return key_of(c, number, purpose); };
   switch (c.data.shuffle) {
     case config::Shuffle::documents:
-      return make_document_order(source, first_held_out(source, tokens), tokens.size(), key("data.documents"));
+    case config::Shuffle::whole_documents:
+      return make_document_order(source, first_held_out(source, tokens), tokens.size(), c.model.seq_len,
+                                 document_keys(c, number));
     case config::Shuffle::megatron: {
       bool const all = tokens.end == source.size();  // empty ones at the end count too
       auto const count =
@@ -116,7 +128,7 @@ Sampler::Sampler(TokenSource const& source, config::Config const& config)
   P3D_REQUIRE(seq_len_ >= 1 && global_batch_ >= 1, "the batch is not empty");
   P3D_REQUIRE((!mask_ && !reset_positions_) || pack_ || eod_token_ >= 0, "there is a token that ends documents");
   P3D_REQUIRE(!pack_by_source() || source.knows_documents(), "it is known where documents end");
-  P3D_REQUIRE(!variable_ || (!pack_ && config.data.shuffle == config::Shuffle::documents), "samples are documents");
+  P3D_REQUIRE(!variable_ || (!pack_ && orders_documents(config.data.shuffle)), "samples are documents");
   auto const samples = config.run.steps * config.batch.global;
   bool const megatron = config.data.shuffle == config::Shuffle::megatron;
   std::vector<std::int64_t> samples_of(source.parts(), samples);
@@ -153,8 +165,8 @@ Sampler::Part Sampler::make_part(TokenSource const& source, std::int64_t samples
   auto const& [training, held_out] = part.split;
   if (variable_) {
     auto const border = first_held_out(source, training);
-    part.pieces = make_document_pieces(source, {0, border}, seq_len_, key_of(config, number, "data.documents"));
-    part.held_out = make_document_pieces(source, {border, source.documents()}, seq_len_, std::nullopt);
+    part.pieces = make_document_pieces(source, {0, border}, seq_len_, document_keys(config, number));
+    part.held_out = make_document_pieces(source, {border, source.documents()}, seq_len_, {});
   }
   part.train_windows = variable_ ? part.pieces->samples() : windows(training, seq_len_);
   part.eval_windows = variable_ ? part.held_out->samples() : windows(held_out, seq_len_);
@@ -190,6 +202,15 @@ std::int64_t Sampler::length(std::int64_t sample) const {
   std::int64_t number = 0;
   auto const& part = part_of(sample, number);
   return part.pieces->length(number);
+}
+
+std::int64_t Sampler::tokens_before(std::int64_t sample) const {
+  P3D_REQUIRE(sample >= 0, "the sample number is not negative");
+  if (!variable_) return sample * seq_len_;
+  std::int64_t tokens = 0;
+  auto const of_sources = blended_ ? blended_->blend->taken(sample) : std::vector<std::int64_t>{sample};
+  for (std::size_t i = 0; i < parts_.size(); ++i) tokens += parts_[i].pieces->inputs_before(of_sources[i]);
+  return tokens;
 }
 
 std::int64_t Sampler::eval_length(std::int64_t batch, std::int64_t index) const {

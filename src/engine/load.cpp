@@ -10,9 +10,26 @@ namespace p3d::engine {
 template <class P>
 std::int64_t Trainer<P>::State::length_of(std::int64_t sample, bool training, std::int64_t eval_batch) {
   std::int64_t longest = 1;
-  for (auto b = sample; b < sample + config.batch.micro; ++b)
-    longest = std::max(longest, training ? sampler.length(b) : sampler.eval_length(eval_batch, b));
+  if (training) {
+    auto const& batch = batch_of(sample / config.batch.global);
+    auto const first = batch.lengths.begin() + sample % config.batch.global;
+    longest = *std::max_element(first, first + config.batch.micro);
+  } else {
+    for (auto b = sample; b < sample + config.batch.micro; ++b)
+      longest = std::max(longest, sampler.eval_length(eval_batch, b));
+  }
   return padded_length(config, longest);
+}
+
+template <class P>
+DealtBatch const& Trainer<P>::State::batch_of(std::int64_t step) {
+  if (dealt.step != step) dealt = deal_batch(config, sampler, step);
+  return dealt;
+}
+
+template <class P>
+std::int64_t Trainer<P>::State::tokens_of(std::int64_t step) {
+  return sampler.varies() ? batch_of(step).balance.tokens : tokens_per_step();
 }
 
 template <class P>
@@ -50,10 +67,9 @@ template <class P>
 std::int64_t Trainer<P>::State::training_sample(std::int64_t step, int microbatch) {
   auto const sample = first_sample(config, step, here.dp, microbatch);
   if (!(config.data.pack || config.batch.variable) || config.parallel.dp == 1) return sample;
-  if (dealt.step != step) dealt = deal_batch(config, sampler, step);
   auto const begin = step * config.batch.global;
   auto const place = static_cast<std::size_t>((sample - begin) / config.batch.micro);
-  return begin + dealt.order[place] * config.batch.micro;
+  return begin + batch_of(step).order[place] * config.batch.micro;
 }
 
 template <class P>
@@ -81,6 +97,8 @@ void Trainer<P>::State::load_microbatch(int stage, int slot, std::int64_t sample
 
 #define P3D_INSTANTIATE(P)                                                                                    \
   template std::int64_t Trainer<P>::State::length_of(std::int64_t, bool, std::int64_t);                       \
+  template DealtBatch const& Trainer<P>::State::batch_of(std::int64_t);                                       \
+  template std::int64_t Trainer<P>::State::tokens_of(std::int64_t);                                           \
   template void Trainer<P>::State::draw_microbatch(std::int64_t, bool, std::int64_t, std::int64_t);           \
   template std::vector<int> Trainer<P>::State::own_tokens(std::span<int const>, base::TokenSet const&) const; \
   template std::int64_t Trainer<P>::State::training_sample(std::int64_t, int);                                \

@@ -17,10 +17,11 @@ namespace p3d::engine {
 namespace {
 
 /// Of the layers, a sum over their windows.
-std::int64_t work_of(config::Config const& c, std::span<int const> documents) {
-  if (c.model.window.empty()) return data::document_work(documents);
-  std::int64_t sum = 0;
-  for (std::int64_t l = 0; l < c.model.layers; ++l) sum += data::document_work(documents, c.model.window_of(l));
+double work_of(config::Config const& c, std::span<int const> documents) {
+  if (c.model.window.empty()) return static_cast<double>(data::document_work(documents));
+  double sum = 0.0;
+  for (std::int64_t l = 0; l < c.model.layers; ++l)
+    sum += static_cast<double>(data::document_work(documents, c.model.window_of(l)));
   return sum;
 }
 
@@ -31,23 +32,25 @@ double most_over_mean(std::vector<double> const& parts) {
 
 /// What one global batch is, before it is dealt.
 struct Read {
-  std::vector<std::int64_t> work;  ///< of microbatches
-  std::vector<double> places;      ///< of the places of a ring
+  std::vector<double> work;           ///< of microbatches: FLOPs, which exceed 64-bit integers
+  std::vector<double> places;         ///< of the places of a ring
+  std::vector<std::int64_t> lengths;  ///< of samples, where these differ
 };
 
 Read read_lengths(config::Config const& c, data::Sampler const& sampler, std::int64_t step, PackingBalance& balance) {
-  Read out{{}, {1.0}};
+  Read out{{}, {1.0}, {}};
   auto shorter = c;
   for (std::int64_t first = 0; first < c.batch.global; first += c.batch.micro) {
     std::int64_t longest = 1, tokens = 0;
     for (auto i = first; i < first + c.batch.micro; ++i) {
       auto const length = sampler.length(data::global_sample(step, i, c.batch.global));
+      out.lengths.push_back(length);
       longest = std::max(longest, length);
       tokens += length;
     }
     shorter.model.seq_len = padded_length(c, longest);
     auto const run = c.batch.micro * shorter.model.seq_len;
-    out.work.push_back(static_cast<std::int64_t>(plan::flops_per_token(shorter) * static_cast<double>(run)));
+    out.work.push_back(plan::flops_per_token(shorter) * static_cast<double>(run));
     balance.tokens += tokens;
     balance.padding += run - tokens;
   }
@@ -59,9 +62,10 @@ Read read_documents(config::Config const& c, data::Sampler const& sampler, std::
   auto const seq = static_cast<std::size_t>(c.model.seq_len);
   auto const division = layout::context_division(c);
   std::vector<int> inputs(seq), targets(seq), documents(seq);
-  Read out{std::vector<std::int64_t>(static_cast<std::size_t>(c.batch.global / c.batch.micro)),
-           std::vector<double>(static_cast<std::size_t>(division.ring()), 0.0)};
-  auto& [work, places] = out;
+  Read out{std::vector<double>(static_cast<std::size_t>(c.batch.global / c.batch.micro)),
+           std::vector<double>(static_cast<std::size_t>(division.ring()), 0.0),
+           {}};
+  auto& [work, places, lengths] = out;
   balance.tokens = c.batch.global * c.model.seq_len;
   for (std::int64_t i = 0; i < c.batch.global; ++i) {
     sampler.train(data::global_sample(step, i, c.batch.global), inputs, targets, documents);
@@ -90,8 +94,9 @@ std::int64_t padded_length(config::Config const& c, std::int64_t longest) {
 DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std::int64_t step) {
   DealtBatch out;
   out.step = step;
-  auto const [work, places] =
+  auto const [work, places, lengths] =
       sampler.varies() ? read_lengths(c, sampler, step, out.balance) : read_documents(c, sampler, step, out.balance);
+  out.lengths = lengths;
   auto const replicas = c.parallel.dp;
   out.order = data::balance_microbatches(work, replicas);
   std::vector<std::int64_t> in_order(out.order.size());
@@ -99,22 +104,13 @@ DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std
   auto const of_replicas = [&, &work = work](std::vector<std::int64_t> const& order) {
     std::vector<double> sums(static_cast<std::size_t>(replicas), 0.0);
     auto const each = order.size() / sums.size();
-    for (std::size_t i = 0; i < order.size(); ++i)
-      sums[i / each] += static_cast<double>(work[static_cast<std::size_t>(order[i])]);
+    for (std::size_t i = 0; i < order.size(); ++i) sums[i / each] += work[static_cast<std::size_t>(order[i])];
     return most_over_mean(sums);
   };
   out.balance.replicas_as_read = of_replicas(in_order);
   out.balance.replicas = of_replicas(out.order);
   out.balance.context = most_over_mean(places);
   return out;
-}
-
-std::int64_t tokens_of_steps(config::Config const& c, data::Sampler const& sampler, std::int64_t first,
-                             std::int64_t end) {
-  if (!sampler.varies()) return (end - first) * c.batch.global * c.model.seq_len;
-  std::int64_t tokens = 0;
-  for (auto i = first * c.batch.global; i < end * c.batch.global; ++i) tokens += sampler.length(i);
-  return tokens;
 }
 
 std::string describe(PackingBalance const& b, config::Config const& c) {

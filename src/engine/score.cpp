@@ -14,6 +14,8 @@ namespace p3d::engine {
 template <class P>
 std::int64_t Trainer<P>::State::count_targets(bool training, std::int64_t batch) {
   if (!sampler.masks()) return tokens_per_step();
+  // No target of such a sample is masked, and every rank knows the whole batch.
+  if (training && sampler.varies() && config.data.eod_token < 0) return tokens_of(batch);
   std::vector<int> in(static_cast<std::size_t>(config.model.seq_len)), target(in.size());
   std::int64_t counted = 0;
   for (int m = 0; m < config.batch.microbatches; ++m) {

@@ -428,6 +428,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
     unit->reducer.begin();
     unit->reduced_before = false;
   }
+  result.tokens = s.tokens_of(s.steps_done);
   s.counted_targets = s.count_targets(true, s.steps_done);
   for (auto& w : s.workspaces)
     w.set_balance({.sample = result.loss_scale / static_cast<double>(s.config.batch.global),
@@ -438,6 +439,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
   s.balance_experts();
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
+  s.tokens_done += result.tokens;
   s.elapsed += watch.seconds();
   return result;
 }

@@ -133,9 +133,14 @@ std::int64_t Trainer<P>::steps_done() const {
   return state_->steps_done;
 }
 template <class P>
-void Trainer<P>::set_steps_done(std::int64_t steps) {
+std::int64_t Trainer<P>::tokens_done() const {
+  return state_->tokens_done;
+}
+template <class P>
+void Trainer<P>::set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens) {
   state_->forget_opening();
   state_->steps_done = steps;
+  state_->tokens_done = tokens ? *tokens : state_->sampler.tokens_before(steps * state_->config.batch.global);
 }
 
 template <class P>
@@ -161,14 +166,15 @@ bool Trainer<P>::stopped_early() const {
   return state_->stopped_early;
 }
 
-#define P3D_INSTANTIATE(P)                                                     \
-  template std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool); \
-  template std::int64_t Trainer<P>::steps_done() const;                        \
-  template void Trainer<P>::set_steps_done(std::int64_t);                      \
-  template optim::LossScaleState const& Trainer<P>::loss_scale() const;        \
-  template void Trainer<P>::set_loss_scale(optim::LossScaleState const&);      \
-  template void Trainer<P>::spoil_gradient(std::string const&);                \
-  template bool Trainer<P>::stopped_early() const;                             \
+#define P3D_INSTANTIATE(P)                                                             \
+  template std::vector<io::CheckpointPart> Trainer<P>::checkpoint_parts(bool);         \
+  template std::int64_t Trainer<P>::steps_done() const;                                \
+  template std::int64_t Trainer<P>::tokens_done() const;                               \
+  template void Trainer<P>::set_steps_done(std::int64_t, std::optional<std::int64_t>); \
+  template optim::LossScaleState const& Trainer<P>::loss_scale() const;                \
+  template void Trainer<P>::set_loss_scale(optim::LossScaleState const&);              \
+  template void Trainer<P>::spoil_gradient(std::string const&);                        \
+  template bool Trainer<P>::stopped_early() const;                                     \
   template void Trainer<P>::stop_when(std::function<bool()>);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

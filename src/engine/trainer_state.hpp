@@ -86,6 +86,7 @@ struct Trainer<P>::State {
   std::function<bool()> stop_asked;  ///< empty: never
   bool stopped_early = false;        ///< the last evaluation or sample
   std::int64_t steps_done = 0;
+  std::int64_t tokens_done = 0;  ///< inputs of the samples of these steps
   optim::LossScaler loss_scaler;
   bool master_is_newer = true;  ///< than what layers read: at the start, and after a checkpoint was copied in
   std::string spoilt;           ///< see spoil_gradient()
@@ -143,6 +144,8 @@ struct Trainer<P>::State {
   /// The first sample of a microbatch of a step; where samples are unequal work replicas have equal work, not
   /// neighbouring samples.
   std::int64_t training_sample(std::int64_t step, int microbatch);
+  /// Global batch `step`, whose samples are unequal work. The last one is kept.
+  DealtBatch const& batch_of(std::int64_t step);
   DealtBatch dealt;
   /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
   std::span<int> documents_at(std::size_t place) {
@@ -161,6 +164,8 @@ struct Trainer<P>::State {
   void draw_microbatch(std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
   /// Of a number of each token of the microbatch those of this rank, in samples of `length` tokens.
   std::vector<int> own_tokens(std::span<int const> whole, base::TokenSet const& tokens) const;
+  /// Inputs of the samples of a global batch.
+  std::int64_t tokens_of(std::int64_t step);
   /// batch.variable: the length of the microbatch that begins with a sample, of training or of an evaluation batch.
   std::int64_t length_of(std::int64_t sample, bool training, std::int64_t eval_batch);
   void reduce(int stage);

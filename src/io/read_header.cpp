@@ -132,7 +132,7 @@ std::string pack(Checkpoint const& c) {
   Packer p;
   auto const& h = c.header;
   p.put(c.path), p.put(c.file_bytes), p.put(h.step), p.put(h.tokens), p.put(h.samples), p.put(h.seed),
-      p.put(h.data_hash);
+      p.put(h.data_hash), p.put(h.data_order);
   p.put(static_cast<std::uint64_t>(h.element)), p.put(h.p3d_version), p.put(h.input), p.put(h.loss_scale),
       p.put(h.origin), p.put(h.tokenizer.name), p.put(h.tokenizer.pattern), p.put(h.tokenizer.hash),
       p.put(h.tokenizer.end), p.put(h.tokenizer.file);
@@ -152,7 +152,7 @@ Checkpoint unpack(std::string const& bytes) {
   auto const number = [&] { return static_cast<std::int64_t>(u.number()); };
   auto& h = c.header;
   c.path = u.text(), c.file_bytes = number(), h.step = number(), h.tokens = number(), h.samples = number();
-  h.seed = u.number(), h.data_hash = u.number(), h.element = static_cast<Element>(u.number());
+  h.seed = u.number(), h.data_hash = u.number(), h.data_order = number(), h.element = static_cast<Element>(u.number());
   h.p3d_version = u.text(), h.input = u.text(), h.loss_scale = u.text(), h.origin = u.text();
   h.tokenizer.name = u.text(), h.tokenizer.pattern = u.text(), h.tokenizer.hash = u.number();
   h.tokenizer.end = number(), h.tokenizer.file = u.text();
@@ -191,6 +191,10 @@ Checkpoint read_here(std::string const& path) {
   h.samples = position(file, path, "samples");
   h.seed = file.unsigned_number("/", "seed");
   h.data_hash = file.unsigned_number("/", "data_hash");
+  h.data_order = file.has_attribute("/", "data_order") ? position(file, path, "data_order") : 1;
+  if (h.data_order < 1 || h.data_order > CheckpointHeader::newest_data_order)
+    throw damaged(path, "attribute \"data_order\" of /: 1 or 2, unless a newer p3d wrote the file",
+                  std::to_string(h.data_order));
   auto const precision = file.text("/", "precision");
   h.element = precision == name(Element::float64) ? Element::float64 : Element::float32;
   if (precision != name(h.element))

@@ -169,6 +169,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     b.number(file, "seed", header.seed);
     b.text(file, "random", random_text);
     b.number(file, "data_hash", header.data_hash);
+    b.number(file, "data_order", header.data_order);
     b.text(file, "precision", name(header.element));
     b.text(file, "layout", layout_text);
     if (!header.loss_scale.empty()) b.text(file, "loss_scale", header.loss_scale);

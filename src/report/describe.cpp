@@ -332,10 +332,11 @@ std::string describe(config::Config const& c, engine::RunPlan const& plan) {
   auto text = mesh_text(plan.grid) + stages_text(c, plan);
   auto const active = static_cast<double>(plan::active_parameters(c, plan.table));
   text += fmt::format(
-      "Model: {} parameters ({}{})\n  {} FLOPs per token, forward and backward; {} per step of {} tokens\n",
+      "Model: {} parameters ({}{})\n  {} FLOPs per token, forward and backward; {} per step of {}{} tokens\n",
       plan.table.num_parameters(), base::human_count(static_cast<double>(plan.table.num_parameters())),
       c.model.moe.on() ? fmt::format(", {} of them for each token", base::human_count(active)) : "",
-      base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.global * c.model.seq_len);
+      base::human_count(flops), base::human_count(plan::model_flops_per_step(c)), c.batch.variable ? "up to " : "",
+      c.batch.global * c.model.seq_len);
   return text + experts_text(c, plan) + windows_text(c.model) + context_text(c, plan) + sequence_text(c, plan) +
          recompute_text(c, plan) + wires_text(c) + memory_text(plan);
 }

@@ -134,10 +134,13 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   for (auto const& [key, value] : here) {
     auto const found = there.find(key);
     // A key that is younger than the file: the file's run did what the default does.
-    auto const& other = found != there.end() ? found->second : defaults.at(key);
-    auto const weight = weight_of(key, value, other, config, load);
+    auto other = found != there.end() ? found->second : defaults.at(key);
+    // Before there was another order of that name.
+    bool const renamed = key == "data.shuffle" && file.data_order == 1 && other == "\"documents\"";
+    if (renamed) other = "\"whole_documents\"";
     if (weight == Weight::ignored || other == value) continue;
-    auto line = fmt::format("{}: {} in the checkpoint, {} in the input", key, other, value);
+    auto line = fmt::format("{}: {} in the checkpoint{}, {} in the input", key, other,
+                            renamed ? " (there named \"documents\", as its p3d had no other)" : "", value);
     (weight == Weight::forbidden ? out.forbidden : out.noted).push_back(std::move(line));
   }
   if (auto const& t = file.tokenizer; t.hash != tokenizer.hash) {
@@ -150,12 +153,15 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
   if (load == config::Load::weights) return out;
   // Divided, not multiplied: the file may hold any numbers.
   auto const batch = config.batch.global, length = config.model.seq_len;
-  if (file.samples % batch != 0 || file.samples / batch != file.step || file.tokens % length != 0 ||
-      file.tokens / length != file.samples) {
+  bool const shorter = config.batch.variable && file.data_order > 1;  // than model.seq_len, but never empty
+  bool const tokens =
+      shorter ? file.tokens >= file.samples && (file.tokens == 0 || (file.tokens - 1) / length < file.samples)
+              : file.tokens % length == 0 && file.tokens / length == file.samples;
+  if (file.samples % batch != 0 || file.samples / batch != file.step || !tokens) {
     out.forbidden.push_back(
         fmt::format("position in the data: step {}, {} samples and {} tokens in the checkpoint; each step has {} "
-                    "samples of {} tokens here",
-                    file.step, file.samples, file.tokens, batch, length));
+                    "samples of {}{} tokens here",
+                    file.step, file.samples, file.tokens, batch, shorter ? "up to " : "", length));
   }
   if (file.data_hash != data_hash) {
     out.forbidden.push_back(

@@ -89,7 +89,10 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
   base::Stopwatch watch;
   io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all && has_moments(c)),
                  c.checkpoint.buffer_mb << 20);
-  if (all) trainer.set_steps_done(file.header.step);
+  if (all) {
+    bool const counted = !c.batch.variable || file.header.data_order > 1;
+    trainer.set_steps_done(file.header.step, counted ? std::optional(file.header.tokens) : std::nullopt);
+  }
   if (all && !file.header.loss_scale.empty() && c.precision.loss_scaling == config::LossScaling::dynamic)
     trainer.set_loss_scale(optim::parse_loss_scale(file.header.loss_scale));
   std::int64_t elements = 0;
@@ -98,7 +101,7 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
       "{} in {}", base::human_bytes(static_cast<double>(elements) * static_cast<double>(size_of(file.header.element))),
       base::human_seconds(watch.seconds()));
   base::log_root(
-      all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, file.header.tokens, read)
+      all ? fmt::format("Resumed from {}: step {}, {} tokens ({})", path, file.header.step, trainer.tokens_done(), read)
           : fmt::format("Weights loaded from {} (its step {}; {}); this run starts at step 0", path, file.header.step,
                         read));
   if (!differences.noted.empty()) base::log_root("  changed since that checkpoint:" + list(differences.noted));

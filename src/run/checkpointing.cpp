@@ -137,10 +137,11 @@ void Checkpointing<P>::start_writing() {
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;
   since_last_.reset();
-  writer_.start(
-      io::checkpoint_path(options_.dir, run_name_, step),
-      checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_),
-      checkpoint_table(trainer_->plan().table), has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+  auto header =
+      checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
+  header.tokens = trainer_->tokens_done();
+  writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
+                has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
   if (!options_.async) finish();
 }
 

@@ -11,6 +11,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
+#include <p3d/data/token_origin.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/packing.hpp>
 #include <p3d/engine/memory_limits.hpp>
@@ -26,6 +27,7 @@
 #include <p3d/report/progress.hpp>
 #include <p3d/report/terminal.hpp>
 #include <p3d/report/tracing.hpp>
+#include <p3d/run/check_files.hpp>
 #include <p3d/run/checkpoint.hpp>
 #include <p3d/run/signals.hpp>
 #include <p3d/run/text.hpp>
@@ -135,6 +137,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const host_memory = memory.total() + memory.checkpoint_copy;
   if (device::on_host()) engine::require_memory(host_memory, world);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
+  comm::agree_on_root(world, [&] {
+    if (auto const note = data::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);
+    if (auto const note = note_about_data(c); !note.empty()) base::warn_root(note);
+  });
   report::add_plan(summary, c, plan);
   // Before the trainer takes its memory.
   double const ceiling = summary.ceiling_flops = report::choose_gemms<P>(c, world);
@@ -156,13 +162,12 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.validation_windows = trainer.sampler().num_eval_windows();
   summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
   file.begin(first_step);
-  base::log_root(fmt::format(
-      "Data: {}; {} of {}{}, {} for validation", summary.data,
-      base::counted(summary.training_windows, c.batch.variable ? "training sample" : "training window"),
-      c.batch.variable ? "up to " : "", base::counted(c.model.seq_len, "token"), summary.validation_windows));
-
-  if ((c.data.pack || c.batch.variable) && root)
-    base::log_root(engine::describe(engine::deal_batch(c, trainer.sampler(), 0).balance, c));
+  base::log_root(describe_data(trainer.source(), trainer.sampler(), c));
+  if ((c.data.pack || c.batch.variable) && root) {
+    auto const first = engine::deal_batch(c, trainer.sampler(), 0).balance;
+    base::log_root(engine::describe(first, c));
+    summary.tokens_per_step = first.tokens;
+  }
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(input_line(c));
@@ -180,12 +185,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
   base::Stopwatch whole;
-  // What only the root writes and prints.
-  auto const tokens_of = [&](std::int64_t begin, std::int64_t end) {
-    return root ? engine::tokens_of_steps(c, trainer.sampler(), begin, end) : 0;
-  };
-  auto const tokens_before = tokens_of(0, first_step);
-  std::int64_t tokens_seen = 0;
+  auto const tokens_before = trainer.tokens_done();
   bool const evaluates = c.run.eval_batches > 0 && trainer.sampler().num_eval_windows() > 0;
   auto const evaluates_after = [&](std::int64_t step) {
     return evaluates && (step == c.run.steps || (c.run.eval_every > 0 && step % c.run.eval_every == 0));
@@ -207,8 +207,6 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       throw;
     }
     double const seconds = watch.seconds();
-    auto const tokens = tokens_of(r.step - 1, r.step);
-    tokens_seen += tokens;
     in_steps += seconds;
     step_seconds.push_back(seconds);
     done = file.reached(r.step);
@@ -230,8 +228,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       }
     }
     if (files) {
-      io::MetricsRow const row{done,          tokens_before + tokens_seen,           r.loss,   r.grad_norm, r.lr,
-                               seconds * 1e3, static_cast<double>(tokens) / seconds, eval_loss};
+      io::MetricsRow const row{done,          trainer.tokens_done(),                   r.loss,   r.grad_norm, r.lr,
+                               seconds * 1e3, static_cast<double>(r.tokens) / seconds, eval_loss};
       io::apart([&] { files->write(row); });
     }
     if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {
@@ -239,7 +237,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
       if (expert_file) io::apart([&] { expert_file->write(done, load); });
     }
     checkpoints.after_step(r);  // after the row: no checkpoint is valid whose row is not there
-    progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(tokens), seconds, eval_loss});
+    progress.step({done, r.loss, r.grad_norm, r.lr, static_cast<double>(r.tokens), seconds, eval_loss});
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
@@ -253,15 +251,17 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const traced = tracing.finish();
   auto const phases = spread(trainer.times(), trainer.mesh().world());
   summary.median_step_s = median(step_seconds);
+  if (c.batch.variable && done > first_step)
+    summary.tokens_per_step = (trainer.tokens_done() - tokens_before) / (done - first_step);
   summary.skipped_steps = trainer.loss_scale().skipped;
   report::add_measured(summary, phases, memory_before, memory_now);
-  base::log_root(fmt::format("\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s",
-                             stopped ? "Stopped after" : "Finished", base::counted(done - first_step, "step"),
-                             base::human_seconds(whole.seconds()), first_loss, last_loss,
-                             eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f}; {})", *eval_loss,
-                                                     std::exp(*eval_loss), validation_windows(c, trainer.sampler()))
-                                       : "",
-                             base::human_count(in_steps > 0 ? static_cast<double>(tokens_seen) / in_steps : 0.0)));
+  base::log_root(fmt::format(
+      "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
+      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
+      eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f}; {})", *eval_loss, std::exp(*eval_loss),
+                              validation_windows(c, trainer.sampler()))
+                : "",
+      base::human_count(in_steps > 0 ? static_cast<double>(trainer.tokens_done() - tokens_before) / in_steps : 0.0)));
   if (auto const load = trainer.expert_load(); done > first_step && !load.empty()) base::log_root(describe(load));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
     base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",

@@ -130,7 +130,7 @@ class Check(AppTest):
             if path.name == "whole-way.toml":
                 continue  # it names files that its script makes: below
             with self.subTest(path=path.name):
-                self.check_is_valid(path, f"data.path={program.SOURCE / 'LICENSE'}")
+                self.check_is_valid(path, f"data.path={program.SOURCE / 'docs'}")
 
     def test_the_input_of_the_whole_way(self):
         """In a copy of the folder, with a tokenizer and tokens where scripts/whole-way.sh puts them."""
@@ -148,7 +148,51 @@ class Check(AppTest):
             run = program.Run(0, list(map(str, words)), self.folder)
             run.finish()
             self.assertEqual(run.code, 0, run.err)
-        self.check_is_valid(copy)
+        run = self.check_is_valid(copy)
+        self.assertRegex(run.out, r"(?m)^Tokenizer: \S*tokenizer.json: byte-level BPE, 2048 tokens$")
+        self.assertRegex(run.out, r"(?m)^Data: \S*licences.bin, \d+ tokens .* training windows of 128 tokens, ")
+
+        # What a run refuses at its start --check refuses too, all of it.
+        tokens, note = results / "licences", results / "licences.meta.json"
+        for words, keys in ((["a model of 2048 to 3072 tokens", "found:    model.vocab_size = 1024"],
+                             ["model.vocab_size=1024"]),
+                            (["at least 1048577 training tokens"], ["model.seq_len=1048576"])):
+            run = self.check(copy, *keys)
+            self.assertEqual(run.code, 2, run.out)
+            self.assertNotIn("The input is valid.", run.out)
+            for word in words:
+                self.assertIn(word, run.err)
+
+        # Tokens of another tokenizer: both hashes, the file and the fix, from --check and from a run.
+        other = self.folder / "other.json"
+        other.write_text((results / "tokenizer.json").read_text() + "\n")
+        hashes = [self.hash_of(file) for file in (results / "tokenizer.json", other)]
+        self.assertNotEqual(*hashes)
+        for tokenizer in (other, "bytes"):
+            for first in (["--check"], ["parallel.dp=1", "parallel.tp=1"]):
+                run = program.Run(0, [*first, str(copy), f"data.tokenizer={tokenizer}"], self.folder)
+                run.finish()
+                self.assertEqual(run.code, 2, run.out)
+                for word in (f"tokens of tokenizer.json (hash {hashes[0]})", "licences.meta.json says",
+                             "licences.bin of", "set data.tokenizer to the file tokenizer.json"):
+                    self.assertIn(word, run.err)
+                self.assertIn("\"bytes\" (hash " if tokenizer == "bytes" else f"other.json (hash {hashes[1]})", run.err)
+        note.unlink()
+        run = self.check_is_valid(copy, f"data.tokenizer={other}")
+        self.assertIn("Tokenizer: not compared with that of 1 of 1 token file (no ", run.out)
+
+        # The index and the vocabulary are wrong: both are said.
+        data = (tokens.with_suffix(".idx")).read_bytes()
+        tokens.with_suffix(".idx").write_bytes(data[:-8])
+        run = self.check(copy, "model.vocab_size=1024")
+        self.assertEqual(run.code, 2)
+        self.assertIn("licences.idx, byte ", run.err)
+        self.assertIn("model.vocab_size = 1024", run.err)
+
+    def hash_of(self, tokenizer):
+        run = program.Run(0, ["tokenizer", "show", str(tokenizer)], self.folder)
+        run.finish()
+        return run.out.split()[-1]
 
     def check(self, *words):
         run = program.Run(0, ["--check", *map(str, words)], self.folder)
@@ -161,6 +205,7 @@ class Check(AppTest):
             self.skipTest("this build has no types of 16 bits")
         self.assertEqual((run.code, run.err), (0, ""))
         self.assertIn("The input is valid.", run.out)
+        return run
 
     def test_a_hundred_thousand_ranks(self):
         (self.folder / "input.toml").write_text('[model]\npreset = "llama3-70b"\n[data]\nformat = "synthetic"\n')

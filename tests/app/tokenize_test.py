@@ -140,6 +140,65 @@ class Tokenize(AppTest):
         self.good("a.txt", "--tokenizer", "bytes", "--out", "there")
         self.refused("a.txt", "--tokenizer", "bytes", "--out", "there", words=["a dataset that is not there yet"])
 
+    def test_what_is_no_text(self):
+        """Of a folder it is left out with a line; named itself it is refused."""
+        binaries = {"a-logo.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(range(256)),
+                    "program": b"\x7fELF" + bytes(900), "notes.txt": "text".encode("utf-16"),
+                    "paper.pdf": b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\nstream\n\x01\xb7\x9c\x02\xff",
+                    "packed.txt.gz": gzip.compress(bytes(5000))}
+        texts = {"latin1.txt": "Gr\xfc\xdfe aus K\xf6ln\n".encode("latin-1"), "utf8.txt": "Grüße\f\n".encode(),
+                 "colours.log": b"\x1b[31mred\x1b[0m\r\n", "packed.gz": gzip.compress(b"a text\n")}
+        (self.folder / "mixed").mkdir()
+        (self.folder / "texts").mkdir()
+        for name, data in {**binaries, **texts}.items():
+            (self.folder / "mixed" / name).write_bytes(data)
+        for name, data in texts.items():
+            (self.folder / "texts" / name).write_bytes(data)
+        self.good("texts", "--tokenizer", "bytes", "--out", "texts-alone")
+        out = self.good("mixed", "--tokenizer", "bytes", "--out", "of-mixed")
+        self.assertEqual(self.dataset("texts-alone"), self.dataset("of-mixed"))
+        for name in binaries:
+            self.assertRegex(out, rf"(?m)^left out, as it is no text: mixed/{name}: ")
+        self.assertEqual(out.count("left out"), len(binaries))
+        self.refused("texts", "mixed/a-logo.png", "--tokenizer", "bytes", "--out", "out",
+                     words=["mixed/a-logo.png: a NUL at byte 9", "the inputs on the command line"])
+        self.refused("mixed/notes.txt", "--tokenizer", "bytes", "--out", "out", words=["convert it to UTF-8"])
+        code, out, err = p3d("tokenizer", "train", "mixed", "--vocab-size", 260, "--out", "t.json", folder=self.folder)
+        self.assertEqual((code, out.count("left out, as it is no text: mixed/")), (0, len(binaries)), out + err)
+
+    def test_a_run_says_that_text_is_none(self):
+        (self.corpus / "logo.png").write_bytes(b"\x89PNG\0\0\0\r")
+        (self.folder / "bytes.toml").write_text('[model]\nseq_len = 16\n[data]\npath = "corpus"\n')
+        code, out, err = p3d("--check", "bytes.toml", folder=self.folder)
+        self.assertEqual((code, err), (0, ""), out)
+        self.assertRegex(out, r"data.path: 2 of 4 files are no text, and trained on .* \(\S*corpus/b.jsonl.gz: ")
+
+    def test_help_lists_it(self):
+        code, out, _ = p3d("data", "--help", folder=self.folder)
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"(?m)^ +tokenize +make token files of text")
+
+    def test_the_note_about_the_tokenizer(self):
+        self.good("corpus/a.jsonl", "--tokenizer", GPT2, "--out", "one")
+        self.good("corpus/a.jsonl", "--tokenizer", "bytes", "--out", "two")
+        note = json.loads((self.folder / "one.meta.json").read_text())
+        code, shown, _ = p3d("tokenizer", "show", GPT2, folder=self.folder)
+        self.assertIn(note["tokenizer"]["hash"], shown)
+        self.assertEqual((note["tokenizer"]["name"], note["tokenizer"]["vocab_size"], note["end_of_document"]),
+                         ("gpt2.json", 1300, 0))
+        code, shown, _ = p3d("data", "show", "one", "two", folder=self.folder)
+        self.assertIn(f"made with gpt2.json, 1300 tokens (hash {note['tokenizer']['hash']}); token 0 after each", shown)
+        self.assertRegex(shown, r"made with bytes, 256 tokens \(hash [0-9a-f]{16}\); nothing after a document")
+        # Another length of PREFIX.bin: the note is of other tokens.
+        with open(self.folder / "one.bin", "ab") as file:
+            file.write(b"\0\0")
+        code, _, err = p3d("data", "show", "one", folder=self.folder)
+        self.assertEqual(code, 2)
+        (self.folder / "two.meta.json").write_text('{"tokenizer": {"hash": "x"}}')
+        code, _, err = p3d("data", "show", "two", folder=self.folder)
+        self.assertEqual(code, 2)
+        self.assertIn("two.meta.json\n", err)
+
     def test_a_full_disk(self):
         # Files of 12 MB hold the shared memory of MPI and each part, but not the dataset.
         words = ("corpus", "--tokenizer", "bytes", "--dtype", "i32", "--out", "out")

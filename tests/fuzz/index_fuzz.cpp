@@ -144,7 +144,8 @@ Verdict read_all(std::string const& prefix) {
   });
   if (refused) return Verdict::refused;
   std::vector<int> in(16), out(16);
-  for (auto shuffle : {config::Shuffle::windows, config::Shuffle::documents, config::Shuffle::megatron}) {
+  for (auto shuffle : {config::Shuffle::windows, config::Shuffle::documents, config::Shuffle::whole_documents,
+                       config::Shuffle::megatron}) {
     auto const c = settings(prefix, shuffle);
     later |= refuses(prefix, [&] {
       auto const source = data::make_token_source(c);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token files: the same losses from a blend of sources under every layout and across a resume."""
+import json
 import pathlib
 import random
 import shutil
@@ -54,8 +55,8 @@ class TokenData(unittest.TestCase):
         (self.folder / output / "checkpoints").mkdir(parents=True)
         shutil.copy(self.folder / first / "metrics.csv", self.folder / output)
         shutil.copy(self.folder / restarts.checkpoint(first, restarts.HALF), self.folder / output / "checkpoints")
-        out = restarts.train(self.folder, then, output, *keys)
-        self.assertIn(f"step {restarts.HALF},", out)
+        self.out = restarts.train(self.folder, then, output, *keys)
+        self.assertIn(f"step {restarts.HALF},", self.out)
         return restarts.rows(self.folder, output)
 
     def same(self, rows, reference):
@@ -130,6 +131,23 @@ class TokenData(unittest.TestCase):
         restarts.train(self.folder, "2dp", "never", "data.eod_token=256", "data.eod_mask_loss=true")
         restarts.train(self.folder, "2dp", "off")
         self.assertEqual(restarts.losses(self.folder, "never"), restarts.losses(self.folder, "off"))
+
+    def test_one_count_of_tokens(self):
+        """Samples of their own lengths: log, metrics.csv, summary.json and checkpoints count the same inputs."""
+        keys = ("data.format=megatron", "data.path=one", "data.shuffle=documents", "batch.variable=true",
+                "run.precision=fp64", "model.seq_len=24", "model.dropout=0", "batch.global=12", "data.split=0.2")
+        restarts.train(self.folder, "1", "short", *keys)
+        reference = restarts.rows(self.folder, "short")
+        tokens = {int(row[0]): int(row[1]) for row in reference}
+        self.assertLess(tokens[restarts.STEPS], restarts.STEPS * 12 * 24)
+        for step in (restarts.HALF, restarts.STEPS):
+            code, out, err = restarts.tool(self.folder, "checkpoint", "show", restarts.checkpoint("short", step))
+            self.assertRegex(out, rf"(?m)^tokens +{tokens[step]}$", err)
+        summary = json.loads((self.folder / "short" / "summary.json").read_text())
+        self.assertEqual(summary["tokens_per_step"], tokens[restarts.STEPS] // restarts.STEPS)
+        self.same(self.goes_on("short", "2dp", "short-2dp", *keys), reference)
+        self.assertEqual([row[1] for row in restarts.rows(self.folder, "short-2dp")], [row[1] for row in reference])
+        self.assertIn(f"step {restarts.HALF}, {tokens[restarts.HALF]} tokens", self.out)
 
     def test_a_token_outside_the_vocabulary(self):
         write_pair(self.folder / "bad", [*lines(4, 50), [300] * 9])

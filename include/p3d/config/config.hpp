@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the
-// member's initial value is the key's default.
-
 #include <p3d/base/all_reduce.hpp>
 #include <p3d/config/axes.hpp>
 
@@ -22,7 +19,7 @@ enum class Activation { gelu, swiglu };
 enum class RopeScaling { none, linear, llama3 };
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
 /// What a new epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does.
-enum class Shuffle { windows, documents, megatron };
+enum class Shuffle { windows, documents, megatron, whole_documents };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
 enum class GpuAware { automatic, on, off };

@@ -21,6 +21,7 @@ struct BpeTraining {
 
 struct BpeTrained {
   std::int64_t words = 0, different_words = 0, tokens = 0, merges = 0;
+  std::vector<std::string> left_out;  ///< files of folders that are no text, each with the reason
 };
 
 /// Special tokens come first, then the bytes in the order of their letters, then what is merged; of pairs that are

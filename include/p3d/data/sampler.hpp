@@ -31,15 +31,17 @@ constexpr std::int64_t global_sample(std::int64_t step, std::int64_t index, std:
 /// - windows: with n training tokens, T = seq_len, W = (n - 1) / T windows and slack = (n - 1) - W T, sample g is epoch
 ///   e = g / W, place i = g mod W; its window is permute(random_key(seed, "data.order"), e, i, W) and begins at
 ///   random_below(random_key(seed, "data.offset"), 0, e, slack + 1) + window * T.
-/// - documents: the documents of an epoch in the order permute(random_key(seed, "data.documents"), e, ., documents),
-/// one
-///   behind the other; sample g begins at token g T of that stream.
+/// - whole_documents: the documents of an epoch in the order permute(random_key(seed, "data.documents"), e, .,
+///   documents), one behind the other without end; sample g begins at token g T of that stream. The samples of a batch
+///   are neighbours, of few documents.
+/// - documents: the same stream; with S = min(W, 65536) and group k = g / S, sample g begins at token
+///   (k S + permute(random_key(seed, "data.document_samples"), k, g mod S, S)) T.
 /// - megatron: that of Megatron-LM (src/data/megatron_order.cpp) for run.steps * batch.global samples.
 ///
-/// With batch.variable a sample is a document, in the order of data.shuffle = "documents", or of a longer one a piece
-/// of seq_len inputs; pieces follow each other, and every token but the first of its document is a target once an
-/// epoch. Documents of fewer than two tokens are left out: they have nothing to predict. A window is then such a
-/// sample.
+/// With batch.variable a sample is a document, or of a longer one a piece of seq_len inputs, and every token but the
+/// first of its document is a target once an epoch. Pieces follow each other with data.shuffle = "whole_documents", and
+/// change places as above with "documents". Documents of fewer than two tokens are left out: they have nothing to
+/// predict. A window is then such a sample.
 ///
 /// Of several sources (data.source) each has its own samples, numbered apart; which of them a global sample comes from
 /// says src/data/blend.hpp. Source k above 0 has ".k" behind the purposes of its keys.
@@ -58,6 +60,9 @@ public:
   /// their targets -1, and they are, in `documents`, a document of their own.
   std::int64_t length(std::int64_t sample) const;
   std::int64_t eval_length(std::int64_t batch, std::int64_t index) const;
+  /// Inputs of all samples before this one. With batch.variable a walk over the index, and the lengths of up to 65,536
+  /// samples of each source.
+  std::int64_t tokens_before(std::int64_t sample) const;
   /// Of all sources.
   std::int64_t num_train_windows() const { return train_windows_; }
   /// 0 when nothing is held out.

@@ -26,6 +26,10 @@ struct TokenizeOptions {
   bool special = false;                      ///< special tokens in text become their ids
 };
 
+/// Of text files whose bytes a run trains on (data.format = "text"): what there is to say of those that are no text, or
+/// "". Throws as find_text_files does.
+std::string note_about_binaries(std::vector<std::string> const& paths);
+
 /// What a finished dataset holds.
 struct TokenizeSummary {
   std::int64_t documents = 0, empty = 0, tokens = 0, text_bytes = 0;
@@ -40,6 +44,8 @@ public:
   /// Bytes of all input files.
   std::int64_t input_bytes() const;
   std::int64_t parts() const;
+  /// The files of folders that are no text, each with the reason.
+  std::vector<std::string> const& left_out() const;
   /// "5 files, 1.2 GiB; tokenizer.json: byte-level BPE, 50257 tokens; a token of 2 bytes"
   std::string describe() const;
 

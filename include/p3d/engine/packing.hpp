@@ -25,7 +25,8 @@ struct PackingBalance {
 /// The microbatches of one global batch.
 struct DealtBatch {
   std::int64_t step = -1;
-  std::vector<std::int64_t> order;  ///< replica r's are the r-th part
+  std::vector<std::int64_t> order;    ///< replica r's are the r-th part
+  std::vector<std::int64_t> lengths;  ///< batch.variable: the inputs of each sample; else empty
   PackingBalance balance;
 };
 
@@ -35,10 +36,6 @@ std::int64_t padded_length(config::Config const& config, std::int64_t longest);
 
 /// Reads the documents of global batch `step` (from 0): the tokens of all replicas.
 DealtBatch deal_batch(config::Config const& config, data::Sampler const& sampler, std::int64_t step);
-
-/// Tokens of the samples of global batches [first, end).
-std::int64_t tokens_of_steps(config::Config const& config, data::Sampler const& sampler, std::int64_t first,
-                             std::int64_t end);
 
 /// "Packing: 12 documents or parts in the first global batch; ...".
 std::string describe(PackingBalance const& balance, config::Config const& config);

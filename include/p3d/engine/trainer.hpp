@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,10 +27,11 @@ namespace p3d::engine {
 
 /// What one step gave, the same on every rank.
 struct StepResult {
-  std::int64_t step = 0;   ///< number of steps done, this one included
-  double loss = 0.0;       ///< mean cross entropy in nats over the targets of the global batch, before the update;
-                           ///< those that data.eod_mask_loss masks do not count
-  double grad_norm = 0.0;  ///< global L2 norm of the gradient, before clipping
+  std::int64_t step = 0;    ///< number of steps done, this one included
+  std::int64_t tokens = 0;  ///< inputs of the global batch
+  double loss = 0.0;        ///< mean cross entropy in nats over the targets of the global batch, before the update;
+                            ///< those that data.eod_mask_loss masks do not count
+  double grad_norm = 0.0;   ///< global L2 norm of the gradient, before clipping
   double lr = 0.0;
   bool stop = false;        ///< some rank was asked to stop (stop_when)
   double votes = 0.0;       ///< sum over the ranks of what they gave to step()
@@ -146,9 +148,11 @@ public:
   /// Of the last step, the layers with experts in order. Collective.
   std::vector<ExpertLoad> expert_load();
 
-  /// Steps done; a checkpoint sets it. Setting is collective with optimizer.post_validation.
+  /// Steps done, and the inputs of their samples; a checkpoint sets them. Without a number the inputs are counted
+  /// (data::Sampler::tokens_before). Setting is collective with optimizer.post_validation.
   std::int64_t steps_done() const;
-  void set_steps_done(std::int64_t steps);
+  std::int64_t tokens_done() const;
+  void set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens = {});
   /// What a checkpoint keeps of the loss scale; set before the first step.
   optim::LossScaleState const& loss_scale() const;
   void set_loss_scale(optim::LossScaleState const& state);

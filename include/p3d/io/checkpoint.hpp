@@ -8,8 +8,9 @@
 //   /              attributes: format "p3d checkpoint", format_version, p3d_version, step, tokens, samples (position of
 //   the
 //                  sampler: number of the next global sample), seed, random (how every random number follows from seed,
-//                  purpose and number: there is no other random state), data_hash, precision, layout (this text),
-//                  and, when the run began with a file (checkpoint.resume), origin ("weights HASH of FILE (step N)")
+//                  purpose and number: there is no other random state), data_hash, data_order (below), precision,
+//                  layout (this text), and, when the run began with a file (checkpoint.resume), origin ("weights HASH
+//                  of FILE (step N)")
 //   /input         string: the complete input (TOML) of the run
 //   /tokenizer     the bytes of the file of the run's tokenizer, where it has one of at most 32 MiB; / has the
 //   attributes
@@ -20,6 +21,9 @@
 //   /parameters/<name>      the global array of a parameter, float32 or float64: matrices [out, in], vectors [n]
 //   /first_moment/<name>    the optimizer's moments, arrays of the same shapes (AdamW; none for SGD)
 //   /second_moment/<name>
+//
+// data_order is the version of the order of samples: 2. Files of before have none, and count as 1: there data.shuffle =
+// "documents" is what "whole_documents" is now, and tokens counts every sample as one of full length.
 //
 // Arrays are contiguous and uncompressed; padding of a layout (vocabulary) is not stored, tied parameters are stored
 // once. Each array has the attributes `checksum` (below) and `unit` ("1", "1/parameter": the loss is a number).
@@ -71,10 +75,12 @@ struct StoredTokenizer {
 /// What a checkpoint says about the run.
 struct CheckpointHeader {
   std::int64_t step = 0;     ///< optimizer steps done
-  std::int64_t tokens = 0;   ///< tokens trained on
+  std::int64_t tokens = 0;   ///< inputs of the samples that were trained on
   std::int64_t samples = 0;  ///< number of the next global sample
   std::uint64_t seed = 0;
   std::uint64_t data_hash = 0;  ///< data::TokenSource::hash
+  static constexpr std::int64_t newest_data_order = 2;
+  std::int64_t data_order = newest_data_order;
   Element element = Element::float32;
   std::string p3d_version;
   std::string input;       ///< config::canonical_toml

@@ -14,7 +14,8 @@
 
 namespace p3d::run {
 
-/// What the file says beside the arrays.
+/// What the file says beside the arrays. Of tokens as many as samples of model.seq_len inputs have; where samples are
+/// shorter the trainer knows (Trainer::tokens_done).
 io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash,
                                        std::string const& origin, optim::LossScaleState const& loss_scale,
                                        io::StoredTokenizer const& tokenizer);

@@ -128,8 +128,13 @@ Compression compression_of(std::string_view path) {
 }
 
 std::unique_ptr<ByteStream> open_bytes(std::string const& path, std::int64_t begin) {
-  switch (compression_of(path)) {
-    case Compression::none: return std::make_unique<Plain>(path, begin);
+  if (compression_of(path) == Compression::none) return std::make_unique<Plain>(path, begin);
+  return open_bytes(path, compression_of(path));
+}
+
+std::unique_ptr<ByteStream> open_bytes(std::string const& path, Compression compression) {
+  switch (compression) {
+    case Compression::none: return std::make_unique<Plain>(path, 0);
     case Compression::gzip: return std::make_unique<Gzip>(path);
     case Compression::zstd: return std::make_unique<Zstd>(path);
   }

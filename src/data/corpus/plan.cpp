@@ -2,8 +2,13 @@
 #include "data/corpus/plan.hpp"
 
 #include "data/corpus/byte_stream.hpp"
+#include "data/corpus/text_check.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/data/tokenize.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -20,23 +25,56 @@ bool is_json(std::string_view path) {
   return path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".ndjson");
 }
 
+[[noreturn]] void refuse(std::string expected, std::string found, std::string fix) {
+  throw base::Error({.expected = std::move(expected),
+                     .found = std::move(found),
+                     .where = "the inputs on the command line",
+                     .fix = std::move(fix)},
+                    base::ExitCode::bad_input);
+}
+
 }  // namespace
 
-std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths) {
-  std::vector<CorpusFile> out;
+std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::vector<std::string>& left_out) {
+  std::vector<TextFile> found;
   try {
-    for (auto const& file : find_text_files(paths)) {
-      auto const changed = std::filesystem::last_write_time(file.path).time_since_epoch().count();
-      out.push_back({file.path, file.bytes, static_cast<std::int64_t>(changed), is_json(file.path)});
-    }
+    found = find_text_files(paths);
   } catch (base::Error const& e) {
-    throw base::Error({.expected = e.text().expected,
-                       .found = e.text().found,
-                       .where = "the inputs on the command line",
-                       .fix = "name text files, .jsonl files, or folders of them"},
-                      e.code());
+    refuse(e.text().expected, e.text().found, "name text files, .jsonl files, or folders of them");
   }
+  std::vector<CorpusFile> out;
+  for (auto const& file : found) {
+    bool const lines = is_json(file.path);
+    if (auto const why = lines ? std::string() : why_not_text_file(file.path, compression_of(file.path));
+        !why.empty()) {
+      if (std::find(paths.begin(), paths.end(), file.path) != paths.end())
+        refuse("text, in UTF-8 or another 8-bit encoding", file.path + ": " + why,
+               "leave the file out, or make text of it first");
+      left_out.push_back(file.path + ": " + why);
+      continue;
+    }
+    auto const changed = std::filesystem::last_write_time(file.path).time_since_epoch().count();
+    out.push_back({file.path, file.bytes, static_cast<std::int64_t>(changed), lines});
+  }
+  if (out.empty())
+    refuse("text files, or .jsonl files",
+           fmt::format("{} that is no text ({})", base::counted(std::ssize(left_out), "file"), left_out.front()),
+           "name files with text, or folders of them");
   return out;
+}
+
+std::string note_about_binaries(std::vector<std::string> const& paths) {
+  auto const files = find_text_files(paths);
+  std::int64_t binaries = 0;
+  std::string first;
+  for (auto const& file : files) {
+    auto const why = why_not_text_file(file.path, Compression::none);  // as a run reads it
+    if (why.empty()) continue;
+    if (binaries++ == 0) first = file.path + ": " + why;
+  }
+  if (binaries == 0) return "";
+  return fmt::format("data.path: {} of {} {} no text, and trained on byte by byte all the same ({})", binaries,
+                     base::counted(std::ssize(files), "file"), binaries == 1 ? "is" : "are", first);
 }
 
 std::vector<CorpusPart> divide_corpus(std::vector<CorpusFile> const& files, bool cuts) {

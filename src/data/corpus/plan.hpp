@@ -24,8 +24,10 @@ struct Segment {
 };
 using CorpusPart = std::vector<Segment>;
 
-/// Throws base::Error (bad_input) as find_text_files does.
-std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths);
+/// The files of a corpus. `left_out` gets a line for each file of a folder that is no text ("logo.png: a NUL at byte
+/// 9"). Throws base::Error (bad_input) as find_text_files does, for a file that is named itself and is no text, and
+/// where nothing else is left.
+std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::vector<std::string>& left_out);
 /// Parts of about the same size. `cuts`: one document may be divided (Tokenizer::cuts_at_lines). Compressed files stay
 /// whole.
 std::vector<CorpusPart> divide_corpus(std::vector<CorpusFile> const& files, bool cuts);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <p3d/data/token_origin.hpp>
 #include <p3d/data/tokenize.hpp>
 
 #include "data/corpus/byte_stream.hpp"
@@ -47,6 +48,7 @@ struct TokenizeJob::State {
   std::unique_ptr<Tokenizer> tokenizer;
   PartOptions part_options;
   std::vector<CorpusFile> files;
+  std::vector<std::string> left_out;  ///< files that are no text
   std::vector<CorpusPart> parts;
   std::string folder;  ///< of the parts
   std::string plan;    ///< all that the parts depend on
@@ -113,7 +115,7 @@ TokenizeJob::TokenizeJob(TokenizeOptions options) : state_(std::make_unique<Stat
   s.options = std::move(options);
   s.tokenizer = make_tokenizer(s.options.tokenizer, s.options.pattern);
   s.choose();
-  s.files = find_corpus(s.options.inputs);
+  s.files = find_corpus(s.options.inputs, s.left_out);
   for (auto const& f : s.files) s.input_bytes += f.bytes;
   s.parts = divide_corpus(s.files, s.part_options.documents.cuts);
   s.folder = s.options.prefix + ".parts";
@@ -122,6 +124,7 @@ TokenizeJob::TokenizeJob(TokenizeOptions options) : state_(std::make_unique<Stat
 
 TokenizeJob::~TokenizeJob() = default;
 std::int64_t TokenizeJob::input_bytes() const { return state_->input_bytes; }
+std::vector<std::string> const& TokenizeJob::left_out() const { return state_->left_out; }
 std::int64_t TokenizeJob::parts() const { return std::ssize(state_->parts); }
 
 std::string TokenizeJob::describe() const {
@@ -276,6 +279,12 @@ TokenizeSummary TokenizeJob::join() {
   };
   tokens.close();
   auto const counts = write_index(s.options.prefix + ".idx", s.part_options.type, each);
+  write_origin(s.options.prefix, {.tokenizer = fs::path(s.options.tokenizer).filename().string(),
+                                  .pattern = s.options.pattern,
+                                  .hash = s.tokenizer->hash(),
+                                  .vocab_size = s.tokenizer->vocab_size(),
+                                  .end_of_document = s.part_options.end_of_document,
+                                  .bytes = tokens.bytes()});
   tokens.finish();
   out.documents = counts.documents;
   out.empty = counts.documents - counts.sequences;

@@ -33,7 +33,7 @@ struct TextHash {
 using WordCounts = std::unordered_map<std::string, std::int64_t, TextHash, std::equal_to<>>;
 
 /// The words of all documents.
-WordCounts count_words(BpeTraining const& training, SplitPattern const& pattern) {
+WordCounts count_words(BpeTraining const& training, SplitPattern const& pattern, std::vector<std::string>& left_out) {
   PreTokenizer const split(Regex(pattern.text, RegexSyntax::oniguruma, "--pattern"), pattern.text);
   WordCounts out;
   auto const take = [&](DocumentPiece const& piece) {
@@ -45,7 +45,7 @@ WordCounts count_words(BpeTraining const& training, SplitPattern const& pattern)
       found != out.end() ? ++found->second : out.emplace(word.text, 1).first->second;
     });
   };
-  for (auto const& file : find_corpus(training.inputs)) {
+  for (auto const& file : find_corpus(training.inputs, left_out)) {
     read_documents(file, {0, 0, file.bytes}, {.json_key = training.json_key, .cuts = split.cuts_at_lines()}, take,
                    [](std::int64_t) {});
   }
@@ -171,8 +171,8 @@ BpeTrained train_bpe(BpeTraining const& training) {
     refuse(fmt::format("--vocab-size of at least {}: 256 bytes and the special tokens", state.tokens()),
            fmt::format("{}", training.vocab_size), "raise it");
   }
-  auto const words = count_words(training, *pattern);
   BpeTrained out;
+  auto const words = count_words(training, *pattern, out.left_out);
   for (auto const& [word, count] : words) out.words += count;
   if (words.empty()) refuse("text to learn from", "none in " + base::join(training.inputs), "name files with text");
   state.run(words);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// data.shuffle = "documents" and "megatron", and what ends of documents do.
+// data.shuffle = "documents", "whole_documents" and "megatron", and what ends of documents do.
 
 #include <p3d/base/hash.hpp>
 #include <p3d/config/config.hpp>
@@ -104,7 +104,7 @@ TEST(DocumentOrder, EveryEpochHasEveryTokenOnce) {
   for (std::size_t d = 0; d < sizes.size(); begin += sizes[d++]) {
     if (sizes[d] > 0) document_of[begin] = sizes[d];
   }
-  auto c = settings({prefix}, 16, Shuffle::documents);
+  auto c = settings({prefix}, 16, Shuffle::whole_documents);
   auto const source = make_token_source(c);
   Sampler const sampler(*source, c);
   auto const tokens = static_cast<std::size_t>(source->size());
@@ -140,10 +140,50 @@ TEST(DocumentOrder, EveryEpochHasEveryTokenOnce) {
   }
 }
 
+/// Of 5,000 samples those that are neighbours in their document of the sample before, as those of a batch are.
+int neighbours(Sampler const& sampler) {
+  int count = 0;
+  for (std::int64_t g = 1, last = sample(sampler, 0)[0]; g < 5000; ++g) {
+    auto const first = sample(sampler, g)[0];
+    count += first == last + sampler.seq_len() ? 1 : 0;
+    last = first;
+  }
+  return count;
+}
+
+// A few long documents: what follows each other in a document must not be a batch.
+TEST(DocumentOrder, SamplesOfABatchAreNotNeighbours) {
+  test::TempDir const dir;
+  std::vector<std::int32_t> sizes;
+  for (int i = 0; i < 12; ++i) sizes.push_back(16 * (300 + 40 * i) + i);
+  auto const prefix = test::write_pair(dir, "x", sizes);
+  auto const whole = settings({prefix}, 16, Shuffle::whole_documents),
+             mixed = settings({prefix}, 16, Shuffle::documents);
+  auto const source = make_token_source(whole);
+  Sampler const in_order(*source, whole), sampler(*source, mixed);
+  EXPECT_GT(neighbours(in_order), 4900);
+  EXPECT_LT(neighbours(sampler), 10);
+  // Of each group of as many samples as an epoch has they are the same ones.
+  auto const group = sampler.num_train_windows();
+  for (std::int64_t k = 0; k < 3; ++k) {
+    std::set<std::vector<int>> a, b;
+    for (auto g = k * group; g < (k + 1) * group; ++g) {
+      a.insert(sample(in_order, g));
+      b.insert(sample(sampler, g));
+    }
+    EXPECT_EQ(std::ssize(a), group);
+    EXPECT_EQ(a, b);
+  }
+  for (std::int64_t g : {3000, 17, 15200, 0}) {
+    Sampler const later(*source, mixed);
+    EXPECT_EQ(sample(later, g), sample(sampler, g));
+  }
+}
+
 TEST(Sampler, HoldsOutWholeDocuments) {
   test::TempDir const dir;
   auto const a = test::write_pair(dir, "a", {50, 60, 70, 80, 90}), b = test::write_pair(dir, "b", {100, 30}, 1000);
-  for (auto shuffle : {Shuffle::windows, Shuffle::documents, Shuffle::megatron}) {
+  for (auto shuffle : {Shuffle::windows, Shuffle::documents, Shuffle::whole_documents, Shuffle::megatron}) {
     auto c = settings({a, b}, 8, shuffle);
     c.data.split = 0.45;
     c.data.source[0].weight = 3.0;

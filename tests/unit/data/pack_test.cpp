@@ -51,7 +51,8 @@ void check_packing(std::mt19937& random, Shuffle shuffle, bool by_token, std::ui
   Sampler const sampler(list, c);
   ASSERT_TRUE(sampler.packs() && sampler.masks() && sampler.resets_positions());
   auto const windows = (tokens - 1) / seq_len;
-  auto const samples = shuffle == Shuffle::documents ? (tokens - 1 + seq_len - 1) / seq_len : windows;
+  bool const whole = shuffle == Shuffle::whole_documents;  // every token of an epoch; the others windows alone
+  auto const samples = whole ? (tokens - 1 + seq_len - 1) / seq_len : windows;
   std::vector<int> counted(static_cast<std::size_t>(tokens)), crossing(counted);
   Sample s(seq_len), n(seq_len);
   for (std::int64_t g = 0; g < samples; ++g) {
@@ -59,12 +60,12 @@ void check_packing(std::mt19937& random, Shuffle shuffle, bool by_token, std::ui
     sampler.train(g, s.inputs, s.targets, s.documents);
     sampler.positions(s.inputs, s.documents, s.positions);
     expect_packed(numbers, n, s);
-    for (std::int64_t i = 0; i < seq_len && (shuffle != Shuffle::documents || g * seq_len + i < tokens - 1); ++i) {
+    for (std::int64_t i = 0; i < seq_len && (!whole || g * seq_len + i < tokens - 1); ++i) {
       auto const at = static_cast<std::size_t>(i);
       ++(s.targets[at] == -1 ? crossing : counted)[static_cast<std::size_t>(n.targets[at])];
     }
   }
-  auto const slack = shuffle == Shuffle::documents ? 0 : tokens - 1 - windows * seq_len;
+  auto const slack = whole ? 0 : tokens - 1 - windows * seq_len;
   std::int64_t missing = 0;
   for (std::int64_t t = 0; t < tokens; ++t) {
     auto const times = counted[static_cast<std::size_t>(t)];
@@ -79,8 +80,9 @@ TEST(Pack, EveryTokenButTheFirstOfADocumentIsATargetOnce) {
   std::mt19937 random(11);
   for (std::uint64_t i = 0; i < 10000 && !testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE(i);
-    auto const shuffle = std::vector{Shuffle::windows, Shuffle::documents, Shuffle::megatron}[i % 3];
-    check_packing(random, shuffle, i % 2 == 0, i);
+    auto const shuffle =
+        std::vector{Shuffle::windows, Shuffle::documents, Shuffle::whole_documents, Shuffle::megatron}[i % 4];
+    check_packing(random, shuffle, i / 4 % 2 == 0, i);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <set>
 
@@ -20,8 +21,8 @@ using config::Shuffle;
 using test::DocumentList;
 using Tokens = std::vector<int>;
 
-config::Config settings(std::int64_t seq_len, std::uint64_t seed) {
-  auto c = test::document_settings(seq_len, Shuffle::documents, seed);
+config::Config settings(std::int64_t seq_len, std::uint64_t seed, Shuffle shuffle = Shuffle::documents) {
+  auto c = test::document_settings(seq_len, shuffle, seed);
   c.batch.variable = true;
   return c;
 }
@@ -52,7 +53,7 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
     auto const sizes = test::random_documents(random, seq_len, true);
     if (*std::max_element(sizes.begin(), sizes.end()) < 2) continue;
     DocumentList const list(sizes);
-    Sampler const sampler(list, settings(seq_len, k));
+    Sampler const sampler(list, settings(seq_len, k, Shuffle::whole_documents)), mixed(list, settings(seq_len, k));
     ASSERT_TRUE(sampler.varies() && sampler.masks() && !sampler.packs());
     std::int64_t expected = 0;
     for (auto const n : sizes) {
@@ -61,6 +62,7 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
     ASSERT_EQ(sampler.num_train_windows(), expected);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
       Tokens targets;
+      std::multiset<Tokens> in_order, changed;
       int next = -1;
       for (std::int64_t i = 0; i < expected; ++i) {
         auto const s = sample(sampler, epoch * expected + i);
@@ -69,6 +71,8 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
         ASSERT_TRUE(ends || std::ssize(s) == seq_len) << "only the last piece is short";
         next = ends ? -1 : s.back() + 1;
         for (auto const t : s) targets.push_back(t + 1);
+        in_order.insert(s);
+        changed.insert(sample(mixed, epoch * expected + i));
       }
       std::sort(targets.begin(), targets.end());
       Tokens all;
@@ -76,6 +80,7 @@ TEST(Variable, EveryTokenButTheFirstOfADocumentIsATargetOnceAnEpoch) {
         if (!list.begins(t)) all.push_back(t);
       }
       ASSERT_EQ(targets, all);
+      ASSERT_EQ(in_order, changed);
     }
   }
 }
@@ -94,6 +99,38 @@ TEST(Variable, DependsOnSeedAndSampleOnly) {
     differs = differs || sample(other, g) != s;
   }
   EXPECT_TRUE(differs);
+}
+
+// What a run that goes on takes as the tokens before it: of both orders, and of blended sources.
+TEST(Variable, CountsTheTokensBeforeASample) {
+  auto const check = [](TokenSource const& source, config::Config const& c, std::int64_t samples) {
+    Sampler const sampler(source, c);
+    std::int64_t tokens = 0;
+    for (std::int64_t g = 0; g < samples; ++g) {
+      if (g % 97 == 0 || g % 1000 == 999) {
+        ASSERT_EQ(sampler.tokens_before(g), tokens) << g;
+      }
+      tokens += sampler.length(g);
+    }
+    Sampler const later(source, c);
+    EXPECT_EQ(later.tokens_before(samples), tokens);
+  };
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < 3000; ++i) sizes.push_back(i * 31 % 41);
+  DocumentList const list(sizes);
+  check(list, settings(16, 1), 20000);
+  check(list, settings(16, 1, Shuffle::whole_documents), 20000);
+  std::vector<std::unique_ptr<TokenSource>> parts;
+  for (int k : {0, 1, 2}) {
+    parts.push_back(std::make_unique<DocumentList>(
+        std::vector<std::int64_t>(sizes.begin() + 500 * k, sizes.begin() + 500 * k + 700)));
+  }
+  auto c = settings(16, 3);
+  c.data.source = {{"a", 1.0}, {"b", 2.0}, {"c", 4.0}};
+  check(*make_joined(std::move(parts), {1.0, 2.0, 4.0}), c, 9000);
+  c = settings(16, 3);
+  c.batch.variable = false;
+  EXPECT_EQ(Sampler(list, c).tokens_before(77), 77 * 16);
 }
 
 TEST(Variable, EvaluationGoesThroughTheHeldOutDocumentsInOrder) {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/run/check_files.hpp>
+
+#include <p3d/base/text.hpp>
+#include <p3d/data/token_origin.hpp>
+#include <p3d/data/tokenize.hpp>
+#include <p3d/run/text.hpp>
+
+#include <fmt/format.h>
+
+namespace p3d::run {
+
+std::string describe_data(data::TokenSource const& source, data::Sampler const& sampler, config::Config const& c) {
+  return fmt::format(
+      "Data: {}; {} of {}{}, {} for validation", source.describe(),
+      base::counted(sampler.num_train_windows(), c.batch.variable ? "training sample" : "training window"),
+      c.batch.variable ? "up to " : "", base::counted(c.model.seq_len, "token"), sampler.num_eval_windows());
+}
+
+std::string note_about_data(config::Config const& c) {
+  if (c.data.format != config::DataFormat::text) return "";
+  auto paths = c.data.path;
+  for (auto const& source : c.data.source) paths.push_back(source.path);
+  return data::note_about_binaries(paths);
+}
+
+FileCheck check_files(config::Config const& c) {
+  FileCheck out;
+  auto const step = [&](auto const& what) {
+    try {
+      what();
+    } catch (base::Error const& e) {
+      if (e.code() != base::ExitCode::bad_input) throw;
+      out.errors.push_back(e);
+    }
+  };
+  step([&] {
+    auto const tokenizer = open_tokenizer(c, false);
+    if (c.data.tokenizer != "bytes") out.notes.push_back("Tokenizer: " + tokenizer.tokenizer->describe());
+    if (auto const note = data::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) out.notes.push_back(note);
+  });
+  step([&] {
+    if (auto const note = note_about_data(c); !note.empty()) out.notes.push_back(note);
+    auto const source = data::make_token_source(c);
+    // Megatron-LM's order makes tables of all samples, and refuses no more than the others.
+    auto any_order = c;
+    if (c.data.shuffle == config::Shuffle::megatron) any_order.data.shuffle = config::Shuffle::windows;
+    bool const blends = any_order.data.shuffle != c.data.shuffle && c.data.source.size() > 1;
+    for (auto& s : any_order.data.source) {
+      if (blends) s.weight = 1.0;  // those of Megatron-LM need no whole ratios
+    }
+    out.notes.push_back(describe_data(*source, data::Sampler(*source, any_order), c));
+  });
+  return out;
+}
+
+}  // namespace p3d::run

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run makes of the position of a checkpoint in the data, above all of files that an older p3d wrote.
+
+#include <p3d/config/parse.hpp>
+#include <p3d/run/checkpoint.hpp>
+
+#include <gtest/gtest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+
+namespace {
+
+using namespace p3d;
+
+config::Config input(std::vector<std::string> words) {
+  words.insert(words.begin(), {"data.format=megatron", "data.path=/", "model.seq_len=16", "batch.global=8"});
+  auto result = config::parse_text("", "test", "/", words, 1);
+  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  return *result.config;
+}
+
+/// What forbids to go on from step 5 of a run of `there`, as the lines of the message.
+std::string forbidden(config::Config const& there, config::Config const& here, std::int64_t order,
+                      std::int64_t tokens) {
+  auto header = run::checkpoint_header(there, 5, 7, "", {}, {});
+  header.data_order = order;
+  header.tokens = tokens;
+  return fmt::format("{}", fmt::join(run::compare(header, here, config::Load::all, 7, {}).forbidden, "\n"));
+}
+
+constexpr std::int64_t full = 5 * 8 * 16;
+
+TEST(CheckpointMatch, DocumentsOfAnOlderProgramAreWholeDocuments) {
+  auto const mixed = input({"data.shuffle=documents"}), whole = input({"data.shuffle=whole_documents"}),
+             windows = input({"data.shuffle=windows"});
+  EXPECT_EQ(forbidden(mixed, mixed, 2, full), "");
+  EXPECT_EQ(forbidden(whole, whole, 2, full), "");
+  EXPECT_EQ(forbidden(mixed, whole, 1, full), "");
+  EXPECT_EQ(forbidden(windows, windows, 1, full), "");
+  EXPECT_EQ(forbidden(mixed, mixed, 1, full),
+            "data.shuffle: \"whole_documents\" in the checkpoint (there named \"documents\", as its p3d had no other), "
+            "\"documents\" in the input");
+  EXPECT_EQ(forbidden(mixed, whole, 2, full),
+            "data.shuffle: \"documents\" in the checkpoint, \"whole_documents\" in "
+            "the input");
+}
+
+TEST(CheckpointMatch, CountsTokensOfShortSamples) {
+  auto const fixed = input({"data.shuffle=whole_documents"}),
+             variable = input({"data.shuffle=whole_documents", "batch.variable=true"});
+  auto const wrong = [](std::string const& text) { return text.starts_with("position in the data: step 5, 40 "); };
+  EXPECT_TRUE(wrong(forbidden(fixed, fixed, 2, full - 1)));
+  EXPECT_EQ(forbidden(variable, variable, 2, full), "");
+  EXPECT_EQ(forbidden(variable, variable, 2, full - 7), "");
+  EXPECT_TRUE(wrong(forbidden(variable, variable, 2, full + 1)));
+  EXPECT_TRUE(wrong(forbidden(variable, variable, 2, 39)));
+  // An older file counts every sample as one of full length.
+  EXPECT_EQ(forbidden(variable, variable, 1, full), "");
+  EXPECT_TRUE(wrong(forbidden(variable, variable, 1, full - 7)));
+}
+
+}  // namespace
