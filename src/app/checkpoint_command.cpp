@@ -5,9 +5,11 @@
 #include "words.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/checkpoint_tools.hpp>
+#include <p3d/io/model_files.hpp>
 
 #include <fmt/format.h>
 
@@ -23,8 +25,6 @@
 namespace p3d::app {
 
 namespace {
-
-void say(std::string const& line) { std::fputs((line + "\n").c_str(), stdout); }
 
 std::string shape(std::int64_t rows, std::int64_t cols, bool vector) {
   return vector ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
@@ -63,9 +63,10 @@ int list(std::string const& folder) {
   }
   say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", "run", "step", "bytes", "seal", "file"));
   for (auto const& f : files) {
-    say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", f.run_name, f.step,
-                    base::human_bytes(static_cast<double>(f.file_bytes)), f.valid ? "good" : "DAMAGED", f.path));
-    if (!f.valid) say("    " + f.fault);
+    say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", base::printable_line(f.run_name), f.step,
+                    base::human_bytes(static_cast<double>(f.file_bytes)), f.valid ? "good" : "DAMAGED",
+                    base::printable_line(f.path)));
+    if (!f.valid) say("    " + base::printable_line(f.fault));
   }
   return refuse_damaged(files, folder);
 }
@@ -84,7 +85,7 @@ void require_undamaged(std::string const& path, std::vector<std::string> const& 
 int show(std::string const& path, bool norms, bool input) {
   auto const c = io::read_checkpoint(path);
   if (input) {
-    std::fputs(c.header.input.c_str(), stdout);
+    std::fputs(base::printable(c.header.input).c_str(), stdout);  // TOML as p3d writes it is unchanged by this
     return 0;
   }
   auto const& h = c.header;
@@ -95,9 +96,16 @@ int show(std::string const& path, bool norms, bool input) {
   say(fmt::format("written by    p3d {}", h.p3d_version));
   say(fmt::format("step          {}\ntokens        {}\nnext sample   {}\nseed          {}\ndata hash     {:016x}",
                   h.step, h.tokens, h.samples, h.seed, h.data_hash));
-  say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}\n", io::name(h.element), parameters,
+  say(fmt::format("precision     {}\nparameters    {} ({})\nmoments       {}", io::name(h.element), parameters,
                   base::human_count(static_cast<double>(parameters)),
                   c.arrays.size() > c.table.size() ? "first and second" : "none"));
+  if (!h.origin.empty()) say(fmt::format("began with    {}", h.origin));
+  if (!h.tokenizer.name.empty())
+    say(fmt::format("tokenizer     {} (hash {:016x})", h.tokenizer.name, h.tokenizer.hash));
+  std::vector<std::string> files;
+  for (auto const& f : io::stored_model_files(path)) files.push_back(f.name);
+  if (!files.empty()) say("model files   " + base::join(files));
+  say("");
   say(fmt::format("{:<48} {:>18} {:>6} {:>6}  {:<16}{}", "array", "shape", "layer", "decay", "checksum",
                   norms ? fmt::format(" {:>22} {:>13} {:>13}", "L2 norm", "smallest", "largest") : ""));
   std::vector<std::string> damaged;

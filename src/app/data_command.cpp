@@ -5,6 +5,7 @@
 #include "words.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/data/statistics.hpp>
 #include <p3d/data/token_files.hpp>
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +25,6 @@ namespace p3d::app {
 namespace {
 
 using data::TokenFiles;
-
-void say(std::string const& line) { std::fputs((line + "\n").c_str(), stdout); }
 
 /// What the words say.
 struct Line {
@@ -70,22 +68,6 @@ int show(Line const& line) {
   return 0;
 }
 
-/// On one line.
-std::string printable(std::string const& text) {
-  std::string out;
-  for (char const c : text) {
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else
-      out += c;
-  }
-  return out;
-}
-
 void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line, data::Tokenizer const* tokenizer) {
   auto const shown = std::min(tokens.size(), line.tokens);
   std::vector<int> ids(static_cast<std::size_t>(shown));
@@ -97,7 +79,7 @@ void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line
   }
   char const* const more = shown < tokens.size() ? " ..." : "";
   say(fmt::format("  ids:{}{}", list, more));
-  if (tokenizer != nullptr) say(fmt::format("  text: {}{}", printable(text), more));
+  if (tokenizer != nullptr) say(fmt::format("  text: {}{}", base::printable_line(text), more));
 }
 
 int head(Line const& line) {

@@ -84,7 +84,8 @@ void print(std::vector<std::string> const& prompts, std::vector<run::DrawnText> 
       continue;
     }
     if (i > 0) std::fputs("----\n", stdout);
-    for (auto const* part : {&prompts[i], &t.text}) std::fwrite(part->data(), 1, part->size(), stdout);
+    auto const text = text_for_output(prompts[i] + t.text);
+    std::fwrite(text.data(), 1, text.size(), stdout);
     std::fputs("\n", stdout);
   }
   std::fflush(stdout);

@@ -9,17 +9,14 @@
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/tokenizer.hpp>
 #include <p3d/io/checkpoint_writer.hpp>
-#include <p3d/io/model_export.hpp>
+#include <p3d/io/model_files.hpp>
 #include <p3d/io/model_weights.hpp>
-#include <p3d/io/text_file.hpp>
 #include <p3d/run/checkpoint.hpp>
 #include <p3d/run/text.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -30,29 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Overrides = std::vector<std::string>;
-
-constexpr std::int64_t buffer_bytes = 64 << 20;
-
-/// The first two words are paths, the others keys.
-struct Words {
-  std::string from, to;
-  Overrides keys;
-};
-Words sort_words(Overrides const& words, char const* expected, std::string const& name, bool keys) {
-  Words out;
-  for (auto const& word : words) {
-    if (keys && word.find('=') != std::string::npos)
-      out.keys.push_back(word);
-    else if (out.from.empty())
-      out.from = word;
-    else if (out.to.empty())
-      out.to = word;
-    else
-      throw wrong_words(expected, word, name + " --help lists what it takes");
-  }
-  if (out.to.empty()) throw wrong_words(expected, out.from.empty() ? "none" : out.from, name + " --help says more");
-  return out;
-}
 
 /// What a rank handles of every parameter, of a checkpoint that all ranks write together.
 std::vector<io::CheckpointPart> row_parts(io::ModelWeights& weights, io::Element element, comm::Communicator& world,
@@ -79,7 +53,7 @@ std::vector<io::CheckpointPart> row_parts(io::ModelWeights& weights, io::Element
 }
 
 /// The input that the checkpoint carries: the folder's model, and what the command line says.
-config::Config make_input(Words const& words, std::string const& precision) {
+config::Config make_input(ModelWords const& words, std::string const& precision) {
   Overrides all{fmt::format("model.load='''{}'''", fs::absolute(words.from).string()), "run.precision=" + precision,
                 "data.format=synthetic"};
   all.insert(all.end(), words.keys.begin(), words.keys.end());
@@ -104,9 +78,10 @@ io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab
   return {};
 }
 
-int import_model(Words const& words, std::string precision, comm::Communicator& world) {
+int import_model(ModelWords const& words, std::string precision, comm::Communicator& world) {
   std::optional<io::ModelWeights> weights;
   io::StoredTokenizer tokenizer;
+  io::ModelFiles files;
   auto const c = comm::agree(world, "read the model", [&] {
     weights.emplace(words.from);
     if (precision.empty()) precision = weights->element() == io::Element::float64 ? "fp64" : "fp32";
@@ -134,13 +109,14 @@ int import_model(Words const& words, std::string precision, comm::Communicator& 
   auto const element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
   auto self = comm::Communicator::self();
   auto const parts = row_parts(*weights, element, world, self);
-  auto const hash = io::load_weights(world, *weights, element, parts, buffer_bytes);
+  auto const hash = io::load_weights(world, *weights, element, parts, model_buffer_bytes);
   auto const origin = fmt::format("weights {:016x} of {}", hash, fs::absolute(words.from).lexically_normal().string());
   if (tokenizer.name.empty())
     comm::agree_on_root(world, [&] { tokenizer = find_tokenizer(words.from, c.model.vocab_size); });
-  io::CheckpointWriter writer(world, {.buffer_bytes = buffer_bytes, .async = false});
+  comm::agree_on_root(world, [&] { files = run::files_of_model(words.from); });
+  io::CheckpointWriter writer(world, {.buffer_bytes = model_buffer_bytes, .async = false});
   writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}, tokenizer),
-               run::checkpoint_table(weights->table()), false, parts);
+               run::checkpoint_table(weights->table()), false, parts, files);
   auto const result = writer.finish();
   if (result.error) throw base::Error(*result.error);
   for (auto const& note : weights->config().notes) base::warn_root(note);
@@ -153,69 +129,33 @@ int import_model(Words const& words, std::string precision, comm::Communicator& 
   return 0;
 }
 
-/// The model and the data of the input in a checkpoint, whatever files it names.
-config::Config stored_input(io::CheckpointHeader const& header) {
-  auto result = config::parse_text(header.input, "the input in the checkpoint", "/", {}, 0, config::Purpose::layout);
-  if (!result.config) throw config::InputError(result.faults);
-  return *std::move(result.config);
-}
-
-io::TensorType type_of(std::string const& dtype, io::Element element) {
-  if (dtype == "fp64") return io::TensorType::f64;
-  if (dtype == "fp32") return io::TensorType::f32;
-  if (dtype == "fp16") return io::TensorType::f16;
-  if (dtype == "bf16") return io::TensorType::bf16;
-  return element == io::Element::float64 ? io::TensorType::f64 : io::TensorType::f32;
-}
-
-/// "5GB", "500MB", "100KB" or bytes; units of 1000, as transformers has them.
-std::int64_t read_size(std::string const& word) {
-  std::int64_t unit = 1;
-  auto digits = word;
-  for (auto const& [ending, factor] : {std::pair{"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}}) {
-    if (!word.ends_with(ending)) continue;
-    unit = factor;
-    digits = word.substr(0, word.size() - 2);
-  }
-  auto const count = read_count(digits, 1, std::uint64_t{1} << 30);
-  if (count) return static_cast<std::int64_t>(*count) * unit;
-  throw wrong_words("--max-shard-size: a whole number with KB, MB or GB", word, "for example --max-shard-size 5GB");
-}
-
-/// Writes the run's tokenizer under the names that transformers looks for; the files that were written.
-std::vector<std::string> write_tokenizer(io::StoredTokenizer const& tokenizer, std::string const& folder) {
-  if (tokenizer.name.empty()) return {};
-  if (tokenizer.file.empty()) {
-    base::warn_root(fmt::format("the tokenizer {} is not in the checkpoint, its file is large: copy it into {}",
-                                tokenizer.name, folder));
-    return {};
-  }
-  auto const ending = fs::path(tokenizer.name).extension();
-  auto const name = ending == ".json" || ending == ".model" ? "tokenizer" + ending.string() : tokenizer.name;
-  std::vector<std::string> files{(fs::path(folder) / name).string()};
-  io::write_text_atomically(files.front(), tokenizer.file);
-  if (ending != ".json") return files;
-  nlohmann::ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                {"clean_up_tokenization_spaces", false}};
-  if (tokenizer.end >= 0) {
-    auto const read = data::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern);
-    config["eos_token"] = read->decode(std::vector{static_cast<std::int32_t>(tokenizer.end)});
-  }
-  files.push_back((fs::path(folder) / "tokenizer_config.json").string());
-  io::write_text_atomically(files.back(), config.dump(2) + "\n");
-  return files;
-}
-
 }  // namespace
+
+ModelWords sort_words(std::vector<std::string> const& words, char const* expected, std::string const& name, bool keys) {
+  ModelWords out;
+  for (auto const& word : words) {
+    if (keys && word.find('=') != std::string::npos)
+      out.keys.push_back(word);
+    else if (out.from.empty())
+      out.from = word;
+    else if (out.to.empty())
+      out.to = word;
+    else
+      throw wrong_words(expected, word, name + " --help lists what it takes");
+  }
+  if (out.to.empty()) throw wrong_words(expected, out.from.empty() ? "none" : out.from, name + " --help says more");
+  return out;
+}
 
 int import_command(int argc, char** argv) {
   Overrides words;
   std::string precision;
   CLI::App app{
-      "Makes a checkpoint of a model in Hugging Face form (GPT-2, Llama or Mistral: config.json and safetensors). It "
-      "has the "
-      "weights and no moments: a run takes them with checkpoint.load = \"weights\". One process is enough; several "
-      "divide the work."};
+      "Makes a checkpoint of a model in Hugging Face form (model_type gpt2, llama, mistral, mixtral or qwen2_moe: "
+      "config.json and safetensors). It has the weights and no moments: a run takes them with checkpoint.load = "
+      "\"weights\". It carries the files beside the weights too (config.json, generation_config.json, the tokenizer "
+      "and "
+      "its chat template), for p3d export. One process is enough; several divide the work."};
   app.name("p3d import");
   app.add_option("words", words, "the model's folder, the checkpoint to make, then keys of the input it carries")
       ->type_name("FOLDER OUT.h5 [KEY=VALUE ...]");
@@ -224,39 +164,6 @@ int import_command(int argc, char** argv) {
   if (auto const code = parse_words(app, argc, argv)) return *code;
   auto const sorted = sort_words(words, "FOLDER OUT.h5 [KEY=VALUE ...]", "p3d import", true);
   return with_ranks(argc, argv, [&](auto& world) { return import_model(sorted, precision, world); });
-}
-
-int export_command(int argc, char** argv) {
-  Overrides words;
-  std::string dtype, shard = "5GB";
-  CLI::App app{
-      "Writes the model of a checkpoint in Hugging Face form: config.json and safetensors. One process is enough; "
-      "several divide the work."};
-  app.name("p3d export");
-  app.add_option("words", words, "the checkpoint, and a folder to make")->type_name("CHECKPOINT FOLDER");
-  app.add_option("--dtype", dtype, "type of the numbers (as in the checkpoint); bf16, fp16: rounded to nearest")
-      ->check(CLI::IsMember({"fp64", "fp32", "bf16", "fp16"}));
-  app.add_option("--max-shard-size", shard, "a new file begins where one would be larger (5GB)");
-  if (auto const code = parse_words(app, argc, argv)) return *code;
-  auto const sorted = sort_words(words, "CHECKPOINT FOLDER", "p3d export", false);
-  auto const shard_bytes = read_size(shard);
-  return with_ranks(argc, argv, [&](comm::Communicator& world) {
-    return base::as_bad_input([&] {
-      auto const file = io::read_checkpoint(world, sorted.from);
-      auto const c = comm::agree(world, "use the input in the checkpoint", [&] { return stored_input(file.header); });
-      auto files =
-          io::export_model(world, file, c.model, sorted.to,
-                           {.type = type_of(dtype, file.header.element),
-                            .shard_bytes = shard_bytes,
-                            .buffer_bytes = buffer_bytes,
-                            .eos_token = c.data.eod_token >= 0 ? c.data.eod_token : file.header.tokenizer.end});
-      comm::agree_on_root(world, [&] {
-        for (auto const& name : write_tokenizer(file.header.tokenizer, sorted.to)) files.push_back(name);
-      });
-      base::log_root("Written: " + base::join(files));
-      return 0;
-    });
-  });
 }
 
 }  // namespace p3d::app

@@ -5,6 +5,7 @@
 #include "words.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/base/timer.hpp>
@@ -24,15 +25,13 @@ namespace p3d::app {
 
 namespace {
 
-void say(std::string const& line) { std::fputs((line + "\n").c_str(), stdout); }
-
 int show(data::Tokenizer const& tokenizer) {
   auto const end = tokenizer.end_of_document();
   std::string text;
   if (end >= 0) tokenizer.decode(end, text);
   say(tokenizer.describe());
   say(fmt::format("vocabulary       {}", tokenizer.vocab_size()));
-  say(fmt::format("end of document  {}", end < 0 ? "none" : fmt::format("{} \"{}\"", end, text)));
+  say(fmt::format("end of document  {}", end < 0 ? "none" : fmt::format("{} \"{}\"", end, base::printable_line(text))));
   say(fmt::format("hash             {:016x}", tokenizer.hash()));
   return 0;
 }
@@ -86,7 +85,8 @@ int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
     ids.push_back(static_cast<std::int32_t>(*id));
   }
   auto const text = tokenizer.decode(ids);
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  auto const shown = text_for_output(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   return 0;
 }
 

@@ -3,7 +3,9 @@
 
 #include "command_line.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/comm/launch.hpp>
+#include <p3d/report/terminal.hpp>
 
 #include <fmt/format.h>
 
@@ -35,6 +37,12 @@ std::vector<std::string> left_out_lines(std::vector<std::string> const& files) {
     out.push_back("left out, as it is no text: " + files[i]);
   if (files.size() > most) out.push_back(fmt::format("and {} more", files.size() - most));
   return out;
+}
+
+void say(std::string_view line) { std::fputs((base::printable(line) + "\n").c_str(), stdout); }
+
+std::string text_for_output(std::string text) {
+  return report::terminal_columns() > 0 ? base::printable(text) : std::move(text);
 }
 
 base::Error wrong_words(std::string expected, std::string found, std::string fix) {

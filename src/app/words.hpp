@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words after a command: one way to parse them, and to refuse them.
+// The words after a command: one way to parse them, and to refuse them; and the lines that a command prints.
 
 #include <p3d/base/error.hpp>
 
@@ -15,6 +15,13 @@ namespace p3d::app {
 
 /// Lines about files of folders that are no text: the first 20, and how many more.
 std::vector<std::string> left_out_lines(std::vector<std::string> const& files);
+
+/// Prints a line on stdout. What would change the terminal is escaped (base::printable): lines quote files and names.
+void say(std::string_view line);
+
+/// What a command hands out as it is, such as the text of tokens: the same bytes into a file or a pipe, base::printable
+/// where a terminal shows them.
+std::string text_for_output(std::string text);
 
 /// The error of a command line (bad_input).
 base::Error wrong_words(std::string expected, std::string found, std::string fix);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/error.hpp>
 
+#include <p3d/base/printable.hpp>
+
 #include <fmt/format.h>
 
 #include <exception>
@@ -14,7 +16,7 @@ std::string format(ErrorText const& text) {
   auto line = [&](char const* label, std::string const& value) {
     if (value.empty()) return;
     if (!out.empty()) out += '\n';
-    out += fmt::format("{:<10}{}", label, value);
+    out += fmt::format("{:<10}{}", label, printable(value));  // files that were not made by p3d are quoted here
   };
   line("expected:", text.expected);
   line("found:", text.found);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/log.hpp>
 
+#include <p3d/base/printable.hpp>
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -34,7 +36,7 @@ int log_rank() { return the_rank; }
 int log_num_ranks() { return the_num_ranks; }
 
 void log_root(std::string_view line) {
-  if (the_rank == 0) put(stdout, fmt::format("{}\n", line));
+  if (the_rank == 0) put(stdout, printable(line) + "\n");
 }
 
 void status_root(std::string_view line) {
@@ -45,18 +47,18 @@ void status_root(std::string_view line) {
 }
 
 void warn_root(std::string_view line) {
-  if (the_rank == 0) put(stderr, fmt::format("p3d: warning: {}\n", line));
+  if (the_rank == 0) put(stderr, fmt::format("p3d: warning: {}\n", printable(line)));
 }
 
 void error_once(std::string_view text) {
-  if (the_rank == 0) put(stderr, fmt::format("p3d stops:\n{}\n", text));
+  if (the_rank == 0) put(stderr, fmt::format("p3d stops:\n{}\n", printable(text)));
 }
 
 void error_here(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     auto const end = text.find('\n');
-    auto const line = text.substr(0, end);
+    auto const line = printable(text.substr(0, end));
     out += the_num_ranks > 1 ? fmt::format("[rank {}] {}\n", the_rank, line) : fmt::format("{}\n", line);
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
   }

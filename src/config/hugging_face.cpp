@@ -23,19 +23,22 @@ using nlohmann::json;
 /// Keys that say how a model is trained, stored, called or generated from, and not what it computes.
 constexpr char const* without_effect[] = {
     // of every model
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "architectures",
-    "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
-    "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty", "finetuning_task",
-    "gradient_checkpointing", "id2label", "initializer_range", "keys_to_ignore_at_inference", "label2id",
-    "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "problem_type",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
-    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_bfloat16",
-    "use_cache",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled", "_name_or_path",
+    "_num_labels", "architectures", "attn_implementation", "auto_map", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "decoder_start_token_id", "dtype", "eos_token_id", "exponential_decay_length_penalty",
+    "finetuning_task", "gradient_checkpointing", "id2label", "initializer_range", "is_llama_config",
+    "keys_to_ignore_at_inference", "label2id", "loss_type", "max_sequence_length", "neftune_noise_alpha", "num_labels",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id", "prefix",
+    "problem_type", "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
+    "tf_legacy_loss", "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "transformers.js_config",
+    "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "xla_device",
     // of generation, in older files
     "bad_words_ids", "diversity_penalty", "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "min_length", "no_repeat_ngram_size",
     "num_beam_groups", "num_beams", "num_return_sequences", "remove_invalid_values", "repetition_penalty",
     "temperature", "top_k", "top_p", "typical_p",
+    // of special tokens that GPT-2's first files announce
+    "n_special", "predict_special_tokens",
     // of heads that no language model has
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"};
 
@@ -61,6 +64,7 @@ std::vector<Required> const& required() {
       {"quantization_config", nullptr, "weights that are numbers"},
       {"pretraining_tp", 1, "whole GEMMs"},
       {"partial_rotary_factor", 1.0, "rotation of the whole head"},
+      {"rope_interleaved", false, "rotation of the pairs i and i + head_dim / 2"},
       {"hidden_act", "silu", "SwiGLU"}};
   return rows;
 }
@@ -315,11 +319,15 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   read_dense_layers(r, m);
   r.value("sliding_window");  // not used: use_sliding_window is false
   r.value("max_window_layers");
+}
+
+/// All layers attend alike: to all earlier tokens, or within the window.
+void read_layer_types(Reader& r, Model const& m) {
+  auto const* const kind = m.window.empty() ? "full_attention" : "sliding_attention";
   auto const kinds = r.value("layer_types");
-  bool const full = kinds.is_null() || (kinds.is_array() && std::all_of(kinds.begin(), kinds.end(), [](auto const& k) {
-                                          return k == "full_attention";
-                                        }));
-  if (!full) r.wrong("layer_types of full_attention alone", r.found("layer_types"));
+  bool const good = kinds.is_null() || (kinds.is_array() && std::all_of(kinds.begin(), kinds.end(),
+                                                                        [&](auto const& k) { return k == kind; }));
+  if (!good) r.wrong(fmt::format("layer_types of {} alone", kind), r.found("layer_types"));
 }
 
 /// Sizes of matrices follow from these.
@@ -374,6 +382,7 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
                        .fix = "p3d reads these architectures; choose a model of one of them"},
                       base::ExitCode::bad_input);
   }
+  if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // as it follows in an input
   if (r.good()) require_heads(r, out);
   r.finish();

@@ -3,6 +3,7 @@
 
 #include "config/nesting.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
@@ -17,18 +18,11 @@ std::string position_text(std::string const& name, toml::source_position at) {
   return fmt::format("{}:{}:{}", name, at.line, at.column);
 }
 
-/// Without line breaks and the like, which would tear a message apart.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  }
-  return text;
-}
-
 /// A name as a message shows it: quoted where it would not be seen.
 std::string shown_name(std::string const& name) {
-  return name.find_first_not_of(" \t\r\n") == std::string::npos ? fmt::format("the key \"{}\"", printable(name))
-                                                                : printable(name);
+  return name.find_first_not_of(" \t\r\n") == std::string::npos
+             ? fmt::format("the key \"{}\"", base::printable_line(name))
+             : base::printable_line(name);
 }
 
 std::string line_of(std::string_view text, std::size_t number) {
@@ -233,14 +227,14 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
 void read_overrides(std::vector<std::string> const& overrides, Input& input, FaultList& faults) {
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     auto const& text = overrides[i];
-    auto const shown = printable(text);
+    auto const shown = base::printable_line(text);
     auto const equals = text.find('=');
     auto const name = text.substr(0, equals);
     auto const last = name.rfind('.');
     bool const in_section = last != std::string::npos && !keys_of(name.substr(0, last)).empty();
     auto const dot = in_section ? last : name.find('.');
     auto const* key = find_key(name);
-    Fault fault{.key = printable(name),
+    Fault fault{.key = base::printable_line(name),
                 .where = "command line: " + shown,
                 .expected = "section.key=value",
                 .found = shown,

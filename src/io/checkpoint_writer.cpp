@@ -126,8 +126,8 @@ void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element
 }
 
 void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header,
-                             std::vector<TableRow> const& table, bool moments,
-                             std::vector<CheckpointPart> const& parts) {
+                             std::vector<TableRow> const& table, bool moments, std::vector<CheckpointPart> const& parts,
+                             ModelFiles const& model_files) {
   auto& s = *state_;
   P3D_REQUIRE(!busy(), "one checkpoint at a time");
   s.watch = {};
@@ -141,6 +141,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
   job.header = header;
   job.table = table;
   job.moments = moments;
+  if (s.world.rank() == 0) job.model_files = model_files;
   job.arrays = checkpoint_arrays(table, moments);
   for (auto const& a : job.arrays) s.result.bytes += a.size() * static_cast<std::int64_t>(size_of(header.element));
 
@@ -161,7 +162,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
     if (s.world.rank() != 0) return;
     // A folder that was deleted meanwhile; when it cannot be made, H5Fcreate says so.
     (void)attempt([&s] { make_folder(std::filesystem::path(s.job.path).parent_path().string()); });
-    s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments);
+    s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments, s.job.model_files);
   });
   if (!s.options.async) {  // there is no copy: the parts are written before this returns
     while (!s.all_done()) ::usleep(200);

@@ -27,6 +27,14 @@ void Hdf5File::refuse(std::string const& expected, std::string const& found) con
   throw damaged(file_.path(), expected, found);
 }
 
+std::map<std::string, Hdf5Link> const& Hdf5File::links_of(std::string const& group) {
+  if (auto const known = groups_.find(group); known != groups_.end()) return known->second;
+  auto const object = open(group);
+  if (!object.group || !object.other.empty())
+    refuse("/" + group + ", a group", object.other.empty() ? "something else" : object.other);
+  return groups_[group] = objects_.links(object, "/" + group);
+}
+
 /// From group to group, only through hard links: these cannot leave the file.
 Hdf5Object const& Hdf5File::open(std::string const& object) {
   if (object == "/") return root_;
@@ -35,13 +43,7 @@ Hdf5Object const& Hdf5File::open(std::string const& object) {
   auto const parent = slash == std::string::npos ? std::string() : object.substr(0, slash);
   auto const name = slash == std::string::npos ? object : object.substr(slash + 1);
   auto const what = "/" + object;
-  if (!groups_.contains(parent)) {
-    auto const group = open(parent);
-    if (!group.group || !group.other.empty())
-      refuse("/" + parent + ", a group", group.other.empty() ? "something else" : group.other);
-    groups_[parent] = objects_.links(group, "/" + parent);
-  }
-  auto const& links = groups_.at(parent);
+  auto const& links = links_of(parent);
   auto const link = links.find(name);
   if (link == links.end()) refuse(what, "no such object");
   if (!link->second.hard) refuse(what + ", in this place", "a soft link");

@@ -30,6 +30,7 @@ public:
 
   bool has_attribute(std::string const& object, char const* name) { return open(object).find(name) != nullptr; }
   bool has(std::string const& name_in_root) const { return groups_.at("").contains(name_in_root); }
+  bool has_in(std::string const& group, std::string const& name) { return links_of(group).contains(name); }
   /// A scalar string of fixed length. Zeros at its end are left out.
   std::string text_of(std::string const& dataset);
   /// The same, with all of its bytes.
@@ -47,6 +48,7 @@ private:
     Extent extent;
   };
   Hdf5Object const& open(std::string const& object);
+  std::map<std::string, Hdf5Link> const& links_of(std::string const& group);
   Hdf5Attribute attribute(std::string const& object, char const* name, std::string const& wanted);
   std::uint64_t number(std::string const& object, char const* name, Hdf5Type::Kind kind);
   Found dataset(std::string const& name);

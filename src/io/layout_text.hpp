@@ -17,7 +17,7 @@ inline constexpr char const* layout_text =
     "  data_hash (xxHash64 of the training data), data_order (version of the order of samples), precision, "
     "p3d_version, random, format, format_version, layout (this "
     "text).\n"
-    "/input: the complete input of the run (TOML). /tokenizer: the file of its tokenizer, if any. /table: one record "
+    "/input: the complete input of the run (TOML). /tokenizer: the file of its tokenizer, if any. /model_files/NAME: files beside the model that it began with. /table: one record "
     "for each parameter in model order: name, rows "
     "(0: a vector), cols,\n"
     "  layer (-1: embedding side; number of layers: head side), decay (1: weight decay applies), unit.\n"

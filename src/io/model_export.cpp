@@ -6,6 +6,7 @@
 #include "together.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/io/text_file.hpp>
 #include <p3d/layout/hugging_face.hpp>
@@ -16,6 +17,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -25,14 +27,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-char const* torch_name(TensorType type) {
+constexpr char const* config_name = "config.json";
+
+/// From this size on numbers are rounded to infinity: halfway between the largest and what would follow it.
+double rounds_to_infinity(TensorType type) {
   switch (type) {
-    case TensorType::f64: return "float64";
-    case TensorType::f32: return "float32";
-    case TensorType::f16: return "float16";
-    case TensorType::bf16: return "bfloat16";
+    case TensorType::f64: break;
+    case TensorType::f32: return 0x1.ffffffp127;
+    case TensorType::f16: return 65520.0;
+    case TensorType::bf16: return 0x1.ffp127;
   }
-  return "?";
+  return std::numeric_limits<double>::infinity();
 }
 
 /// The arrays of the file are the parameters of the model.
@@ -52,12 +57,25 @@ void require_table(Checkpoint const& file, layout::ParamTable const& table) {
   }
 }
 
-/// An older model in the folder would be mixed with this one.
-void require_free(std::string const& folder) {
+/// No file takes the place of another, nor lies elsewhere.
+void require_names(ModelFiles const& files) {
+  for (auto const& f : files) {
+    if (base::is_file_name(f.name) && f.name.find(".safetensors") == std::string::npos && find(files, f.name) == &f)
+      continue;
+    throw base::Error({.expected = "files beside the weights, each with a name of its own",
+                       .found = f.name,
+                       .where = "the files of the model",
+                       .fix = "export a checkpoint that p3d wrote"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+/// An older model in the folder would be mixed with this one, and no file is replaced.
+void require_free(std::string const& folder, ModelFiles const& files) {
   make_folder(folder);
   for (auto const& entry : fs::directory_iterator(folder)) {
     auto const name = entry.path().filename().string();
-    if (name != "config.json" && name.find(".safetensors") == std::string::npos) continue;
+    if (name != "config.json" && name.find(".safetensors") == std::string::npos && !find(files, name)) continue;
     throw base::Error({.expected = "a folder without a model",
                        .found = name,
                        .where = folder,
@@ -87,7 +105,7 @@ public:
       buffer_.resize(static_cast<std::size_t>(count * bytes));
       input_->read(array.offset + piece.begin * array.cols * bytes, buffer_.data(), buffer_.size());
       sum += checksum(buffer_.data(), count, static_cast<std::uint64_t>(piece.begin * array.cols), size_of(type));
-      if (options_.type == TensorType::f16) require_float16(array, count);
+      require_range(array, count);
       write(parameter, piece, {0, array.cols});
     }
     return sum;
@@ -95,6 +113,7 @@ public:
 
 private:
   void write(std::size_t parameter, layout::Range rows, layout::Range cols) {
+    if (!layout_.places[parameter].stored()) return;
     auto const bytes = static_cast<std::int64_t>(size_of(file_.header.element));
     layout::for_tensors(layout_.places[parameter], rows,
                         [&](layout::HuggingFacePlace const& place, layout::Range some, std::int64_t done) {
@@ -124,18 +143,27 @@ private:
     });
   }
 
-  void require_float16(CheckpointArray const& array, std::int64_t count) const {
+  /// No number becomes infinite by rounding.
+  void require_range(CheckpointArray const& array, std::int64_t count) const {
+    if (options_.type == TensorType::f64 ||
+        (options_.type == TensorType::f32 && file_.header.element == Element::float32))
+      return;
+    double const limit = rounds_to_infinity(options_.type);
     auto const fits = [&](auto const* numbers) {
-      return std::all_of(numbers, numbers + count, [](auto x) { return !(std::fabs(x) >= 65520) || std::isinf(x); });
+      return std::all_of(numbers, numbers + count, [&](auto x) {
+        auto const size = std::fabs(static_cast<double>(x));
+        return !(size >= limit) || std::isinf(size);
+      });
     };
     if (file_.header.element == Element::float32 ? fits(reinterpret_cast<float const*>(buffer_.data()))
                                                  : fits(reinterpret_cast<double const*>(buffer_.data())))
       return;
-    throw base::Error({.expected = "numbers below 65520, which float16 can hold",
-                       .found = "a larger one in " + array.name,
-                       .where = file_.path,
-                       .fix = "export with --dtype bf16 or fp32"},
-                      base::ExitCode::bad_input);
+    throw base::Error(
+        {.expected = fmt::format("numbers below {:g}, which {} can hold", limit, torch_name(options_.type)),
+         .found = "a larger one in " + array.name,
+         .where = file_.path,
+         .fix = options_.type == TensorType::f16 ? "export with --dtype bf16 or fp32" : "export with --dtype fp64"},
+        base::ExitCode::bad_input);
   }
 
   Checkpoint const& file_;
@@ -152,6 +180,16 @@ void throw_first(comm::Communicator& world, std::optional<base::ErrorText> const
 
 }  // namespace
 
+char const* torch_name(TensorType type) {
+  switch (type) {
+    case TensorType::f64: return "float64";
+    case TensorType::f32: return "float32";
+    case TensorType::f16: return "float16";
+    case TensorType::bf16: return "bfloat16";
+  }
+  return "?";
+}
+
 std::vector<std::string> export_model(comm::Communicator& world, Checkpoint const& checkpoint,
                                       config::Model const& model, std::string const& folder,
                                       ExportOptions const& options) {
@@ -165,8 +203,12 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   SafetensorsWriter writer(folder, std::move(items), options.type, options.shard_bytes);
 
   bool const root = world.rank() == 0;
+  ModelFiles files;
+  if (root) files = options.files;
+  if (root && !find(files, config_name))
+    files.insert(files.begin(), {config_name, config::write_hugging_face(model, torch_name(options.type), -1)});
   throw_first(world, attempt([&] {
-                if (root) require_free(folder), writer.create();
+                if (root) require_names(files), require_free(folder, files), writer.create();
               }),
               base::ExitCode::bad_input);
   std::vector<std::uint64_t> sums(table.specs().size(), 0);
@@ -194,15 +236,14 @@ std::vector<std::string> export_model(comm::Communicator& world, Checkpoint cons
   if (!failure && root) {
     failure = attempt([&] {
       writer.commit();
-      write_text_atomically((fs::path(folder) / "config.json").string(),
-                            config::write_hugging_face(model, torch_name(options.type), options.eos_token));
+      for (auto const& f : files) write_text_atomically((fs::path(folder) / f.name).string(), f.bytes);
     });
   }
   if (failure && root) writer.discard();
   throw_first(world, failure, base::ExitCode::bad_input);
-  auto files = writer.files();
-  files.push_back((fs::path(folder) / "config.json").string());
-  return files;
+  auto out = writer.files();
+  for (auto const& f : files) out.push_back((fs::path(folder) / f.name).string());
+  return out;
 }
 
 }  // namespace p3d::io

@@ -173,10 +173,14 @@ namespace {
 
 constexpr std::string_view group = "parameters/";
 
+/// What balances experts is no weight of a model: no folder has it, and a run begins with its own.
+bool is_balance(CheckpointPart const& part) { return part.array.ends_with(".moe.router.load"); }
+
 /// The parameters of the run are those of the folder; of learned positions the first ones will do.
 void require_shapes(ModelWeights const& weights, std::vector<CheckpointPart> const& parts) {
   for (auto const& part : parts) {
     P3D_REQUIRE(part.array.starts_with(group), "weights go into parameters");
+    if (is_balance(part)) continue;
     auto const& spec = weights.table().find(part.array.substr(group.size()));
     bool const fewer = spec.name == "embed.position.weight" && part.global_rows <= spec.rows;
     P3D_REQUIRE(part.global_cols == spec.cols && (fewer || part.global_rows == spec.rows),
@@ -195,6 +199,7 @@ std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Ele
   std::vector<char> buffer;
   auto const failure = attempt([&] {
     for (auto const& part : parts) {
+      if (is_balance(part)) continue;
       auto const name = part.array.substr(group.size());
       auto& sum = sums[static_cast<std::size_t>(&weights.table().find(name) - specs.data())];
       auto const own = share(part, bytes, part.replicas->rank(), part.replicas->size());

@@ -9,6 +9,7 @@
 #include <p3d/io/file_watch.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 
 #include <fmt/format.h>
 
@@ -204,6 +205,9 @@ Checkpoint read_here(std::string const& path) {
   if (file.has_attribute("/", "origin")) h.origin = file.text("/", "origin");
   if (file.has_attribute("/", "tokenizer")) {
     h.tokenizer.name = file.text("/", "tokenizer");
+    if (!base::is_file_name(h.tokenizer.name))  // a command may write a file of this name
+      throw damaged(path, "attribute \"tokenizer\" of /: the name of a file, without folders",
+                    h.tokenizer.name.substr(0, 100));
     h.tokenizer.pattern = file.text("/", "tokenizer_pattern");
     h.tokenizer.hash = file.unsigned_number("/", "tokenizer_hash");
     h.tokenizer.end = file.signed_number("/", "tokenizer_end");

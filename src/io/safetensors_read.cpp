@@ -6,6 +6,7 @@
 #include "tensor_types.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/json_text.hpp>
 
@@ -145,8 +146,7 @@ std::map<std::string, std::string> read_index(std::string const& path) {
   std::map<std::string, std::string> out;
   for (auto const& item : index["weight_map"].items()) {
     auto const* shard = item.value().is_string() ? &item.value().get_ref<std::string const&>() : nullptr;
-    if (!shard || shard->empty() || shard->size() > 255 ||
-        shard->find_first_of(std::string_view("/\0", 2)) != std::string::npos || *shard == "..")
+    if (!shard || !base::is_file_name(*shard))
       throw refused("the name of a file in this folder", describe(item.value()),
                     fmt::format("{}, tensor {}", path, in_quotes(item.key())));
     out.emplace(item.key(), *shard);

@@ -9,6 +9,8 @@
 
 #include <p3d/base/error.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -89,6 +91,11 @@ public:
     return static_cast<std::int64_t>(offset);
   }
 
+  /// A second name of an object.
+  void link(char const* object, char const* name) {
+    hdf5_check(H5Lcreate_hard(file_, object, file_, name, H5P_DEFAULT, H5P_DEFAULT), "a link", path_);
+  }
+
   void group(char const* name) {
     H5 const properties(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "group properties", path_);
     hdf5_check(H5Pset_obj_track_times(properties, false), "HDF5 settings", path_);
@@ -142,7 +149,7 @@ void copy_others(SparseFile const& from, PosixFile const& to, std::int64_t user_
 }  // namespace
 
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                       bool moments) {
+                       bool moments, ModelFiles const& model_files) {
   start_hdf5();
   Skeleton out;
   std::size_t const kinds = moments ? 3 : 1;
@@ -182,6 +189,12 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
       if (!t.file.empty()) b.text_set("tokenizer", t.file);
     }
     b.text_set("input", header.input);
+    if (!model_files.empty()) b.group(model_files_group);
+    for (auto const& f : model_files) {
+      auto const name = fmt::format("{}/{}", model_files_group, f.name);
+      bool const is_tokenizer = f.name == header.tokenizer.name && f.bytes == header.tokenizer.file;
+      is_tokenizer ? b.link("tokenizer", name.c_str()) : b.text_set(name.c_str(), f.bytes);
+    }
     b.table(table);
     for (std::size_t k = 0; k < kinds; ++k) {
       b.group(groups[k]);

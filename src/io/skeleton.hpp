@@ -5,6 +5,7 @@
 #include "seal.hpp"
 
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/model_files.hpp>
 
 #include <memory>
 #include <string>
@@ -24,7 +25,7 @@ struct Skeleton {
 /// Makes a file with room for all arrays, and all groups and attributes in memory. An older file of this name is
 /// replaced.
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
-                       bool moments);
+                       bool moments, ModelFiles const& model_files = {});
 
 /// Puts the checksums and all descriptions in and seals the file.
 void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,

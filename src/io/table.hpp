@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The records of /table, and the three groups of arrays.
+// The records of /table, and the names of groups.
 
 #include "hdf5.hpp"
 
@@ -12,6 +12,7 @@
 namespace p3d::io {
 
 inline constexpr char const* groups[3] = {"parameters", "first_moment", "second_moment"};
+inline constexpr char const* model_files_group = "model_files";
 inline constexpr char const* units[3] = {"1", "1/parameter", "1/parameter^2"};
 
 /// A row of /table in memory and in the file.

@@ -4,6 +4,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/float16.hpp>
 
+#include <cmath>
 #include <cstring>
 
 namespace p3d::io {
@@ -58,6 +59,19 @@ void store(char* out, std::int64_t i, T value) {
   std::memcpy(out + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
+/// A float that rounds to 16 bits as x does. A double rounded to the nearest float and then to 16 bits is rounded
+/// twice: 1 + 2^-8 + 2^-40 becomes the float 1 + 2^-8, which lies in the middle between two bfloat16. Here what is cut
+/// off only sets the last bit ("rounding to odd"), which is enough where the float has two bits more than the result
+/// (Boldo and Melquiond, IEEE Transactions on Computers 57, 2008).
+float to_odd(float x) { return x; }
+float to_odd(double x) {
+  auto const near = static_cast<float>(x);
+  if (static_cast<double>(near) == x || x != x) return near;
+  auto bits = base::bits_of_float(near);
+  if (std::fabs(static_cast<double>(near)) > std::fabs(x)) --bits;  // toward zero; the largest float for infinity
+  return base::float_of_bits(bits | 1u);
+}
+
 template <class From>
 void narrow_from(From const* in, std::int64_t n, TensorType type, char* out) {
   switch (type) {
@@ -68,10 +82,10 @@ void narrow_from(From const* in, std::int64_t n, TensorType type, char* out) {
       for (std::int64_t i = 0; i < n; ++i) store(out, i, static_cast<float>(in[i]));
       return;
     case TensorType::f16:
-      for (std::int64_t i = 0; i < n; ++i) store(out, i, base::float16_bits(static_cast<float>(in[i])));
+      for (std::int64_t i = 0; i < n; ++i) store(out, i, base::float16_bits(to_odd(in[i])));
       return;
     case TensorType::bf16:
-      for (std::int64_t i = 0; i < n; ++i) store(out, i, base::bfloat16_bits(static_cast<float>(in[i])));
+      for (std::int64_t i = 0; i < n; ++i) store(out, i, base::bfloat16_bits(to_odd(in[i])));
       return;
   }
 }

@@ -31,6 +31,7 @@ struct CheckpointJob {
   CheckpointHeader header;
   std::vector<TableRow> table;
   bool moments = false;
+  ModelFiles model_files;  ///< on rank 0
   std::vector<CheckpointArray> arrays;
   Skeleton skeleton;
   std::vector<CheckpointSlice> slices;

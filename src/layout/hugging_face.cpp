@@ -107,6 +107,10 @@ HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable con
   constexpr int packed = 3;
   std::size_t weight = 0, bias = 0;  // the tensors that k and v join
   for (auto const& spec : table.specs()) {
+    if (!spec.trained) {
+      out.places.push_back({.tensor = HuggingFacePlace::nowhere});
+      continue;
+    }
     auto const [stem, ending] = split(spec);
     auto const& row = find_row(out.family, stem);
     if (stem.starts_with("moe.experts.")) {

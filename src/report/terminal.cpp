@@ -44,20 +44,6 @@ bool is_launcher(std::string_view name) {
   return false;
 }
 
-/// Bytes of the UTF-8 character at the start of `text`, or 0 when there is none. Control characters do not count.
-std::size_t utf8_length(std::string_view text) {
-  auto const byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  std::size_t const length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
-  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  bool const control = byte(0) == 0xc2 && byte(1) < 0xa0;
-  bool const overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
-  bool const no_character = (byte(0) == 0xed && byte(1) >= 0xa0) || (byte(0) == 0xf4 && byte(1) >= 0x90);
-  return control || overlong || no_character ? 0 : length;
-}
-
 }  // namespace
 
 int terminal_columns() {
@@ -81,18 +67,6 @@ int terminal_columns() {
     pid = ancestor.parent;
   }
   return 0;
-}
-
-std::string printable(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    auto const byte = static_cast<unsigned char>(text[0]);
-    bool const plain = (byte >= 0x20 && byte < 0x7f) || byte == '\n' || byte == '\t';
-    std::size_t const length = plain ? 1 : utf8_length(text);
-    out += length > 0 ? std::string(text.substr(0, length)) : fmt::format("\\x{:02x}", byte);
-    text.remove_prefix(length > 0 ? length : 1);
-  }
-  return out;
 }
 
 }  // namespace p3d::report

@@ -46,6 +46,13 @@ std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config:
   return files;
 }
 
+/// The files beside the model that the run of a checkpoint began with. On rank 0. Collective.
+io::ModelFiles carried_files(comm::Communicator& world, std::string const& checkpoint) {
+  io::ModelFiles out;
+  comm::agree_on_root(world, [&] { out = io::stored_model_files(checkpoint); });
+  return out;
+}
+
 /// A run must not write behind a valid checkpoint that it does not come from: that would be taken for its newest.
 void require_newest(std::vector<io::CheckpointFile> const& files, config::Config const& c, std::int64_t start) {
   for (auto const& f : files) {
@@ -67,6 +74,15 @@ std::string list(std::vector<std::string> const& lines) {
 }
 
 }  // namespace
+
+io::ModelFiles files_of_model(std::string const& folder) {
+  std::vector<std::string> left_out;
+  auto out = io::read_model_files(folder, left_out);
+  if (!left_out.empty())
+    base::warn_root(fmt::format("checkpoints do not carry files of more than {}: {}. Copy them beside an export",
+                                base::human_bytes(static_cast<double>(io::ModelFile::largest)), base::join(left_out)));
+  return out;
+}
 
 template <class P>
 io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, Load load,
@@ -123,7 +139,7 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
     try {
       accept(f);
       auto const header = restore(trainer, f.path, Load::all, tokenizer);
-      return Start{trainer.steps_done(), header.origin, true};
+      return Start{trainer.steps_done(), header.origin, true, carried_files(trainer.mesh().world(), f.path)};
     } catch (base::ReportedError const&) {
       throw;
     } catch (base::Error const& e) {
@@ -167,7 +183,8 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
   });
   if (own) return *own;
   restore(trainer, options.resume, options.load, tokenizer);
-  return {trainer.steps_done(), fmt::format("{}{} (step {})", mark, options.resume, source.header.step), false};
+  return {trainer.steps_done(), fmt::format("{}{} (step {})", mark, options.resume, source.header.step), false,
+          carried_files(world, options.resume)};
 }
 
 }  // namespace
@@ -193,7 +210,9 @@ Start begin_anew(engine::Trainer<P>& trainer) {
                     c.model.seq_len, c.model.load, length));
   base::log_root(fmt::format("Weights loaded from {} (hash {:016x}, {}); this run starts at step 0", c.model.load, hash,
                              base::human_seconds(watch.seconds())));
-  return {0, fmt::format("weights {:016x} of {}", hash, c.model.load), false};
+  io::ModelFiles files;
+  comm::agree_on_root(world, [&] { files = files_of_model(c.model.load); });
+  return {0, fmt::format("weights {:016x} of {}", hash, c.model.load), false, std::move(files)};
 }
 
 /// A run of model.load goes on from a checkpoint that says that it began with weights.

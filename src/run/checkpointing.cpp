@@ -141,7 +141,7 @@ void Checkpointing<P>::start_writing() {
       checkpoint_header(c, step, trainer_->source().hash(), start_.origin, trainer_->loss_scale(), tokenizer_);
   header.tokens = trainer_->tokens_done();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
-                has_moments(c), trainer_->checkpoint_parts(has_moments(c)));
+                has_moments(c), trainer_->checkpoint_parts(has_moments(c)), start_.files);
   if (!options_.async) finish();
 }
 

@@ -282,7 +282,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     auto const text = sample_text(trainer, *tokenizer.tokenizer);
     stopped = trainer.stopped_early();
     base::log_root(fmt::format("A sample of the model (temperature {}):\n----\n{}{}\n----", c.sample.temperature,
-                               report::printable(c.sample.prompt), report::printable(text)));
+                               c.sample.prompt, text));
   }
   base::log_root(fmt::format("Written: {0}/metrics.csv, {1}{0}/resolved.toml", c.run.output_dir,
                              c.model.moe.on() ? c.run.output_dir + "/experts.csv, " : ""));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/run/text.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/engine/precision.hpp>
 
 #include <algorithm>
@@ -57,6 +59,13 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
     base::log_root(note);
   auto& s = out.stored;
   s.name = std::filesystem::path(path).filename().string();
+  if (!base::is_file_name(s.name)) {  // no reader would take a checkpoint that says so
+    throw base::Error({.expected = "a tokenizer file whose name is UTF-8 without control characters",
+                       .found = s.name,
+                       .where = path,
+                       .fix = "rename the file"},
+                      base::ExitCode::bad_input);
+  }
   s.pattern = pattern;
   s.hash = out.tokenizer->hash();
   s.end = out.tokenizer->end_of_document();

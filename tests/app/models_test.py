@@ -37,6 +37,18 @@ def expected(case, word):
     return [line.split()[1:] for line in lines if line.startswith(word + " ")]
 
 
+def byte_tokenizer(turned):
+    """tokenizer.json of a token for each byte, byte-level as GPT-2's; the ids are turned by so many."""
+    plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+    others = [b for b in range(256) if b not in plain]
+    names = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return json.dumps({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
+                       "post_processor": None, "decoder": level,
+                       "model": {"type": "BPE", "vocab": {names[b]: (b + turned) % 256 for b in range(256)},
+                                 "merges": []}})
+
+
 class Models(AppTest):
     def p3d(self, *words, ranks=0):
         run = program.Run(ranks, [str(w) for w in words], self.folder)
@@ -196,6 +208,102 @@ class Models(AppTest):
         self.refused("--check", f"model.load={MODELS / 'gpt2'}", "model.seq_len=33", "data.format=synthetic",
                      parts=["model.seq_len of at most 32"])
         self.refused("--check", f"model.load={self.folder}", "data.format=synthetic", parts=["config.json"])
+
+    def published(self, case):
+        """A model as they are published: with keys that p3d does not use, and files beside it."""
+        folder = self.change_config(case, bos_token_id=1, eos_token_id=[2, 3], is_llama_config=True,
+                                    rope_interleaved=False)
+        beside = {"generation_config.json": '{"temperature": 0.6, "eos_token_id": [2, 3]}',
+                  "tokenizer_config.json": '{"tokenizer_class": "Mine", "chat_template": "{{ messages }}"}',
+                  "special_tokens_map.json": '{"bos_token": "a"}', "added_tokens.json": "{}",
+                  "chat_template.jinja": "{{ messages }}\n", "vocab.json": "{}", "merges.txt": "#version: 0.2\n",
+                  "tokenizer.json": byte_tokenizer(0)}
+        for name, text in beside.items():
+            (folder / name).write_text(text)
+        return folder, {"config.json": (folder / "config.json").read_text(), **beside}
+
+    def beside(self, folder):
+        return {p.name: p.read_text() for p in (self.folder / folder).iterdir() if p.suffix != ".safetensors"}
+
+    def test_the_files_beside_a_model_come_back(self):
+        origin, files = self.published("llama")
+        self.good("import", origin, "a.h5")
+        self.assertIn("model files   config.json, generation_config.json, tokenizer.json",
+                      self.good("checkpoint", "show", "a.h5"))
+        keys = ("data.format=synthetic", "run.precision=fp64", "run.ceiling=false", "batch.global=4", "batch.micro=1",
+                "run.eval_batches=0", "checkpoint.every=2", "model.seq_len=16")
+        load = f"model.load={origin}"
+        self.good("", load, *keys, "run.steps=2", "run.name=loaded", ranks=2)
+        resumed = self.good("", load, *keys, "run.steps=4", "run.name=loaded")
+        self.assertIn("Resumed from", resumed)
+        sizes = ["model.hidden=16", "model.heads=4", "model.kv_heads=2", "model.layers=2", "model.ffn=40",
+                 "model.norm=rmsnorm", "model.position=rope", "model.activation=swiglu", "model.bias=false",
+                 "model.tied_embeddings=false", "model.vocab_size=256"]
+        self.good("", *sizes, *keys, "run.steps=2", "run.name=weights", "checkpoint.resume=a.h5",
+                  "checkpoint.load=weights")
+        shutil.rmtree(origin)  # the checkpoints are enough
+        for number, file in enumerate(("a.h5", "runs/loaded/checkpoints/loaded-00000002.h5",
+                                       "runs/loaded/checkpoints/loaded-00000004.h5",
+                                       "runs/weights/checkpoints/weights-00000002.h5")):
+            said = self.good("export", file, f"out-{number}", ranks=2 if number == 2 else 0)
+            self.assertEqual(self.beside(f"out-{number}"), files, file)
+            kept = ("config.json: max_position_embeddings = 32, as in the origin, although model.seq_len of the run is "
+                    "16")
+            self.assertEqual([line for line in said.splitlines() if line.startswith("config.json")],
+                             [kept] if number > 0 else [])
+        said = self.good("export", "a.h5", "half", "--dtype", "bf16")
+        self.assertIn('config.json: dtype = "bfloat16" ("float64" in the origin; --dtype', said)
+        self.assertEqual(json.loads(self.beside("half")["config.json"]),
+                         {**json.loads(files["config.json"]), "dtype": "bfloat16"})
+        (self.folder / "taken").mkdir()
+        (self.folder / "taken/chat_template.jinja").write_text("mine")
+        self.refused("export", "a.h5", "taken", parts=["a folder without a model", "chat_template.jinja"])
+        self.assertEqual(self.beside("taken"), {"chat_template.jinja": "mine"})
+
+    def test_learned_positions_are_as_many_as_were_trained(self):
+        origin, files = self.published("gpt2")
+        self.train(origin, 0, "short", "model.seq_len=16", "checkpoint.every=3")
+        said = self.good("export", "runs/short/checkpoints/short-00000003.h5", "out")
+        self.assertIn("config.json: n_positions = 16 (32 in the origin)", said)
+        found = self.beside("out")
+        self.assertEqual(json.loads(found.pop("config.json")), {**json.loads(files.pop("config.json")),
+                                                                "n_positions": 16})
+        self.assertEqual(found, files)
+
+    def test_another_tokenizer_takes_the_place_of_the_origins(self):
+        origin, files = self.published("llama")
+        (self.folder / "other.json").write_text(byte_tokenizer(1))
+        self.train(origin, 0, "other", "data.tokenizer=other.json", "checkpoint.every=3")
+        said = self.good("export", "runs/other/checkpoints/other-00000003.h5", "out")
+        self.assertIn("Left out: tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, "
+                      "vocab.json, merges.txt, chat_template.jinja of the origin, as the tokenizer of the run is "
+                      "another one, other.json", said)
+        found = self.beside("out")
+        self.assertEqual(found["tokenizer.json"], byte_tokenizer(1))
+        self.assertEqual(found["generation_config.json"], files["generation_config.json"])
+        self.assertEqual(sorted(found), ["config.json", "generation_config.json", "tokenizer.json",
+                                         "tokenizer_config.json"])
+
+    def test_an_origin_can_be_named(self):
+        origin, files = self.published("llama")
+        for name in files:
+            if name != "config.json":
+                (origin / name).unlink()
+        self.good("import", origin, "a.h5")
+        (origin / "generation_config.json").write_text(files["generation_config.json"])
+        self.good("export", "a.h5", "out", "--origin", origin)
+        self.assertEqual(sorted(self.beside("out")), ["config.json", "generation_config.json"])
+        self.good("import", MODELS / "mistral", "b.h5")
+        self.refused("export", "b.h5", "other", "--origin", origin, parts=["as the model has it", "config.json"])
+        self.assertFalse((self.folder / "other").exists())
+
+    def test_what_balances_experts_is_no_part_of_a_model(self):
+        """aux_loss "global" keeps the load of every expert beside the router: in checkpoints, not in a folder."""
+        for case in EXPERTS:
+            self.train(case, 0, case, "model.moe.aux_loss=global", "checkpoint.every=3")
+            self.good("export", f"runs/{case}/checkpoints/{case}-00000003.h5", f"{case}-out")
+            self.assertEqual(tensors(self.folder / f"{case}-out").keys(), tensors(MODELS / case).keys())
+            self.train(self.folder / f"{case}-out", 0, f"{case}-again", "model.moe.aux_loss=global")
 
     def test_what_p3d_would_compute_otherwise_is_refused(self):
         folder = self.change_config("llama", sliding_window=16, foo=1, attention_bias=True)

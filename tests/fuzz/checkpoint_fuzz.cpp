@@ -14,6 +14,7 @@
 #include <p3d/comm/communicator.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/checkpoint_tools.hpp>
+#include <p3d/io/model_files.hpp>
 
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -64,6 +65,8 @@ Verdict read_all(comm::Communicator& self, std::string const& path, io::Checkpoi
   Verdict v;
   std::optional<io::Checkpoint> file;
   v.refused = refuses(path, v.text, [&] { file = io::read_checkpoint(path); });
+  std::string of_files;
+  bool const files_refused = refuses(path, of_files, [&] { io::stored_model_files(path); });
   std::string again;
   if (refuses(path, again, [&] { io::read_checkpoint(self, path); }) != v.refused || again != v.text)
     throw std::runtime_error("ranks together say something else: " + again);
@@ -73,6 +76,7 @@ Verdict read_all(comm::Communicator& self, std::string const& path, io::Checkpoi
       throw std::runtime_error("the list of the folder says something else");
   }
   if (v.refused) return v;
+  if (files_refused) return {.refused = true, .text = of_files};
   for (auto const& a : file->arrays) v.bad_numbers = v.bad_numbers || !io::scan(*file, a).good;
   io::difference(*file, good);
   io::difference(good, *file);

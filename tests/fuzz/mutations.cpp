@@ -172,10 +172,38 @@ Mutation attribute_value(io::Checkpoint const& good, std::string const& path, Dr
   return m;
 }
 
+/// A name of the tokenizer that leads elsewhere, or changes a terminal.
+Mutation tokenizer_name(io::Checkpoint const&, std::string const& path, Draw& draw) {
+  static std::vector<std::string> const names{"..",
+                                              "../victim/profile.sh",
+                                              "/etc/passwd",
+                                              "a/b",
+                                              "a\n",
+                                              "\x1b[2J",
+                                              "\xc2\x9b"
+                                              "2J",
+                                              "\xff",
+                                              "other.json",
+                                              "."};
+  auto const& name = draw.of(names);
+  auto const file = open_to_write(path);
+  H5Adelete(file, "tokenizer");
+  auto const type = P3D_FUZZ_ID(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type, name.size());
+  H5Tset_strpad(type, H5T_STR_NULLPAD);
+  auto const one = P3D_FUZZ_ID(H5Screate(H5S_SCALAR), H5Sclose);
+  auto const a = P3D_FUZZ_ID(H5Acreate2(file, "tokenizer", type, one, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  H5Awrite(a, type, name.data());
+  return {"tokenizer name", name, "\"tokenizer\"", name == "other.json" ? Expect::anything : Expect::refusal};
+}
+
 /// A dataset in the place of another: other type, shape or storage.
 Mutation dataset_form(io::Checkpoint const& good, std::string const& path, Draw& draw) {
-  auto const which = draw.below(5);
-  auto const name = which == 0 ? std::string("input") : which == 1 ? std::string("table") : draw.of(good.arrays).name;
+  auto const which = draw.below(6);
+  auto const name = which == 0   ? std::string("input")
+                    : which == 1 ? std::string("table")
+                    : which == 2 ? "model_files/" + draw.of(test::small_model_files()).name
+                                 : draw.of(good.arrays).name;
   Mutation m{"dataset form", name, "/" + name};
   auto const file = open_to_write(path);
   io::H5 old_type, old_space;
@@ -239,14 +267,15 @@ Mutation dataset_form(io::Checkpoint const& good, std::string const& path, Draw&
   }
   auto const set = io::H5(H5Dcreate2(file, name.c_str(), any.id, space, H5P_DEFAULT, make, H5P_DEFAULT), H5Dclose,
                           "a dataset like this", path);
-  if (draw.one_in(2) && name != "input" && name != "table") {
+  if (draw.one_in(2) && which > 2) {
     auto const one = P3D_FUZZ_ID(H5Screate(H5S_SCALAR), H5Sclose);
     auto const a = P3D_FUZZ_ID(H5Acreate2(set, "checksum", H5T_STD_U64LE, one, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
     std::uint64_t const sum = draw.bits();
     H5Awrite(a, H5T_NATIVE_UINT64, &sum);
   }
   // By chance the right form: then it lies outside the seal's extents, or holds another text.
-  if (name == "input" && H5Tget_class(any.id) == H5T_STRING && !any.variable) m.expect = Expect::anything;
+  if ((name == "input" || which == 2) && H5Tget_class(any.id) == H5T_STRING && !any.variable)
+    m.expect = Expect::anything;
   return m;
 }
 
@@ -473,7 +502,7 @@ void make_good(std::string const& path, io::Element element, bool moments) {
   auto const header = test::small_header(element);
   auto const table = test::small_table();
   auto const arrays = io::checkpoint_arrays(table, moments);
-  auto const skeleton = io::make_skeleton(path, header, table, moments);
+  auto const skeleton = io::make_skeleton(path, header, table, moments, test::small_model_files());
   std::vector<std::uint64_t> sums;
   {
     io::PosixFile const file(path, io::PosixFile::Mode::write);
@@ -504,7 +533,7 @@ Mutation mutate(io::Checkpoint const& good, std::string const& path, Draw& draw)
       if (kind <= 5) return description_bytes(good, path, draw);
       if (kind == 6) return outer_form(good, path, draw);
       auto m = kind <= 9    ? attribute_form(good, path, draw)
-               : kind == 10 ? attribute_value(good, path, draw)
+               : kind == 10 ? (draw.one_in(2) ? tokenizer_name(good, path, draw) : attribute_value(good, path, draw))
                : kind <= 13 ? dataset_form(good, path, draw)
                : kind == 14 ? link_form(good, path, draw)
                             : table_record(good, path, draw);

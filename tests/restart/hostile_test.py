@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 
 import restarts
@@ -42,7 +43,7 @@ class Hostile(unittest.TestCase):
         for words in (("checkpoint", "show", path), ("checkpoint", "verify", path),
                       ("checkpoint", "diff", self.good, path),
                       ("checkpoint", "diff", path, self.good), ("generate", path, "--tokens", "1"),
-                      ("eval", path, "--file", "text.txt")):
+                      ("eval", path, "--file", "text.txt"), ("export", path, "exported")):
             self.refused(named, *words, ranks=ranks)
         self.refused(by_resume or named, *resume, ranks=ranks)
 
@@ -53,7 +54,9 @@ class Hostile(unittest.TestCase):
         done = subprocess.run([PYTHON, HERE / "make_hostile.py", self.folder / self.good, made],
                               stdout=subprocess.PIPE, text=True, check=True)
         files = [line.split("\t") for line in done.stdout.splitlines()]
-        self.assertEqual(len(files), 14)
+        self.assertEqual(len(files), 18)
+        victim = made / "victim"
+        victim.mkdir()
         for file, named in files:
             with self.subTest(file=file):
                 self.refused_by_all(f"made/{file}", named)
@@ -77,9 +80,32 @@ class Hostile(unittest.TestCase):
                 with self.subTest(words=words):
                     self.refused(named, *words)
                     self.assertLess(restarts.tool_memory(self.folder, *words), 300 << 20)
-        for file, named in (files[0], files[3], files[10]):
+        for file, named in (files[0], files[3], files[14]):
             with self.subTest(file=file, ranks=2):
                 self.refused_by_all(f"made/{file}", named, ranks=2)
+
+        self.assertEqual(list(victim.iterdir()), [])
+        self.assertFalse((self.folder / "exported").exists())
+        self.shows_no_escapes("made/escapes.h5")
+
+    def shows_no_escapes(self, path):
+        """Bytes of the file that would change a terminal are shown as text, whatever prints them."""
+        (self.folder / "shelf\x1b[2J").mkdir()
+        (self.folder / "shelf\x1b[2J" / "a\x1b]0;title\x07-00000002.h5").write_bytes(b"none")
+        resume = ("input.toml", "run.output_dir=other", "run.steps=3", f"checkpoint.resume={path}")
+        shown = ""
+        for words in (("checkpoint", "show", path), ("checkpoint", "show", "--input", path),
+                      ("checkpoint", "diff", self.good, path), ("generate", path, "--tokens", "1"),
+                      ("eval", path, "--file", "text.txt"), ("export", path, "exported"), resume,
+                      ("checkpoint", "ls", "shelf\x1b[2J")):
+            _, out, err = tool(self.folder, *words)  # what is not UTF-8 is U+FFFD here
+            for character in out + err:
+                self.assertTrue(character in "\n\t" or
+                                (unicodedata.category(character) not in ("Cc", "Cf") and character != "\ufffd"),
+                                f"{words}: {character!r}")
+            shown += out + err
+        for text in ("\\xc2\\x9b2J\\x9b2J", "\\xe2\\x80\\xae", "\\x1b]0;title\\x07"):
+            self.assertIn(text, shown)
 
     def test_no_regular_files(self):
         os.mkfifo(self.folder / "fifo")

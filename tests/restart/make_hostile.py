@@ -4,8 +4,9 @@ p3d writes.
 
 usage: make_hostile.py GOOD FOLDER      needs h5py; prints "FILE<tab>what a refusal must name" for each
 
-position.h5 is not among them: a file that may be read, but no run goes on from it, since its step does not fit its
-samples. Nor are vocabulary.h5 and layers.h5, whose input describes a larger model than the arrays are of.
+Some are not among them, since they may be read: position.h5, from which no run goes on, since its step does not fit its
+samples; escapes.h5, whose texts would change a terminal that shows them; vocabulary.h5 and layers.h5, whose input
+describes a larger model than the arrays are of.
 """
 import pathlib
 import re
@@ -75,6 +76,26 @@ def main():
             file[of].attrs.create(name, value, dtype=dtype)
         return change
 
+    def tokenizer(name):
+        """A command that writes the tokenizer under this name would write elsewhere."""
+        def change(file):
+            file["/"].attrs.create("tokenizer", numpy.bytes_(name.encode()))
+            file["/"].attrs.create("tokenizer_pattern", numpy.bytes_(b" "))
+            file["/"].attrs.create("tokenizer_hash", 7, dtype="<u8")
+            file["/"].attrs.create("tokenizer_end", -1, dtype="<i8")
+            file["tokenizer"] = numpy.bytes_(b"echo owned")
+        return change
+
+    def escapes(file):
+        texts = {"origin": b"weights 00 of \xc2\x9b2J\x9b2J \xe2\x80\xae", "p3d_version": b"\xc2\x9d0;title"}
+        for name, value in texts.items():
+            if name in file["/"].attrs:
+                del file["/"].attrs[name]
+            file["/"].attrs.create(name, numpy.bytes_(value))
+        text = b"# \x1b[2J\x1b]0;title\x07\n" + file["input"][()]
+        del file["input"]
+        file["input"] = numpy.bytes_(text)
+
     def link(value):
         def change(file):
             del file[weight]
@@ -101,11 +122,19 @@ def main():
         "compressed": (lambda file: remake(file, weight, chunks=True, compression="gzip"), weight),
         "table_rows": (table, "table"),
         "input_variable": (text, "input"),
+        "tokenizer_above": (tokenizer("../victim/profile.sh"), '"tokenizer"'),
+        "tokenizer_absolute": (tokenizer(str(folder / "victim" / "profile.sh")), '"tokenizer"'),
+        "tokenizer_dots": (tokenizer(".."), '"tokenizer"'),
+        "tokenizer_escape": (tokenizer("\u009b2J.json"), '"tokenizer"'),
     }
     shutil.copy(good, folder / "position.h5")
     with h5py.File(folder / "position.h5", "r+") as file:
         attribute("step", 1, "<i8")(file)
     seal(folder / "position.h5", extents)
+    shutil.copy(good, folder / "escapes.h5")
+    with h5py.File(folder / "escapes.h5", "r+") as file:
+        escapes(file)
+    seal(folder / "escapes.h5", extents)
     for name, key, value in (("vocabulary", "vocab_size", 16 << 20), ("layers", "layers", 1 << 16)):
         path = folder / f"{name}.h5"
         shutil.copy(good, path)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Log lines to stdout (information) and stderr (warnings, errors), from the root rank or from every rank.
+// Log lines to stdout (information) and stderr (warnings, errors), from one or all ranks; printable() as they go out.
 
 #include <string_view>
 

@@ -37,4 +37,14 @@ ModelFamily family_of(Model const& model);
 /// config.json of the model, with weights of a dtype that is named as torch does ("float32"). `eos_token` -1: null.
 std::string write_hugging_face(Model const& model, std::string_view dtype, std::int64_t eos_token);
 
+struct UpdatedConfig {
+  std::string text;
+  std::vector<std::string> changes;  ///< a line for each key that is another one now, or that looks as if it should be
+};
+/// config.json of a model that began as that of `origin`, a config.json too: its bytes, with another value only where
+/// the model has another one, and for the type of the numbers. A model with rotary positions that was trained on
+/// shorter texts keeps the longer ones. Throws base::Error (bad_input) with `path` where `origin` is of another model.
+UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
+                                  std::string_view dtype, std::int64_t eos_token);
+
 }  // namespace p3d::config

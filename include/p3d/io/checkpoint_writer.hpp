@@ -20,6 +20,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/model_files.hpp>
 
 #include <cstddef>
 #include <functional>
@@ -60,9 +61,10 @@ public:
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;
 
-  /// Begins to write `path`; the parts may change as soon as this returns. Not while busy(). Collective.
+  /// Begins to write `path`; the parts may change as soon as this returns. `model_files` are those of rank 0. Not while
+  /// busy(). Collective.
   void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
-             std::vector<CheckpointPart> const& parts);
+             std::vector<CheckpointPart> const& parts, ModelFiles const& model_files = {});
   bool busy() const;
   /// Moves things along (with async without waiting for the disk), and returns the result once, when there is one.
   /// Collective: call it on every rank at the same places (step boundaries).

@@ -4,6 +4,7 @@
 
 #include <p3d/config/config.hpp>
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/model_files.hpp>
 #include <p3d/io/safetensors.hpp>
 
 #include <cstdint>
@@ -16,13 +17,17 @@ struct ExportOptions {
   TensorType type = TensorType::f32;
   std::int64_t shard_bytes = 5'000'000'000;  ///< of data in one file; one larger tensor has a file of its own
   std::int64_t buffer_bytes = 64 << 20;
-  std::int64_t eos_token = -1;  ///< for config.json; -1: none
+  /// Beside the weights, on rank 0; their names are base::is_file_name. Without a config.json it is that of the model.
+  ModelFiles files = {};
 };
 
-/// Writes the weights (safetensors.hpp) and config.json into a folder that holds neither yet; returns the files. Each
-/// rank reads and writes its share of the rows, `buffer_bytes` at a time (at least a row). Throws base::Error on every
-/// rank: for a model of neither family, a checkpoint of another model, numbers that were changed after they were
-/// written, and numbers that float16 cannot hold. Collective.
+/// How config.json names the type of weights.
+char const* torch_name(TensorType type);
+
+/// Writes the weights (safetensors.hpp) and the other files into a folder that has no model yet, and none of these
+/// files; returns their paths. Each rank reads and writes its share of the rows, `buffer_bytes` at a time (at least a
+/// row). Throws base::Error on every rank: for a model of neither family, a checkpoint of another model, numbers that
+/// were changed after they were written, and numbers that float16 cannot hold. Collective.
 std::vector<std::string> export_model(comm::Communicator& world, Checkpoint const& checkpoint,
                                       config::Model const& model, std::string const& folder,
                                       ExportOptions const& options);

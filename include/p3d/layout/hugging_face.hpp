@@ -33,6 +33,10 @@ struct HuggingFacePlace {
   std::int64_t first = 0;
   /// Above 0: rows [b block, (b + 1) block) lie so in tensor `tensor` + b, whose own rows begin at 0 (experts).
   std::int64_t block = 0;
+
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  /// False for what balances experts in training (moe.router.load): the model computes the same without it.
+  bool stored() const { return tensor != nowhere; }
 };
 
 struct HuggingFaceLayout {

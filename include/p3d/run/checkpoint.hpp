@@ -42,9 +42,13 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
 /// Where a run starts.
 struct Start {
   std::int64_t step = 0;
-  std::string origin;     ///< io::CheckpointHeader::origin of its checkpoints
-  bool own_file = false;  ///< a checkpoint of this run's name and folder
+  std::string origin;         ///< io::CheckpointHeader::origin of its checkpoints
+  bool own_file = false;      ///< a checkpoint of this run's name and folder
+  io::ModelFiles files = {};  ///< beside the model that the run began with, which its checkpoints carry; on rank 0
 };
+
+/// The files beside a model in Hugging Face form. Those that are too large are told in a warning.
+io::ModelFiles files_of_model(std::string const& folder);
 
 /// Does what checkpoint.resume and checkpoint.load say. Files that are damaged are named and passed over with "auto".
 /// A run that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: that

@@ -183,7 +183,7 @@ TEST(HuggingFaceConfig, RefusesOtherWindows) {
   refused(with(mistral(), "sliding_window", 0), "sliding_window, a whole number from 1 to 16777216: the number 0");
   refused(with(mistral(), "sliding_window", 2.5), "sliding_window, a whole number");
   refused(with(mistral(), "sliding_window", {1, 2}), "sliding_window, a whole number");
-  refused(with(mistral(), "layer_types", {"full_attention"}), "\"layer_types\"");
+  refused(with(mistral(), "layer_types", {"full_attention"}), "layer_types of sliding_attention alone: a list");
   refused(with(with(mistral(), "attention_bias", true), "mlp_bias", true), "Mistral has no biases");
   refused(with(llama(), "sliding_window", 4096), "a window only where model_type is mistral or mixtral");
 }
@@ -225,6 +225,94 @@ TEST(HuggingFaceConfig, RefusesWhatChangesTheFunctionByName) {
 TEST(HuggingFaceConfig, BiasesOfAllLinearLayersAreOneKey) {
   EXPECT_TRUE(read(with(with(llama(), "attention_bias", true), "mlp_bias", true)).model.bias);
   EXPECT_FALSE(read(llama()).model.bias);
+}
+
+/// Keys of files as they are published: SmolLM2-135M-Instruct, gpt2-xl and distilgpt2, huggyllama/llama-7b, and files
+/// that transformers 4.53 and later save.
+TEST(HuggingFaceConfig, PublishedFilesAreRead) {
+  auto smol = llama();
+  smol.update({{"is_llama_config", true},
+               {"rope_interleaved", false},
+               {"transformers.js_config", {{"kv_cache_dtype", {{"q4f16", "float16"}}}}}});
+  EXPECT_EQ(read(smol).model, read(llama()).model);
+  refused(with(smol, "rope_interleaved", true), "rope_interleaved = false (p3d's model has rotation of the pairs");
+  auto first = gpt2();
+  first.update({{"n_special", 0},
+                {"predict_special_tokens", true},
+                {"output_past", true},
+                {"_num_labels", 1},
+                {"n_ctx", 1024},
+                {"xla_device", nullptr}});
+  EXPECT_EQ(read(first).model, read(gpt2()).model);
+  EXPECT_EQ(read(with(llama(), "max_sequence_length", 2048)).model, read(llama()).model);
+  EXPECT_EQ(read(with(llama(), "layer_types", Json(32, "full_attention"))).model, read(llama()).model);
+  EXPECT_EQ(read(with(mistral(), "layer_types", Json(32, "sliding_attention"))).model, read(mistral()).model);
+  refused(with(llama(), "layer_types", {"full_attention", "sliding_attention"}), "layer_types of full_attention alone");
+}
+
+struct Updated {
+  Json file;
+  std::string lines;
+};
+Updated update(Json const& origin, Model const& now, char const* dtype = "float32", std::int64_t eos = -1) {
+  auto const found = update_hugging_face(origin.dump(), "F/config.json", now, dtype, eos);
+  Updated out{Json::parse(found.text), {}};
+  for (auto const& line : found.changes) out.lines += line + "\n";
+  if (out.file == origin) EXPECT_EQ(found.text, origin.dump()) << "the origin's own bytes";
+  return out;
+}
+
+TEST(HuggingFaceConfig, OnlyWhatChangedIsAnotherValue) {
+  auto origin = with(with(llama(), "eos_token_id", {128001, 128009}), "torch_dtype", "float32");
+  origin.update({{"bos_token_id", 128000}, {"transformers_version", "4.40"}, {"rope_interleaved", false}});
+  auto model = read(origin).model;
+  EXPECT_EQ(update(origin, model).file, origin);
+  EXPECT_EQ(update(origin, model).lines, "");
+  // Shorter texts do not make a model with rotary positions shorter; longer ones make it longer.
+  model.seq_len = 64;
+  EXPECT_EQ(update(origin, model).file, origin);
+  EXPECT_EQ(update(origin, model).lines,
+            "max_position_embeddings = 131072, as in the origin, although model.seq_len of the run is 64\n");
+  model.seq_len = 200000;
+  EXPECT_EQ(update(origin, model).file, with(origin, "max_position_embeddings", 200000));
+  EXPECT_EQ(update(origin, model).lines, "max_position_embeddings = 200000 (131072 in the origin)\n");
+  model.seq_len = 131072;
+  EXPECT_EQ(update(origin, model, "bfloat16").file, with(origin, "torch_dtype", "bfloat16"));
+  EXPECT_EQ(update(origin, model, "bfloat16").lines,
+            "torch_dtype = \"bfloat16\" (\"float32\" in the origin; --dtype chooses the type of the numbers)\n");
+  EXPECT_EQ(update(origin, model, "float32", 128009).lines, "");
+  EXPECT_EQ(update(origin, model, "float32", 7).file, origin);
+  EXPECT_EQ(update(origin, model, "float32", 7).lines,
+            "eos_token_id = [128001,128009], as in the origin, although documents of the run end with 7\n");
+  EXPECT_EQ(update(llama(), model, "float32", 7).file, with(llama(), "eos_token_id", 7));
+}
+
+TEST(HuggingFaceConfig, LearnedPositionsAndDropoutChange) {
+  auto const origin = with(gpt2(), "n_ctx", 1024);
+  auto model = read(origin).model;
+  model.seq_len = 512;
+  model.dropout = 0.0;
+  auto expected = origin;
+  expected.update(
+      {{"n_positions", 512}, {"n_ctx", 512}, {"resid_pdrop", 0.0}, {"embd_pdrop", 0.0}, {"attn_pdrop", 0.0}});
+  EXPECT_EQ(update(origin, model).file, expected);
+  EXPECT_FALSE(update(gpt2(), model).file.contains("n_ctx"));
+  // Three values that model.dropout cannot hold stay where the run sets none.
+  auto const three = with(gpt2(), "attn_pdrop", 0.2);
+  EXPECT_EQ(update(three, read(three).model).file, three);
+}
+
+TEST(HuggingFaceConfig, AFileOfAnotherModelIsNotUpdated) {
+  auto const other = read(with(llama(), "hidden_size", 2048)).model;
+  expect_error([&] { update(llama(), other); }, "F/config.json");
+  expect_error([&] { update(llama(), other); }, "hidden_size = 2048, as the model has it");
+  expect_error([&] { update(llama(), read(gpt2()).model); }, "as the model has it");
+  expect_error([&] { update(with(llama(), "invented", 1), read(llama()).model); }, "\"invented\"");
+  // A window that is none is a Llama to p3d; the file stays a Mistral's.
+  auto const plain = with(mistral(), "sliding_window", nullptr);
+  EXPECT_EQ(update(plain, read(plain).model).file, plain);
+  EXPECT_EQ(update(mixtral(), read(mixtral()).model).file, mixtral());
+  EXPECT_EQ(update(qwen2_moe(), read(qwen2_moe()).model).file, qwen2_moe());
 }
 
 TEST(HuggingFaceConfig, ValuesThatChangeNothingAreFree) {

@@ -3,6 +3,7 @@
 // A small set of arrays, cut over ranks in different ways.
 
 #include <p3d/io/checkpoint.hpp>
+#include <p3d/io/model_files.hpp>
 
 #include <cstdint>
 #include <cstring>
@@ -35,8 +36,14 @@ inline io::CheckpointHeader small_header(io::Element element) {
   h.p3d_version = "0.0 (test)";
   h.origin = "weights 0123456789abcdef of old.h5 (step 5)";
   h.input = "[run]\nname = \"small\"\n";
-  h.tokenizer = {"words.model", "", 0x123456789abcdef0ULL, 7, std::string("\0\x0a\xff words \0\0", 12)};
+  h.tokenizer = {"tokenizer.model", "", 0x123456789abcdef0ULL, 7, std::string("\0\x0a\xff words \0\0", 12)};
   return h;
+}
+
+inline io::ModelFiles small_model_files() {
+  return {{"config.json", "{}"},
+          {"tokenizer.model", small_header(io::Element::float32).tokenizer.file},
+          {"chat_template.jinja", "{{ messages }}\n"}};
 }
 
 /// The parts of one rank and their memory: the embedding by padded rows over `comm`, the projection by columns, the

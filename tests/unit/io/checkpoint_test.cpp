@@ -7,11 +7,13 @@
 
 #include <p3d/io/checkpoint_folder.hpp>
 #include <p3d/io/checkpoint_writer.hpp>
+#include <p3d/io/model_files.hpp>
 #include <p3d/io/text_file.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -54,7 +56,7 @@ void write(std::string const& path, int ranks, bool async, std::int64_t buffer) 
     SmallParts<T> small(sub, self, true);
     io::CheckpointWriter writer(sub, {.buffer_bytes = buffer, .async = async, .verify = true});
     writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(), true,
-                 small.parts);
+                 small.parts, small_model_files());
     for (auto& m : small.memory)
       std::fill(m.begin(), m.end(), T(7));  // the parts may change now: both ways are done with them
     auto const result = writer.finish();
@@ -98,6 +100,24 @@ TEST(Checkpoint, AnyNumberOfRanksWritesTheSameBytesAndReadsThem) {
   }
 }
 
+TEST(ModelFiles, AreThoseOfAModelsFolder) {
+  TempDir folder;
+  folder.write("tokenizer.json", "{}");
+  folder.write("config.json", "{ }");
+  folder.write("merges.txt", "");
+  folder.write("README.md", "a model");
+  std::filesystem::create_directory(folder / "vocab.json");
+  std::ofstream(folder / "tokenizer.model").put('a');
+  std::filesystem::resize_file(folder / "tokenizer.model", static_cast<std::uintmax_t>(io::ModelFile::largest) + 1);
+  std::vector<std::string> left_out;
+  EXPECT_EQ(io::read_model_files(folder / "", left_out),
+            (io::ModelFiles{{"config.json", "{ }"}, {"tokenizer.json", "{}"}}));
+  ASSERT_EQ(left_out.size(), 1u);
+  EXPECT_NE(left_out[0].find("tokenizer.model (32.00 MiB)"), std::string::npos) << left_out[0];
+  EXPECT_FALSE(io::is_model_file("../config.json"));
+  EXPECT_FALSE(io::is_tokenizer_file("generation_config.json"));
+}
+
 TEST(Checkpoint, HeaderTableAndPrecisionComeBack) {
   Together folder;
   auto const path = folder / "run-00000015.h5";
@@ -105,6 +125,7 @@ TEST(Checkpoint, HeaderTableAndPrecisionComeBack) {
   auto const file = io::read_checkpoint(world(), path);
   EXPECT_EQ(file.header, small_header(Element::float32));
   EXPECT_EQ(file.table, small_table());
+  EXPECT_EQ(io::stored_model_files(path), small_model_files());
   ASSERT_EQ(file.arrays.size(), 15u);
   EXPECT_EQ(file.arrays[5].name, "first_moment/embed.token.weight");
   expect_read<float>(path, world().size(), 1 << 20);

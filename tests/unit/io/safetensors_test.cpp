@@ -4,6 +4,7 @@
 #include <p3d/io/safetensors.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/float16.hpp>
 #include <p3d/io/text_file.hpp>
 
 #include <fmt/format.h>
@@ -129,6 +130,51 @@ TEST_F(SafetensorsTest, RefusesHolesAndOverlaps) {
   refused(two(0, 0), "tensor \"b\"");
   refused(two(0, 2), "at byte 2 of the data, where 4 was expected");
   refused(two(4, 4), "tensor \"a\"");
+}
+
+/// By the definition: the number of 16 bits that is nearest to x, of two the one whose bits are even.
+template <class Value>
+std::uint16_t nearest(double x, Value&& value) {
+  std::uint32_t best = 0;
+  auto const distance = [&](std::uint32_t bits) { return std::fabs(static_cast<double>(value(bits)) - std::fabs(x)); };
+  for (std::uint32_t bits = 1; std::isfinite(value(bits)); ++bits)
+    if (distance(bits) < distance(best) || (distance(bits) == distance(best) && bits % 2 == 0)) best = bits;
+  return static_cast<std::uint16_t>(best | (std::signbit(x) ? 0x8000u : 0u));
+}
+
+TEST_F(SafetensorsTest, RoundsADoubleOnceTo16Bits) {
+  auto const bfloat16 = [](std::uint32_t bits) { return base::bfloat16_value(static_cast<std::uint16_t>(bits)); };
+  auto const float16 = [](std::uint32_t bits) { return base::float16_value(static_cast<std::uint16_t>(bits)); };
+  // Just beside the middle between two numbers, nearer than a float can say; below the normal ranges; and tiny.
+  std::vector<double> numbers;
+  for (double const middle : {1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 0x1p-25, 0x3p-25, 0x1p-134, 0x3p-134,
+                              65519.0, 1e-300, 0x1.fdp127})
+    for (double const side : {0.0, -0x1p-40, 0x1p-40, -0x1p-30, 0x1p-30})
+      for (double const sign : {1.0, -1.0}) numbers.push_back(sign * middle * (1 + side));
+  std::vector<float> const floats(numbers.begin(), numbers.end());
+  for (auto const type : {TensorType::bf16, TensorType::f16}) {
+    auto const count = std::ssize(numbers);
+    SafetensorsWriter writer(folder / "", {{"wide", {count}}, {"narrow", {count}}}, type, 1000);
+    writer.create();
+    writer.write(0, 0, count, Element::float64, numbers.data());
+    writer.write(1, 0, count, Element::float32, floats.data());
+    writer.flush();
+    writer.commit();
+    auto const text = read_text(folder / "model.safetensors");
+    std::vector<std::uint16_t> bits(2 * numbers.size());
+    std::memcpy(bits.data(), text.data() + text.size() - 2 * bits.size(), 2 * bits.size());
+    int differ = 0;
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      auto const round = [&](double x) {
+        return type == TensorType::bf16 ? nearest(x, bfloat16) : nearest(x, float16);
+      };
+      if (type == TensorType::f16 && std::fabs(numbers[i]) > 65520) continue;  // infinite: the export refuses those
+      EXPECT_EQ(bits[i], round(numbers[i])) << fmt::format("{:a} as {}", numbers[i], type == TensorType::bf16);
+      EXPECT_EQ(bits[numbers.size() + i], round(floats[i])) << fmt::format("{:a}", floats[i]);
+      differ += bits[i] != bits[numbers.size() + i] ? 1 : 0;
+    }
+    EXPECT_GE(differ, 8) << "numbers that rounding twice gets wrong";
+  }
 }
 
 TEST_F(SafetensorsTest, WritesTheseBytes) {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Strings that came from elsewhere (a file, a model, a folder's list), made safe to show on a terminal.
+
+#include <string>
+#include <string_view>
+
+namespace p3d::base {
+
+/// The text with everything that would move the cursor or change the terminal, or turn the order of what is read
+/// (U+202A to U+202E, U+2066 to U+2069), and every byte that is not UTF-8, as "\x1b". Line ends and tabs stay.
+std::string printable(std::string_view text);
+/// The same on one line: line ends and tabs are shown as "\n" and "\t".
+std::string printable_line(std::string_view text);
+
+/// True for the name of one file in one folder, which can be shown as it is: 1 to 255 bytes of UTF-8 without "/" and
+/// control characters; neither "." nor "..".
+bool is_file_name(std::string_view name);
+
+}  // namespace p3d::base

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The config.json of a model that began as another one: that one's file, with what has changed and nothing else.
+//
+// p3d's own file of both models tells what differs. Training changes the length of texts and dropout; the export may
+// change the type of the numbers. Anything else means that the file is not of this model, and it is not used.
+
+#include <p3d/config/hugging_face.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <iterator>
+
+namespace p3d::config {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The keys that may differ between a model and the one that it began as.
+bool may_change(std::string_view key) {
+  constexpr std::string_view keys[] = {
+      "max_position_embeddings", "n_positions", "n_ctx", "resid_pdrop", "embd_pdrop", "attn_pdrop"};
+  return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
+}
+
+Json own_file(Model const& m) { return Json::parse(write_hugging_face(m, "float32", -1)); }
+
+class Update {
+public:
+  explicit Update(Json file) : file_(std::move(file)) {}
+
+  bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
+  Json const& operator[](char const* key) const { return file_[key]; }
+  void set(std::string const& key, Json const& value, std::string const& why = "") {
+    auto const before = file_.contains(key) ? file_[key].dump() : "none";
+    if (file_.contains(key) && file_[key] == value) return;
+    out_.changes.push_back(fmt::format("{} = {} ({} in the origin{})", key, value.dump(), before, why));
+    file_[key] = value;
+    changed_ = true;
+  }
+  void note(std::string text) { out_.changes.push_back(std::move(text)); }
+
+  UpdatedConfig finish(std::string_view origin) && {
+    out_.text = changed_ ? file_.dump(2) + "\n" : std::string(origin);
+    return std::move(out_);
+  }
+
+private:
+  Json file_;
+  UpdatedConfig out_;
+  bool changed_ = false;
+};
+
+void update_end(Update& file, std::int64_t eos_token) {
+  if (eos_token < 0) return;
+  if (!file.has("eos_token_id")) return file.set("eos_token_id", eos_token);
+  auto const& there = file["eos_token_id"];
+  bool const named = there.is_array() ? std::find(there.begin(), there.end(), Json(eos_token)) != there.end()
+                                      : there == Json(eos_token);
+  if (!named)
+    file.note(fmt::format("eos_token_id = {}, as in the origin, although documents of the run end with {}",
+                          there.dump(), eos_token));
+}
+
+}  // namespace
+
+UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
+                                  std::string_view dtype, std::int64_t eos_token) {
+  auto const began = read_hugging_face(origin, path).model;  // every key once, too
+  Update file(Json::parse(origin));
+  auto now = model;
+  if (model.position == Position::rope && model.seq_len < began.seq_len) {
+    now.seq_len = began.seq_len;  // the run read shorter texts, and the model can do no less
+    file.note(fmt::format("max_position_embeddings = {}, as in the origin, although model.seq_len of the run is {}",
+                          began.seq_len, model.seq_len));
+  }
+  auto const before = own_file(began), after = own_file(now);
+  for (auto const& item : after.items()) {
+    auto const& key = item.key();
+    if (before.contains(key) && before[key] == item.value()) continue;
+    if (!may_change(key)) {
+      throw base::Error({.expected = fmt::format("{} = {}, as the model has it", key, item.value().dump()),
+                         .found = before.contains(key) ? before[key].dump() : "none",
+                         .where = path,
+                         .fix = "name the folder of the model that the run began with"},
+                        base::ExitCode::bad_input);
+    }
+    if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // n_ctx: in older files
+  }
+  for (char const* key : {"dtype", "torch_dtype"})  // transformers 5, and before
+    if (file.has(key)) file.set(key, dtype, "; --dtype chooses the type of the numbers");
+  update_end(file, eos_token);
+  return std::move(file).finish(origin);
+}
+
+}  // namespace p3d::config
