@@ -47,6 +47,8 @@ tp = 1
 pp = 4
 [data]
 format = "synthetic"
+[checkpoint]
+every = 0
 """
 
 

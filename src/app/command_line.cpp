@@ -38,9 +38,10 @@ constexpr char const* footer =
     "  p3d import FOLDER OUT.h5                     a model in Hugging Face form; p3d export CHECKPOINT FOLDER: back\n"
     "  p3d data tokenize TEXT ... --tokenizer FILE --out PREFIX   text to token files; p3d tokenizer train: the FILE\n"
     "\n"
-    "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s\n"
+    "Exit codes: 0 done; 1 failed while running; 2 bad input, nothing started; 3 a wait outlasted comm.timeout_s,\n"
     "            or a call on a file run.file_timeout_s; 4 the loss or a gradient became NaN or infinite;\n"
     "            5 a checkpoint could not be written;\n"
+    "            6 stopped by a signal or run.time_limit with checkpoint.every = 0, so that nothing was saved;\n"
     "            75 stopped by a signal or run.time_limit after a checkpoint: start again to go on.\n"
     "SIGINT, SIGTERM and SIGUSR1 end the run after the current step; a second signal ends it at once.";
 
@@ -73,6 +74,14 @@ std::string input_help() {
     text += wrapped(key.help, 6) + wrapped(key.type, 6);
   }
   return text;
+}
+
+/// After a word that was meant as a command: that of the nearest name, or training, which is no word.
+std::string what_to_type(std::string const& word, std::string const& next) {
+  auto const near = base::nearest(
+      word, {"schedule", "mesh", "checkpoint", "data", "generate", "eval", "report", "import", "export", "tokenizer"});
+  return near.empty() ? fmt::format("p3d {} trains; p3d --help lists the commands", next)
+                      : fmt::format("did you mean p3d {} {}? p3d --help lists the commands", near, next);
 }
 
 /// "Usage: p3d [OPTIONS] FILE [KEY=VALUE ...]"
@@ -133,6 +142,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       line.overrides.push_back(word);
     } else if (line.input.empty()) {
       line.input = word;
+    } else if (line.input.find_first_of("./") == std::string::npos) {
+      return refuse(usage + 7, fmt::format("{}, which is no command of p3d, before {}", line.input, word),
+                    what_to_type(line.input, word));
     } else {
       return refuse("one input file, and overrides of the form section.key=value",
                     fmt::format("two files: {} and {}", line.input, word),

@@ -114,7 +114,7 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
   if (tokenizer.name.empty())
     comm::agree_on_root(world, [&] { tokenizer = find_tokenizer(words.from, c.model.vocab_size); });
   comm::agree_on_root(world, [&] { files = run::files_of_model(words.from); });
-  io::CheckpointWriter writer(world, {.buffer_bytes = model_buffer_bytes, .async = false});
+  io::CheckpointWriter writer(world, {.buffer_bytes = model_buffer_bytes, .way = io::WriteBy::by_root});
   writer.start(words.to, run::checkpoint_header(c, 0, 0, origin, {}, tokenizer),
                run::checkpoint_table(weights->table()), false, parts, files);
   auto const result = writer.finish();

@@ -145,6 +145,18 @@ bool read_value(std::string const& text, toml::table& out) {
   return parse(toml_string(text));  // fails for what is not UTF-8
 }
 
+/// A bare word that TOML takes for a number, a truth value or a date is text where a key wants text, and nothing but
+/// text (run.name=2024): `value` becomes that.
+void take_as_text(Key const& key, std::string const& text, toml::table& value) {
+  auto const& node = *value.get("v");
+  if (node.is_string() || node.is_array() || node.is_table()) return;
+  Config scratch;
+  if (!key.read(node, "", scratch)) return;
+  toml::table as_text;
+  as_text.insert("v", text);
+  if (!key.read(*as_text.get("v"), "", scratch)) value = std::move(as_text);
+}
+
 }  // namespace
 
 std::vector<Fault> FaultList::sorted() const {
@@ -251,6 +263,7 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
       Entry entry{.key = key, .node = nullptr, .override_text = shown, .override_index = i};
       toml::table value;
       if (read_value(text.substr(equals + 1), value)) {
+        take_as_text(*key, text.substr(equals + 1), value);
         input.override_values.push_back(std::move(value));
         entry.node = input.override_values.back().get("v");
         input.entries.push_back(std::move(entry));

@@ -448,17 +448,19 @@ void add_sample(std::vector<Key>& table) {
 }
 
 MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {
-  auto& c = config.checkpoint;
-  if (node.is_string()) {
-    auto const mismatch = read_duration(node, c.period.seconds);
-    if (!mismatch) c.every = 0;
-    return mismatch;
-  }
-  auto mismatch = read_integer(node, {0, limits::steps}, c.every);
-  if (mismatch)
-    mismatch->fix = "write a number of steps, or a wall time such as \"30min\"";
+  std::int64_t every = 0;
+  Duration period;
+  MaybeMismatch mismatch;
+  if (!node.is_string())
+    mismatch = read_integer(node, {0, limits::steps}, every);
+  else if (node.as_string()->get() == "end")
+    every = Checkpoint::only_at_end;
   else
-    c.period = {};
+    mismatch = read_duration(node, period.seconds);
+  if (mismatch)
+    mismatch->fix = "write \"end\", a number of steps, or a wall time such as \"30min\"; 0: no checkpoints at all";
+  else
+    config.checkpoint.every = every, config.checkpoint.period = period;
   return mismatch;
 }
 
@@ -466,11 +468,13 @@ void add_checkpoint(std::vector<Key>& table) {
   Section<Checkpoint> s(table, "checkpoint", &Config::checkpoint);
   s.output_path("dir", &Checkpoint::dir, "folder of the checkpoints, relative to the current directory",
                 "<run.output_dir>/checkpoints");
-  s.add("every", "integer >= 0 (steps) | string: wall time such as \"30min\"",
-        "how often a checkpoint is written, besides at the end and before a stop; 0: no checkpoints at all", nullptr,
-        read_every, [](Config const& config) {
+  s.add("every", "\"end\" | integer >= 0 (steps) | string: wall time such as \"30min\"",
+        "when a checkpoint is written: \"end\": at the end and before a stop; steps or a time: so often too; 0: none "
+        "at all, so that a run that is stopped cannot be resumed",
+        nullptr, read_every, [](Config const& config) {
           auto const& c = config.checkpoint;
-          return c.period.seconds > 0 ? toml_string(to_string(c.period)) : fmt::format("{}", c.every);
+          if (c.period.seconds > 0) return toml_string(to_string(c.period));
+          return c.every == Checkpoint::only_at_end ? toml_string("end") : fmt::format("{}", c.every);
         });
   s.integer("keep", &Checkpoint::keep, {0, limits::steps}, "newest checkpoints that are kept; 0: all");
   s.add(

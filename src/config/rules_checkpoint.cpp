@@ -39,7 +39,7 @@ void check_at_start(Check const& c) {
   if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
   if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;
   c.fault({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
-          "checkpoint.every = 0", "set checkpoint.every, or checkpoint.at_start = false");
+          "checkpoint.every = 0", "set checkpoint.every = \"end\", or checkpoint.at_start = false");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "policy_check.hpp"
 #include "trainer_state.hpp"
 
 #include <p3d/base/error.hpp>
@@ -390,7 +391,9 @@ Hooks Trainer<P>::State::training_hooks(StepResult& result) {
 
 namespace {
 /// A schedule may come from a file: every rank reads it.
+template <class P>
 RunPlan plan_together(config::Config const& config, comm::Communicator const& parent) {
+  require_policy<P>(config);
   comm::Communicator own(parent.mpi(), "plan");
   return comm::agree(own, "plan the run", [&] { return make_run_plan(config); });
 }
@@ -398,10 +401,11 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, comm::Communicator const& parent)
-    : Trainer(config, plan_together(config, parent), parent) {}
+    : Trainer(config, plan_together<P>(config, parent), parent) {}
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
                     ProviderFactory<P> const& provider) {
+  require_policy<P>(config);
   bool const moves = config.memory.divides() || config.memory.moves_weights();
   P3D_REQUIRE(!moves || !provider, "weights that are divided or wait elsewhere have their own provider");
   require_supported(plan.training, moves || static_cast<bool>(provider),

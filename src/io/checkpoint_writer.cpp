@@ -34,13 +34,18 @@ void CheckpointWriter::State::begin_data() {
   auto& offsets = job.skeleton.offsets;
   offsets.resize(job.arrays.size());
   world.broadcast(offsets.data(), static_cast<std::int64_t>(offsets.size()), comm::Type::int64, 0).wait();
-  if (options.async) {
+  if (options.way == WriteBy::copied) {
     begin(Stage::data, [this] { write_copy(job, copy.get()); });
     return;
   }
   stage = Stage::data;
-  failure = attempt([this] { write_by_root(job, world, options.buffer_bytes); });
+  bool const by_root = options.way == WriteBy::by_root;
+  failure = attempt([&] {
+    by_root ? write_by_root(job, world, options.buffer_bytes) : write_shares(job, world, options.buffer_bytes);
+  });
   done = true;
+  // In the thread, as the others wait for no more than a moment at a time.
+  if (!by_root && !failure) begin(Stage::data, [this] { flush_share(job); });
 }
 
 bool CheckpointWriter::State::all_done() {
@@ -109,7 +114,7 @@ std::int64_t CheckpointWriter::copy_bytes() const { return static_cast<std::int6
 
 void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element element) {
   auto& s = *state_;
-  if (!s.options.async) return;
+  if (s.options.way != WriteBy::copied) return;
   std::int64_t elements = 0;
   for (auto const& part : parts) {
     auto const rows = share(part, size_of(element), part.replicas->rank(), part.replicas->size());
@@ -147,7 +152,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
 
   job.slices = make_slices(parts, job.arrays, size_of(header.element));
   std::optional<base::ErrorText> failure;
-  if (s.options.async) {
+  if (s.options.way == WriteBy::copied) {
     failure = attempt([&] {
       reserve(parts, header.element);
       for (auto const& slice : job.slices) {
@@ -164,7 +169,7 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
     (void)attempt([&s] { make_folder(std::filesystem::path(s.job.path).parent_path().string()); });
     s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments, s.job.model_files);
   });
-  if (!s.options.async) {  // there is no copy: the parts are written before this returns
+  if (s.options.way != WriteBy::copied) {  // there is no copy: the parts are written before this returns
     while (!s.all_done()) ::usleep(200);
     if (s.thread.joinable()) s.thread.join();
     if (!first_error(s.world, s.failure)) s.advance();

@@ -163,7 +163,11 @@ bool FolderLock::try_take() {
   double const waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - first_try_).count();
 
   FileOperation here("open", path_);
-  Descriptor file{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+  // Who makes the file has it, also on a file system without locks (ENOSYS, ENOLCK): another run that looks meanwhile
+  // finds no text yet, and waits.
+  Descriptor file{::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+  bool const made = file.fd >= 0;
+  if (!made) file.fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (file.fd < 0) throw failure("a folder that can be locked", path_, last_error());
   here.next("stat");
   auto const system = lock_by_system(file.fd, path_);
@@ -184,7 +188,7 @@ bool FolderLock::try_take() {
     if (waited < owner_patience_s) return false;  // a run that was killed, and ends
     throw refuse(text.empty() ? "a run that has just started" : describe(owner), path_);
   }
-  if (text.empty() && (system == SystemLock::taken || waited >= owner_patience_s)) return accept("");
+  if (text.empty() && (made || system == SystemLock::taken || waited >= owner_patience_s)) return accept("");
   if (text.empty()) return false;
   if (!text.starts_with(first_line) || owner["host"].empty())
     throw refuse("a lock that tells nothing of its owner", path_);

@@ -148,7 +148,11 @@ MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
   std::map<std::int64_t, std::string> rows;
   for (std::size_t i = 1; i < lines.size(); ++i) {
     auto const row = parse(lines[i]);
-    if (!row || row->step < 1 || row->step > last_step || !rows.emplace(row->step, lines[i]).second) ++out.dropped;
+    bool const taken = row && row->step >= 1 && row->step <= last_step && rows.emplace(row->step, lines[i]).second;
+    if (!taken)
+      ++out.dropped;
+    else if (row->step == last_step)
+      out.last = row;
   }
   // A run that began with another one's checkpoint has no rows of the steps before.
   out.missing = last_step - static_cast<std::int64_t>(rows.size()) - (rows.empty() ? 0 : rows.begin()->first - 1);

@@ -161,7 +161,44 @@ void write_runs(PosixFile const& file, std::vector<Runs> const& runs, char const
   }
 }
 
+/// True on every rank when one of them has a failure, which that rank throws. Collective: all agree before each load,
+/// so that none waits longer than one load takes, and an error ends it for all.
+bool one_has_failed(comm::Communicator& world, std::optional<base::ErrorText> const& failure) {
+  std::int64_t bad = failure ? 1 : 0;
+  world.all_reduce(&bad, 1, comm::Type::int64, comm::Reduction::max).wait();
+  if (bad != 0 && failure) throw base::Error(*failure);
+  return bad != 0;
+}
+
 }  // namespace
+
+void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes) {
+  auto const element = size_of(job.header.element);
+  // Pieces that the disk takes in a moment: the others wait for each.
+  auto const loads = make_loads(job, element, std::min<std::int64_t>(buffer_bytes, 16 << 20));
+  auto rounds = static_cast<std::int64_t>(loads.size());
+  world.all_reduce(&rounds, 1, comm::Type::int64, comm::Reduction::max).wait();
+  std::optional<PosixFile> file;
+  std::optional<WritersTurn> turn;
+  auto failure = attempt([&] {
+    file.emplace(job.part_path, PosixFile::Mode::write);
+    turn.emplace(*file);
+  });
+  std::vector<char> buffer;
+  for (std::int64_t n = 0; n < rounds; ++n) {
+    if (one_has_failed(world, failure)) return;
+    if (n >= std::ssize(loads)) continue;
+    failure = attempt([&] {
+      auto const runs = fill(job, loads[static_cast<std::size_t>(n)], element, buffer);
+      turn->begin();
+      write_runs(*file, runs, buffer.data());
+      turn->end();  // an exception's way out closes the lock
+    });
+  }
+  if (failure) throw base::Error(*failure);
+}
+
+void flush_share(CheckpointJob const& job) { PosixFile(job.part_path, PosixFile::Mode::write).flush(); }
 
 void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes) {
   constexpr int size_tag = 1, runs_tag = 2, data_tag = 3;
@@ -179,13 +216,7 @@ void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t b
   std::vector<Runs> runs;
   for (int rank = 0; rank < world.size(); ++rank) {
     for (std::int64_t n = 0; n < counts[static_cast<std::size_t>(rank)]; ++n) {
-      // All ranks agree before each load: none waits longer than one load takes, and an error ends it for all.
-      std::int64_t bad = failure ? 1 : 0;
-      world.all_reduce(&bad, 1, comm::Type::int64, comm::Reduction::max).wait();
-      if (bad != 0) {
-        if (failure) throw base::Error(*failure);
-        return;
-      }
+      if (one_has_failed(world, failure)) return;
       if (world.rank() == rank) {
         failure = attempt([&] { runs = fill(job, loads[static_cast<std::size_t>(n)], element, buffer); });
         if (failure) runs.clear(), buffer.clear();

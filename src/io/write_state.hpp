@@ -44,6 +44,11 @@ std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& part
 
 /// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
 void write_copy(CheckpointJob& job, std::byte const* copy);
+/// The slices straight from the parts, every rank its own, a buffer at a time. Sets their checksums. Throws on the
+/// ranks that have an error; the others return early. Does not flush. Collective.
+void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
+/// What write_shares wrote reaches the disk. No MPI, no HDF5.
+void flush_share(CheckpointJob const& job);
 /// The slices straight from the parts: every rank sends its own to rank 0, a buffer at a time, and rank 0 writes and
 /// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.
 void write_by_root(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
@@ -72,7 +77,7 @@ struct CheckpointWriter::State {
   bool all_done();
   /// After all_done: on to the next stage. Returns the result at the end.
   std::optional<WriteResult> advance();
-  /// The thread writes the copy, or all ranks give their shares to rank 0 now.
+  /// The thread writes the copy, or all ranks write their shares, or give them to rank 0, now.
   void begin_data();
   std::optional<WriteResult> end(std::optional<base::ErrorText> error);
 };

@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 
 namespace p3d::optim {
 
@@ -26,6 +29,21 @@ std::string to_string(LossScaleState const& s) {
   return fmt::format("scale={} clean_steps={} overflows={} skipped={}", s.scale, s.clean_steps, s.overflows, s.skipped);
 }
 
+namespace {
+
+constexpr std::string_view only_skipped = "skipped=";
+
+base::Error wrong_text(std::string const& text) {
+  return base::Error(
+      {.expected = "the state of a loss scale, such as \"scale=65536 clean_steps=12 overflows=0 skipped=3\"",
+       .found = fmt::format("\"{}\"", text.substr(0, 80)),
+       .where = "attribute loss_scale of a checkpoint",
+       .fix = "use another checkpoint"},
+      base::ExitCode::bad_input);
+}
+
+}  // namespace
+
 LossScaleState parse_loss_scale(std::string const& text) {
   LossScaleState s;
   std::istringstream in(text);
@@ -37,14 +55,27 @@ LossScaleState parse_loss_scale(std::string const& text) {
   bool const good = read("scale", s.scale) && read("clean_steps", s.clean_steps) && read("overflows", s.overflows) &&
                     read("skipped", s.skipped) && s.scale > 0.0 && std::isfinite(s.scale) && s.clean_steps >= 0 &&
                     s.overflows >= 0 && s.skipped >= 0;
-  if (!good)
-    throw base::Error(
-        {.expected = "the state of a loss scale, such as \"scale=65536 clean_steps=12 overflows=0 skipped=3\"",
-         .found = fmt::format("\"{}\"", text.substr(0, 80)),
-         .where = "attribute loss_scale of a checkpoint",
-         .fix = "use another checkpoint"},
-        base::ExitCode::bad_input);
+  if (!good) throw wrong_text(text);
   return s;
+}
+
+std::string stored_loss_scale(LossScaleState const& state, config::LossScaling scaling) {
+  if (scaling == config::LossScaling::dynamic) return to_string(state);
+  return state.skipped > 0 ? fmt::format("{}{}", only_skipped, state.skipped) : "";
+}
+
+LossScaleState resumed_loss_scale(LossScaleState fresh, config::LossScaling scaling, std::string const& stored) {
+  if (stored.empty()) return fresh;
+  if (!stored.starts_with(only_skipped)) {
+    auto const state = parse_loss_scale(stored);
+    if (scaling == config::LossScaling::dynamic) return state;
+    fresh.skipped = state.skipped;
+    return fresh;
+  }
+  auto const* const end = stored.data() + stored.size();
+  auto const [rest, problem] = std::from_chars(stored.data() + only_skipped.size(), end, fresh.skipped);
+  if (problem != std::errc{} || rest != end || fresh.skipped < 0) throw wrong_text(stored);
+  return fresh;
 }
 
 LossScaler::LossScaler(config::PrecisionOptions const& options) : options_(options) {

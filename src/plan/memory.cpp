@@ -102,7 +102,7 @@ MemoryPrediction predict_state_memory(config::Config const& config, layout::Para
   if (config.optimizer.post_validation) m.optimizer += owned * (bytes.master + (moments ? 2 * bytes.moment : 0));
   if (memory.offload_optimizer != config::OffloadTo::none) std::swap(m.optimizer, m.offloaded);
   if (memory.offloads_parameters()) m.offloaded += own_values;
-  if (config.checkpoint.on() && config.checkpoint.async)
+  if (config.checkpoint.between_steps() && config.checkpoint.async)
     m.checkpoint_copy = divides == Shard::none ? checkpoint_copy(config, table, stages, pipeline_rank)
                                                : (moments ? 3 : 1) * owned * bytes.master;
   return m;

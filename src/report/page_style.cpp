@@ -46,7 +46,8 @@ th,td{text-align:left;vertical-align:top;padding:4px 22px 4px 0;border-bottom:1p
 td{max-width:26em;overflow-wrap:break-word}
 tbody th{color:var(--quiet);white-space:nowrap;position:sticky;left:0;background:var(--ground)}
 thead th{font-weight:650;white-space:nowrap}
-.bars{margin:4px 0 12px;width:100%;table-layout:fixed}.bars td{padding-right:14px}.bars th:first-child{width:11em}
+.bars{margin:4px 0 12px;width:100%;table-layout:fixed}.bars td{padding-right:14px}.bars th:first-child{width:13em}
+.bars tbody th{white-space:normal;padding-right:14px}
 .bar{display:block;width:100%;height:7px;margin:4px 0 1px}.bar rect{fill:var(--run)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;margin-top:10px}
 .legend label,.switch label{cursor:pointer}

@@ -102,7 +102,7 @@ io::CheckpointHeader checkpoint_header(config::Config const& c, std::int64_t ste
   h.element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
   h.p3d_version = base::version_with_hash();
   h.input = config::canonical_toml(c);
-  if (c.precision.loss_scaling == config::LossScaling::dynamic) h.loss_scale = optim::to_string(loss_scale);
+  h.loss_scale = optim::stored_loss_scale(loss_scale, c.precision.loss_scaling);
   h.origin = origin;
   h.tokenizer = tokenizer;
   return h;
@@ -138,6 +138,7 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     // Before there was another order of that name.
     bool const renamed = key == "data.shuffle" && file.data_order == 1 && other == "\"documents\"";
     if (renamed) other = "\"whole_documents\"";
+    auto const weight = weight_of(key, value, other, config, load);
     if (weight == Weight::ignored || other == value) continue;
     auto line = fmt::format("{}: {} in the checkpoint{}, {} in the input", key, other,
                             renamed ? " (there named \"documents\", as its p3d had no other)" : "", value);

@@ -108,9 +108,9 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
   if (all) {
     bool const counted = !c.batch.variable || file.header.data_order > 1;
     trainer.set_steps_done(file.header.step, counted ? std::optional(file.header.tokens) : std::nullopt);
+    trainer.set_loss_scale(
+        optim::resumed_loss_scale(trainer.loss_scale(), c.precision.loss_scaling, file.header.loss_scale));
   }
-  if (all && !file.header.loss_scale.empty() && c.precision.loss_scaling == config::LossScaling::dynamic)
-    trainer.set_loss_scale(optim::parse_loss_scale(file.header.loss_scale));
   std::int64_t elements = 0;
   for (auto const& a : file.arrays) elements += all || a.name.starts_with("parameters/") ? a.size() : 0;
   auto const read = fmt::format(

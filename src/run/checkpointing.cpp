@@ -21,6 +21,8 @@
 #include <limits>
 #include <utility>
 
+#include "run_files.hpp"
+
 namespace p3d::run {
 
 namespace {
@@ -38,6 +40,12 @@ double seconds_left(config::Run const& run, double used) {
   return left;
 }
 
+/// No copy is needed where training waits anyway.
+io::WriteBy way_of(config::Checkpoint const& c) {
+  if (!c.async) return io::WriteBy::by_root;
+  return c.between_steps() ? io::WriteBy::copied : io::WriteBy::direct;
+}
+
 /// Until a write has been timed, a slow disk is assumed.
 constexpr double assumed_bytes_per_second = 100e6;
 
@@ -51,7 +59,7 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
       run_name_(trainer.config().run.name),
       writer_(trainer.mesh().world(),
               {.buffer_bytes = options_.buffer_mb << 20,
-               .async = options_.async,
+               .way = way_of(options_),
                .verify = options_.keep > 0,
                .before_commit = std::move(before_commit),
                .memory = [](std::size_t bytes) { return device::pinned_memory(bytes, "p3d::run::background_copy"); }}),
@@ -81,9 +89,12 @@ Checkpointing<P>::Checkpointing(engine::Trainer<P>& trainer, Start start, io::St
 template <class P>
 std::string Checkpointing<P>::describe() const {
   if (!options_.on()) return "Checkpoints: none (checkpoint.every = 0); what is not finished cannot be resumed";
+  auto const bytes = write_estimate_ * assumed_bytes_per_second;
+  if (!options_.between_steps())
+    return fmt::format("Checkpoints: at the end and before a stop, {}, into {}", base::human_bytes(bytes),
+                       from_here(options_.dir));
   auto const when =
       options_.every > 0 ? fmt::format("every {} step(s)", options_.every) : "every " + to_string(options_.period);
-  auto const bytes = write_estimate_ * assumed_bytes_per_second;
   return fmt::format("Checkpoints: {} into {}, {} each, {}{}", when, options_.dir, base::human_bytes(bytes),
                      options_.async ? fmt::format("written while training goes on from a copy of {} on rank 0",
                                                   base::human_bytes(static_cast<double>(writer_.copy_bytes())))
@@ -142,7 +153,7 @@ void Checkpointing<P>::start_writing() {
   header.tokens = trainer_->tokens_done();
   writer_.start(io::checkpoint_path(options_.dir, run_name_, step), header, checkpoint_table(trainer_->plan().table),
                 has_moments(c), trainer_->checkpoint_parts(has_moments(c)), start_.files);
-  if (!options_.async) finish();
+  if (!options_.async || !options_.between_steps()) finish();
 }
 
 template <class P>
@@ -171,6 +182,16 @@ bool Checkpointing<P>::save_and_wait() {
   if (!failed_ && saved_step_ != trainer_->steps_done() && given_up_step_ != trainer_->steps_done()) start_writing();
   finish();
   return !failed_;
+}
+
+template <class P>
+std::string Checkpointing<P>::not_saved() const {
+  auto const newest = saved_step_ > 0 ? fmt::format("the newest is of step {}", saved_step_) : "there is none yet";
+  return "the last checkpoint could not be written\n" +
+         base::format({.expected = fmt::format("a checkpoint of step {}, the last one", trainer_->steps_done()),
+                       .found = newest,
+                       .where = options_.dir,
+                       .fix = "mend what the warning above says, and start the same command again"});
 }
 
 template <class P>

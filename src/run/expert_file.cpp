@@ -8,28 +8,43 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
+#include <iterator>
+#include <optional>
+#include <sstream>
 
 namespace p3d::run {
 
 namespace {
 constexpr char const* header = "step,layer,busiest,entropy,tokens of each expert\n";
 
-/// The lines of a file up to a step.
-std::string lines_until(std::string const& path, std::int64_t last) {
+/// The step of a row "12,0,1.5000,0.9810,3 5", or nothing when the line is no row of so many experts.
+std::optional<std::int64_t> step_of(std::string const& line, std::int64_t experts) {
+  std::istringstream in(line);
+  std::int64_t step = 0, layer = 0, tokens = 0;
+  double busiest = 0.0, entropy = 0.0;
+  char commas[4] = {};
+  in >> step >> commas[0] >> layer >> commas[1] >> busiest >> commas[2] >> entropy >> commas[3];
+  for (std::int64_t expert = 0; expert < experts; ++expert) in >> tokens;
+  bool const good = !in.fail() && in.get() == std::istringstream::traits_type::eof() &&
+                    std::all_of(std::begin(commas), std::end(commas), [](char c) { return c == ','; });
+  return good ? std::optional(step) : std::nullopt;
+}
+
+/// The whole lines of a file up to a step.
+std::string lines_until(std::string const& path, std::int64_t last, std::int64_t experts) {
   std::string out = header;
   std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    std::int64_t step = 0;
-    auto const [end, error] = std::from_chars(line.data(), line.data() + line.size(), step);
-    if (error == std::errc() && *end == ',' && step <= last) out += line + '\n';
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // at its end: no end of line
+    auto const step = step_of(line, experts);
+    if (step && *step <= last) out += line + '\n';
   }
   return out;
 }
 }  // namespace
 
-ExpertFile::ExpertFile(std::string const& output_dir, std::int64_t start) : path_(output_dir + "/experts.csv") {
-  io::write_text_atomically(path_, start > 0 ? lines_until(path_, start) : header);
+ExpertFile::ExpertFile(std::string const& output_dir, std::int64_t start, std::int64_t experts)
+    : path_(output_dir + "/experts.csv") {
+  io::write_text_atomically(path_, start > 0 ? lines_until(path_, start, experts) : header);
   file_.open(path_, std::ios::app);
 }
 

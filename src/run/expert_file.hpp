@@ -14,8 +14,9 @@ namespace p3d::run {
 
 class ExpertFile {
 public:
-  /// Keeps the rows of an earlier file up to step `start`.
-  ExpertFile(std::string const& output_dir, std::int64_t start);
+  /// Keeps the whole rows of an earlier file up to step `start`; a line that was cut off, or that is no row of so many
+  /// experts, goes.
+  ExpertFile(std::string const& output_dir, std::int64_t start, std::int64_t experts);
   /// step,layer,busiest,entropy and the tokens of each expert.
   void write(std::int64_t step, std::vector<engine::ExpertLoad> const& layers);
 

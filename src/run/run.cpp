@@ -45,6 +45,7 @@
 #include "expert_file.hpp"
 #include "run_files.hpp"
 #include "run_locks.hpp"
+#include "shared_folder.hpp"
 #include "summary_file.hpp"
 
 namespace p3d::run {
@@ -67,10 +68,7 @@ std::string validation_windows(config::Config const& c, data::Sampler const& sam
 
 /// Where every key stands with its value, from the folder in which the run was started.
 std::string input_line(config::Config const& c) {
-  std::error_code none;
-  auto const shown = std::filesystem::proximate(c.run.output_dir, none).string();
-  return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)",
-                     none ? c.run.output_dir : shown);
+  return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)", from_here(c.run.output_dir));
 }
 
 double median(std::vector<double> v) {
@@ -80,9 +78,17 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
+/// How a run leaves that did its steps, or was `stopped` before; `saved`: a checkpoint holds its state.
+base::ExitCode exit_code_of(config::Config const& c, bool stopped, bool saved, bool history_complete) {
+  if (c.checkpoint.on() && !saved) return base::ExitCode::checkpoint_failed;
+  if (stopped) return saved ? base::ExitCode::interrupted : base::ExitCode::stopped_unsaved;
+  return history_complete ? base::ExitCode::ok : base::ExitCode::run_failed;
+}
+
 /// What ends the message of a run that was stopped.
-std::string how_to_go_on(config::Config const& c) {
-  if (!c.checkpoint.on()) return "";
+std::string how_to_go_on(config::Config const& c, bool saved) {
+  if (!c.checkpoint.on()) return ": nothing was saved (checkpoint.every = 0); the same command starts over";
+  if (!saved) return ": this step was not saved";
   return c.checkpoint.resume == "none" ? ": the same command with checkpoint.resume=auto goes on from here"
                                        : ": the same command goes on from here";
 }
@@ -94,6 +100,13 @@ double memory_of_all(comm::Communicator& world) {
   double const least = collectives::all_reduce(world, mine > 0 ? 0.0 : 1.0);
   double const sum = collectives::all_reduce(world, static_cast<double>(mine));
   return least > 0.0 ? 0.0 : sum;
+}
+
+/// Whether the row of the step at which the run starts has no validation loss. Collective.
+bool row_lacks_evaluation(std::optional<RunFiles> const& files, comm::Communicator& world) {
+  std::int64_t lacks = files && files->lacks_evaluation() ? 1 : 0;
+  world.broadcast(&lacks, 1, comm::Type::int64, 0).wait();
+  return lacks == 1;
 }
 
 /// False, with a message, when rows of metrics.csv could not be written. Collective.
@@ -172,6 +185,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(input_line(c));
   base::log_root(checkpoints.describe() + "\n");
+  if (first_step >= c.run.steps)
+    base::log_root(
+        fmt::format("This run has done {}, and run.steps = {}: no step is left. A larger run.steps goes on, "
+                    "another run.name begins a new run\n",
+                    base::counted(first_step, "step"), c.run.steps));
   signals.steps_begin();
   if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
     base::log_root("Stopped by a signal before the first step (exit code 75): the same command starts again");
@@ -180,7 +198,9 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   checkpoints.before_first_step();
   std::optional<ExpertFile> expert_file;
   if (c.model.moe.on())
-    comm::agree_on_root(world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step); }); });
+    comm::agree_on_root(world, [&] {
+      io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); });
+    });
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -196,6 +216,18 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   bool stopped = false;
   std::vector<double> step_seconds;
   double in_steps = 0.0;
+  auto const evaluate = [&] {
+    eval_loss = trainer.evaluate(c.run.eval_batches);
+    if (!trainer.stopped_early()) return;
+    eval_loss.reset();
+    stopped = true;
+  };
+  // An earlier start was stopped in this validation pass, or ended after it.
+  if (evaluates && first_step > 0 &&
+      (done >= c.run.steps || (evaluates_after(done) && row_lacks_evaluation(files, world)))) {
+    evaluate();
+    if (files && eval_loss) files->add_evaluation(*eval_loss);
+  }
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;
     engine::StepResult r;
@@ -220,13 +252,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     stopped = (r.stop || checkpoints.time_is_up(r)) && done < c.run.steps;
     bool const last = done == c.run.steps;
     eval_loss.reset();
-    if (!stopped && evaluates_after(done)) {
-      eval_loss = trainer.evaluate(c.run.eval_batches);
-      if (trainer.stopped_early()) {
-        eval_loss.reset();
-        stopped = true;
-      }
-    }
+    if (!stopped && evaluates_after(done)) evaluate();
     if (files) {
       io::MetricsRow const row{done,          trainer.tokens_done(),                   r.loss,   r.grad_norm, r.lr,
                                seconds * 1e3, static_cast<double>(r.tokens) / seconds, eval_loss};
@@ -241,12 +267,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     if (checkpoints.failed()) return base::ExitCode::checkpoint_failed;
   }
   if (!checkpoints.save_and_wait()) return base::ExitCode::checkpoint_failed;
-  if (evaluates && !stopped && done == first_step) {  // stopped in the last validation pass, and started again
-    eval_loss = trainer.evaluate(c.run.eval_batches);
-    stopped = trainer.stopped_early();
-    if (stopped) eval_loss.reset();
-  }
-
+  bool const saved = checkpoints.up_to_date();
   double const memory_now = memory_of_all(world);
   auto const traced = tracing.finish();
   auto const phases = spread(trainer.times(), trainer.mesh().world());
@@ -256,16 +277,20 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.skipped_steps = trainer.loss_scale().skipped;
   report::add_measured(summary, phases, memory_before, memory_now);
   base::log_root(fmt::format(
-      "\n{} {} in {}: loss {:.4f} -> {:.4f}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
-      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()), first_loss, last_loss,
+      "\n{} {} in {}{}{}; {} tokens/s", stopped ? "Stopped after" : "Finished",
+      base::counted(done - first_step, "step"), base::human_seconds(whole.seconds()),
+      done > first_step ? fmt::format(": loss {:.4f} -> {:.4f}", first_loss, last_loss) : "",
       eval_loss ? fmt::format(", validation loss {:.4f} (perplexity {:.2f}; {})", *eval_loss, std::exp(*eval_loss),
                               validation_windows(c, trainer.sampler()))
                 : "",
       base::human_count(in_steps > 0 ? static_cast<double>(trainer.tokens_done() - tokens_before) / in_steps : 0.0)));
   if (auto const load = trainer.expert_load(); done > first_step && !load.empty()) base::log_root(describe(load));
   if (auto const& scale = trainer.loss_scale(); scale.skipped > 0)
-    base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed; the loss scale is now {}",
-                               base::counted(scale.skipped, "step"), scale.scale));
+    base::log_root(fmt::format("Skipped since step 0: {}, whose gradients overflowed{}",
+                               base::counted(scale.skipped, "step"),
+                               c.precision.loss_scaling == config::LossScaling::dynamic
+                                   ? fmt::format("; the loss scale is now {}", scale.scale)
+                                   : ""));
   if (auto const n = trainer.post_validation(); c.optimizer.post_validation && done > first_step)
     base::log_root(
         fmt::format("Post-validation: {} of {} updated before the global norm was known, {} of these taken "
@@ -286,12 +311,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   }
   base::log_root(fmt::format("Written: {0}/metrics.csv, {1}{0}/resolved.toml", c.run.output_dir,
                              c.model.moe.on() ? c.run.output_dir + "/experts.csv, " : ""));
-  if (stopped) {
-    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code 75){}", done,
-                               c.run.steps, how_to_go_on(c)));
-  }
   bool const complete = history_is_complete(files, world);
-  return stopped ? base::ExitCode::interrupted : complete ? base::ExitCode::ok : base::ExitCode::run_failed;
+  auto const code = exit_code_of(c, stopped, saved, complete);
+  if (stopped) {
+    base::log_root(fmt::format("Stopped by a signal or run.time_limit after step {} of {} (exit code {}){}", done,
+                               c.run.steps, static_cast<int>(code), how_to_go_on(c, saved)));
+  }
+  if (code == base::ExitCode::checkpoint_failed) base::error_once(checkpoints.not_saved());
+  return code;
 }
 
 }  // namespace
@@ -305,6 +332,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verb
   make_output_folder(c.run.output_dir, world);
   RunLocks locks;
   locks.take(c, world);
+  if (c.checkpoint.on()) require_shared_folder(c.checkpoint.dir, c.run.name, world);
   report::report_placement(linalg::set_blas_threads(device::host_threads()), world);
   if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
       !line.empty())

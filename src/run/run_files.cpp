@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/io/file_watch.hpp>
@@ -10,53 +11,81 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace p3d::run {
 
-namespace {
-
 namespace fs = std::filesystem;
 
-/// Gives an older file the first free name. `moves`: that is no longer metrics.csv; otherwise it has both names until
-/// it is replaced, so that no moment is without a history.
-void keep_older(fs::path const& path, bool moves) {
-  for (int n = 1;; ++n) {
-    auto const kept = path.parent_path() / fmt::format("metrics.{}.csv", n);
-    if (fs::exists(kept)) continue;
+std::string from_here(std::string const& path) {
+  std::error_code none;
+  auto const shown = fs::proximate(path, none).string();
+  return none ? path : shown;
+}
+
+namespace {
+
+/// What a run writes beside its checkpoints, metrics.csv last: it is what tells that there was a run, so that a kill
+/// between two renames loses nothing.
+constexpr std::array<char const*, 7> names{"experts.csv",  "trace.json",    "trace.svg",  "costs.csv",
+                                           "summary.json", "resolved.toml", "metrics.csv"};
+
+/// "metrics.3.csv"
+std::string numbered(fs::path const& name, int n) {
+  return fmt::format("{}.{}{}", name.stem().string(), n, name.extension().string());
+}
+
+/// Gives the files of an earlier run names with the first number that is free for all of them. `moves`: they are no
+/// longer there; otherwise they have both names until they are replaced, so that no moment is without a history.
+void keep_older(fs::path const& folder, bool moves) {
+  auto const taken = [&](int n) {
+    return std::any_of(names.begin(), names.end(), [&](auto name) { return fs::exists(folder / numbered(name, n)); });
+  };
+  int n = 1;
+  while (taken(n)) ++n;
+  std::vector<std::string> kept;
+  for (auto const* name : names) {
+    auto const path = folder / name;
+    std::error_code unknown;
+    if (!fs::is_regular_file(path, unknown)) continue;
+    kept.push_back(numbered(name, n));
+    auto const to = folder / kept.back();
     std::error_code no_links;
     if (moves) {
-      fs::rename(path, kept);
-    } else if (fs::create_hard_link(path, kept, no_links); no_links) {
-      fs::copy_file(path, kept);
+      fs::rename(path, to);
+    } else if (fs::create_hard_link(path, to, no_links); no_links) {
+      fs::copy_file(path, to);
     }
-    base::log_root(fmt::format("The history of an earlier run in this folder is kept as {}", kept.string()));
-    return;
   }
+  base::log_root(
+      fmt::format("The files of an earlier run in {} are kept: {}", from_here(folder.string()), base::join(kept)));
 }
 
 /// The lines of the steps up to `start`; an older file that holds anything else is kept.
-std::vector<std::string> take_over(fs::path const& path, std::int64_t start) {
-  auto const text = path.string();
-  io::FileOperation const here("read or rename", text);
+io::MetricsHistory take_over(std::string const& folder, std::int64_t start) {
+  auto const path = folder + "/metrics.csv";
+  io::FileOperation const here("read or rename", path);
   if (!fs::exists(path)) return {};
   if (start == 0) {
-    keep_older(path, true);
+    keep_older(folder, true);
     return {};
   }
   try {
-    auto history = io::metrics_until(path.string(), start);
-    if (history.dropped > 0) keep_older(path, false);
+    auto history = io::metrics_until(path, start);
+    if (history.dropped > 0) keep_older(folder, false);
     if (history.missing > 0) {
-      base::warn_root(fmt::format("{} lacks the rows of {} of the {} steps before this start", path.string(),
-                                  history.missing, start));
+      base::warn_root(
+          fmt::format("{} lacks the rows of {} of the {} steps before this start", path, history.missing, start));
     }
-    return history.lines;
+    return history;
   } catch (base::Error const& e) {
     base::warn_root(e.what());
-    keep_older(path, false);
+    keep_older(folder, false);
     return {};
   }
 }
@@ -86,21 +115,34 @@ void make_output_folder(std::string const& folder, comm::Communicator& world) {
   });
 }
 
-RunFiles::RunFiles(config::Config const& config, std::int64_t start) {
-  auto const& folder = config.run.output_dir;
-  io::make_folder(folder);
-  io::write_text_atomically(folder + "/resolved.toml", config::canonical_toml(config));
+RunFiles::RunFiles(config::Config const& config, std::int64_t start) : folder_(config.run.output_dir) {
+  io::make_folder(folder_);
   try {
-    metrics_.emplace(folder, take_over(folder + "/metrics.csv", start));
+    taken_over_ = take_over(folder_, start);
   } catch (fs::filesystem_error const& e) {
-    throw base::Error({.expected = "a history (metrics.csv) that can be kept under another name",
-                       .found = e.code().message(),
-                       .where = folder,
-                       .fix = "check the folder's permissions and the free space"});
+    throw base::Error(
+        {.expected = "files of an earlier run (metrics.csv and others) that can be kept under other names",
+         .found = e.code().message(),
+         .where = folder_,
+         .fix = "check the folder's permissions and the free space"});
+  }
+  io::write_text_atomically(folder_ + "/resolved.toml", config::canonical_toml(config));
+  metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines);
+}
+
+void RunFiles::add_evaluation(double loss) {
+  if (!lacks_evaluation()) return;
+  taken_over_.last->eval_loss = loss;
+  taken_over_.lines.back() = format(*taken_over_.last);
+  try {
+    metrics_ = std::make_unique<io::MetricsWriter>(folder_, taken_over_.lines);
+  } catch (base::Error const& e) {
+    base::warn_root(e.what());
   }
 }
 
 void RunFiles::write(io::MetricsRow const& row) {
+  taken_over_ = {};
   waiting_.push_back(row);
   write_waiting();
 }

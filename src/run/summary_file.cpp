@@ -13,17 +13,16 @@ namespace p3d::run {
 
 namespace {
 
-/// The starts that an older file of this run names; what cannot be read is none, the new file takes its place.
-std::vector<report::RunStart> earlier_starts(std::string const& path, std::int64_t first_step) {
-  std::vector<report::RunStart> out;
+/// What an older file of this run says; one that cannot be read is none, the new file takes its place.
+report::RunSummary earlier(std::string const& path, std::int64_t first_step) {
   std::error_code none;
-  if (first_step == 0 || !std::filesystem::exists(path, none)) return out;
+  if (first_step == 0 || !std::filesystem::exists(path, none)) return {};
   try {
-    out = report::parse_summary(io::read_text(path), path).starts;
+    return report::parse_summary(io::read_text(path), path);
   } catch (base::Error const& e) {
     base::warn_root(e.what());
+    return {};
   }
-  return out;
 }
 
 }  // namespace
@@ -35,14 +34,13 @@ SummaryFile::SummaryFile(config::Config const& config, comm::Communicator& world
 }
 
 void SummaryFile::begin(std::int64_t first_step) {
-  std::error_code none;
-  if (first_step >= contents_.steps && std::filesystem::exists(path_, none)) return;
+  if (!root_) return;
+  auto const older = earlier(path_, first_step);
+  if (first_step >= contents_.steps && !older.starts.empty() && older.state() == report::RunState::finished) return;
   begun_ = true;
   auto& now = contents_.starts.back();
   now.first_step = now.last_step = first_step;
-  if (!root_) return;
-  auto older = earlier_starts(path_, first_step);
-  contents_.starts.insert(contents_.starts.begin(), older.begin(), older.end());
+  contents_.starts.insert(contents_.starts.begin(), older.starts.begin(), older.starts.end());
   write();
 }
 
@@ -62,9 +60,10 @@ void SummaryFile::end(base::ExitCode code, std::string const& reason) {
   if (!begun_ || !root_) return;
   auto& now = contents_.starts.back();
   now.wall_s = clock_.seconds();
-  now.state = code == base::ExitCode::ok            ? report::RunState::finished
-              : code == base::ExitCode::interrupted ? report::RunState::stopped
-                                                    : report::RunState::failed;
+  bool const stopped = code == base::ExitCode::interrupted || code == base::ExitCode::stopped_unsaved;
+  now.state = code == base::ExitCode::ok ? report::RunState::finished
+              : stopped                  ? report::RunState::stopped
+                                         : report::RunState::failed;
   contents_.exit_code = static_cast<int>(code);
   contents_.reason = reason;
   write();

@@ -65,7 +65,7 @@ class Files(AppTest):
         self.assert_once(resolved.split("\n\n", 1)[1].strip(), said[("--verbose",)])
 
     def test_resolved_input_repeats_the_run(self):
-        self.done(4, *MESH, "model.dropout=0.1", "run.seed=7")
+        self.done(4, *MESH, "model.dropout=0.1", "run.seed=7", "checkpoint.every=0")
         first = self.metrics()
         resolved = (self.results / "resolved.toml").read_text()
         (self.folder / "input.toml").write_text(resolved)
@@ -76,17 +76,39 @@ class Files(AppTest):
         self.assertEqual(resolved, (self.results / "resolved.toml").read_text())
         self.assertGreater(len({r["loss"] for r in first}), 3)
 
-    def test_earlier_history_is_kept(self):
-        self.done(1)
-        first = (self.results / "metrics.csv").read_text()
-        run = self.done(1, "run.steps=2")
-        self.assert_once("metrics.1.csv", run.out)
-        self.done(1, "run.steps=1")
-        self.assertEqual(first, (self.results / "metrics.1.csv").read_text())
+    def test_the_files_of_an_earlier_run_are_kept(self):
+        experts = ("checkpoint.every=0", "model.moe.experts=2", "model.moe.top_k=1", "model.moe.ffn=16")
+        names = ("experts.csv", "summary.json", "resolved.toml", "metrics.csv")
+
+        def bytes_of(number=""):
+            return [(self.results / name.replace(".", f"{number}.", 1)).read_bytes() for name in names]
+
+        self.done(1, *experts)
+        first = bytes_of()
+        run = self.done(1, *experts, "run.steps=2")
+        self.assert_once("The files of an earlier run in runs/app are kept: experts.1.csv, summary.1.json, "
+                         "resolved.1.toml, metrics.1.csv", run.out)
+        second = bytes_of()
+        self.done(1, "checkpoint.every=0", "run.steps=1", "run.trace=true")
+        self.assertEqual([first, second], [bytes_of(".1"), bytes_of(".2")])
         self.assertEqual([len(self.metrics(name)) for name in ("metrics.csv", "metrics.2.csv")], [1, 2])
+        self.assertFalse((self.results / "experts.csv").exists())
+        trace = (self.results / "trace.svg").read_bytes()
+        self.done(1, "checkpoint.every=0", "run.steps=1")
+        self.assertEqual((self.results / "trace.3.svg").read_bytes(), trace)
+        self.assertFalse((self.results / "trace.svg").exists())
+        self.assertFalse((self.results / "checkpoints").exists())
+
+    def test_a_run_saves_its_end(self):
+        run = self.done(2, "parallel.pp=2")
+        self.assert_once("Checkpoints: at the end and before a stop, ", run.out)
+        self.assertEqual([p.name for p in (self.results / "checkpoints").iterdir()], ["app-00000006.h5"])
+        run = self.done(1, "run.steps=8")
+        self.assertRegex(run.out, "Resumed from .*app-00000006.h5: step 6")
+        self.assertEqual([int(r["step"]) for r in self.metrics()], list(range(1, 9)))
 
     def test_a_divided_vocabulary(self):
-        keys = ["run.steps=2", "run.precision=fp64", "sample.tokens=8"]
+        keys = ["run.steps=2", "run.precision=fp64", "sample.tokens=8", "checkpoint.every=0"]
         alone = self.done(1, *keys)
         losses = [float(r["loss"]) for r in self.metrics()]
         run = self.done(4, *MESH, "pipeline.vocab_parallel=true", "pipeline.schedule=zb_v", *keys)

@@ -22,7 +22,7 @@ TINY = "inputs/gpt2-tiny.toml parallel.pp=4"
 RUN = {
     "p3d --check inputs/llama3-8b.toml --ranks 64": ("data.path={source}/LICENSE", ()),
     "mpiexec -n 8 p3d inputs/quickstart.toml": (QUICK, ("runs/quickstart/metrics.csv",)),
-    "mpiexec -n 4 p3d inputs/quickstart.toml parallel.dp=1 run.steps=10": (
+    "mpiexec -n 4 p3d inputs/quickstart.toml parallel.dp=1 run.name=four": (
         QUICK + " run.output_dir=again", ("again/metrics.csv",)),
     "p3d mesh inputs/quickstart.toml --ranks 8 --rank 5": ("", ()),
     "p3d --help-input": ("", ()),

@@ -45,6 +45,19 @@ class CommandLines(Words):
                 said = self.refused(found, *command.split(), "--nonsense", ranks=2)
                 self.assertIn(f"fix:      p3d {command} --help lists them", said)
         self.refused("none", "generate")
+        said = self.refused("train, which is no command of p3d, before input.toml", "train", "input.toml")
+        self.assertIn("fix:      p3d input.toml trains; p3d --help lists the commands", said)
+        said = self.refused("chekpoint, which is no command of p3d", "chekpoint", "ls")
+        self.assertIn("fix:      did you mean p3d checkpoint ls?", said)
+        self.refused("two files: input.toml and other.toml", "input.toml", "other.toml")
+
+    def test_a_number_where_text_is_wanted(self):
+        run = self.words("input.toml", "--check", "--verbose", "run.name=2024", "sample.prompt=1e3", "data.path=text.txt")
+        self.assertEqual((run.code, run.err), (0, ""))
+        for line in ('name = "2024"', 'prompt = "1e3"', f'output_dir = "{self.folder}/runs/2024"'):
+            self.assert_once(f"\n{line}\n", run.out)
+        for word in ("run.steps=many", "run.steps=1.5", "optimizer.lr=true", "run.precision=64"):
+            self.assertEqual(self.words("input.toml", "--check", word).code, 2, word)
         self.refused("other.h5", "eval", "file.h5", "other.h5")
 
     def test_help_is_no_error(self):
@@ -81,7 +94,7 @@ class CommandLines(Words):
         file = self.train()
         for arguments in (["--check", "input.toml"], ["--help"], ["--version"], ["schedule", "show", "input.toml"],
                           ["checkpoint", "ls", str(self.results / "checkpoints")], ["checkpoint", "show", file],
-                          ["generate", file, "--tokens", "2"], ["input.toml", "run.steps=1"]):
+                          ["generate", file, "--tokens", "2"], ["input.toml", "run.steps=1", "checkpoint.every=0"]):
             with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
                 done = subprocess.run([program.PROGRAM, *arguments], cwd=self.folder, stdout=full,
                                       stderr=subprocess.PIPE, text=True, timeout=program.PATIENCE)

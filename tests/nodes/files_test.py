@@ -30,6 +30,20 @@ class Files(nodes.NodesTest):
             for path in checkpoints:
                 nodes.hosts.run(os.environ["P3D_PROGRAM"], "checkpoint", "verify", path)
 
+    def test_a_checkpoint_folder_that_hosts_do_not_share(self):
+        """Refused at the start, with nothing left behind; a folder that they share is none of its errors."""
+        seen, other = self.folder / "saved", self.folder / "other"
+        for folder in (seen, other):
+            folder.mkdir()
+        cluster = self.cluster({}, {"folders": {seen: other}})
+        run = self.run_to_end(cluster, *layout(4, 1, 1), "checkpoint.dir=saved", code=2)
+        self.assertIn("1 of 4 ranks could not see the checkpoints of rank 0", run.err, run.text)
+        self.assertRegex(run.err, r"expected: +a folder of checkpoints that all hosts share", run.text)
+        self.assertRegex(run.err, r"found: +No such file or directory on host \S+, where rank 0 .* has written \.\S+")
+        self.assertNotIn("Data: ", run.out)
+        self.assertLess(run.seconds, 30, run.text)  # comm.timeout_s is 60
+        self.assertEqual([p.name for p in seen.iterdir()] + [p.name for p in other.iterdir()], [])
+
     def check_data_of_one_host(self, text, words, texts=1):
         seen, other = self.folder / "data", self.folder / "other"
         for folder in (seen, other):

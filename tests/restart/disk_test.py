@@ -47,7 +47,7 @@ class FullDisk(unittest.TestCase):
         return [(self.folder / name).read_text() for name in ("out", "err", "code", "names", "verified")]
 
     def check(self, asynchronous):
-        for on_error, code, steps in (("stop", 5, range(6, 9)), ("continue", 0, (10,))):
+        for on_error, code, steps in (("stop", 5, range(6, 9)), ("continue", 5, (10,))):
             out, err, found, names, verified = self.run_on_small_disk(f"checkpoint.async={asynchronous}",
                                                                       f"checkpoint.on_error={on_error}")
             print(f"\n  measured: full disk, async={asynchronous}, on_error={on_error}: exit code {found.strip()}\n"
@@ -61,6 +61,7 @@ class FullDisk(unittest.TestCase):
             last = len((self.folder / "run" / "metrics.csv").read_text().splitlines()) - 1
             self.assertIn(last, steps)
             self.assertNotIn("Checkpoint of step 6", out)
+            self.assertEqual(err.count("p3d stops:\nthe last checkpoint could not be written"), on_error == "continue")
 
     def test_written_while_training_goes_on(self):
         self.check("true")

@@ -8,10 +8,11 @@
 //            full    ENOSPC
 //            gone    the file is deleted (unlink), then the call
 //            usr1    SIGUSR1 to this process, then the call
+//            none    ENOLCK, as of a file system without locks
 //            slow    the call, S seconds later: slowS
 //   P3D_SHIM_RANK=N: on this rank alone.
-//   CALL     open read write fsync rename unlink link ftruncate futimens; pwrite counts as write, and only pread as
-//   read. rename: the new name counts.
+//   CALL     open read write fsync rename unlink link ftruncate futimens lock; pwrite counts as write, only pread as
+//            read, flock and fcntl's locks as lock. rename: the new name counts.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,6 +27,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,6 +94,12 @@ std::string act(char const* call, std::string const& path) {
     return rule->action;
   }
   return "";
+}
+
+bool no_locks(int fd) {
+  bool const none = act("lock", path_of(fd)) == "none";
+  if (none) errno = ENOLCK;
+  return none;
 }
 
 bool full(std::string const& action) {
@@ -165,6 +173,27 @@ int remove(char const* path) {
 int link(char const* from, char const* to) {
   static auto const real = next<int (*)(char const*, char const*)>("link");
   return full(act("link", to)) ? -1 : real(from, to);
+}
+
+int flock(int fd, int operation) {
+  static auto const real = next<int (*)(int, int)>("flock");
+  return no_locks(fd) ? -1 : real(fd, operation);
+}
+int fcntl64(int fd, int command, ...) {
+  static auto const real = next<int (*)(int, int, ...)>("fcntl64");
+  va_list more;
+  va_start(more, command);
+  void* const argument = va_arg(more, void*);
+  va_end(more);
+  bool const locks = command == F_OFD_SETLK || command == F_SETLK;
+  return locks && no_locks(fd) ? -1 : real(fd, command, argument);
+}
+int fcntl(int fd, int command, ...) {
+  va_list more;
+  va_start(more, command);
+  void* const argument = va_arg(more, void*);
+  va_end(more);
+  return fcntl64(fd, command, argument);
 }
 
 int open64(char const* path, int flags, ...) {

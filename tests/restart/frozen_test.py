@@ -16,6 +16,8 @@ CASES = {
     "making the file": (1, None, f"block:open:{PART}:1", "open", PART, ()),
     "a write of one rank": (2, 1, f"block:write:{PART}:1", "write", PART, ()),
     "a write, no copy": (2, 0, f"block:write:{PART}:8", "write", PART, ("checkpoint.async=false",)),
+    "a write at the end": (2, 1, f"block:write:{PART}:1", "write", PART, ("checkpoint.every=end", "run.steps=2")),
+    "fsync at the end": (2, 1, f"block:fsync:{PART}:1", "fsync", PART, ("checkpoint.every=end", "run.steps=2")),
     "fsync": (2, 1, f"block:fsync:{PART}:1", "fsync", PART, ()),
     "fsync of rank 0, no copy": (2, 0, f"block:fsync:{PART}:1", "fsync", PART, ("checkpoint.async=false",)),
     "rename": (1, None, f"block:rename:{FINAL}:1", "rename", PART, ()),

@@ -22,8 +22,8 @@ class Locks(unittest.TestCase):
         self.folder = pathlib.Path(temporary.name)
         restarts.write_inputs(self.folder)
 
-    def endless(self):
-        run = restarts.start(self.folder, 0, *KEYS, "run.steps=1000000", name="endless")
+    def endless(self, rules=""):
+        run = restarts.start(self.folder, 0, *KEYS, "run.steps=1000000", name="endless", rules=rules)
         self.addCleanup(lambda: (run.kill(), run.wait(), [file.close() for file in run.files]))
         deadline = time.monotonic() + restarts.program.PATIENCE
         while not list((self.folder / "run/checkpoints").glob("*.h5")):
@@ -102,6 +102,22 @@ class Locks(unittest.TestCase):
             self.taken("an earlier start of this Slurm job")
         finally:
             del os.environ["SLURM_JOB_ID"], os.environ["SLURM_RESTART_COUNT"]
+
+    @unittest.skipUnless(restarts.SHIM, "needs the library that fails at chosen calls")
+    def test_a_file_system_without_locks(self):
+        rules = "none:lock:.lock:0"
+        code, out, err = restarts.run(self.folder, 0, *KEYS, "run.steps=3", rules=rules)
+        self.assertEqual((code, err), (0, ""), out)
+        self.assertNotIn("Waiting to see", out)  # nobody has the folder
+        first = self.endless(rules)
+        code, out, err = restarts.run(self.folder, 0, *KEYS, "run.steps=3", rules=rules)
+        self.assertEqual(code, 2, out + err)
+        self.assertIn(f"process {first.pid} on host {socket.gethostname()}", err)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        code, out, err = restarts.run(self.folder, 0, *KEYS, "run.steps=1000000", "run.time_limit=2s", rules=rules)
+        self.assertEqual(code, 75, out + err)
+        self.assertIn(f"was left by process {first.pid} on host", out)
 
     def test_a_file_that_is_no_lock(self):
         (self.folder / "run").mkdir()

@@ -70,6 +70,36 @@ class Stops(unittest.TestCase):
             del os.environ["SLURM_JOB_END_TIME"]
         self.check("SLURM_JOB_END_TIME in 4 s", run)
 
+    def test_skipped_steps_stay_counted(self):
+        """In fp16 the first steps overflow and are skipped; the learning rate does not count them, in whatever
+        precision the run goes on."""
+        keys = ("batch.global=2", "checkpoint.every=4")
+        half = ("run.precision=fp16", "precision.loss_scale_initial=1e25", "precision.loss_scale_backoff=1e-10",
+                "precision.loss_scale_hysteresis=1")
+
+        def rates(output):
+            return [row[4] for row in restarts.rows(self.folder, output)]
+
+        def train(output, *more):
+            return restarts.train_with(self.folder, 1, *keys, f"run.output_dir={output}", *more)
+
+        self.assertRegex(train("whole", *half, "run.steps=12"), r"Skipped since step 0: [23] steps, .*; the loss scale")
+        expected = rates("whole")
+        self.assertLess(len(set(expected)), 12)
+        train("run", *half, "run.steps=12")
+        for step in (12, 8):
+            (self.folder / restarts.checkpoint("run", step)).unlink()
+        said = train("run", "run.precision=bf16", "run.steps=12")
+        self.assertIn("step 4,", said)
+        self.assertRegex(said, r"Skipped since step 0: [23] steps, whose gradients overflowed\n")
+        self.assertEqual(rates("run"), expected)
+        (self.folder / restarts.checkpoint("run", 12)).unlink()
+        # From the bf16 run's step 8: a new scale, the old count.
+        said = train("run", "run.precision=fp16", "precision.loss_scale_initial=256", "run.steps=12")
+        self.assertIn("step 8,", said)
+        self.assertRegex(said, r"Skipped since step 0: [23] steps, .*; the loss scale is now 256\n")
+        self.assertEqual(rates("run"), expected)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -81,6 +81,50 @@ class WriteErrors(unittest.TestCase):
         self.assertRegex(err, "found: +File too large")
         self.assertEqual(list((self.folder / "run/checkpoints").glob("*.part")), [])
 
+    def test_the_last_checkpoint_alone(self):
+        """With checkpoint.on_error = "continue" the run is done, and its exit code says that its end is not saved."""
+        keys = (*KEYS, "checkpoint.on_error=continue")
+        code, out, err = restarts.run(self.folder, 2, *keys, "parallel.tp=2",
+                                      rules="full:write:restart-00000008.h5.part:0")
+        self.assertEqual(code, 5, out + err)
+        self.assertIn("Finished 8 steps", out)
+        self.assertEqual(err.count("p3d stops:\nthe last checkpoint could not be written"), 1, err)
+        self.assertRegex(err, "found: +the newest is of step 4\n")
+        self.verified(4)
+        # Stopped, and not saved: not "start again to go on from here".
+        code, out, err = restarts.run(self.folder, 0, *keys, "run.steps=12", "checkpoint.every=end",
+                                      rules="full:write:.h5.part:0;usr1:write:metrics.csv:2")
+        self.assertEqual(code, 5, out + err)
+        self.assertIn("of 12 (exit code 5): this step was not saved", out)
+        code, out, err = restarts.run(self.folder, 0, *keys)
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("step 4,", out)
+        self.verified(4, 8)
+
+    def test_a_checkpoint_at_the_end(self):
+        """Every rank writes its share straight from its memory; one of them has no room."""
+        end = ("parallel.tp=2", "checkpoint.every=end")
+        code, out, err = restarts.run(self.folder, 2, *KEYS, *end, rules="full:write:restart-00000008.h5.part:3", rank=1)
+        self.assertEqual(code, 5, out + err)
+        self.assertEqual(err.count("no checkpoint of step 8"), 1, err)
+        self.assertIn("(rank 1)", err)
+        self.assertEqual(list((self.folder / "run/checkpoints").iterdir()), [])
+        self.assertEqual(restarts.run(self.folder, 2, *KEYS, *end)[0], 0)
+        self.verified(8)
+
+    def test_a_row_of_the_experts_that_was_cut_off(self):
+        keys = (*restarts.EXPERTS, "run.output_dir=run", "batch.global=2", "checkpoint.every=end", "run.log_every=1")
+        self.assertEqual(restarts.run(self.folder, 0, *keys, "run.steps=2")[0], 0)
+        path = self.folder / "run/experts.csv"
+        header, *rows = path.read_text().splitlines()
+        self.assertEqual([row.split(",")[:2] for row in rows], [[str(s), str(l)] for s in (1, 2) for l in range(8)])
+        # A line that an earlier start left in the middle, and one at the end.
+        path.write_text("\n".join([header, *rows[:8], rows[8][:-3], *rows[8:15], rows[15][:-2]]))
+        self.assertEqual(restarts.run(self.folder, 0, *keys, "run.steps=3")[0], 0)
+        found = path.read_text().splitlines()
+        self.assertEqual(found[:16], [header, *rows[:15]])
+        self.assertEqual([row.split(",")[:2] for row in found[16:]], [["3", str(l)] for l in range(8)])
+
     def test_an_error_of_one_rank(self):
         for asynchronous in ("true", "false"):
             rank = 1 if asynchronous == "true" else 0

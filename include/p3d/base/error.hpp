@@ -15,9 +15,10 @@ enum class ExitCode : int {
   bad_input = 2,          ///< the input or the command line is wrong; nothing was started
   timeout = 3,            ///< a wait outlasted comm.timeout_s
   not_finite = 4,         ///< the loss or a gradient became NaN or infinite
-  checkpoint_failed = 5,  ///< a checkpoint could not be written, and checkpoint.on_error is "stop"
-  interrupted =
-      75  ///< "resume me": stopped by a signal or run.time_limit at a step boundary; run again to go on (EX_TEMPFAIL)
+  checkpoint_failed = 5,  ///< a checkpoint could not be written, and checkpoint.on_error is "stop" or it was the last
+  stopped_unsaved = 6,    ///< stopped by a signal or run.time_limit with checkpoint.every = 0: nothing was saved
+  /// "resume me": stopped by a signal or run.time_limit at a step boundary and saved; run again to go on (EX_TEMPFAIL)
+  interrupted = 75
 };
 
 /// The four things that every message carries. `where` may be empty when the thrower does not know; the reporter then

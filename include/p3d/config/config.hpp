@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
 #include <p3d/base/all_reduce.hpp>
 #include <p3d/config/axes.hpp>
 
@@ -315,18 +316,23 @@ enum class OnError { stop, go_on };
 
 /// [checkpoint]: files dir/<run.name>-<step>.h5.
 struct Checkpoint {
+  static constexpr std::int64_t only_at_end = -1;
   std::string dir = "runs/run/checkpoints";  ///< default: <run.output_dir>/checkpoints
-  std::int64_t every = 0;                    ///< steps between checkpoints; or `period`; both 0: no checkpoints at all
-  Duration period;                           ///< wall time between checkpoints: every = "30min"
-  std::int64_t keep = 2;                     ///< newest valid ones that stay; 0: all
-  std::string resume = "auto";               ///< "auto": the newest valid one in dir, if any; "none"; or a file
+  /// Steps between checkpoints, besides those at the end and before a stop. only_at_end (every = "end"): none besides;
+  /// 0, without `period`: none at all.
+  std::int64_t every = only_at_end;
+  Duration period;              ///< wall time between checkpoints: every = "30min"; `every` is then 0
+  std::int64_t keep = 2;        ///< newest valid ones that stay; 0: all
+  std::string resume = "auto";  ///< "auto": the newest valid one in dir, if any; "none"; or a file
   Load load = Load::all;
   bool at_start = false;  ///< one of step 0 too
   bool async = true;
   std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
 
-  bool on() const { return every > 0 || period.seconds > 0; }
+  bool on() const { return every != 0 || period.seconds > 0; }
+  /// True when checkpoints are written between the steps too, so that with `async` training goes on meanwhile.
+  bool between_steps() const { return every > 0 || period.seconds > 0; }
   bool operator==(Checkpoint const&) const = default;
 };
 

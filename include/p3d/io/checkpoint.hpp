@@ -84,7 +84,7 @@ struct CheckpointHeader {
   Element element = Element::float32;
   std::string p3d_version;
   std::string input;       ///< config::canonical_toml
-  std::string loss_scale;  ///< state of a loss scale (optim::to_string); empty: the run has none
+  std::string loss_scale;  ///< optim::stored_loss_scale; empty: nothing to keep
   StoredTokenizer tokenizer;
   std::string origin;  ///< of the run: "weights 0123456789abcdef of FILE (step N)" or "state ..."; empty: the seed
 

@@ -2,20 +2,22 @@
 #pragma once
 // Writes checkpoints, in the foreground or while training goes on.
 //
-// In both ways a thread of rank 0 first makes all descriptions, in memory, and the file NAME.part with room for all
+// In all ways a thread of rank 0 first makes all descriptions, in memory, and the file NAME.part with room for all
 // arrays. Then
-//   async  each rank has copied its share of the state into host memory (the only time that training is held), and a
-//          thread that makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to
-//          disk. No thread support is asked of MPI, and no collective can meet one of the training;
-//   else   the ranks send their shares to rank 0, a buffer at a time, which alone writes: for file systems that share
-//          files badly between nodes (NFS: two clients that write into one page), or memory too small for the copy.
-// Both give the same bytes. When all shares are on disk, rank 0 adds descriptions, checksums and the seal, flushes, and
+//   copied   each rank has copied its share of the state into host memory (the only time that training is held), and a
+//            thread that makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to
+//            disk. No thread support is asked of MPI, and no collective can meet one of the training;
+//   direct   each rank writes its share in the same way, straight from the state, a buffer at a time, and training
+//            waits: for checkpoints at the end of a run, which need no copy;
+//   by_root  the ranks send their shares to rank 0, a buffer at a time, which alone writes: for file systems that share
+//            files badly between nodes (NFS: two clients that write into one page).
+// All give the same bytes. When all shares are on disk, rank 0 adds descriptions, checksums and the seal, flushes, and
 // renames the file. Then every rank reads its share back from disk and compares (`verify`), so that older files may be
 // deleted. A write, fsync or other file operation that never returns ends the run (file_watch.hpp); a rank that is
 // stopped or dead is found by the others, which wait for it in all-reduces, sends and receives that comm.timeout_s
 // bounds.
 //
-// Memory of a rank: `buffer_bytes` (at least one row of an array), and with async the copy of its share, allocated
+// Memory of a rank: `buffer_bytes` (at least one row of an array), and with `copied` the copy of its share, allocated
 // once.
 
 #include <p3d/base/error.hpp>
@@ -43,11 +45,14 @@ struct WriteResult {
   double verify_seconds = 0.0;
 };
 
+/// How the arrays reach the file.
+enum class WriteBy { copied, direct, by_root };
+
 class CheckpointWriter {
 public:
   struct Options {
     std::int64_t buffer_bytes = 64 << 20;
-    bool async = true;
+    WriteBy way = WriteBy::copied;
     bool verify = true;
     /// Called by a thread of rank 0 before a complete file gets its name: what must be on disk by then. Does not throw.
     std::function<void()> before_commit = {};
@@ -66,7 +71,7 @@ public:
   void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
              std::vector<CheckpointPart> const& parts, ModelFiles const& model_files = {});
   bool busy() const;
-  /// Moves things along (with async without waiting for the disk), and returns the result once, when there is one.
+  /// Moves things along (with `copied` without waiting for the disk), and returns the result once, when there is one.
   /// Collective: call it on every rank at the same places (step boundaries).
   std::optional<WriteResult> poll();
   /// Waits for the result. Needs busy(). Collective.
@@ -74,7 +79,7 @@ public:
 
   /// Allocates and touches the copy before the first step, so that no later call does. `parts` as for start().
   void reserve(std::vector<CheckpointPart> const& parts, Element element);
-  /// Bytes of the copy on this rank (0 unless async).
+  /// Bytes of the copy on this rank (0 unless `copied`).
   std::int64_t copy_bytes() const;
 
 private:

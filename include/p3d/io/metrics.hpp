@@ -58,6 +58,7 @@ private:
 /// The rows of a file that a killed run may have left, as they are written, one for each step up to `last_step`.
 struct MetricsHistory {
   std::vector<std::string> lines;  ///< in order of the steps
+  std::optional<MetricsRow> last;  ///< the row of `last_step` (which lines.back() is), if it is there
   std::int64_t missing = 0;        ///< steps without a row, after the first row
   std::int64_t dropped = 0;        ///< rows of later steps, rows that were there twice, and lines that are no rows
 };

@@ -70,7 +70,7 @@ public:
   explicit ParamTable(std::vector<ParamSpec> specs);
   std::vector<ParamSpec> const& specs() const { return specs_; }
   ParamSpec const& find(std::string_view name) const;
-  /// Number of distinct parameters: tied ones once, without padding and what is not trained.
+  /// Number of distinct parameters (tied ones once, padding not counted).
   std::int64_t num_parameters() const;
   /// Rows of the parameters with this ParamSpec::layer, in order; none: empty.
   std::vector<std::size_t> const& rows_of_layer(int layer) const;

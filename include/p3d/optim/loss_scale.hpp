@@ -24,6 +24,14 @@ struct LossScaleState {
 std::string to_string(LossScaleState const& state);
 LossScaleState parse_loss_scale(std::string const& text);
 
+/// What a checkpoint keeps: all of a dynamic scale's state; of others "skipped=3", when an earlier part of the run has
+/// skipped steps (which the learning rate does not count), else nothing.
+std::string stored_loss_scale(LossScaleState const& state, config::LossScaling scaling);
+/// The state with which a run goes on from a checkpoint that has `stored`; `fresh`: of a run that begins. Steps that
+/// were skipped stay counted, also where only one of the two runs has a dynamic scale. Throws base::Error for other
+/// text.
+LossScaleState resumed_loss_scale(LossScaleState fresh, config::LossScaling scaling, std::string const& stored);
+
 /// The factor of each step. Dynamic: after loss_scale_interval clean steps in a row it grows by loss_scale_growth, but
 /// not beyond what a float holds; from the loss_scale_hysteresis-th overflow since then on, each overflow multiplies it
 /// with loss_scale_backoff, down to loss_scale_floor. (Megatron-LM counts so; with a hysteresis of 1 and no floor it is

@@ -77,6 +77,10 @@ public:
   void after_step(engine::StepResult const& result);
   /// Writes the state as it is, unless that is done, and waits. False when it failed(). Collective.
   bool save_and_wait();
+  /// The state as it is lies in a valid file, this run's or the one that it began with. The same on every rank.
+  bool up_to_date() const { return options_.on() && saved_step_ == trainer_->steps_done(); }
+  /// The error of a run that ends although it is not up_to_date().
+  std::string not_saved() const;
   /// A checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed. The same on every rank.
   bool failed() const { return failed_; }
   /// One line about the memory and the times, for the log.

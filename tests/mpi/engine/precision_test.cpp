@@ -279,6 +279,18 @@ void expect_goes_on(config::Config const& config, comm::Communicator const& worl
   EXPECT_EQ(state(first), state(second));
 }
 
+TEST(Precision, TheTypeOfTheTrainerIsThatOfTheInput) {
+  auto self = comm::Communicator::self();
+  test::expect_error([&] { engine::Trainer<device::Fp64> const trainer(make_config("fp32", {}), self); },
+                     "an input for which with_policy chooses device::Fp64");
+  test::expect_error(
+      [&] { engine::Trainer<device::Bf16> const trainer(make_config("bf16", {}, {"precision.gradients=bf16"}), self); },
+      "for which it chooses device::Bf16Gradients");
+  auto const plan = engine::make_run_plan(make_config("fp32", {}));
+  test::expect_error([&] { engine::Trainer<device::Fp32> const trainer(make_config("fp64", {}), plan, self); },
+                     "run.precision = \"fp64\"");
+}
+
 TEST(Precision, GoesOnFromItsState) {
   auto world = comm::Communicator::world();
   int const n = world.size();

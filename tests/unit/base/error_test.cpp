@@ -31,6 +31,7 @@ TEST(Error, ExitCodesAreStable) {
   EXPECT_EQ(static_cast<int>(ExitCode::bad_input), 2);
   EXPECT_EQ(static_cast<int>(ExitCode::timeout), 3);
   EXPECT_EQ(static_cast<int>(ExitCode::not_finite), 4);
+  EXPECT_EQ(static_cast<int>(ExitCode::stopped_unsaved), 6);
   EXPECT_EQ(static_cast<int>(ExitCode::interrupted), 75);
 }
 

@@ -176,7 +176,7 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"checkpoint.keep", {"0"}},
       {"checkpoint.resume", {"none"}},
       {"checkpoint.load", {"weights", std::string("checkpoint.resume=") + P3D_SOURCE_DIR + "/LICENSE"}},
-      {"checkpoint.at_start", {"true", "checkpoint.every=5"}},
+      {"checkpoint.at_start", {"true"}},
       {"checkpoint.async", {"false"}},
       {"checkpoint.buffer_mb", {"7"}},
       {"checkpoint.on_error", {"continue"}}};

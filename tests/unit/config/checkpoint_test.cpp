@@ -9,7 +9,13 @@ namespace {
 std::string const base_text = "[data]\nformat = \"synthetic\"\n";
 
 TEST(CheckpointKeys, EveryIsStepsOrTime) {
-  EXPECT_FALSE(good(base_text).checkpoint.on());
+  auto const by_default = good(base_text).checkpoint;
+  EXPECT_TRUE(by_default.on());
+  EXPECT_FALSE(by_default.between_steps());
+  EXPECT_EQ(by_default, good(base_text, {"checkpoint.every=end"}).checkpoint);
+  EXPECT_FALSE(good(base_text, {"checkpoint.every=0"}).checkpoint.on());
+  EXPECT_EQ(good("[checkpoint]\nevery = 0\n" + base_text, {"checkpoint.every=end"}).checkpoint, by_default);
+  EXPECT_EQ(good("[checkpoint]\nevery = \"30min\"\n" + base_text, {"checkpoint.every=end"}).checkpoint, by_default);
   auto const steps = good(base_text, {"checkpoint.every=25"}).checkpoint;
   EXPECT_EQ(steps.every, 25);
   EXPECT_EQ(steps.period.seconds, 0);
@@ -27,11 +33,12 @@ TEST(CheckpointKeys, EveryIsStepsOrTime) {
     EXPECT_TRUE(config.checkpoint.on());
     EXPECT_EQ(to_string(config.checkpoint.period), c.back);
   }
-  for (char const* text :
-       {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"", "true"}) {
+  for (char const* text : {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"",
+                           "true", "\"END\"", "\"\""}) {
     auto const result = parse_text(base_text, "t", "/", {std::string("checkpoint.every=") + text}, 1);
     ASSERT_EQ(result.faults.size(), 1u) << text;
     EXPECT_EQ(result.faults[0].key, "checkpoint.every");
+    EXPECT_NE(result.faults[0].fix.find("write \"end\", a number of steps"), std::string::npos);
   }
 }
 
@@ -64,7 +71,7 @@ TEST(CheckpointKeys, ResumeAndLoad) {
   EXPECT_EQ(fault({"checkpoint.resume=/no/such.h5"}), "checkpoint.resume: no file /no/such.h5");
   EXPECT_EQ(fault({"checkpoint.load=weights"}), "checkpoint.load: resume = \"auto\"");
   EXPECT_EQ(fault({"run.name=a/b"}), "run.name: \"a/b\"");
-  EXPECT_EQ(fault({"checkpoint.at_start=true"}), "checkpoint.at_start: checkpoint.every = 0");
+  EXPECT_EQ(fault({"checkpoint.at_start=true", "checkpoint.every=0"}), "checkpoint.at_start: checkpoint.every = 0");
 }
 
 }  // namespace

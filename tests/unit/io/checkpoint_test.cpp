@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints written by 1 to 4 ranks and read by any number, in both ways of writing.
+// Checkpoints written by 1 to 4 ranks and read by any number, in all ways of writing.
 #include "support/mpi_main.hpp"
 #include "support/temp_dir.hpp"
 
@@ -23,6 +23,9 @@ namespace p3d::test {
 namespace {
 
 using io::Element;
+using io::WriteBy;
+
+constexpr WriteBy all_ways[] = {WriteBy::copied, WriteBy::direct, WriteBy::by_root};
 
 comm::Communicator& world() {
   static auto* w = new comm::Communicator(comm::Communicator::world());
@@ -49,16 +52,16 @@ private:
 
 /// The first `ranks` ranks write.
 template <class T>
-void write(std::string const& path, int ranks, bool async, std::int64_t buffer) {
+void write(std::string const& path, int ranks, WriteBy way, std::int64_t buffer) {
   auto sub = world().split(world().rank() < ranks ? 0 : -1, world().rank(), "sub");
   if (sub.valid()) {
     auto self = comm::Communicator::self();
     SmallParts<T> small(sub, self, true);
-    io::CheckpointWriter writer(sub, {.buffer_bytes = buffer, .async = async, .verify = true});
+    io::CheckpointWriter writer(sub, {.buffer_bytes = buffer, .way = way, .verify = true});
     writer.start(path, small_header(sizeof(T) == 4 ? Element::float32 : Element::float64), small_table(), true,
                  small.parts, small_model_files());
     for (auto& m : small.memory)
-      std::fill(m.begin(), m.end(), T(7));  // the parts may change now: both ways are done with them
+      std::fill(m.begin(), m.end(), T(7));  // the parts may change now: no way still needs them
     auto const result = writer.finish();
     ASSERT_FALSE(result.error) << base::format(*result.error);
     EXPECT_TRUE(result.verified);
@@ -87,13 +90,14 @@ TEST(Checkpoint, AnyNumberOfRanksWritesTheSameBytesAndReadsThem) {
   int const n = world().size();
   std::optional<std::string> first;
   for (int ranks = 1; ranks <= n; ++ranks) {
-    for (bool async : {true, false}) {
-      auto const path = folder / ("run-" + std::string(7, '0') + std::to_string(2 * ranks + async) + ".h5");
+    for (auto way : all_ways) {
+      auto const number = 100 + 3 * ranks + static_cast<int>(way);
+      auto const path = folder / ("run-" + std::string(5, '0') + std::to_string(number) + ".h5");
       for (std::int64_t buffer : {std::int64_t{1000}, std::int64_t{1} << 20}) {
-        write<double>(path, ranks, async, buffer);
+        write<double>(path, ranks, way, buffer);
         auto const bytes = io::read_text(path);
         if (!first) first = bytes;
-        EXPECT_TRUE(bytes == *first) << ranks << (async ? " async" : " by rank 0") << " buffer " << buffer;
+        EXPECT_TRUE(bytes == *first) << ranks << " way " << static_cast<int>(way) << " buffer " << buffer;
       }
       for (int readers = 1; readers <= n; ++readers) expect_read<double>(path, readers, 5000);
     }
@@ -121,7 +125,7 @@ TEST(ModelFiles, AreThoseOfAModelsFolder) {
 TEST(Checkpoint, HeaderTableAndPrecisionComeBack) {
   Together folder;
   auto const path = folder / "run-00000015.h5";
-  write<float>(path, world().size(), true, 1 << 20);
+  write<float>(path, world().size(), WriteBy::direct, 1 << 20);
   auto const file = io::read_checkpoint(world(), path);
   EXPECT_EQ(file.header, small_header(Element::float32));
   EXPECT_EQ(file.table, small_table());
@@ -143,7 +147,7 @@ TEST(Checkpoint, HeaderTableAndPrecisionComeBack) {
 TEST(Checkpoint, AChangedNumberIsNamedOnEveryRank) {
   Together folder;
   auto const path = folder / "run-00000015.h5";
-  write<double>(path, world().size(), true, 1 << 20);
+  write<double>(path, world().size(), WriteBy::copied, 1 << 20);
   auto const good = io::read_checkpoint(world(), path);
   for (auto const& array : {good.arrays[0], good.arrays[6], good.arrays[13], good.arrays[14]}) {
     world().barrier().wait();
@@ -179,7 +183,8 @@ TEST(Checkpoint, TheCopyLiesWhereItIsTold) {
     std::fill_n(given.back().first.get(), bytes, std::byte{0x5a});
     return given.back().first;
   };
-  io::CheckpointWriter writer(world(), {.buffer_bytes = 1 << 20, .async = true, .verify = true, .memory = memory});
+  io::CheckpointWriter writer(world(),
+                              {.buffer_bytes = 1 << 20, .way = WriteBy::copied, .verify = true, .memory = memory});
   SmallParts<double> small(world(), self, true);
   for (int i = 0; i < 2; ++i) {
     auto const path = folder / ("run-0000001" + std::to_string(i) + ".h5");
@@ -198,8 +203,8 @@ TEST(Checkpoint, TheCopyLiesWhereItIsTold) {
 TEST(Checkpoint, AnUnwritableFolderIsAnErrorOnEveryRank) {
   auto self = comm::Communicator::self();
   SmallParts<double> small(world(), self, true);
-  for (bool async : {true, false}) {
-    io::CheckpointWriter writer(world(), {.buffer_bytes = 1 << 20, .async = async, .verify = true});
+  for (auto way : all_ways) {
+    io::CheckpointWriter writer(world(), {.buffer_bytes = 1 << 20, .way = way, .verify = true});
     writer.start("/proc/nowhere/run-00000015.h5", small_header(Element::float64), small_table(), true, small.parts);
     auto const result = writer.finish();
     ASSERT_TRUE(result.error);

@@ -94,4 +94,23 @@ TEST(LossScale, StateAsText) {
   }
 }
 
+// What is stored in one precision is read in another: the number of skipped steps stays, the scale does not.
+TEST(LossScale, SkippedStepsOutliveTheScale) {
+  using config::LossScaling;
+  optim::LossScaleState const dynamic_one{1024, 12, 1, 3}, fresh{65536, 0, 0, 0}, none{1, 0, 0, 0};
+  EXPECT_EQ(optim::stored_loss_scale(none, LossScaling::none), "");
+  auto const full = optim::stored_loss_scale(dynamic_one, LossScaling::dynamic);
+  EXPECT_EQ(full, optim::to_string(dynamic_one));
+  EXPECT_EQ(optim::resumed_loss_scale(fresh, LossScaling::dynamic, full), dynamic_one);
+  EXPECT_EQ(optim::resumed_loss_scale(fresh, LossScaling::dynamic, ""), fresh);
+  auto const without = optim::resumed_loss_scale(none, LossScaling::none, full);
+  EXPECT_EQ(without, (optim::LossScaleState{1, 0, 0, 3}));
+  auto const count = optim::stored_loss_scale(without, LossScaling::none);
+  EXPECT_EQ(count, "skipped=3");
+  EXPECT_EQ(optim::resumed_loss_scale(none, LossScaling::fixed, count), without);
+  EXPECT_EQ(optim::resumed_loss_scale(fresh, LossScaling::dynamic, count), (optim::LossScaleState{65536, 0, 0, 3}));
+  for (char const* text : {"skipped=", "skipped=x", "skipped=-1", "skipped=3 ", "clean_steps=1"})
+    EXPECT_THROW(optim::resumed_loss_scale(fresh, LossScaling::dynamic, text), base::Error) << text;
+}
+
 }  // namespace

@@ -65,6 +65,8 @@ TEST(Memory, TheCopyOfACheckpointIsDividedOverReplicas) {
   auto const bytes = 12.0 * static_cast<double>(layout::make_param_table(c).num_parameters());
   c.checkpoint.every = 0;
   EXPECT_EQ(predict(c, 0).checkpoint_copy, 0);
+  c.checkpoint.every = config::Checkpoint::only_at_end;  // training waits anyway
+  EXPECT_EQ(predict(c, 0).checkpoint_copy, 0);
   c.checkpoint.every = 10;
   EXPECT_EQ(static_cast<double>(predict(c, 0).checkpoint_copy), bytes);
   EXPECT_EQ(predict(c, 0).total(), 16 * layout::make_param_table(c).num_parameters());
