@@ -179,7 +179,7 @@ char const* named(schedule::WeightHome home) {
   return "";
 }
 
-/// Refuses a schedule from a file that says otherwise than the keys who holds the vocabulary and the weights, and when
+/// Refuses a schedule from a file that says otherwise than the keys of [memory] who holds the weights, and when
 /// gradients are reduced.
 void require_agreement(config::Config const& c, schedule::Program const& program) {
   auto const refuse = [&](std::string expected, std::string found, std::string fix) {
@@ -189,11 +189,6 @@ void require_agreement(config::Config const& c, schedule::Program const& program
                        .fix = std::move(fix)},
                       base::ExitCode::bad_input);
   };
-  if (program.divides_vocabulary && !c.divides_vocabulary())
-    refuse("a schedule without E, S, T and G: the vocabulary lies whole on the first and the last stage",
-           "a vocabulary that is divided over the pipeline",
-           "take a file without them, or let p3d make the schedule: pipeline.vocab_parallel = true with the schedule's "
-           "name");
   auto const& m = c.memory;
   using schedule::WeightHome;
   auto const wanted = m.divides()               ? WeightHome::sharded

@@ -160,6 +160,11 @@ schedule::Program read_program(config::Config const& c) {
     refuse(fmt::format("a schedule of {}", base::counted(c.batch.microbatches, "microbatch")),
            fmt::format("{} in {}", program.num_microbatches, path), "pipeline.file",
            fmt::format("set batch.microbatches to {}, or take another file", program.num_microbatches));
+  if (program.divides_vocabulary && !c.divides_vocabulary())
+    refuse("a schedule without E, S, T and G: the vocabulary lies whole on the first and the last stage",
+           fmt::format("a vocabulary that is divided over the pipeline in {}", path), "pipeline.file",
+           "take a file without them, or let p3d make the schedule: pipeline.vocab_parallel = true with the schedule's "
+           "name");
   return program;
 }
 

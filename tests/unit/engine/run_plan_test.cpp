@@ -234,6 +234,9 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
     change(program);
     std::ofstream(path) << schedule::to_text(program);
   };
+  auto const write_csv = [&](std::vector<std::string> const& keys) {
+    std::ofstream(path) << schedule::to_csv(engine::make_run_plan(with(keys)).training);
+  };
   auto const as_it_is = [](schedule::Program&) {};
   auto const read = [&](std::vector<std::string> keys) {
     keys.insert(keys.end(), {"pipeline.schedule=file", "pipeline.file=" + path});
@@ -243,6 +246,8 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
   write({"pipeline.vocab_parallel=true"}, as_it_is);
   contains(read({}), "a schedule without E, S, T and G");
   contains(read({}), "pipeline.vocab_parallel = true");
+  write_csv({"pipeline.vocab_parallel=true"});
+  contains(read({}), "a schedule without E, S, T and G");
 
   write({}, as_it_is);
   EXPECT_EQ(read({}), "");
