@@ -163,15 +163,6 @@ struct PerAxis {
     }
     return true;
   }
-  /// As coordinates in a mesh of these sizes: the place among the ranks that differ along the axes.
-  std::int64_t place(AxisSet axes, PerAxis const& sizes) const {
-    std::int64_t out = 0, step = 1;
-    for (auto a : axes.list()) {
-      out += (*this)[a] * step;
-      step *= sizes[a];
-    }
-    return out;
-  }
 };
 
 /// The axes that people are shown: those of experts only where one that has a key has more than one rank.

@@ -102,14 +102,13 @@ TEST_P(Splits, TheGradientRuleAgreesWithBruteForce) {
   auto const ranks = holders();
   auto const gradient = [&](int rank, bool all) {
     auto const p = local(rank);
-    auto const here = grid_.coordinates(rank);
     std::vector<std::int64_t> out;
     for (std::int64_t r = 0; r < p.rows; ++r)
       for (std::int64_t c = 0; c < p.cols; ++c) {
         auto& sum = out.emplace_back(0);
         for (int t = 0; t < tokens_seen; ++t) {
           // Token t belongs to the rank whose place along the axes that split the tokens is t modulo their number.
-          bool const sees = t % grid_.sizes().product(s.token_axes) == here.place(s.token_axes, grid_.sizes());
+          bool const sees = t % grid_.sizes().product(s.token_axes) == grid_.place(s.token_axes, rank);
           if (sees || all) sum += gradient_of(t, (p.row_begin + r) * cols + p.col_begin + c);
         }
       }
