@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "training.hpp"
@@ -52,19 +53,29 @@ Words with(Words words, Words const& more) {
 }
 
 /// A clip between the norms of two steps of which the second one's is much larger: so an update is tried out and taken
-/// back (clipped steps before them hardly change the later ones: AdamW knows no scale).
+/// back. Clipped steps before them hardly change the later ones (AdamW knows no scale), but how much they do depends on
+/// the processor's rounding: so a training with the clip has to show such steps too, or another pair is taken.
 template <class P>
 std::string clip_of(Words const& words, comm::Communicator const& world) {
-  engine::Trainer<P> trainer(make_config(with(words, {"optimizer.grad_clip=0"}), world.size()), world);
-  std::vector<double> norms;
-  for (int s = 0; s < 10; ++s) norms.push_back(trainer.step().grad_norm);
-  double rise = 0.0, clip = 0.0;
-  for (std::size_t s = 2; s + 1 < norms.size(); ++s)
-    if (norms[s + 1] / norms[s] > rise) {
-      rise = norms[s + 1] / norms[s];
-      clip = std::sqrt(norms[s + 1] * norms[s]);
-    }
-  return fmt::format("optimizer.grad_clip={}", clip);
+  auto const norms_with = [&](double clip) {
+    engine::Trainer<P> trainer(make_config(with(words, {fmt::format("optimizer.grad_clip={}", clip)}), world.size()),
+                               world);
+    std::vector<double> norms;
+    for (int s = 0; s < 10; ++s) norms.push_back(trainer.step().grad_norm);
+    return norms;
+  };
+  auto const free = norms_with(0.0);
+  std::vector<std::pair<double, double>> rises;  // how much a norm rises, and a clip between
+  for (std::size_t s = 2; s + 1 < free.size(); ++s)
+    rises.emplace_back(free[s + 1] / free[s], std::sqrt(free[s + 1] * free[s]));
+  std::sort(rises.rbegin(), rises.rend());
+  for (auto const& [rise, clip] : rises) {
+    auto const norms = norms_with(clip);
+    for (std::size_t s = 2; s + 1 < norms.size(); ++s)
+      if (norms[s] <= clip && clip < norms[s + 1]) return fmt::format("optimizer.grad_clip={}", clip);
+  }
+  ADD_FAILURE() << "no clip lies between the norms of two steps";
+  return "optimizer.grad_clip=1";
 }
 
 template <class P>
