@@ -201,7 +201,8 @@ void RoutedExperts<P>::remake(ExecSpace const& exec, MoeWeights<P> const& w, Tok
                               MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) {
   route(exec, w, rows, RoutePass::again, x, a, t);
   if ((*a.dispatch)->passes() == 1) return bring(exec, w, 0, Turn::given, x, a, t, meanwhile);
-  // Backward brings the rows, pass by pass. The turn goes on here nevertheless, as on ranks with one pass.
+  // Backward brings the rows, pass by pass. The strand gives its turn away here nevertheless, as on ranks with one
+  // pass.
   if (meanwhile) meanwhile();
   typename ExpertExchange<P>::Requests none;
   exchange_.wait(Turn::given, none);

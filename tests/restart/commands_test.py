@@ -241,7 +241,7 @@ class Commands(unittest.TestCase):
         self.assertIn("optimizer.beta1: 0.9 in the checkpoint, 0.8 in the input", out)
 
     def test_experts_go_on_with_whatever_changes_no_number(self):
-        """How rows travel is not the model; losses of balance are of training alone; balancing state is no parameter."""
+        """How rows travel is not the model; how fast a bias moves is training; balancing state is no parameter."""
         words = ("run.precision=fp64", *restarts.EXPERTS, "run.steps=4", "checkpoint.every=2")
         said = restarts.train(self.folder, "2ep", "routed", *words, layouts=restarts.EXPERT_LAYOUTS)
         state = 8 * 2 * 4  # in each of 8 layers a bias and a load of each of 4 experts
