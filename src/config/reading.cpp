@@ -23,9 +23,10 @@ bool is_taken_over(Key const& key, bool layout) {
   if (key.section == "model.moe") return name != "model.moe.dispatch" && name != "model.moe.buffer_factor";
   if (key.section == "parallel") return layout || name == "parallel.sequence";
   if (key.section == "data") return true;
-  constexpr std::string_view others[] = {
-      "run.precision",  "run.seed",       "run.eval_batches", "context.order",           "batch.micro",
-      "batch.variable", "optimizer.type", "linalg.host",      "pipeline.vocab_parallel", "pipeline.layers_per_stage"};
+  constexpr std::string_view others[] = {"run.precision", "run.output_dir",          "checkpoint.dir",
+                                         "run.seed",      "run.eval_batches",        "context.order",
+                                         "batch.micro",   "batch.variable",          "optimizer.type",
+                                         "linalg.host",   "pipeline.vocab_parallel", "pipeline.layers_per_stage"};
   return std::find(std::begin(others), std::end(others), name) != std::end(others);
 }
 
@@ -73,7 +74,10 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   c.batch.variable = wanted.variable;
   c.batch.micro = std::clamp<std::int64_t>(most_tokens / c.model.seq_len, 1, stored.batch.micro);
   c.run.eval_batches = 0;
-  c.optimizer.type = OptimizerType::sgd;  // has no moments
+  std::string const nowhere("/");  // nothing is written; the defaults have each rank's current directory in them
+  c.run.output_dir = nowhere;
+  c.checkpoint.dir = nowhere;
+  c.optimizer.type = OptimizerType::sgd;      // has no moments
   if (!has_onednn()) c.linalg.host = HostGemm::blas;
   c.parallel.sequence = c.model.moe.on() && c.parallel.tp > 1;
   // Experts take the first tokens of a sequence, which the ranks of cp then have in this order.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """p3d checkpoint, generate and eval on the checkpoints of a small run; what a run refuses to resume."""
+import json
 import math
 import pathlib
 import re
@@ -204,7 +205,8 @@ class Commands(unittest.TestCase):
                 out = restarts.train_with(self.folder, ranks, f"run.output_dir={name}", "run.steps=2",
                                           "run.precision=fp64", "model.vocab_size=256", "checkpoint.every=2", *keys)
                 file = checkpoint(name, 2)
-                self.assertEqual(len(self.good("generate", file, "--prompt", "line", "--tokens", "3").encode()), 8)
+                drawn = json.loads(self.good("generate", file, "--prompt", "line", "--tokens", "3", "--json"))
+                self.assertEqual(len(drawn["tokens"]), 3)
                 said = self.good("eval", file)
                 if "run.eval_batches=1" in keys[-1] and name != "nested" or name == "packed":
                     trained = float(restarts.rows(self.folder, name)[-1][-1])
@@ -217,8 +219,8 @@ class Commands(unittest.TestCase):
                 self.good("eval", file, "--file", "text.txt")
                 if ranks > 1:
                     again = self.good("eval", file, ranks=ranks)
-                    for a, b in zip(*(re.search(r"loss (\S+)", text)[1:] for text in (said, again))):
-                        self.assertAlmostEqual(float(a), float(b), delta=1e-9)
+                    a, b = (float(re.search(r"loss (\S+)", text)[1]) for text in (said, again))
+                    self.assertAlmostEqual(a, b, delta=1e-9)
 
     def refused_run(self, *keys):
         code, out, err = tool(self.folder, "input.toml", "run.output_dir=other", "run.precision=fp64",

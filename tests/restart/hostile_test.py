@@ -74,12 +74,11 @@ class Hostile(unittest.TestCase):
             self.refused("position in the data: step 1", "input.toml", "run.output_dir=other", "run.steps=3", *keys)
         # The arrays are compared before memory is taken by what the input says.
         for file, named in (("vocabulary.h5", "found:    embed.token.weight of [257, 24]"),
-                            ("layers.h5", "found:    99 arrays for 65536 layers")):
-            for words in (("generate", f"made/{file}", "--prompt=a", "--tokens=1"),
-                          ("eval", f"made/{file}", "--file", "text.txt")):
-                with self.subTest(words=words):
-                    self.refused(named, *words)
-                    self.assertLess(restarts.tool_memory(self.folder, *words), 300 << 20)
+                            ("layers.h5", "found:    132 arrays for 65536 layers")):
+            words = ("eval", f"made/{file}", "--file", "text.txt")
+            with self.subTest(words=words):
+                self.refused(named, *words)
+                self.assertLess(restarts.tool_memory(self.folder, *words), 300 << 20)
         for file, named in (files[0], files[3], files[14]):
             with self.subTest(file=file, ranks=2):
                 self.refused_by_all(f"made/{file}", named, ranks=2)

@@ -90,7 +90,8 @@ TEST(Reading, LeavesTrainingAtItsDefaults) {
     for (auto const& [name, value] : found) {
       bool const of_model = name.starts_with("model.") || name.starts_with("run.") || name.starts_with("batch.") ||
                             name.starts_with("precision.") || name.starts_with("context.") || name == "data.split" ||
-                            name == "optimizer.type" || name == "linalg.host" || name == "parallel.order";
+                            name == "checkpoint.dir" || name == "optimizer.type" || name == "linalg.host" ||
+                            name == "parallel.order";
       if (!of_model) {
         EXPECT_EQ(value, defaults.at(name)) << key << ": " << name;
       }
