@@ -198,9 +198,8 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   checkpoints.before_first_step();
   std::optional<ExpertFile> expert_file;
   if (c.model.moe.on())
-    comm::agree_on_root(world, [&] {
-      io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); });
-    });
+    comm::agree_on_root(
+        world, [&] { io::apart([&] { expert_file.emplace(c.run.output_dir, first_step, c.model.moe.experts); }); });
   trainer.stop_when([] { return stop_signal() != 0; });
   report::Tracing<P> tracing(trainer);
   report::Progress progress(c.run.steps, c.run.log_every, root ? report::terminal_columns() : 0);
@@ -254,8 +253,14 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     eval_loss.reset();
     if (!stopped && evaluates_after(done)) evaluate();
     if (files) {
-      io::MetricsRow const row{done,          trainer.tokens_done(),                   r.loss,   r.grad_norm, r.lr,
-                               seconds * 1e3, static_cast<double>(r.tokens) / seconds, eval_loss};
+      io::MetricsRow const row{done,
+                               trainer.tokens_done(),
+                               r.loss,
+                               r.grad_norm,
+                               r.lr,
+                               seconds * 1e3,
+                               static_cast<double>(r.tokens) / seconds,
+                               eval_loss};
       io::apart([&] { files->write(row); });
     }
     if (c.model.moe.on() && (done % c.run.log_every == 0 || last || stopped)) {

@@ -170,7 +170,8 @@ class Check(AppTest):
         self.assertNotEqual(*hashes)
         for tokenizer in (other, "bytes"):
             for first in (["--check"], ["parallel.dp=1", "parallel.tp=1"]):
-                run = program.Run(0, [*first, str(copy), f"data.tokenizer={tokenizer}"], self.folder)
+                keys = (f"data.tokenizer={tokenizer}", "sample.tokens=0")
+                run = program.Run(0, [*first, str(copy), *keys], self.folder)
                 run.finish()
                 self.assertEqual(run.code, 2, run.out)
                 for word in (f"tokens of tokenizer.json (hash {hashes[0]})", "licences.meta.json says",

@@ -19,7 +19,7 @@ enum class Activation { gelu, swiglu };
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
 enum class RopeScaling { none, linear, llama3 };
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
-/// What a new epoch puts in a new order: windows of seq_len tokens, documents, or both as Megatron-LM does.
+/// What a new epoch orders anew: windows; documents, then their windows; both as Megatron-LM does; whole documents.
 enum class Shuffle { windows, documents, megatron, whole_documents };
 enum class OptimizerType { adamw, sgd };
 enum class LrSchedule { cosine, linear, constant };
