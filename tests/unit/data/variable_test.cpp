@@ -107,7 +107,7 @@ TEST(Variable, CountsTheTokensBeforeASample) {
     Sampler const sampler(source, c);
     std::int64_t tokens = 0;
     for (std::int64_t g = 0; g < samples; ++g) {
-      if (g % 97 == 0 || g % 1000 == 999) {
+      if (g < 40 || g % 1499 == 0) {
         ASSERT_EQ(sampler.tokens_before(g), tokens) << g;
       }
       tokens += sampler.length(g);
