@@ -26,7 +26,6 @@ namespace p3d::report {
 
 namespace {
 
-constexpr double large = 0.15;                                           ///< a bubble worth a word
 constexpr double uneven = 1.05;                                          ///< busiest over mean
 constexpr double worth_it = 0.97;                                        ///< time with a key over time without it
 constexpr std::size_t most_told = 3;                                     ///< keys
@@ -101,19 +100,22 @@ std::string what_it_has(config::Config const& c, engine::RunPlan const& plan, in
 
 }  // namespace
 
-std::string bubble_lines(config::Config const& c, engine::RunPlan const& plan, plan::Simulation const& simulated) {
-  if (simulated.bubble() < large) return "";
+Busiest busiest_rank(plan::Simulation const& simulated) {
   auto const& ranks = simulated.ranks;
-  auto const busiest = static_cast<int>(
-      std::max_element(ranks.begin(), ranks.end(), [](auto const& a, auto const& b) { return a.busy < b.busy; }) -
-      ranks.begin());
-  double const ratio =
-      ranks[static_cast<std::size_t>(busiest)].busy * static_cast<double>(ranks.size()) / simulated.busy();
-  auto text = ratio >= uneven ? fmt::format("  the busiest is pipeline rank {}, with {:.2f} of the mean work: {}\n",
-                                            busiest, ratio, what_it_has(c, plan, busiest))
-                              : fmt::format("  the ranks have even work: {} fill and drain {}\n",
-                                            base::counted(c.batch.microbatches, "microbatch"),
-                                            base::counted(c.parallel.pp, "pipeline rank"));
+  auto const most =
+      std::max_element(ranks.begin(), ranks.end(), [](auto const& a, auto const& b) { return a.busy < b.busy; });
+  double const ratio = most->busy * static_cast<double>(ranks.size()) / simulated.busy();
+  return ratio < uneven ? Busiest{} : Busiest{static_cast<int>(most - ranks.begin()), ratio};
+}
+
+std::string bubble_lines(config::Config const& c, engine::RunPlan const& plan, plan::Simulation const& simulated) {
+  if (simulated.bubble() < large_bubble) return "";
+  auto const busiest = busiest_rank(simulated);
+  auto text = busiest.rank >= 0 ? fmt::format("  the busiest is pipeline rank {}, with {:.2f} of the mean work: {}\n",
+                                              busiest.rank, busiest.ratio, what_it_has(c, plan, busiest.rank))
+                                : fmt::format("  the ranks have even work: {} fill and drain {}\n",
+                                              base::counted(c.batch.microbatches, "microbatch"),
+                                              base::counted(c.parallel.pp, "pipeline rank"));
   auto const forwards = forwards_of(plan.training);
   if (forwards > most_tried) return text;
   double const now = simulated.step_time / static_cast<double>(c.batch.global);

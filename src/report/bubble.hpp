@@ -10,6 +10,16 @@
 
 namespace p3d::report {
 
+/// The pipeline rank with the most work, where that makes others wait: above 1.05 of the mean of all. rank -1: none.
+struct Busiest {
+  int rank = -1;
+  double ratio = 1.0;  ///< its work over the mean
+};
+Busiest busiest_rank(plan::Simulation const& simulated);
+
+/// A bubble of this share and more is told with its cause.
+constexpr double large_bubble = 0.15;
+
 /// For a simulated bubble of 15 % and more, lines with their ends: the busiest rank and what it has more than others,
 /// or that filling and draining takes so long; and the keys with which a step would be shorter, each by simulation of
 /// the input with that key. Programs above some thousand forwards are told the cause alone. Else "".

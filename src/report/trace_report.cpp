@@ -14,6 +14,8 @@
 #include <optional>
 #include <tuple>
 
+#include "bubble.hpp"
+
 namespace p3d::report {
 
 namespace {
@@ -353,17 +355,23 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
 std::string summary(TraceReport const& r, Program const& program) {
   double const predicted = r.simulated.bubble();
   double const difference = 100.0 * (r.measured_bubble - predicted);
+  auto const busiest = predicted < large_bubble ? Busiest{} : busiest_rank(r.simulated);
+  auto const cause = busiest.rank < 0 ? std::string()
+                                      : fmt::format(
+                                            "\n  the busiest is pipeline rank {}, with {:.2f} of the mean work: "
+                                            "the text of the start says what it has, and which keys help",
+                                            busiest.rank, busiest.ratio);
   return fmt::format(
       "Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference "
       "{:+.1f} points{}\n"
       "  the schedule loses {}, uneven times of an action {:+.1f} (simulated with each action's own time: {}), "
       "messages and waking up {:+.1f}; "
-      "makespan {} predicted, {} measured",
+      "makespan {} predicted, {} measured{}",
       base::counted(program.num_microbatches, "microbatch"), base::counted(program.num_ranks, "pipeline rank"),
       base::counted(r.steps, "step"), percent(predicted), percent(r.measured_bubble), difference,
       predicted > 0 ? fmt::format(" ({:+.1f} % of the prediction)", difference / predicted) : "", percent(predicted),
       100 * (r.replayed_bubble - predicted), percent(r.replayed_bubble), 100 * (r.measured_bubble - r.replayed_bubble),
-      seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan));
+      seconds_text(r.simulated.makespan), seconds_text(r.measured_makespan), cause);
 }
 
 }  // namespace p3d::report

@@ -311,8 +311,9 @@ struct Readers {
     for (std::size_t i = 0; i < list.size(); ++i) {
       P3D_REQUIRE(!moves_weights(list[i].op), "weight actions are added once");
       if (!reads_weights(list[i].op)) continue;
-      for (int stage : {list[i].stage, lender(program, list[i].stage)})
-        if (stage >= 0 && counts(stage)) of_stage[stage].push_back(actions.size());
+      int const own = list[i].stage, lent = lender(program, own);
+      if (counts(own)) of_stage[own].push_back(actions.size());
+      if (lent >= 0 && lent != own && counts(lent)) of_stage[lent].push_back(actions.size());
       actions.push_back(i);
     }
   }

@@ -112,6 +112,20 @@ TEST(TraceReport, tells_uneven_times_from_messages) {
   EXPECT_GT(late.measured_bubble, late.replayed_bubble + 0.02);
 }
 
+// A stage that takes longer than the others is named as what they wait for.
+TEST(TraceReport, names_the_busiest_rank) {
+  auto const program = schedule::complete(schedule::generate("1f1b", {4, 8, 0}));
+  auto costs = plan::PipelineCosts::uniform(4, {1, 1, 1});
+  costs.stages[2] = {2, 2, 2};
+  auto const text = [&] {
+    auto const record = record_of(plan::simulate(program, costs, engine::execution, true), 3, 1.0);
+    return report::summary(report::report("1f1b", program, {record}, costs.latency, 100, 1), program);
+  };
+  EXPECT_NE(text().find("the busiest is pipeline rank 2, with 1.60 of the mean work"), std::string::npos) << text();
+  costs.stages[2] = costs.stages[1];
+  EXPECT_EQ(text().find("busiest"), std::string::npos) << text();
+}
+
 TEST(TraceReport, one_step_counts_though_it_is_the_first) {
   auto const program = schedule::complete(schedule::one_f_one_b(3, 4));
   auto const simulated = plan::simulate(program, plan::PipelineCosts::uniform(3), engine::execution, true);
