@@ -57,6 +57,7 @@ RUN = {
 }
 NOT_RUN = {
     r"python3 docs/write_checkpoint": "restart_h5py runs it",
+    r"python3 tests/fuzz/combinations": "fuzz_combinations runs a part of it; all of it takes hours",
     r"scripts/|benchmarks/|ctest": "a build or a benchmark: minutes",
     r"cmake|apt-get|spack": "installs or builds",
     r"srun|sbatch": "needs Slurm: tests/slurm runs the recipes",

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A random differential test: p3d with a random combination of features against one rank in fp64.
+
+    combinations.py --program build/release/p3d --runs 2000 --jobs 2      before a release
+    combinations.py --program build/release/p3d --first 17 --runs 1       one case again, with all its commands
+    combinations.py --program build/release/p3d --case 'parallel.dp=2 memory.shard=optimizer @eval=1'
+
+Case N is the same everywhere. A failure is shrunk to the fewest keys and printed as a command to paste. Exit code 1:
+something failed."""
+import argparse
+import collections
+import multiprocessing
+import pathlib
+import shlex
+import sys
+import tempfile
+import time
+
+import fixtures
+import known
+from cases import Case, shown, words
+from generate import generate
+from judge import Judge
+from shrink import shrink
+from starts import Starter
+
+HARD = ("wrong", "bits", "repeat", "state", "choices")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=pathlib.Path, default=pathlib.Path("build/release/p3d"))
+    parser.add_argument("--mpiexec", default="mpiexec -n", help="launcher and its option for the number of ranks")
+    parser.add_argument("--first", type=int, default=1, help="number of the first case")
+    parser.add_argument("--runs", type=int, default=40, help="cases")
+    parser.add_argument("--seeds", help="numbers of the cases in place of --first and --runs, such as 1-10,17")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at the same time")
+    parser.add_argument("--case", help="the items of one case in place of random ones")
+    parser.add_argument("--folder", type=pathlib.Path, help="where files of the cases are (default: a temporary one)")
+    parser.add_argument("--timeout", type=float, default=20.0, help="comm.timeout_s of each run")
+    parser.add_argument("--no-shrink", action="store_true", help="print failures as they are")
+    parser.add_argument("--known", action="store_true", help="name the defects of known.py that a failure shows")
+    parser.add_argument("--verbose", action="store_true", help="a line for each case")
+    parser.add_argument("--print", action="store_true", help="print the cases without running them")
+    return parser.parse_args()
+
+
+def numbers(options):
+    if not options.seeds:
+        return range(options.first, options.first + options.runs)
+    parts = [part.partition("-") for part in options.seeds.split(",")]
+    return [seed for first, _, last in parts for seed in range(int(first), int(last or first) + 1)]
+
+
+class Outcome:
+    """What one case came to; plain values, as it crosses processes."""
+
+    def __init__(self, seed, items, status, kind="", text="", lines=(), shrunk=None, seconds=0.0, note=""):
+        self.seed, self.items, self.status, self.kind, self.text = seed, items, status, kind, text
+        self.lines, self.shrunk, self.seconds, self.note = list(lines), shrunk, seconds, note
+
+
+worker = None
+
+
+def start_worker(options, folder):
+    global worker
+    starter = Starter(options.program.resolve(), shlex.split(options.mpiexec), folder, options.timeout)
+    worker = options, starter, Judge(starter, f"work{multiprocessing.current_process().name.rpartition('-')[2]}")
+
+
+def examine(case):
+    options, starter, judge = worker
+    begin = time.monotonic()
+    verdict = judge.judge(case)
+    outcome = Outcome(case.seed, case.items, verdict.status, note=verdict.note)
+    if verdict.failure is not None:
+        failure = verdict.failure
+        shrunk = case
+        if not options.no_shrink:
+            budget = starter.timeout_s
+            if failure.kind == "hang":
+                starter.timeout_s = min(budget, 6.0)
+
+            shrunk = shrink(case, lambda smaller: failure.same(judge.judge(smaller, failure.stage).failure))
+            again = judge.judge(shrunk, failure.stage).failure
+            starter.timeout_s = budget
+            failure = again if again is not None else failure
+        outcome.kind, outcome.text, outcome.lines, outcome.shrunk = (failure.kind, failure.text, failure.lines,
+                                                                     shrunk.items)
+    outcome.seconds = time.monotonic() - begin
+    return outcome
+
+
+def describe(outcome, folder, options):
+    case = Case(outcome.shrunk or outcome.items)
+    names = f" ({known.name_of(outcome.kind, case, outcome.text)})" if options.known else ""
+    lines = [f"case {outcome.seed} failed{names}: {outcome.kind}: {outcome.text}",
+             f"  items ({len(case.items)}): {case.text()}",
+             f"  again: {shown([sys.argv[0], '--program', options.program, '--case', case.text()])}",
+             f"  commands, in {folder}:"]
+    return "\n".join(lines + [f"    {line}" for line in outcome.lines])
+
+
+def summary(outcomes, seconds):
+    status = collections.Counter(o.status for o in outcomes)
+    different = {frozenset(o.items.items()) for o in outcomes if o.status == "accepted"}
+    kinds = collections.Counter(o.kind for o in outcomes if o.kind)
+    drawn = {item for o in outcomes for item in o.items if not item.startswith("@")}
+    lines = [f"{len(outcomes)} cases in {seconds:.0f} s: {status['accepted']} accepted and right "
+             f"({len(different)} different), {status['refused']} refused with key and fix, {status['failed']} failed",
+             f"keys drawn: {len(drawn)}",
+             f"wrong: {sum(kinds[k] for k in HARD)}, crashes: {kinds['crash']}, hangs: {kinds['hang']}, "
+             f"\"defect\" messages: {kinds['defect']}"]
+    if kinds:
+        lines.append("failures by kind: " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common()))
+    return "\n".join(lines)
+
+
+def run(options, folder):
+    starter = Starter(options.program.resolve(), shlex.split(options.mpiexec), folder, 60.0)
+    folder.mkdir(parents=True, exist_ok=True)
+    fixtures.make(starter)
+    cases = [Case.parse(options.case)] if options.case else [generate(seed) for seed in numbers(options)]
+    begin, outcomes = time.monotonic(), []
+    first_found = {}
+    with multiprocessing.Pool(options.jobs, start_worker, (options, folder)) as pool:
+        for outcome in pool.imap_unordered(examine, cases):
+            outcomes.append(outcome)
+            if options.verbose:
+                print(f"case {outcome.seed}: {outcome.status} {outcome.kind} {outcome.seconds:.1f} s", flush=True)
+            if outcome.status == "failed":
+                print(describe(outcome, folder, options), flush=True)
+                name = known.name_of(outcome.kind, Case(outcome.shrunk), outcome.text)
+                first_found[name] = min(first_found.get(name, outcome.seed or 0), outcome.seed or 0)
+    print(summary(outcomes, time.monotonic() - begin))
+    if options.known:
+        for name, seed in sorted(first_found.items()):
+            print(f"{name}: first in case {seed}")
+    return 1 if any(o.status == "failed" for o in outcomes) else 0
+
+
+def main():
+    options = parse_arguments()
+    if options.print:
+        for seed in numbers(options):
+            print(f"{seed}: {generate(seed).text()}")
+        return 0
+    if options.folder:
+        return run(options, options.folder.resolve())
+    with tempfile.TemporaryDirectory(prefix="p3d-combinations-") as folder:
+        return run(options, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws a case from its number: a theme, a layout, a model, and 3 to 12 features that may meet each other.
+
+Features are drawn with weights, those of the theme more often, and applied in one order, since a later one fits
+itself to an earlier one (heads to tp, layers to stages). One case in eighteen gets a value that does not fit: what is
+refused must say why."""
+import inputs
+import layouts
+import models
+import states
+from cases import Case, is_layout
+from draft import Draft
+from draw import Draw
+
+THEMES = {"experts": 30, "pipeline": 24, "replicas": 20, "context": 8, "any": 12, "single": 6}
+
+# Feature: (function, weight, {theme: weight}); in the order in which they are applied.
+FEATURES = {
+    "order": (layouts.order, 4, {"replicas": 12}),
+    "schedule": (layouts.schedule, 4, {"pipeline": 14}),
+    "details": (models.details, 3, {}),
+    "position": (models.position, 2, {}),
+    "window": (models.window, 2, {"context": 5}),
+    "dropout": (models.dropout, 2, {}),
+    "router": (models.expert_router, 0, {"experts": 6}),
+    "balance": (models.expert_balance, 0, {"experts": 7}),
+    "rows": (models.expert_rows, 0, {"experts": 12}),
+    "stages": (layouts.stages, 1, {"pipeline": 5}),
+    "context": (layouts.context, 2, {"context": 14, "experts": 4}),
+    "precision": (states.precision, 5, {"pipeline": 7}),
+    "data": (inputs.data, 5, {}),
+    "variable": (inputs.variable, 2, {}),
+    "vocabulary": (layouts.vocabulary, 1, {"pipeline": 10}),
+    "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
+    "sequence": (layouts.sequence, 4, {}),
+    "sums": (layouts.sums, 3, {}),
+    "overlap": (layouts.overlap, 0, {"experts": 12}),
+    "preset": (states.preset, 2, {}),
+    "shard": (states.shard, 3, {"replicas": 14}),
+    "recompute": (states.recompute, 4, {"pipeline": 10}),
+    "offload": (states.offload, 3, {}),
+    "limit": (states.limit, 1, {}),
+    "optimizer": (states.optimizer, 4, {}),
+    "post_validation": (states.post_validation, 2, {"pipeline": 4}),
+    "evaluation": (inputs.evaluation, 4, {}),
+    "sample": (inputs.sample, 3, {}),
+    "run": (inputs.run, 4, {}),
+    "checkpoint": (states.checkpoint, 6, {}),
+    "weights": (inputs.weights, 1, {}),
+    "repeat": (inputs.repeat, 2, {}),
+    "resume": (None, 4, {}),
+    "eval": (lambda f: inputs.after(f, "eval"), 2, {}),
+    "generate": (lambda f: inputs.after(f, "generate"), 2, {}),
+    "export": (lambda f: inputs.after(f, "export"), 2, {}),
+}
+AFTER = ("resume", "eval", "generate", "export")
+
+# A value that most inputs refuse, or that no machine without GPUs takes.
+MISFITS = (
+    ("parallel.tp", "3"), ("parallel.pp", "5"), ("parallel.cp", "2"), ("model.heads", "5"), ("model.ffn", "13"),
+    ("batch.global", "7"), ("batch.micro", "5"), ("pipeline.virtual_stages", "3"), ("memory.shard_over", "3"),
+    ("memory.gather", "microbatch"), ("memory.recompute_every", "2"), ("context.exchange", "[2, 3]"),
+    ("parallel.ep", "2"), ("parallel.etp", "2"), ("comm.backend", "nccl"), ("precision.moments", "fp64"),
+    ("precision.loss_scale", "dynamic"), ("precision.pipeline", "fp16"), ("pipeline.microbatch_group_size", "1"),
+    ("model.moe.top_k", "9"), ("optimizer.min_lr", "1.0"), ("data.eod_token", "999"), ("data.shuffle", "documents"),
+    ("checkpoint.at_start", "true"), ("model.rope_scaling", "llama3"), ("sample.tokens", "3"),
+    ("pipeline.layers_per_stage", "[1, 2, 3]"), ("parallel.order", "dp-tp"), ("model.hidden", "wide"),
+    ("memory.offload_optimizer", "host"), ("precision.gradients", "bf16"), ("memory.limit", "1e-06"))
+
+
+def draw_layout(f):
+    """What both starts of a resumed run need."""
+    layouts.mesh(f)
+    layouts.expert_mesh(f)
+
+
+def generate(seed):
+    d = Draw("combinations", seed)
+    theme = d.weighted(THEMES)
+    f = Draft(d, theme)
+    f.experts = theme == "experts" or d.chance(0.12)
+    f.wants = choose(d, theme, 3 + d.below(10))
+    draw_layout(f)
+    if "load" not in f.wants or f.tp * f.cp > 2:
+        f.wants.discard("load")
+    layouts.batch(f)
+    if "schedule" in f.wants and not (d.chance(0.1) and f.wants.discard("schedule")):
+        layouts.schedule(f)
+    if d.chance(0.04) and f.tp <= 2 and f.pp * f.chunks <= 2 and f.ep <= 2 and f.etp == 1:
+        models.load(f)
+    else:
+        models.kind(f)
+        models.experts(f)
+    if f.experts and f.tp > 1:
+        layouts.sequence(f)
+    for name, (feature, _, _) in FEATURES.items():
+        if name not in f.wants or name in ("schedule", "resume", "load"):
+            continue
+        if f.has("model.load") and name in ("details", "position", "window", "router", "stages"):
+            continue
+        feature(f)
+    if f.has("model.load"):
+        f.keys = {key: value for key, value in f.keys.items() if key not in
+                  ("model.moe.bias_update_rate", "model.moe.capacity_factor", "model.moe.z_coefficient")}
+    if "resume" in f.wants:
+        resume(f)
+    if any(name in f.wants for name in AFTER) and not f.has("checkpoint.every"):
+        f.set(checkpoint__every=1)
+    f.keys.update(f.acts)
+    if d.chance(1 / 18):
+        key, value = d.among(*MISFITS)
+        f.keys[key] = value
+    return Case(f.keys, seed)
+
+
+def choose(d, theme, number):
+    weights = {name: themes.get(theme, weight) for name, (_, weight, themes) in FEATURES.items()}
+    weights = {name: weight for name, weight in weights.items() if weight > 0}
+    chosen = set()
+    while weights and len(chosen) < number:
+        name = d.weighted(weights)
+        del weights[name]
+        chosen.add(name)
+    return chosen
+
+
+def resume(f):
+    """Another layout for the second start: mesh, order, context, schedule, memory."""
+    d = f.draw
+    steps = int(f.get("run.steps", 3))
+    if steps < 2 or f.has("model.load") or f.get("checkpoint.resume") is not None:
+        f.wants.discard("resume")
+        return
+    f.set(checkpoint__every=1, checkpoint__keep=0)
+    f.acts["@resume"] = str(1 + d.below(steps - 1))
+    g = Draft(d, d.among("replicas", "pipeline", "context", "single", "any"))
+    g.experts = f.experts
+    layouts.mesh(g)
+    heads, kv, ffn = (int(f.get(f"model.{key}", 4)) for key in ("heads", "kv_heads", "ffn"))
+    batch = int(f.get("batch.global", 0)) or f.micro * f.microbatches * f.dp
+    numbers = [int(f.get(key, 0)) for key in ("model.moe.shared_ffn",)]
+    if heads % g.tp or kv % g.tp or ffn % g.tp or any(n % g.tp for n in numbers):
+        g.keys.pop("parallel.tp", None)
+        g.tp = 1
+    if batch % g.dp or f.has("batch.variable") and g.dp > batch:
+        g.keys.pop("parallel.dp", None)
+        g.dp = 1
+    if f.layers < g.pp:
+        g.keys.pop("parallel.pp", None)
+        g.pp = 1
+    if f.seq_len < 2 * g.cp:
+        g.keys.pop("parallel.cp", None)
+        g.cp = 1
+    g.kv_heads, g.layers, g.seq_len, g.microbatches = kv, f.layers, f.seq_len, batch // g.dp
+    if f.experts and g.tp > 1:
+        layouts.sequence(g)
+    if g.experts and int(f.get("model.moe.experts", 8)) % 2 == 0 and g.stage_ranks % 2 == 0 and d.chance(0.6):
+        g.set(parallel__ep=2)
+    for feature in d.shuffled((layouts.order, layouts.context, states.shard, states.recompute, layouts.lookahead))[:3]:
+        feature(g)
+    if f.has("model.moe.capacity_factor") and g.cp > 1:
+        g.set(context__order="contiguous")
+    for key, value in g.keys.items():
+        if is_layout(key):
+            f.acts[f"@resume.{key}"] = value
+    # The global batch is a number of the run: both starts must give the same.
+    f.keys.pop("batch.microbatches", None)
+    f.set(batch__global=batch)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a key may change: the numbers, their last bits, or neither. docs/numbers.md and docs/memory.md promise it.
+
+    numbers   the model, its data and its updates: the reference on one rank has the same keys
+    rounding  the order of sums, or the type of numbers: fp64 to 1e-9; the bits may be others
+    bits      neither: not a bit of a loss, a norm or a weight is another one
+"""
+
+# Keys of these sections are of the kind "numbers" but for the exceptions below.
+NUMBERS = ("model.", "data.", "optimizer.", "sample.")
+NUMBERS_TOO = {"run.seed", "run.steps", "run.eval_every", "run.eval_batches", "batch.global", "batch.variable"}
+# Where experts' rows go, and when an update is certain, is no number.
+NO_NUMBERS = {"model.moe.dispatch", "model.moe.buffer_factor", "optimizer.post_validation"}
+
+# docs/memory.md: "Losses, gradients and weights stay the same, bit for bit, in every schedule and layout"; of
+# post_validation docs/schedules.md, of overlap_experts docs/experts.md says so.
+BITS = ("memory.", "checkpoint.")
+BITS_TOO = {"optimizer.post_validation", "comm.overlap_experts", "comm.timeout_s", "comm.gpu_aware", "comm.backend",
+            "comm.backend_axes", "run.trace", "run.ceiling", "run.time_limit", "run.name", "run.output_dir",
+            "run.log_every", "pipeline.lookahead"}
+
+
+def is_number(key):
+    return (key.startswith(NUMBERS) and key not in NO_NUMBERS) or key in NUMBERS_TOO
+
+
+def keeps_bits(key, value):
+    """True where a run without the key has the same bits."""
+    if key == "memory.reduce" and value == "microbatch":
+        return False  # "adds in another order" (docs/memory.md)
+    return key.startswith(BITS) or key in BITS_TOO
+
+
+def reference(keys):
+    """The same mathematics on one rank: fp64, one sequence after the other, with a checkpoint of every step."""
+    plain = {key: value for key, value in keys.items() if is_number(key)}
+    # Without batch.global it follows from the layout, whose keys are not the reference's.
+    if "batch.global" not in plain:
+        plain["batch.global"] = str(global_batch(keys))
+    return {**plain, "batch.micro": "1", "run.precision": "fp64", "run.log_every": "1"}
+
+
+def global_batch(keys):
+    micro, dp, pp = (int(keys.get(key, 1)) for key in ("batch.micro", "parallel.dp", "parallel.pp"))
+    return micro * dp * int(keys.get("batch.microbatches", pp))
+
+
+def twin(keys):
+    """The same layout without what keeps bits, or None where nothing would be left out or bits are not promised."""
+    if keys.get("run.deterministic") == "false":
+        return None  # sums may be the library's then
+    if keys.get("memory.reduce") == "microbatch" or keys.get("pipeline.schedule") == "auto":
+        return None  # of auto, the schedule follows from the memory
+    plain = {key: value for key, value in keys.items() if not keeps_bits(key, value)}
+    # A preset divides tokens over tp too, which adds in another order: it is named in docs/memory.md.
+    preset = keys.get("memory.preset", "none")
+    if preset not in ("none", "basic") and int(keys.get("parallel.tp", 1)) > 1:
+        if keys.get("memory.share_saved_inputs") != "true":
+            plain.setdefault("parallel.sequence", "true")
+    changing = [key for key in keys if key not in plain and key.startswith(("memory.", "optimizer.", "comm.", "pipel"))]
+    return plain if changing else None
+
+
+def tolerances(keys):
+    """(losses, norms) relative, or None: not compared.
+
+    docs/numbers.md: fp64 to 1e-9, fp32 to 2e-4. docs/precision.md: 16 bits to 0.5 % of a loss; twice that here, as
+    these models are smaller than the one measured there. A norm is a sum of squares of differences: ten times more."""
+    precision = keys.get("run.precision", "fp32")
+    narrow = [key for key in ("precision.gradients", "precision.moments", "precision.reduction", "precision.pipeline")
+              if keys.get(key) == "bf16"] or keys.get("precision.stochastic_rounding") == "true"
+    experts = int(keys.get("model.moe.experts", 0)) > 0 or "moe" in keys.get("model.preset", "") \
+        or "mixtral" in keys.get("model.preset", "") + keys.get("model.load", "")
+    if precision == "fp64":
+        return 1e-9, 1e-9
+    if precision == "fp32" and not narrow:
+        # "In fp32 a last-bit difference may send a token elsewhere" (docs/experts.md).
+        return (1e-2, None) if experts else (2e-4, 5e-3)
+    return (5e-2, None) if experts else (1e-2, 1e-1)

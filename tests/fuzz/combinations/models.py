@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws [model]: kinds, odd sizes, windows, rotary scaling, experts and their balance."""
+
+DENSE_PRESETS = ("gpt2-tiny", "gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1558m", "gpt3-6.7b", "gpt3-13b",
+                 "gpt3-175b", "llama-tiny", "llama-124m", "llama2-7b", "llama2-13b", "llama2-70b", "llama3-8b",
+                 "llama3-70b")
+EXPERT_PRESETS = {"mixtral-tiny": 2, "mixtral-8x7b": 1, "qwen-moe-tiny": 2, "deepseek-moe-tiny": 2}
+LLAMA = ("llama", "mixtral", "qwen", "deepseek")
+
+
+def kind(f):
+    """A preset with small sizes, or the keys of a kind one by one."""
+    d, tp = f.draw, f.tp
+    presets = {**EXPERT_PRESETS} if f.experts else {name: 1 for name in DENSE_PRESETS}
+    preset = d.weighted(presets) if d.chance(0.55) else ""
+    llama = preset.startswith(LLAMA) if preset else d.chance(0.5)
+    f.rope, f.tied = llama, not llama
+    if preset:
+        f.set(model__preset=preset)
+        f.tied = preset.startswith("gpt") or preset == "llama-124m"
+        f.shared = preset.startswith(("qwen", "deepseek"))
+    elif llama:
+        f.set(model__norm="rmsnorm", model__position="rope", model__activation="swiglu", model__bias=False,
+              model__tied_embeddings=False)
+    head = d.among(2, 4, 4, 6, 8) if f.rope else d.among(2, 3, 4, 5, 8)
+    groups = d.among(1, 1, 2, 3)
+    f.kv_heads = tp * d.among(1, 1, 2, 4 if tp < 3 else 1)
+    heads = f.kv_heads * groups
+    f.set(model__heads=heads, model__kv_heads=f.kv_heads, model__hidden=heads * head,
+          model__ffn=tp * d.among(4, 7, 8, 12, 16))
+    f.seq_len = max(2 * f.cp, d.among(7, 8, 13, 16, 16, 32, 33))
+    f.set(model__seq_len=f.seq_len)
+    layers(f)
+    f.vocab = d.among(61, 101, 256, 256, 256)
+    f.set(model__vocab_size=f.vocab)
+
+
+def layers(f):
+    d = f.draw
+    stages = f.pp * f.chunks
+    f.layers = stages + d.among(0, 0, 1, 2) if stages > 1 else d.among(1, 2, 2, 3, 4)
+    f.set(model__layers=f.layers)
+
+
+def details(f):
+    """Keys of a model that may be anything."""
+    d = f.draw
+    for change in d.shuffled(("norm", "activation", "bias", "tied", "eps"))[:1 + d.below(3)]:
+        if change == "norm":
+            f.set(model__norm=d.among("layernorm", "rmsnorm"))
+        elif change == "activation":
+            f.set(model__activation=d.among("gelu", "swiglu"))
+        elif change == "bias":
+            f.set(model__bias=d.chance(0.5))
+        elif change == "tied":
+            f.tied = d.chance(0.5)
+            f.set(model__tied_embeddings=f.tied)
+        else:
+            f.set(model__norm_eps=d.among("1e-06", "0.001"))
+
+
+def position(f):
+    d = f.draw
+    head = int(f.get("model.hidden")) // int(f.get("model.heads"))
+    if not f.rope and head % 2 == 0 and d.chance(0.5):
+        f.rope = True
+        f.set(model__position="rope")
+    if not f.rope:
+        f.set(model__position="learned")
+        return
+    f.set(model__rope_theta=d.among("1000.0", "10000.0", "500000.0"))
+    scaling = d.among("none", "linear", "llama3")
+    f.set(model__rope_scaling=scaling)
+    if scaling != "none":
+        f.set(model__rope_scaling_factor=d.among("2.0", "8.0"))
+    if scaling == "llama3":
+        f.set(model__rope_low_freq_factor=d.among("1.0", "1.5"), model__rope_high_freq_factor="4.0",
+              model__rope_original_seq_len=d.among(16, 64))
+
+
+def window(f):
+    d = f.draw
+    f.set(model__window=d.among("1", "3", "9", "[4, 0]", "[2, 5, 0]"))
+
+
+def dropout(f):
+    f.set(model__dropout=f.draw.among("0.1", "0.3"))
+
+
+def experts(f):
+    """Numbers and widths of experts; a preset has its own."""
+    d = f.draw
+    if not f.experts:
+        return
+    preset = f.get("model.preset", "")
+    number = f.ep * d.among(*((2, 3, 4) if f.ep < 3 else (1, 2)))
+    number = max(number, 2)
+    grouped = preset.startswith("deepseek")
+    if grouped:
+        while number % 4 != 0:
+            number += f.ep
+    top_k = min(number, d.among(1, 2, 2, 3))
+    f.set(model__moe__experts=number, model__moe__top_k=top_k, model__moe__ffn=f.etp * d.among(4, 6, 9))
+    if f.shared:
+        f.set(model__moe__shared_ffn=f.tp * d.among(4, 6))
+    if grouped:
+        groups, least = 4, -(-top_k // (number // 4))
+        f.set(model__moe__groups=groups, model__moe__group_top_k=max(least, d.among(2, 3)))
+    if preset.startswith("deepseek") and f.layers < 2:
+        f.set(model__moe__first_dense=0)
+
+
+def expert_router(f):
+    d = f.draw
+    if not f.experts:
+        return
+    number, top_k = int(f.get("model.moe.experts")), int(f.get("model.moe.top_k"))
+    for change in d.shuffled(("score", "normalize", "scale", "jitter", "groups", "shared", "every", "dense"))[:3]:
+        if change == "score":
+            f.set(model__moe__score=d.among("softmax", "sigmoid"))
+        elif change == "normalize":
+            f.set(model__moe__normalize=d.chance(0.5))
+        elif change == "scale":
+            f.set(model__moe__scale=d.among("0.5", "2.5"))
+        elif change == "jitter":
+            f.set(model__moe__jitter=d.among("0.01", "0.2"))
+        elif change == "groups" and not f.has("model.moe.groups") and number % 2 == 0:
+            f.set(model__moe__groups=2, model__moe__group_top_k=max(-(-top_k // (number // 2)), d.among(1, 2)))
+        elif change == "shared":
+            f.shared = True
+            f.set(model__moe__shared_ffn=f.tp * d.among(4, 6), model__moe__shared_gate=d.chance(0.5))
+        elif change == "every" and f.layers >= 2:
+            f.set(model__moe__every=2)
+        elif change == "dense" and f.layers >= 3:
+            f.set(model__moe__first_dense=1)
+
+
+def expert_balance(f):
+    d = f.draw
+    if not f.experts:
+        return
+    loss = d.among("none", "sequence", "global", "global")
+    f.set(model__moe__aux_loss=loss)
+    if loss != "none":
+        f.set(model__moe__aux_coefficient=d.among("0.02", "0.5"))
+    if d.chance(0.6):
+        f.set(model__moe__bias_update_rate=d.among("0.01", "0.1"))
+    if d.chance(0.3):
+        f.set(model__moe__z_coefficient=d.among("0.001", "0.1"))
+
+
+def expert_rows(f):
+    """How rows travel, and how many a rank takes at once."""
+    d = f.draw
+    if not f.experts:
+        return
+    if d.chance(0.7):
+        small = ("0.05", "0.3", "0.5", "1.0")
+        f.set(model__moe__buffer_factor=d.among(*small, *(small if f.ep * f.etp == 1 else ("1.0", "4.0"))))
+    if d.chance(0.35):
+        f.set(model__moe__dispatch=d.among("all_to_all", "gather", "gather"))
+    if d.chance(0.35):
+        f.set(model__moe__capacity_factor=d.among("0.5", "1.0", "1.5"))
+        if f.cp > 1 and f.get("context.order") != "contiguous":
+            f.set(context__order="contiguous")
+
+
+# Folders that fixtures.py makes; each was exported by p3d from a model of its kind.
+LOADED = {
+    "models/gpt": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": False, "seq_len": 33, "tied": True},
+    "models/llama": {"vocab": 256, "layers": 4, "kv_heads": 2, "rope": True, "seq_len": 32, "tied": False},
+    "models/mixtral": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": True, "seq_len": 33, "tied": False},
+    "models/qwen": {"vocab": 256, "layers": 2, "kv_heads": 4, "rope": True, "seq_len": 32, "tied": False},
+}
+
+
+def load(f):
+    """A model in Hugging Face form in place of a kind: its sizes are what they are."""
+    d = f.draw
+    folder = d.among("models/gpt", "models/llama") if f.theme != "experts" else d.among("models/mixtral", "models/qwen")
+    has = LOADED[folder]
+    f.set(model__load=folder)
+    f.vocab, f.layers, f.kv_heads = has["vocab"], has["layers"], has["kv_heads"]
+    f.rope, f.seq_len, f.tied = has["rope"], has["seq_len"], has["tied"]
+    f.experts = folder.endswith(("mixtral", "qwen"))
+    if d.chance(0.3):
+        f.seq_len = 16
+        f.set(model__seq_len=16)
