@@ -6,6 +6,8 @@ input, as they stand on the command line. Items that begin with "@" are acts:
 
     "@resume": "2"                 the run goes on from its checkpoint of step 2, in another layout,
     "@resume.parallel.tp": "2"     which has these keys in place of those of the first start
+    "@resume.same": "1"            or in the same layout: the same bits as without the stop
+    "@resume.auto": "1"            by the same command in the same folder, not by checkpoint.resume = FILE
     "@eval": "4"                   p3d eval of the last checkpoint, on so many ranks, "@eval.parallel.tp": "2"
     "@generate": "1"               the same for p3d generate
     "@export": "1"                 p3d export on so many ranks
@@ -75,7 +77,9 @@ class Case:
 
     def resumed_keys(self):
         """The keys of the second start: a layout is replaced as a whole."""
-        change = self.act_keys("resume")
+        change = {key: value for key, value in self.act_keys("resume").items() if "." in key}
+        if self.act("resume.same"):
+            return self.keys
         kept = {key: value for key, value in self.keys.items() if not is_layout(key)}
         return {**kept, **change}
 

@@ -30,14 +30,14 @@ FEATURES = {
     "precision": (states.precision, 5, {"pipeline": 7}),
     "data": (inputs.data, 5, {}),
     "variable": (inputs.variable, 2, {}),
-    "vocabulary": (layouts.vocabulary, 1, {"pipeline": 10}),
+    "vocabulary": (layouts.vocabulary, 1, {"pipeline": 12}),
     "lookahead": (layouts.lookahead, 1, {"pipeline": 3}),
     "sequence": (layouts.sequence, 4, {}),
     "sums": (layouts.sums, 3, {}),
     "overlap": (layouts.overlap, 0, {"experts": 12}),
     "preset": (states.preset, 2, {}),
     "shard": (states.shard, 3, {"replicas": 14}),
-    "recompute": (states.recompute, 4, {"pipeline": 10}),
+    "recompute": (states.recompute, 4, {"pipeline": 14}),
     "offload": (states.offload, 3, {}),
     "limit": (states.limit, 1, {}),
     "optimizer": (states.optimizer, 4, {}),
@@ -133,6 +133,11 @@ def resume(f):
         return
     f.set(checkpoint__every=1, checkpoint__keep=0)
     f.acts["@resume"] = str(1 + d.below(steps - 1))
+    if d.chance(0.4):
+        f.acts["@resume.auto"] = "1"
+    if d.chance(0.25):
+        f.acts["@resume.same"] = "1"
+        return
     g = Draft(d, d.among("replicas", "pipeline", "context", "single", "any"))
     g.experts = f.experts
     layouts.mesh(g)

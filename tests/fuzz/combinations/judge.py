@@ -248,12 +248,22 @@ class Judge:
             second["pipeline.file"] = keys["pipeline.file"]
         if self.starter.check(second).code == 2:
             return  # another layout that does not fit: a case of its own
-        second["checkpoint.resume"] = str(record.checkpoints[step].relative_to(self.starter.folder))
-        again = self.starter.train(second, f"{here}/resumed")
+        output = f"{here}/resumed"
+        if case.act("resume.auto"):  # as after a run that was stopped there
+            output = f"{here}/stopped"
+            shutil.copytree(self.starter.folder / here / "run", self.starter.folder / output)
+            for path in (self.starter.folder / output).glob("*/*.h5"):
+                if int(path.stem.rsplit("-", 1)[1]) > step:
+                    path.unlink()
+            if "checkpoint.dir" in keys:
+                second["checkpoint.dir"] = "@"
+        else:
+            second["checkpoint.resume"] = str(record.checkpoints[step].relative_to(self.starter.folder))
+        again = self.starter.train(second, output)
         if again.code != 0:
             raise Failed("resume", f"exit code {again.code}\n{again.out[-1500:]}", result, again)
-        resumed = Record(self.starter.folder / here / "resumed", again.out)
-        if case.act_keys("resume") == {} and keys.get("run.deterministic") != "false":
+        resumed = Record(self.starter.folder / output, again.out)
+        if case.act("resume.same") and keys.get("run.deterministic") != "false":
             text = compare.bits(record, resumed, step + 1)
         else:
             skipped = record.summary.get("skipped_steps", 0) or resumed.summary.get("skipped_steps", 0)

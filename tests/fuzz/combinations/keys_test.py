@@ -38,7 +38,7 @@ def drawn(cases):
     """{key: set of values} of all cases; BASE counts, as every case has it."""
     out = {key: {value} for key, value in BASE.items()}
     for case in cases:
-        for key, value in {**case.keys, **case.act_keys("resume")}.items():
+        for key, value in {**case.keys, **case.resumed_keys()}.items():
             out.setdefault(key, set()).add(value)
     return out
 

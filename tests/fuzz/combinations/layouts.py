@@ -85,6 +85,12 @@ def batch(f):
         f.set(batch__microbatches=f.microbatches)
 
 
+def set_microbatches(f, number):
+    f.microbatches = number
+    f.keys.pop("batch.global", None)
+    f.set(batch__microbatches=number)
+
+
 SCHEDULES = ("1f1b", "dualpipe_v", "eager_1f1b", "gpipe", "interleaved_1f1b", "looped_bfs", "sequential", "v_half",
              "v_min", "zb_h1", "zb_h2", "zb_v", "round_robin", "auto", "file")
 CHUNKS = {"dualpipe_v": 2, "interleaved_1f1b": 2, "looped_bfs": 2, "v_half": 2, "v_min": 2, "zb_v": 2}
@@ -109,9 +115,7 @@ def schedule(f):
         f.chunks = d.among(1, 2, 3) if f.pp < 4 else d.among(1, 2)
         f.set(pipeline__virtual_stages=f.chunks)
     if name == "dualpipe_v":
-        f.microbatches = max(f.microbatches, 2 * f.pp)
-        f.keys.pop("batch.global", None)
-        f.set(batch__microbatches=f.microbatches)
+        set_microbatches(f, max(f.microbatches, 2 * f.pp))
     if name == "interleaved_1f1b" and d.chance(0.4):
         f.set(pipeline__microbatch_group_size=f.pp + d.below(2))
 
@@ -141,6 +145,11 @@ def vocabulary(f):
         return
     if f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
         f.set(pipeline__vocab_parallel=True)
+        if d.chance(0.5) and not f.has("model.load"):
+            f.tied = True
+            f.set(model__tied_embeddings=True)
+        if f.microbatches < 3 and f.ranks < 6:
+            set_microbatches(f, 3 + d.below(4))
     else:
         f.set(pipeline__weight_deferral_limit=d.among(1, 2, 4))
         if d.chance(0.7) and f.get("pipeline.schedule") not in ("gpipe", "eager_1f1b", None):
@@ -193,7 +202,5 @@ def overlap(f):
     f.set(comm__overlap_experts=True)
     if f.crosses or d.chance(0.5):
         f.set(model__moe__buffer_factor=d.among("0.3", "0.5", "1.0"))
-    if f.microbatches < 3 and f.ranks < 8:
-        f.microbatches = 3 + d.below(3)
-        f.keys.pop("batch.global", None)
-        f.set(batch__microbatches=f.microbatches)
+    if f.microbatches < 4 and f.ranks < 8:
+        set_microbatches(f, 4 + d.below(3))

@@ -39,6 +39,8 @@ def layers(f):
     d = f.draw
     stages = f.pp * f.chunks
     f.layers = stages + d.among(0, 0, 1, 2) if stages > 1 else d.among(1, 2, 2, 3, 4)
+    if f.crosses:  # more exchanges, of which some need other numbers of passes
+        f.layers = d.among(4, 6)
     f.set(model__layers=f.layers)
 
 
@@ -157,7 +159,7 @@ def expert_rows(f):
     if d.chance(0.7):
         small = ("0.05", "0.3", "0.5", "1.0")
         f.set(model__moe__buffer_factor=d.among(*small, *(small if f.ep * f.etp == 1 else ("1.0", "4.0"))))
-    if d.chance(0.35):
+    if d.chance(0.35) and not f.crosses:
         f.set(model__moe__dispatch=d.among("all_to_all", "gather", "gather"))
     if d.chance(0.35):
         f.set(model__moe__capacity_factor=d.among("0.5", "1.0", "1.5"))
