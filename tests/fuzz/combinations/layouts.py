@@ -141,15 +141,18 @@ def stages(f):
 
 def vocabulary(f):
     d = f.draw
-    if f.has("pipeline.file"):
+    if f.has("pipeline.file") or f.has("batch.variable"):
         return
     if f.theme == "pipeline" and d.chance(0.75) or d.chance(0.5):
         f.set(pipeline__vocab_parallel=True)
+        f.keys.pop("precision.pipeline", None)
+        if not f.has("run.precision") and d.chance(0.4):  # sums of few bits show in which order they were made
+            f.set(run__precision="bf16")
         if d.chance(0.5) and not f.has("model.load"):
             f.tied = True
             f.set(model__tied_embeddings=True)
-        if f.microbatches < 3 and f.ranks < 6:
-            set_microbatches(f, 3 + d.below(4))
+        if f.microbatches < 4 and f.ranks < 6:
+            set_microbatches(f, 3 + d.below(6))
     else:
         f.set(pipeline__weight_deferral_limit=d.among(1, 2, 4))
         if d.chance(0.7) and f.get("pipeline.schedule") not in ("gpipe", "eager_1f1b", None):

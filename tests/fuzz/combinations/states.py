@@ -68,7 +68,7 @@ def recompute(f):
     if kind != "full":
         return
     f.set(memory__recompute="full")
-    form = d.among("plain", "every", "layers", "group", "kept", "communication", "share")
+    form = d.among("plain", "plain", "plain", "every", "layers", "group", "kept", "communication", "share")
     if form == "every":
         f.set(memory__recompute_every=d.among(2, 3))
     elif form == "layers":
