@@ -53,6 +53,7 @@ FEATURES = {
     "generate": (lambda f: inputs.after(f, "generate"), 2, {}),
     "export": (lambda f: inputs.after(f, "export"), 2, {}),
 }
+APART = ("schedule", "resume")  # the first comes earlier, the second last
 AFTER = ("resume", "eval", "generate", "export")
 
 # A value that most inputs refuse, or that no machine without GPUs takes.
@@ -68,23 +69,16 @@ MISFITS = (
     ("memory.offload_optimizer", "host"), ("precision.gradients", "bf16"), ("memory.limit", "1e-06"))
 
 
-def draw_layout(f):
-    """What both starts of a resumed run need."""
-    layouts.mesh(f)
-    layouts.expert_mesh(f)
-
-
 def generate(seed):
     d = Draw("combinations", seed)
     theme = d.weighted(THEMES)
     f = Draft(d, theme)
     f.experts = theme == "experts" or d.chance(0.12)
     f.wants = choose(d, theme, 3 + d.below(10))
-    draw_layout(f)
-    if "load" not in f.wants or f.tp * f.cp > 2:
-        f.wants.discard("load")
+    layouts.mesh(f)
+    layouts.expert_mesh(f)
     layouts.batch(f)
-    if "schedule" in f.wants and not (d.chance(0.1) and f.wants.discard("schedule")):
+    if "schedule" in f.wants:  # before the model, whose layers must be enough for its stages
         layouts.schedule(f)
     if d.chance(0.04) and f.tp <= 2 and f.pp * f.chunks <= 2 and f.ep <= 2 and f.etp == 1:
         models.load(f)
@@ -94,12 +88,12 @@ def generate(seed):
     if f.experts and f.tp > 1:
         layouts.sequence(f)
     for name, (feature, _, _) in FEATURES.items():
-        if name not in f.wants or name in ("schedule", "resume", "load"):
+        if name not in f.wants or name in APART:
             continue
         if f.has("model.load") and name in ("details", "position", "window", "router", "stages"):
             continue
         feature(f)
-    if f.has("model.load"):
+    if f.has("model.load"):  # these are the folder's, or parameters that it lacks
         f.keys = {key: value for key, value in f.keys.items() if key not in
                   ("model.moe.bias_update_rate", "model.moe.capacity_factor", "model.moe.z_coefficient")}
     if "resume" in f.wants:

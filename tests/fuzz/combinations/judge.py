@@ -29,6 +29,7 @@ DEFECT = re.compile(r"defect|please report|terminate called|Assertion|what\(\):|
 KEY = re.compile(r"\b(run|model|parallel|context|batch|pipeline|data|optimizer|comm|precision|linalg|memory|sample|"
                  r"checkpoint)\.[a-z_.]+")
 PARTS = ("expected:", "found:", "fix:")
+MOST_REFERENCES = 100  # on the disk at the same time
 # What a checkpoint of a run without validation split, or of few tokens, cannot do, and p3d says so.
 NEEDS_TEXT = ("with a validation split", "of at least 256 tokens")
 
@@ -69,11 +70,12 @@ class Judge:
         self.references = {}
         self.made = 0
         self.stage = "run"
+        self.before = []  # commands that made files of the present case
 
     def judge(self, case, only=None):
         """`only`: a stage in which the case failed; the others are left out."""
         self.made += 1
-        self.stage = "run"
+        self.stage, self.before = "run", []
         here = f"{self.name}/{self.made}"
         try:
             self.examine(case, here, only)
@@ -82,6 +84,7 @@ class Judge:
             return Verdict("refused", note=str(refused))
         except Failed as failed:
             failed.failure.stage = self.stage
+            failed.failure.lines = [*self.before, *failed.failure.lines]
             return Verdict("failed", failed.failure)
         finally:
             shutil.rmtree(self.starter.folder / here, ignore_errors=True)
@@ -122,6 +125,7 @@ class Judge:
         if keys.get("checkpoint.resume") == "@weights":
             model = {key: value for key, value in keys.items() if key.startswith("model.")}
             first, record = self.plain({**model, "run.seed": "99", "run.steps": "1", "run.precision": "fp64"})
+            self.before.append(first.line)
             if first.code == 2:
                 raise Refused(first.out)
             if record.last_checkpoint() is None:
@@ -137,6 +141,7 @@ class Judge:
         plain["pipeline.schedule"] = shape
         done = self.starter.run(["schedule", "show", "--ranks", ranks(plain), "--csv", keys["pipeline.file"],
                                  *words(self.starter.complete(plain))])
+        self.before.append(done.line)
         self.require_refusal(done, "message")
         if done.code != 0:
             raise Refused(done.out)
@@ -185,6 +190,9 @@ class Judge:
             output = f"{self.name}/references/{name}"
             shutil.rmtree(self.starter.folder / output, ignore_errors=True)
             result = self.starter.train({**keys, **every}, output)
+            if len(self.references) >= MOST_REFERENCES:
+                oldest = next(iter(self.references))
+                shutil.rmtree(self.references.pop(oldest)[1].folder, ignore_errors=True)
             self.references[name] = result, Record(self.starter.folder / output, result.out)
         return self.references[name]
 
@@ -203,6 +211,8 @@ class Judge:
         text = "" if record.summary.get("skipped_steps", 0) else compare.rows(reference, record, losses, norms)
         if not text and exact:
             text = compare.experts(reference, record) or compare.samples(reference, record)
+        if not text and int(keys.get("sample.tokens", 0)) > 0 and record.sample is None:
+            text = "a sample: expected one at the end, found none"
         if text:
             raise Failed("wrong", text, result, plain)
         if text := compare.choices(record):

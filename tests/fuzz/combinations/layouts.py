@@ -128,6 +128,9 @@ def stages(f):
         return
     if d.chance(0.4) or number == 1:
         f.set(pipeline__layers_per_stage=d.among("even", "cost", "cost"))
+        if f.get("pipeline.layers_per_stage") == "cost" and number > 2 and d.chance(0.4):
+            f.layers = number - 1  # an end has none
+            f.set(model__layers=f.layers)
         return
     dealt = [1] * number
     dealt[0], dealt[-1] = d.among(0, 1, 1, 2), d.among(0, 1, 1, 2)

@@ -40,7 +40,8 @@ class Starter:
     def run(self, arguments, number_of_ranks=1):
         """Any command of p3d."""
         launcher = [*self.mpiexec, str(number_of_ranks)] if number_of_ranks > 1 else []
-        command = [*launcher, self.program, *map(str, arguments)]
+        inside = [word.relative_to(self.folder) if isinstance(word, pathlib.Path) else word for word in arguments]
+        command = [*launcher, self.program, *map(str, inside)]
         begin = time.monotonic()
         self.commands += 1
         process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
