@@ -13,6 +13,7 @@ import collections
 import multiprocessing
 import pathlib
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -67,7 +68,9 @@ worker = None
 def start_worker(options, folder):
     global worker
     starter = Starter(options.program.resolve(), shlex.split(options.mpiexec), folder, options.timeout)
-    worker = options, starter, Judge(starter, f"work{multiprocessing.current_process().name.rpartition('-')[2]}")
+    name = f"work{multiprocessing.current_process().name.rpartition('-')[2]}"
+    shutil.rmtree(folder / name, ignore_errors=True)  # of a start that was killed
+    worker = options, starter, Judge(starter, name)
 
 
 def examine(case):
@@ -81,11 +84,11 @@ def examine(case):
         if not options.no_shrink:
             budget = starter.timeout_s
             if failure.kind == "hang":
-                starter.timeout_s = min(budget, 6.0)
+                starter.timeout_s, starter.patient = min(budget, 6.0), False
 
             shrunk = shrink(case, lambda smaller: failure.same(judge.judge(smaller, failure.stage).failure))
             again = judge.judge(shrunk, failure.stage).failure
-            starter.timeout_s = budget
+            starter.timeout_s, starter.patient = budget, True
             failure = again if again is not None else failure
         outcome.kind, outcome.text, outcome.lines, outcome.shrunk = (failure.kind, failure.text, failure.lines,
                                                                      shrunk.items)

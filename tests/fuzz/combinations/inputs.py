@@ -27,7 +27,7 @@ def data(f):
     else:
         f.set(data__path=path)
     if kind == "megatron":
-        f.set(data__shuffle=d.weighted({"windows": 2, "documents": 3, "megatron": 2}))
+        f.set(data__shuffle=d.weighted({"windows": 3, "documents": 4, "megatron": 3, "whole_documents": 2}))
         if d.chance(0.25) and f.vocab == 256 and not f.has("model.load"):
             tokenizer(f)
     if d.chance(0.3):
@@ -97,12 +97,14 @@ def evaluation(f):
 
 def run(f):
     d = f.draw
-    changes = ("seed", "steps", "trace", "limit", "log", "name", "sums", "ceiling", "dir")
+    changes = ("seed", "file", "steps", "trace", "limit", "log", "name", "sums", "ceiling", "dir")
     for change in d.shuffled(changes)[:1 + d.below(3)]:
         if change == "seed":
             f.set(run__seed=d.among(0, 7, 123456789))
         elif change == "steps":
             f.set(run__steps=d.among(1, 2, 4, 5))
+        elif change == "file":
+            f.set(run__file_timeout_s=d.among("40.0", "1000.0"))
         elif change == "trace":
             f.set(run__trace=True)
         elif change == "limit":

@@ -269,7 +269,7 @@ class Judge:
                 second["checkpoint.dir"] = "@"
         else:
             second["checkpoint.resume"] = str(record.checkpoints[step].relative_to(self.starter.folder))
-        again = self.starter.train(second, output)
+        again = self.starter.train(second, output, goes_on=bool(case.act("resume.auto")))
         if again.code != 0:
             raise Failed("resume", f"exit code {again.code}\n{again.out[-1500:]}", result, again)
         resumed = Record(self.starter.folder / output, again.out)

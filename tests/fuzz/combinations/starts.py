@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -25,12 +26,12 @@ class Result:
 
 class Starter:
     """`folder`: where the files of the cases are, the current directory of every command; `timeout_s`: comm.timeout_s
-    of each run, half of it is what a healthy one may need on a busy machine."""
+    of each run. `patient`: what outlasts it is tried once more with three times as much, as a machine may be busy."""
 
     def __init__(self, program, mpiexec, folder, timeout_s=20.0):
         self.program, self.mpiexec, self.timeout_s = str(program), list(mpiexec), timeout_s
         self.folder = pathlib.Path(folder)
-        self.commands = 0
+        self.patient = True
         # One thread a rank, and no library that binds all ranks to the same core.
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_PROC_BIND": "false",
                             "HYDRA_TOPO_DEBUG": "0"}
@@ -43,7 +44,6 @@ class Starter:
         inside = [word.relative_to(self.folder) if isinstance(word, pathlib.Path) else word for word in arguments]
         command = [*launcher, self.program, *map(str, inside)]
         begin = time.monotonic()
-        self.commands += 1
         process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
@@ -61,13 +61,21 @@ class Starter:
     def check(self, keys):
         return self.run(["--check", "--ranks", ranks(keys), *words(self.complete(keys))])
 
-    def train(self, keys, output):
-        """The output folder goes where @ stands, or is given."""
+    def train(self, keys, output, goes_on=False):
+        """The output folder goes where @ stands. `goes_on`: it has the state of a run that was stopped."""
         keys = self.complete(keys)
         placed = {"run.output_dir": output, **keys}
         placed = {key: output + ("/kept" if key == "checkpoint.dir" else "") if value == "@" else value
                   for key, value in placed.items()}
-        return self.run(words(placed), ranks(keys))
+        result = self.run(words(placed), ranks(keys))
+        if goes_on or not (self.patient and result.code in (3, None)):
+            return result
+        shutil.rmtree(self.folder / output, ignore_errors=True)
+        short, self.timeout_s = self.timeout_s, 3 * self.timeout_s
+        try:
+            return self.run(words({**placed, "comm.timeout_s": f"{self.timeout_s}"}), ranks(keys))
+        finally:
+            self.timeout_s = short
 
 
 class Record:

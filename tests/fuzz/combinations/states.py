@@ -154,7 +154,7 @@ def post_validation(f):
 
 def checkpoint(f):
     d = f.draw
-    f.set(checkpoint__every=d.among(1, 1, 2, "30min"))
+    f.set(checkpoint__every=d.among(1, 1, 2, "30min", "end"))
     for change in d.shuffled(("keep", "start", "async", "buffer", "error", "resume"))[:d.below(4)]:
         if change == "keep":
             f.set(checkpoint__keep=d.among(0, 1))
