@@ -102,7 +102,7 @@ class OneRank(AppTest):
         self.assertEqual(trained.code, 0, trained.err)
         files = list((self.results / "checkpoints").iterdir())
         self.assertEqual(len(files), 1)
-        arguments = ("eval", str(files[0]), "--file", f"{HERE}/text.txt")
+        arguments = ("eval", str(files[0]), "--file", f"{HERE}/text.txt", "--progress=0")
         good = self.words(*arguments)
         self.assertEqual((good.code, good.err), (0, ""), good.out)
         (self.folder / "rank-1/text.txt").unlink()

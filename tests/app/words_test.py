@@ -123,7 +123,7 @@ class Text(Words):
         file = self.train("data.split=0.01", "run.eval_batches=3")
         trained = float(self.metrics()[-1]["eval_loss"])
         for ranks in (0, 2):
-            run = self.words("eval", file, ranks=ranks)
+            run = self.words("eval", file, "--progress=0", ranks=ranks)
             self.assertEqual((run.code, run.err), (0, ""), run.out)
             self.assertIn("; 12 windows of 16 tokens; synthetic", run.out)  # 3 batches of 4
             found = float(re.search(r"loss (\d+\.\d+)", run.out)[1])

@@ -27,6 +27,7 @@ class Commands(unittest.TestCase):
         cls.temporary.cleanup()
 
     def good(self, *words, ranks=0):
+        words += ("--progress", "0") if words[0] == "eval" else ()  # lines for machines where it takes long
         code, out, err = tool(self.folder, *words, ranks=ranks)
         self.assertEqual((code, err), (0, ""), out)
         return out
@@ -147,7 +148,8 @@ class Commands(unittest.TestCase):
             self.assertAlmostEqual(loss, found[0][0], delta=1e-9 * found[0][0])
 
     def test_names_a_model_by_its_folder(self):
-        words = ("--file", "text.txt")
+        (self.folder / "short.txt").write_text("a text of some windows, " * 10)
+        words = ("--file", "short.txt")
         expected = self.good("eval", self.last, *words)
         (self.folder / "moved").mkdir()
         shutil.copytree(self.folder / "run/checkpoints", self.folder / "moved/checkpoints")
@@ -163,7 +165,7 @@ class Commands(unittest.TestCase):
 
     def test_eval_in_another_precision_and_length(self):
         def found(*more):
-            code, out, err = tool(self.folder, "eval", self.last, "--file", "text.txt", *more)
+            code, out, err = tool(self.folder, "eval", self.last, "--file", "text.txt", *(more or ("--progress=0",)))
             self.assertEqual(code, 0, err)
             return float(re.search(r"loss (\S+)", out)[1]), int(re.search(r"; (\d+) windows", out)[1]), err
         size = (self.folder / "text.txt").stat().st_size
@@ -174,7 +176,7 @@ class Commands(unittest.TestCase):
         self.assertNotEqual(narrow, loss)
         self.assertAlmostEqual(narrow, loss, delta=1e-4)
         self.assertRegex(err, rf"\A1 of {windows} windows read in .*, about .* left\n2 of ")
-        shorter, windows, err = found("--seq-len", "5")
+        shorter, windows, err = found("--seq-len", "5", "--progress", "0")
         self.assertEqual((windows, err), ((size - 1) // 5, ""))
         self.assertNotAlmostEqual(shorter, loss, delta=1e-6)
         self.assertIn("at most 8", self.refused(2, "eval", self.last, "--file", "text.txt", "--seq-len", "9"))
@@ -184,6 +186,7 @@ class Commands(unittest.TestCase):
         """On one rank, whatever the run had to divide or to schedule; unit_config tries every key."""
         documents = [[*f"item {i} costs {i * i % 97} coins\n".encode(), 0] for i in range(40)]
         write_pair(self.folder / "tokens", documents)
+        (self.folder / "short.txt").write_text("a text of some windows, " * 10)
         # Those of a validation pass are all there are, so that its loss is that of eval.
         held_out = (int(self.folder.joinpath("text.txt").stat().st_size * 0.1) - 1) // 8
         once = ("batch.global=1", f"run.eval_batches={held_out}")
@@ -216,7 +219,7 @@ class Commands(unittest.TestCase):
                 elif name == "nested":
                     self.assertIn(f"; 24 of {held_out} windows)", out)
                     self.assertIn("(each validation of the run itself reads 24 of them)", said)
-                self.good("eval", file, "--file", "text.txt")
+                self.good("eval", file, "--file", "short.txt")
                 if ranks > 1:
                     again = self.good("eval", file, ranks=ranks)
                     a, b = (float(re.search(r"loss (\S+)", text)[1]) for text in (said, again))
