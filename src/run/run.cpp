@@ -184,12 +184,13 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
 
   Checkpointing<P> checkpoints(trainer, origin, tokenizer.stored, start, [&files] { files->flush(); });
   base::log_root(input_line(c));
-  base::log_root(checkpoints.describe() + "\n");
+  base::log_root(checkpoints.describe());
   if (first_step >= c.run.steps)
     base::log_root(
-        fmt::format("This run has done {}, and run.steps = {}: no step is left. A larger run.steps goes on, "
-                    "another run.name begins a new run\n",
+        fmt::format("No step is left: this run has done {}, and run.steps = {}. A larger run.steps goes on, "
+                    "another run.name begins a new run",
                     base::counted(first_step, "step"), c.run.steps));
+  base::log_root("");
   signals.steps_begin();
   if (collectives::all_reduce(world, stop_signal() != 0 ? 1.0 : 0.0) > 0.0) {
     base::log_root("Stopped by a signal before the first step (exit code 75): the same command starts again");
@@ -225,7 +226,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   if (evaluates && first_step > 0 &&
       (done >= c.run.steps || (evaluates_after(done) && row_lacks_evaluation(files, world)))) {
     evaluate();
-    if (files && eval_loss) files->add_evaluation(*eval_loss);
+    if (files && eval_loss) io::apart([&] { files->add_evaluation(*eval_loss); });
   }
   while (done < c.run.steps && !stopped) {
     base::Stopwatch watch;

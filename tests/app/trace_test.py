@@ -81,7 +81,7 @@ class Trace(AppTest):
         self.assertEqual(run.code, 0)
         self.assertNotIn("Pipeline bubble", run.out)
         self.assertEqual(sorted(p.name for p in self.results.iterdir()),
-                         ["metrics.csv", "resolved.toml", "summary.json"])
+                         ["checkpoints", "metrics.csv", "resolved.toml", "summary.json"])
 
 
 if __name__ == "__main__":

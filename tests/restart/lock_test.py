@@ -2,6 +2,7 @@
 """One run at a time in a folder: a second one is refused, and the lock of a run that was killed is no hindrance."""
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import tempfile
@@ -109,6 +110,7 @@ class Locks(unittest.TestCase):
         code, out, err = restarts.run(self.folder, 0, *KEYS, "run.steps=3", rules=rules)
         self.assertEqual((code, err), (0, ""), out)
         self.assertNotIn("Waiting to see", out)  # nobody has the folder
+        shutil.rmtree(self.folder / "run")
         first = self.endless(rules)
         code, out, err = restarts.run(self.folder, 0, *KEYS, "run.steps=3", rules=rules)
         self.assertEqual(code, 2, out + err)

@@ -40,6 +40,17 @@ TEST(Override, ValuesAreTomlOrBareWords) {
   EXPECT_EQ(good("", {"run.name=a=b"}).run.name, "a=b");
 }
 
+// What TOML takes for a number, a truth value or a date, for keys that take nothing but text.
+TEST(Override, BareWordsAreTextWhereTextIsWanted) {
+  for (char const* word : {"2024", "1e3", "true", "1979-05-27", "-5", "0x1F"}) {
+    auto const config = good("", {std::string("run.name=") + word, std::string("sample.prompt=") + word});
+    EXPECT_EQ(config.run.name, word);
+    EXPECT_EQ(config.sample.prompt, word);
+  }
+  EXPECT_EQ(good("[run]\nname = \"x\"\n", {"checkpoint.every=20", "checkpoint.resume=none"}).checkpoint.every, 20);
+  EXPECT_EQ(only_fault(parse("[run]\nname = 5\n", {})).found, "the integer 5");  // a file says what it means
+}
+
 TEST(Override, OverridesAlone) {
   auto const result = parse_file("", {"data.format=synthetic", "parallel.tp=2"}, 2);
   ASSERT_TRUE(result.config) << format(result.faults);
@@ -80,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"run.steps=1e2", "run.steps", "the number 100.0", "write 100"},
         OverrideCase{"optimizer.lr=.5", "optimizer.lr", "the string \".5\"", "write 0.5"},
         OverrideCase{"model.bias=True", "model.bias", "the string \"True\"", "lower case"},
-        OverrideCase{"run.name=5", "run.name", "the integer 5", "single quotes"},
+        OverrideCase{"run.steps=true", "run.steps", "the boolean true", "write an integer"},
+        OverrideCase{"run.name=[5]", "run.name", "a list of 1", "single quotes"},
         OverrideCase{"run.name=\"abc", "run.name", "\"abc, which is not a TOML value", "close quotes"},
         OverrideCase{"run.name=\xff", "run.name", "not a TOML value", "close quotes"},
         OverrideCase{"pipeline.layers_per_stage=[1,", "pipeline.layers_per_stage", "not a TOML value", "brackets"},
