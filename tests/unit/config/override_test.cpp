@@ -3,6 +3,8 @@
 
 #include "support.hpp"
 
+#include <p3d/base/printable.hpp>
+
 namespace p3d::config::test {
 namespace {
 
@@ -70,7 +72,7 @@ TEST_P(BadOverride, GivesOneFault) {
   auto const& c = GetParam();
   auto const fault = only_fault(parse("", {c.text}));
   EXPECT_EQ(fault.key, c.key);
-  EXPECT_EQ(fault.where, std::string("command line: ") + c.text);
+  EXPECT_EQ(fault.where, "command line: " + base::printable_line(c.text));
   expect_contains(fault.found, c.found);
   expect_contains(fault.fix, c.fix);
 }
@@ -101,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Override, ALineBreakSmugglesNothingIn) {
   EXPECT_EQ(only_fault(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");
   auto const fault = only_fault(parse("", {"run.steps=3\nw = 3"}));
-  EXPECT_EQ(fault.where, "command line: run.steps=3 w = 3");
+  EXPECT_EQ(fault.where, "command line: run.steps=3\\nw = 3");
 }
 
 TEST(Override, AFaultOfTheFileStaysOneWhenOverridden) {
