@@ -82,7 +82,6 @@ class Hostile(unittest.TestCase):
         for file, named in (files[0], files[3], files[14]):
             with self.subTest(file=file, ranks=2):
                 self.refused_by_all(f"made/{file}", named, ranks=2)
-
         self.assertEqual(list(victim.iterdir()), [])
         self.assertFalse((self.folder / "exported").exists())
         self.shows_no_escapes("made/escapes.h5")

@@ -35,7 +35,9 @@ TEST(Printable, ShowsBytesThatAreNotUtf8) {
 }
 
 TEST(Printable, ShowsWhatTurnsTheOrderOfALine) {
-  EXPECT_EQ(printable("a\xe2\x80\xae" "b"), "a\\xe2\\x80\\xaeb");
+  EXPECT_EQ(printable("a\xe2\x80\xae"
+                      "b"),
+            "a\\xe2\\x80\\xaeb");
   EXPECT_EQ(printable("a\xe2\x81\xa6"), "a\\xe2\\x81\\xa6");
   EXPECT_EQ(printable("\xe2\x80\x94"), "\xe2\x80\x94");  // a dash stays
 }
