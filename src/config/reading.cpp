@@ -77,7 +77,7 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   std::string const nowhere("/");  // nothing is written; the defaults have each rank's current directory in them
   c.run.output_dir = nowhere;
   c.checkpoint.dir = nowhere;
-  c.optimizer.type = OptimizerType::sgd;      // has no moments
+  c.optimizer.type = OptimizerType::sgd;  // has no moments
   if (!has_onednn()) c.linalg.host = HostGemm::blas;
   c.parallel.sequence = c.model.moe.on() && c.parallel.tp > 1;
   // Experts take the first tokens of a sequence, which the ranks of cp then have in this order.
