@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the
+// member's initial value is the key's default.
 
 #include <p3d/base/all_reduce.hpp>
 #include <p3d/config/axes.hpp>
