@@ -5,8 +5,9 @@
 // drains the pipeline. The first is told by the busy times of a simulation. What would help is not guessed: the input
 // is read again with the key, planned and simulated, and its time for a token is compared. Example:
 //
-//   the busiest is pipeline rank 3, with 1.45 of the mean work: stage 3, which has 2 of 8 layers and the output layer
-//   time for a token beside this one, by simulation: 0.78 with pipeline.layers_per_stage = "cost"
+//   pipeline rank 3 has 1.45 of the mean work: stage 3 with 2 of 8 layers and the output layer
+//   time for a token beside this one, by simulation:
+//     0.78 with pipeline.layers_per_stage = "cost"
 
 #include "bubble.hpp"
 
@@ -79,7 +80,7 @@ std::optional<Trial> try_out(config::Config const& c, std::vector<std::string> c
   }
 }
 
-/// "stage 3, which has 2 of 8 layers and the output layer"
+/// "stage 3 with 2 of 8 layers and the output layer"
 std::string what_it_has(config::Config const& c, engine::RunPlan const& plan, int rank) {
   auto const& mine = plan.stages.stages_of(rank);
   int layers = 0;
@@ -89,8 +90,8 @@ std::string what_it_has(config::Config const& c, engine::RunPlan const& plan, in
     embedding = embedding || s == 0;
     output = output || s + 1 == plan.stages.num_stages();
   }
-  std::string text = mine.size() == 1 ? fmt::format("stage {}, which has", mine.front())
-                                      : fmt::format("its {} stages have", mine.size());
+  std::string text =
+      mine.size() == 1 ? fmt::format("stage {} with", mine.front()) : fmt::format("its {} stages with", mine.size());
   text += fmt::format(" {} of {}", layers, base::counted(c.model.layers, "layer"));
   if (c.divides_vocabulary()) return text;
   if (embedding) text += output ? ", the embedding" : " and the embedding";
@@ -111,8 +112,8 @@ Busiest busiest_rank(plan::Simulation const& simulated) {
 std::string bubble_lines(config::Config const& c, engine::RunPlan const& plan, plan::Simulation const& simulated) {
   if (simulated.bubble() < large_bubble) return "";
   auto const busiest = busiest_rank(simulated);
-  auto text = busiest.rank >= 0 ? fmt::format("  the busiest is pipeline rank {}, with {:.2f} of the mean work: {}\n",
-                                              busiest.rank, busiest.ratio, what_it_has(c, plan, busiest.rank))
+  auto text = busiest.rank >= 0 ? fmt::format("  pipeline rank {} has {:.2f} of the mean work: {}\n", busiest.rank,
+                                              busiest.ratio, what_it_has(c, plan, busiest.rank))
                                 : fmt::format("  the ranks have even work: {} fill and drain {}\n",
                                               base::counted(c.batch.microbatches, "microbatch"),
                                               base::counted(c.parallel.pp, "pipeline rank"));
@@ -135,9 +136,9 @@ std::string bubble_lines(config::Config const& c, engine::RunPlan const& plan, p
   std::stable_sort(told.begin(), told.end(), [](auto const& a, auto const& b) { return a.ratio < b.ratio; });
   if (told.empty()) return text;
   if (told.size() > most_told) told.resize(most_told);
-  std::vector<std::string> parts;
-  for (auto const& t : told) parts.push_back(fmt::format("{:.2f} with {}", t.ratio, t.text));
-  return text + "  time for a token beside this one, by simulation: " + base::join(parts, "; ") + "\n";
+  text += "  time for a token beside this one, by simulation:\n";
+  for (auto const& t : told) text += fmt::format("    {:.2f} with {}\n", t.ratio, t.text);
+  return text;
 }
 
 }  // namespace p3d::report

@@ -20,7 +20,7 @@ Busiest busiest_rank(plan::Simulation const& simulated);
 /// A bubble of this share and more is told with its cause.
 constexpr double large_bubble = 0.15;
 
-/// For a simulated bubble of 15 % and more, lines with their ends: the busiest rank and what it has more than others,
+/// For a large bubble, lines with their ends: the busiest rank and what it has more than others,
 /// or that filling and draining takes so long; and the keys with which a step would be shorter, each by simulation of
 /// the input with that key. Programs above some thousand forwards are told the cause alone. Else "".
 std::string bubble_lines(config::Config const& config, engine::RunPlan const& plan, plan::Simulation const& simulated);

@@ -3,7 +3,6 @@
 
 #include <p3d/report/describe.hpp>
 
-#include <p3d/base/log.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/layout/context.hpp>
 #include <p3d/plan/memory.hpp>
@@ -57,7 +56,7 @@ std::string mesh_text(layout::RankGrid const& grid) {
   return text;
 }
 
-std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
+std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bool explains) {
   std::vector<int> layers;
   for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
   std::vector<std::string> slots;
@@ -78,10 +77,11 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan) {
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
     auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), plan.training.execution());
-    text += fmt::format(
-        "  proved to run to its end ({} actions); bubble {:.1f} % by simulation with the FLOPs of the stages\n",
-        actions, 100.0 * simulated.bubble());
-    if (base::log_rank() == 0) text += bubble_lines(c, plan, simulated);  // no other rank prints
+    text += fmt::format("  proved to run to its end ({} actions); bubble {:.1f} % by simulation", actions,
+                        100.0 * simulated.bubble());
+    bool const large = simulated.bubble() >= large_bubble;
+    text += large && !explains ? " (p3d --check says why)\n" : " with the FLOPs of the stages\n";
+    if (large && explains) text += bubble_lines(c, plan, simulated);
   }
   return text;
 }
@@ -327,9 +327,9 @@ std::string wires_text(config::Config const& c) {
 
 }  // namespace
 
-std::string describe(config::Config const& c, engine::RunPlan const& plan) {
+std::string describe(config::Config const& c, engine::RunPlan const& plan, bool explains) {
   auto const flops = plan::flops_per_token(c);
-  auto text = mesh_text(plan.grid) + stages_text(c, plan);
+  auto text = mesh_text(plan.grid) + stages_text(c, plan, explains);
   auto const active = static_cast<double>(plan::active_parameters(c, plan.table));
   text += fmt::format(
       "Model: {} parameters ({}{})\n  {} FLOPs per token, forward and backward; {} per step of {}{} tokens\n",

@@ -359,7 +359,7 @@ std::string summary(TraceReport const& r, Program const& program) {
   auto const cause = busiest.rank < 0 ? std::string()
                                       : fmt::format(
                                             "\n  the busiest is pipeline rank {}, with {:.2f} of the mean work: "
-                                            "the text of the start says what it has, and which keys help",
+                                            "p3d --check says what it has, and which keys help",
                                             busiest.rank, busiest.ratio);
   return fmt::format(
       "Pipeline bubble of {} on {} over {}: predicted {} (simulated with the measured costs), measured {}, difference "

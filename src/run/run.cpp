@@ -144,7 +144,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   SignalGuard signals(root);
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
   if (verbose) base::log_root(config::canonical_toml(c));
-  auto const described = machine(world) + report::describe(c, plan);
+  auto const described = machine(world) + report::describe(c, plan, verbose && root);
   base::log_root(described.substr(0, described.size() - 1));  // the table of memory stands before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
   auto const host_memory = memory.total() + memory.checkpoint_copy;

@@ -12,7 +12,8 @@ namespace p3d::report {
 
 /// The text of `p3d --check` and of the start of a run: mesh with its groups, layers by stage, parameters, FLOPs per
 /// token, windows, what cp and sequence parallelism send, recomputation, memory by pipeline rank.
-std::string describe(config::Config const& config, engine::RunPlan const& plan);
+/// Of a large bubble it tells the cause and what would help, or, unless it `explains`, that --check does.
+std::string describe(config::Config const& config, engine::RunPlan const& plan, bool explains = true);
 
 /// Bytes of all ranks together: as predicted, and of their processes, before the run took any and now. Up to 100 MiB a
 /// rank above the prediction are named as those of MPI and BLAS; beyond, and below the prediction, the ratio is told.

@@ -130,13 +130,12 @@ TEST(RunPlan, TellsWhereALargeBubbleComesFrom) {
   auto const output_layer = text({"model.vocab_size=65536", "batch.microbatches=16"});
   contains(output_layer, "bubble 69.0 %");
   contains(output_layer,
-           "the busiest is pipeline rank 3, with 3.17 of the mean work: stage 3, which has 2 of 8 layers and the "
-           "output layer\n");
+           "  pipeline rank 3 has 3.17 of the mean work: stage 3 with 2 of 8 layers and the output layer\n");
   contains(output_layer,
-           "by simulation: 0.33 with pipeline.vocab_parallel = true; 0.92 with pipeline.layers_per_stage "
-           "= \"cost\"");
+           "by simulation:\n    0.33 with pipeline.vocab_parallel = true\n    0.92 with pipeline.layers_per_stage = "
+           "\"cost\"\n");
   auto const uneven = text({"pipeline.layers_per_stage=[4, 2, 1, 1]", "batch.microbatches=32"});
-  contains(uneven, "pipeline rank 0, with 1.98 of the mean work: stage 0, which has 4 of 8 layers and the embedding\n");
+  contains(uneven, "pipeline rank 0 has 1.98 of the mean work: stage 0 with 4 of 8 layers and the embedding\n");
   contains(uneven, "0.56 with pipeline.layers_per_stage = \"cost\"");
   auto const few = text({"batch.microbatches=4"});
   contains(few, "the ranks have even work: 4 microbatches fill and drain 4 pipeline ranks\n");
@@ -145,6 +144,11 @@ TEST(RunPlan, TellsWhereALargeBubbleComesFrom) {
   contains(text({"batch.microbatches=4", "batch.micro=2"}),
            "with batch.micro = 1 and batch.microbatches = 8, the same batch");
   EXPECT_EQ(text({"batch.microbatches=64"}).find("by simulation:"), std::string::npos);
+  // The start of a run, which fits a screen, only says where to look.
+  auto const c = input({"parallel.pp=4", "model.layers=8", "batch.microbatches=4"});
+  auto const start = report::describe(c, engine::make_run_plan(c), false);
+  contains(start, " % by simulation (p3d --check says why)\n");
+  EXPECT_EQ(start.find("fill and drain"), std::string::npos);
 }
 
 TEST(RunPlan, TellsWhatContextParallelismDividesAndSends) {
