@@ -94,11 +94,8 @@ std::string offload_folder(config::Memory const& m) {
 }
 
 device::SwapSettings swap_settings(config::Config const& c, std::int64_t bytes) {
-  auto const folder = offload_folder(c.memory);
-  return {.folder = folder,
-          .bytes = bytes,
-          .budget_s = c.run.file_timeout_s,
-          .meanwhile = [work = "reads and writes of the swap file in " + folder] { comm::progress_at(work); }};
+  auto const folder = offload_folder(c.memory), work = "reads and writes of the swap file in " + folder;
+  return {folder, bytes, c.run.file_timeout_s, [work] { comm::progress_at(work); }};
 }
 
 template <class T>
