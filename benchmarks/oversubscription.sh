@@ -16,7 +16,8 @@ run() {
   local name=$1 ranks=$2
   shift 2
   mpiexec -n "$ranks" "$program" inputs/quickstart.toml run.steps=22 run.eval_batches=0 sample.tokens=0 \
-    run.eval_every=0 checkpoint.every=0 optimizer.warmup_steps=2 batch.micro=2 batch.global=32 "run.output_dir=$out/$name" "$@" \
+    run.eval_every=0 checkpoint.every=0 optimizer.warmup_steps=2 batch.micro=2 batch.global=32 \
+    "run.output_dir=$out/$name" "$@" \
     >"$out/$name.log" 2>&1 || { cat "$out/$name.log" >&2; exit 1; }
   tail -n +4 "$out/$name/metrics.csv" | cut -d, -f6 | sort -g | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'
 }

@@ -388,9 +388,7 @@ Hooks Trainer<P>::State::training_hooks(StepResult& result) {
 
 namespace {
 /// A schedule may come from a file: every rank reads it.
-template <class P>
 RunPlan plan_together(config::Config const& config, comm::Communicator const& parent) {
-  require_policy<P>(config);
   comm::Communicator own(parent.mpi(), "plan");
   return comm::agree(own, "plan the run", [&] { return make_run_plan(config); });
 }
@@ -398,7 +396,7 @@ RunPlan plan_together(config::Config const& config, comm::Communicator const& pa
 
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, comm::Communicator const& parent)
-    : Trainer(config, plan_together<P>(config, parent), parent) {}
+    : Trainer(config, plan_together(config, parent), parent) {}
 template <class P>
 Trainer<P>::Trainer(config::Config const& config, RunPlan plan, comm::Communicator const& parent,
                     ProviderFactory<P> const& provider) {

@@ -180,16 +180,18 @@ void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t bu
   world.all_reduce(&rounds, 1, comm::Type::int64, comm::Reduction::max).wait();
   std::optional<PosixFile> file;
   std::optional<WritersTurn> turn;
-  auto failure = attempt([&] {
+  auto failure = attempt_apart([&] {
     file.emplace(job.part_path, PosixFile::Mode::write);
     turn.emplace(*file);
   });
   std::vector<char> buffer;
+  std::vector<Runs> runs;
   for (std::int64_t n = 0; n < rounds; ++n) {
     if (one_has_failed(world, failure)) return;
     if (n >= std::ssize(loads)) continue;
-    failure = attempt([&] {
-      auto const runs = fill(job, loads[static_cast<std::size_t>(n)], element, buffer);
+    failure = attempt([&] { runs = fill(job, loads[static_cast<std::size_t>(n)], element, buffer); });
+    if (failure) continue;
+    failure = attempt_apart([&] {
       turn->begin();
       write_runs(*file, runs, buffer.data());
       turn->end();  // an exception's way out closes the lock

@@ -28,7 +28,9 @@ constexpr double patience_s = 10.0;
 /// Empty when the file says `text`.
 std::string difference(std::string const& path, std::string const& text) {
   try {
-    return io::read_text(path) == text ? "" : "another file of this name";
+    std::string read;
+    io::apart([&] { read = io::read_text(path); });
+    return read == text ? "" : "another file of this name";
   } catch (base::Error const& e) {
     return e.text().found;
   }
@@ -67,10 +69,12 @@ void require_shared_folder(std::string const& dir, std::string const& run_name, 
   auto const path = fmt::format("{}/.{}.shared", dir, run_name);
   std::string text;
   comm::agree_on_root(world, [&] {
-    io::make_folder(dir);
     text = fmt::format("{} {} {}\n", base::host_name(), ::getpid(),
                        std::chrono::system_clock::now().time_since_epoch().count());
-    io::write_text_atomically(path, text);
+    io::apart([&] {
+      io::make_folder(dir);
+      io::write_text_atomically(path, text);
+    });
   });
   comm::broadcast_text(world, text, 0);
   RemovedAtEnd const removed{world.rank() == 0 ? path : ""};

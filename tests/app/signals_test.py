@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT and SIGTERM: the step ends, the history is complete, its state is saved, exit code 75; a second signal ends the
-run at once."""
+"""SIGINT and SIGTERM: the step ends, the history is complete, its state is saved, exit code 75; a second signal ends
+the run at once."""
 import json
 import os
 import pathlib
@@ -39,7 +39,8 @@ class Signals(AppTest):
         self.stop_all(run)
         self.report("SIGTERM with checkpoint.every=0, 2 ranks", run, run.finish())
         self.assertEqual(run.code, 6, run.out + run.err)
-        self.assert_once("(exit code 6): nothing was saved (checkpoint.every = 0); the same command starts over", run.out)
+        self.assert_once("(exit code 6): nothing was saved (checkpoint.every = 0); the same command starts over",
+                         run.out)
         self.assertEqual(self.state(), "stopped")
         self.assertFalse((self.results / "checkpoints").exists())
 

@@ -52,7 +52,8 @@ class CommandLines(Words):
         self.refused("two files: input.toml and other.toml", "input.toml", "other.toml")
 
     def test_a_number_where_text_is_wanted(self):
-        run = self.words("input.toml", "--check", "--verbose", "run.name=2024", "sample.prompt=1e3", "data.path=text.txt")
+        run = self.words("input.toml", "--check", "--verbose", "run.name=2024", "sample.prompt=1e3",
+                         "data.path=text.txt")
         self.assertEqual((run.code, run.err), (0, ""))
         for line in ('name = "2024"', 'prompt = "1e3"', f'output_dir = "{self.folder}/runs/2024"'):
             self.assert_once(f"\n{line}\n", run.out)

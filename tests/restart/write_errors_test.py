@@ -104,7 +104,8 @@ class WriteErrors(unittest.TestCase):
     def test_a_checkpoint_at_the_end(self):
         """Every rank writes its share straight from its memory; one of them has no room."""
         end = ("parallel.tp=2", "checkpoint.every=end")
-        code, out, err = restarts.run(self.folder, 2, *KEYS, *end, rules="full:write:restart-00000008.h5.part:3", rank=1)
+        rules = "full:write:restart-00000008.h5.part:3"
+        code, out, err = restarts.run(self.folder, 2, *KEYS, *end, rules=rules, rank=1)
         self.assertEqual(code, 5, out + err)
         self.assertEqual(err.count("no checkpoint of step 8"), 1, err)
         self.assertIn("(rank 1)", err)
