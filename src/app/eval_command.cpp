@@ -169,7 +169,7 @@ std::function<void(std::int64_t, std::int64_t)> progress_lines(double seconds) {
   };
 }
 
-/// "; 12 windows of 64 tokens", and for the run's own data how many it reads itself: its loss is of those.
+/// "12 windows of 64 tokens", and for the run's own data how many it reads itself: its loss is of those.
 std::string describe_windows(engine::Score const& score, std::int64_t window, bool own, config::Config const& stored) {
   auto text =
       fmt::format("{} of {}{}", base::counted(score.windows, stored.batch.variable && own ? "sample" : "window"),
@@ -179,6 +179,8 @@ std::string describe_windows(engine::Score const& score, std::int64_t window, bo
   auto const once = windows_of_the_run(stored);
   if (once > 0 && once < score.windows)
     text += fmt::format(" (each validation of the run itself reads {} of them)", once);
+  if (once > score.windows && once % score.windows != 0)
+    text += fmt::format(" (each validation of the run itself makes {} reads of them, some more often)", once);
   return text;
 }
 

@@ -59,11 +59,14 @@ std::string machine(comm::Communicator const& world) {
                      device::backend_name(), base::counted(device::host_threads(), "thread"));
 }
 
-/// "16 of 1024 windows": what a validation loss is of. (p3d eval reads all of them.)
+/// "16 of 1024 windows": what a validation loss is of. A pass over a small split begins again at its start; where it
+/// does not end with the split, some windows count more often than others: "96 reads of 17 windows". (p3d eval reads
+/// each once.)
 std::string validation_windows(config::Config const& c, data::Sampler const& sampler) {
-  auto const all = sampler.num_eval_windows();
-  return fmt::format("{} of {}", std::min(c.run.eval_batches * c.batch.global, all),
-                     base::counted(all, c.batch.variable ? "sample" : "window"));
+  auto const all = sampler.num_eval_windows(), read = c.run.eval_batches * c.batch.global;
+  auto const windows = base::counted(all, c.batch.variable ? "sample" : "window");
+  if (read > all && read % all != 0) return fmt::format("{} reads of {}", read, windows);
+  return fmt::format("{} of {}", std::min(read, all), windows);
 }
 
 /// Where every key stands with its value, from the folder in which the run was started.
