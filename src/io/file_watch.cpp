@@ -29,19 +29,28 @@ struct Apart {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
-  bool inside = false;      ///< an operation
+  int depth = 0;            ///< operations that go on, one within the other
   std::string operation;    ///< the last one that began: "fsync of FILE"
   base::Stopwatch changes;  ///< since it began or ended
 
   void begins(char const* name, std::string const& path) {
     std::lock_guard const lock(mutex);
-    operation = fmt::format("{} of {}", name, path);
-    inside = true;
-    changes.reset();
+    ++depth;
+    is_at(name, path);
+  }
+  void goes_on(char const* name, std::string const& path) {
+    std::lock_guard const lock(mutex);
+    is_at(name, path);
   }
   void ends() {
     std::lock_guard const lock(mutex);
-    inside = false;
+    --depth;
+    changes.reset();
+  }
+
+private:
+  void is_at(char const* name, std::string const& path) {
+    operation = fmt::format("{} of {}", name, path);
     changes.reset();
   }
 };
@@ -88,7 +97,7 @@ FileOperation::~FileOperation() {
 
 void FileOperation::next(char const* name) {
   call_.next(name);
-  if (the_apart != nullptr) the_apart->begins(name, path_);
+  if (the_apart != nullptr) the_apart->goes_on(name, path_);
 }
 
 void apart(std::function<void()> const& work) {
@@ -117,7 +126,7 @@ void apart(std::function<void()> const& work) {
     state.changed.wait_for(lock, std::chrono::milliseconds(1), [&] { return state.done; });
     if (state.done) break;
     // Between two operations it computes; when that goes on for long it is as silent as any rank that computes.
-    bool const works = state.inside || state.changes.seconds() < comm::wait_policy().timeout_s;
+    bool const works = state.depth > 0 || state.changes.seconds() < comm::wait_policy().timeout_s;
     auto const operation = state.operation.empty() ? "file operations" : state.operation;
     lock.unlock();
     works ? comm::progress_at(operation) : comm::progress();

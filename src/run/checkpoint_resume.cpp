@@ -49,7 +49,7 @@ std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config:
 /// The files beside the model that the run of a checkpoint began with. On rank 0. Collective.
 io::ModelFiles carried_files(comm::Communicator& world, std::string const& checkpoint) {
   io::ModelFiles out;
-  comm::agree_on_root(world, [&] { out = io::stored_model_files(checkpoint); });
+  comm::agree_on_root(world, [&] { io::apart([&] { out = io::stored_model_files(checkpoint); }); });
   return out;
 }
 
