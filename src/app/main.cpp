@@ -9,6 +9,7 @@
 #include "tools.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/engine/memory_choice.hpp>
@@ -39,7 +40,7 @@ int check(p3d::app::CommandLine const& line) {
   std::cout << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
             << std::flush;
   auto const files = p3d::run::check_files(choice.config);
-  for (auto const& note : files.notes) std::cout << note << std::endl;
+  for (auto const& note : files.notes) std::cout << p3d::base::printable(note) << std::endl;
   for (auto const& error : files.errors) std::cerr << error.what() << std::endl;
   if (!files.errors.empty()) return static_cast<int>(ExitCode::bad_input);
   std::cout << "The input is valid." << std::endl;

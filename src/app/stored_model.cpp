@@ -5,6 +5,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/io/checkpoint_folder.hpp>
@@ -199,7 +200,7 @@ StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) 
   });
   comm::broadcast_text(world, path, 0);
   world.broadcast(&folder, 1, comm::Type::int32, 0).wait();
-  if (path != line.model && base::log_rank() == 0) fmt::print(stderr, "Checkpoint: {}\n", path);
+  if (path != line.model && base::log_rank() == 0) fmt::print(stderr, "Checkpoint: {}\n", base::printable_line(path));
   if (folder == 1) {
     return comm::agree(world, "read the model", [&] { return open_folder(path, line); });
   }

@@ -5,6 +5,7 @@
 #include "data/output_file.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/config/config.hpp>
@@ -72,8 +73,9 @@ std::optional<TokenOrigin> read_origin(std::string const& prefix) {
   try {
     auto const json = nlohmann::json::parse(text);
     auto const& tokenizer = json.at("tokenizer");
-    out = {.tokenizer = tokenizer.at("name").get<std::string>(),
-           .pattern = tokenizer.at("pattern").get<std::string>(),
+    // On one line each: messages quote them.
+    out = {.tokenizer = base::printable_line(tokenizer.at("name").get<std::string>()),
+           .pattern = base::printable_line(tokenizer.at("pattern").get<std::string>()),
            .hash = read_hash(tokenizer.at("hash").get<std::string>()),
            .vocab_size = tokenizer.at("vocab_size").get<std::int64_t>(),
            .end_of_document = json.at("end_of_document").get<std::int64_t>(),
