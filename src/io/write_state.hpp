@@ -44,10 +44,10 @@ std::vector<CheckpointSlice> make_slices(std::vector<CheckpointPart> const& part
 
 /// Writes the slices from the copy and flushes; sets their checksums. No MPI, no HDF5.
 void write_copy(CheckpointJob& job, std::byte const* copy);
-/// The slices straight from the parts, every rank its own, a buffer at a time. Sets their checksums. Throws on the
-/// ranks that have an error; the others return early. Does not flush. Collective.
+/// Writes the slices straight from the parts, every rank its own, a buffer at a time. Sets their checksums. Throws on
+/// the ranks that have an error; the others return early. Does not flush. Collective.
 void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes);
-/// What write_shares wrote reaches the disk. No MPI, no HDF5.
+/// Flushes what write_shares wrote to disk. No MPI, no HDF5.
 void flush_share(CheckpointJob const& job);
 /// The slices straight from the parts: every rank sends its own to rank 0, a buffer at a time, and rank 0 writes and
 /// flushes. Sets their checksums. Throws on the ranks that have an error; the others return early. Collective.

@@ -20,9 +20,9 @@ Busiest busiest_rank(plan::Simulation const& simulated);
 /// A bubble of this share and more is told with its cause.
 constexpr double large_bubble = 0.15;
 
-/// For a large bubble, lines with their ends: the busiest rank and what it has more than others,
-/// or that filling and draining takes so long; and the keys with which a step would be shorter, each by simulation of
-/// the input with that key. Programs above some thousand forwards are told the cause alone. Else "".
+/// Lines about a large bubble, each with its end; "" for a smaller one. They say the cause: the busiest rank and what
+/// it has more than others, or that filling and draining takes so long. Then come the keys with which a step would be
+/// shorter, each by simulation of the input with that key; programs above some thousand forwards get the cause alone.
 std::string bubble_lines(config::Config const& config, engine::RunPlan const& plan, plan::Simulation const& simulated);
 
 }  // namespace p3d::report

@@ -21,7 +21,7 @@ struct FileCheck {
 /// there are samples to train on and to evaluate.
 FileCheck check_files(config::Config const& config);
 
-/// What a run says of its data before it begins: of text that files of it are none; or "".
+/// What a run says before it begins of files of data.format = "text" that are no text; or "".
 std::string note_about_data(config::Config const& config);
 
 /// "Data: licence.bin, 5000 tokens (uint16), 3 documents; 70 training windows of 64 tokens, 7 for validation".

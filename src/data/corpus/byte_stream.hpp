@@ -25,7 +25,7 @@ enum class Compression { none, gzip, zstd };
 Compression compression_of(std::string_view path);
 /// `begin`: where to start, of a file that is not compressed.
 std::unique_ptr<ByteStream> open_bytes(std::string const& path, std::int64_t begin = 0);
-/// The same from its start, of a file with another ending than its kind.
+/// Opens a file at its start and decompresses it as `compression` says, whatever its name ends with.
 std::unique_ptr<ByteStream> open_bytes(std::string const& path, Compression compression);
 
 }  // namespace p3d::data

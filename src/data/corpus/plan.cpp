@@ -58,7 +58,7 @@ std::vector<CorpusFile> find_corpus(std::vector<std::string> const& paths, std::
   }
   if (out.empty())
     refuse("text files, or .jsonl files",
-           fmt::format("{} that is no text ({})", base::counted(std::ssize(left_out), "file"), left_out.front()),
+           fmt::format("none in {} ({})", base::counted(std::ssize(left_out), "file"), left_out.front()),
            "name files with text, or folders of them");
   return out;
 }

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::size_t looked_at = 8192;
 
-/// Of a control character that text does not have: not a tab, a line or page end, a backspace, or an escape.
+/// True for a control character that text does not have. Text may have tabs, ends of lines and pages, backspaces and
+/// escapes.
 bool is_binary(char c) {
   auto const byte = static_cast<unsigned char>(c);
   return byte < 0x20 && !(byte >= 0x08 && byte <= 0x0d) && byte != 0x1b;

@@ -12,7 +12,7 @@ namespace p3d::data {
 /// Why the first bytes of a file are no text, or "" if they may be: a NUL byte (UTF-16 and UTF-32 have them too), or
 /// control characters in what is not UTF-8. Text in another 8-bit encoding is text.
 std::string why_not_text(std::string_view head);
-/// The same of the first 8 KiB of a file, decompressed if it is taken for compressed.
+/// Why the first 8 KiB of a file are no text (why_not_text), or "". They are decompressed first as `compression` says.
 std::string why_not_text_file(std::string const& path, Compression compression);
 
 }  // namespace p3d::data
