@@ -44,10 +44,18 @@ bool has_file(std::string const& folder, char const* name) {
   return fs::is_regular_file(fs::path(folder) / name, ignored);
 }
 
-/// Where a run whose results are in `folder` has its checkpoints, and its name; "" where the folder does not say.
+/// Where a run whose results are in `folder` has its checkpoints, and its name; "" where the folder does not say. A
+/// folder that was moved or copied has its own ones: they come before those of the place where the run wrote them.
 struct RunFolder {
   std::vector<std::string> folders;
   std::string name;
+
+  void add(fs::path const& place) {
+    std::error_code none;
+    auto const real = fs::weakly_canonical(place, none);
+    auto text = (none ? place : real).string();
+    if (std::find(folders.begin(), folders.end(), text) == folders.end()) folders.push_back(std::move(text));
+  }
 };
 RunFolder read_run_folder(std::string const& folder) {
   RunFolder out;
@@ -56,11 +64,13 @@ RunFolder read_run_folder(std::string const& folder) {
     auto const text = base::read_text_file(path, "the input of a run", path, std::int64_t{1} << 20);
     if (auto const input = config::parse_stored(text).config) {
       out.name = input->run.name;
-      out.folders.push_back(input->checkpoint.dir);
+      auto const below = fs::path(input->checkpoint.dir).lexically_relative(input->run.output_dir);
+      if (!below.empty() && *below.begin() != "..") out.add(fs::path(folder) / below);
+      out.add(input->checkpoint.dir);
     }
   }
-  out.folders.push_back((fs::path(folder) / "checkpoints").string());  // the folder may have moved
-  out.folders.push_back(folder);
+  out.add(fs::path(folder) / "checkpoints");
+  out.add(folder);
   return out;
 }
 

@@ -158,6 +158,11 @@ class Commands(unittest.TestCase):
                 code, out, err = tool(self.folder, "eval", folder, *words, ranks=ranks)
                 self.assertEqual((code, out[:16]), (0, expected[:16]), err)
                 self.assertRegex(err, r"\ACheckpoint: \S+/restart-00000030\.h5\n\Z")
+        shutil.copytree(self.folder / "run", self.folder / "copied")  # its resolved.toml still names run/checkpoints
+        (self.folder / "copied/checkpoints/restart-00000030.h5").unlink()
+        code, out, err = tool(self.folder, "eval", "copied", *words)
+        self.assertEqual(code, 0, out)
+        self.assertRegex(err, r"\ACheckpoint: \S+/copied/checkpoints/restart-00000015\.h5\n\Z")
         shutil.copy(self.folder / self.half, self.folder / "moved/checkpoints/other-00000015.h5")
         self.assertIn("checkpoints of other and restart", self.refused(2, "eval", "moved"))
         (self.folder / "empty").mkdir()
