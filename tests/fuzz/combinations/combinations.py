@@ -60,6 +60,7 @@ class Outcome:
     def __init__(self, seed, items, status, kind="", text="", lines=(), shrunk=None, seconds=0.0, note=""):
         self.seed, self.items, self.status, self.kind, self.text = seed, items, status, kind, text
         self.lines, self.shrunk, self.seconds, self.note = list(lines), shrunk, seconds, note
+        self.starts = 0
 
 
 worker = None
@@ -75,7 +76,7 @@ def start_worker(options, folder):
 
 def examine(case):
     options, starter, judge = worker
-    begin = time.monotonic()
+    begin, started = time.monotonic(), starter.starts
     verdict = judge.judge(case)
     outcome = Outcome(case.seed, case.items, verdict.status, note=verdict.note)
     if verdict.failure is not None:
@@ -92,7 +93,7 @@ def examine(case):
             failure = again if again is not None else failure
         outcome.kind, outcome.text, outcome.lines, outcome.shrunk = (failure.kind, failure.text, failure.lines,
                                                                      shrunk.items)
-    outcome.seconds = time.monotonic() - begin
+    outcome.seconds, outcome.starts = time.monotonic() - begin, starter.starts - started
     return outcome
 
 
@@ -111,8 +112,9 @@ def summary(outcomes, seconds):
     different = {frozenset(o.items.items()) for o in outcomes if o.status == "accepted"}
     kinds = collections.Counter(o.kind for o in outcomes if o.kind)
     drawn = {item for o in outcomes for item in o.items if not item.startswith("@")}
-    lines = [f"{len(outcomes)} cases in {seconds:.0f} s: {status['accepted']} accepted and right "
-             f"({len(different)} different), {status['refused']} refused with key and fix, {status['failed']} failed",
+    lines = [f"{len(outcomes)} cases, {sum(o.starts for o in outcomes)} starts of p3d in {seconds:.0f} s: "
+             f"{status['accepted']} accepted and right ({len(different)} different), "
+             f"{status['refused']} refused with key and fix, {status['failed']} failed",
              f"keys drawn: {len(drawn)}",
              f"wrong: {sum(kinds[k] for k in HARD)}, crashes: {kinds['crash']}, hangs: {kinds['hang']}, "
              f"\"defect\" messages: {kinds['defect']}"]

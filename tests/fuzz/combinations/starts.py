@@ -32,6 +32,7 @@ class Starter:
         self.program, self.mpiexec, self.timeout_s = str(program), list(mpiexec), timeout_s
         self.folder = pathlib.Path(folder)
         self.patient = True
+        self.starts = 0  # of p3d, with and without a launcher
         # One thread a rank, and no library that binds all ranks to the same core.
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_PROC_BIND": "false",
                             "HYDRA_TOPO_DEBUG": "0"}
@@ -44,6 +45,7 @@ class Starter:
         inside = [word.relative_to(self.folder) if isinstance(word, pathlib.Path) else word for word in arguments]
         command = [*launcher, self.program, *map(str, inside)]
         begin = time.monotonic()
+        self.starts += 1
         process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
