@@ -52,6 +52,12 @@ struct Answer {
   char work[200] = "";
 };
 
+/// Waits may go on for so long.
+struct Patience {
+  double seconds = 0.0;
+  std::int64_t last = 0;  ///< nobody is at work any more: the next wait that runs out ends the run
+};
+
 constexpr int nobody = std::numeric_limits<int>::max();
 
 struct Watchdog {
@@ -67,10 +73,11 @@ struct Watchdog {
   int other_reporter = nobody;  ///< lowest other rank that has timed out and asks
   base::Stopwatch clock;
   double patient_until = 0.0;  ///< on `clock`: some rank is at work, waits go on
+  bool last_patience = true;   ///< no rank has been at work since a wait last ran out
   // Messages on their way, with their buffers: deques, so that these stay where they are.
   std::deque<std::pair<MPI_Request, Answer>> answers;
   std::deque<std::pair<MPI_Request, Question>> asked;
-  std::deque<std::pair<MPI_Request, double>> told;
+  std::deque<std::pair<MPI_Request, Patience>> told;
 };
 Watchdog dog;
 
@@ -207,27 +214,30 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   return answers;
 }
 
-/// Waits of all ranks may go on for as long again.
-void be_patient(double seconds) {
-  dog.patient_until = dog.clock.seconds() + seconds;
+void be_patient(Patience const& given) {
+  dog.patient_until = dog.clock.seconds() + given.seconds;
+  dog.last_patience = given.last != 0;
   dog.other_reporter = nobody;
 }
 
-/// Where some rank is at work: says so once, and tells all ranks to wait on. Else false.
+/// Where some rank is at work: says so, and tells all ranks to wait on for as long again. Where one was when they were
+/// last told, it may have come back to its peers a moment ago: tells them once more. Else false.
 bool tell_to_wait_on(std::vector<Answer> const& answers) {
   auto const busy = std::find_if(answers.begin(), answers.end(), [](auto const& a) { return a.at_work != 0; });
-  if (busy == answers.end()) return false;
-  double const seconds = wait_policy().timeout_s;
-  base::error_here(
-      fmt::format("p3d: warning: a wait has lasted comm.timeout_s = {:g} s; it goes on, as rank {} is in {}", seconds,
-                  busy->rank, busy->work));
+  bool const nobody_works = busy == answers.end();
+  if (nobody_works && dog.last_patience) return false;
+  Patience const given{.seconds = wait_policy().timeout_s, .last = nobody_works ? 1 : 0};
+  if (!nobody_works)
+    base::error_here(
+        fmt::format("p3d: warning: a wait has lasted comm.timeout_s = {:g} s; it goes on, as rank {} is in {}",
+                    given.seconds, busy->rank, busy->work));
   drop_sent(dog.told);
   for (int rank = 0; rank < dog.size; ++rank) {
     if (rank == dog.rank) continue;
-    auto& [request, told] = dog.told.emplace_back(MPI_REQUEST_NULL, seconds);
-    MPI_Isend(&told, 1, MPI_DOUBLE, rank, patience_tag, dog.comm, &request);
+    auto& [request, told] = dog.told.emplace_back(MPI_REQUEST_NULL, given);
+    MPI_Isend(&told, sizeof(told), MPI_BYTE, rank, patience_tag, dog.comm, &request);
   }
-  be_patient(seconds);
+  be_patient(given);
   return true;
 }
 
@@ -330,9 +340,9 @@ void answer_questions() {
     MPI_Isend(&answer, sizeof(answer), MPI_BYTE, asker, answer_tag, dog.comm, &request);
   }
   while (MPI_Iprobe(MPI_ANY_SOURCE, patience_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
-    double seconds = 0.0;
-    if (!receive(seconds, status.MPI_SOURCE, patience_tag)) return;
-    be_patient(seconds);
+    Patience given;
+    if (!receive(given, status.MPI_SOURCE, patience_tag)) return;
+    be_patient(given);
   }
 }
 

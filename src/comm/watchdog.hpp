@@ -43,8 +43,8 @@ public:
   AtWork& operator=(AtWork const&) = delete;
 };
 
-/// A wait has outlasted its budget. Returns the seconds for which it may go on where some rank is AtWork; else reports,
-/// prints one table, and ends all ranks with ExitCode::timeout.
+/// A wait has outlasted its budget. Returns the seconds for which it may go on where some rank is AtWork, or was when a
+/// wait last ran out; else reports, prints one table, and ends all ranks with ExitCode::timeout.
 double wait_on_or_end();
 
 }  // namespace p3d::comm::detail
