@@ -194,8 +194,9 @@ void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t bu
     failure = attempt_apart([&] {
       turn->begin();
       write_runs(*file, runs, buffer.data());
-      turn->end();  // an exception's way out closes the lock
+      turn->end();
     });
+    if (failure) turn.reset();  // which gives the lock back: others of this round may wait for it
   }
   if (failure) throw base::Error(*failure);
 }
