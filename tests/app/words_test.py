@@ -45,6 +45,7 @@ class CommandLines(Words):
                 said = self.refused(found, *command.split(), "--nonsense", ranks=2)
                 self.assertIn(f"fix:      p3d {command} --help lists them", said)
         self.refused("none", "generate")
+        self.refused("other.h5", "eval", "file.h5", "other.h5")
         said = self.refused("train, which is no command of p3d, before input.toml", "train", "input.toml")
         self.assertIn("fix:      p3d input.toml trains; p3d --help lists the commands", said)
         said = self.refused("chekpoint, which is no command of p3d", "chekpoint", "ls")
@@ -59,7 +60,6 @@ class CommandLines(Words):
             self.assert_once(f"\n{line}\n", run.out)
         for word in ("run.steps=many", "run.steps=1.5", "optimizer.lr=true", "run.precision=64"):
             self.assertEqual(self.words("input.toml", "--check", word).code, 2, word)
-        self.refused("other.h5", "eval", "file.h5", "other.h5")
 
     def test_help_is_no_error(self):
         for command in ("generate", "eval", "checkpoint", "checkpoint show", "schedule", "schedule check", "mesh",
