@@ -8,6 +8,8 @@
 #include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
 
+#include <support/temp_dir.hpp>
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -232,7 +234,8 @@ TEST(RunPlan, RefusesASchedulesFileForOtherKeys) {
     more.insert(more.begin(), base.begin(), base.end());
     return input(more, 4);
   };
-  auto const path = testing::TempDir() + "p3d_run_plan_schedule.txt";
+  test::TempDir const folder;
+  auto const path = folder / "schedule.txt";
   auto const write = [&](std::vector<std::string> const& keys, auto const& change) {
     auto program = static_cast<schedule::Program const&>(engine::make_run_plan(with(keys)).training);
     change(program);
