@@ -7,7 +7,14 @@
     combinations.py --program build/release/p3d --case 'parallel.dp=2 memory.shard=optimizer @eval=1'
 
 Case N is the same everywhere. A failure is shrunk to the fewest keys and printed as a command to paste. Exit code 1:
-something failed."""
+something failed.
+
+    generate.py   a case from its number: a theme, a mesh, a model, 3 to 12 features    cases.py     what a case is
+    models.py, layouts.py, states.py, inputs.py   the features, which draw keys        draft.py     what they share
+    meaning.py    which keys change numbers, rounding, or not a bit; tolerances        draw.py      random choices
+    judge.py      runs a case, its reference, its twin and its acts                    compare.py   two runs
+    starts.py     starts p3d, reads what a run leaves                                  fixtures.py  files of cases
+    shrink.py     the fewest items that still fail          known.py  names of old defects     keys_test.py  all keys"""
 import argparse
 import collections
 import multiprocessing
@@ -17,16 +24,17 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 
 import fixtures
 import known
-from cases import Case, shown, words
+from cases import Case, shown
 from generate import generate
 from judge import Judge
 from shrink import shrink
 from starts import Starter
 
-HARD = ("wrong", "bits", "repeat", "state", "choices")
+HARD = ("wrong", "bits", "repeat", "state", "choices", "resume", "eval", "generate", "export")
 
 
 def parse_arguments():
@@ -40,6 +48,7 @@ def parse_arguments():
     parser.add_argument("--case", help="the items of one case in place of random ones")
     parser.add_argument("--folder", type=pathlib.Path, help="where files of the cases are (default: a temporary one)")
     parser.add_argument("--timeout", type=float, default=20.0, help="comm.timeout_s of each run")
+    parser.add_argument("--minutes", type=float, default=1e9, help="no further cases after so long")
     parser.add_argument("--no-shrink", action="store_true", help="print failures as they are")
     parser.add_argument("--known", action="store_true", help="name the defects of known.py that a failure shows")
     parser.add_argument("--verbose", action="store_true", help="a line for each case")
@@ -57,10 +66,10 @@ def numbers(options):
 class Outcome:
     """What one case came to; plain values, as it crosses processes."""
 
-    def __init__(self, seed, items, status, kind="", text="", lines=(), shrunk=None, seconds=0.0, note=""):
-        self.seed, self.items, self.status, self.kind, self.text = seed, items, status, kind, text
-        self.lines, self.shrunk, self.seconds, self.note = list(lines), shrunk, seconds, note
-        self.starts = 0
+    def __init__(self, seed, items, status, left_out):
+        self.seed, self.items, self.status, self.left_out = seed, items, status, left_out
+        self.kind, self.text, self.lines, self.shrunk = "", "", [], None
+        self.seconds, self.starts, self.retried = 0.0, 0, []
 
 
 worker = None
@@ -75,14 +84,28 @@ def start_worker(options, folder):
 
 
 def examine(case):
+    """An error of these scripts is a failure of the case, not the end of all others."""
+    begin, starter = time.monotonic(), worker[1]
+    started, starter.retried = starter.starts, []
+    try:
+        outcome = judged(case)
+    except Exception:  # noqa: BLE001
+        outcome = Outcome(case.seed, case.items, "failed", [])
+        outcome.kind, outcome.text = "harness", traceback.format_exc()
+    outcome.seconds, outcome.starts = time.monotonic() - begin, starter.starts - started
+    outcome.retried = starter.retried
+    return outcome
+
+
+def judged(case):
     options, starter, judge = worker
-    begin, started = time.monotonic(), starter.starts
     verdict = judge.judge(case)
-    outcome = Outcome(case.seed, case.items, verdict.status, note=verdict.note)
+    outcome = Outcome(case.seed, case.items, verdict.status, verdict.left_out)
     if verdict.failure is not None:
         failure = verdict.failure
         shrunk = case
         if not options.no_shrink:
+            print(f"case {case.seed} fails: {failure}\n  {case.text()}\n  it is being shrunk", flush=True)
             budget = starter.timeout_s
             if failure.kind == "hang":
                 starter.timeout_s, starter.patient = min(budget, 6.0), False
@@ -93,7 +116,6 @@ def examine(case):
             failure = again if again is not None else failure
         outcome.kind, outcome.text, outcome.lines, outcome.shrunk = (failure.kind, failure.text, failure.lines,
                                                                      shrunk.items)
-    outcome.seconds, outcome.starts = time.monotonic() - begin, starter.starts - started
     return outcome
 
 
@@ -116,8 +138,12 @@ def summary(outcomes, seconds):
              f"{status['accepted']} accepted and right ({len(different)} different), "
              f"{status['refused']} refused with key and fix, {status['failed']} failed",
              f"keys drawn: {len(drawn)}",
+             f"runs that were too slow once and tried again: {sum(len(o.retried) for o in outcomes)}",
              f"wrong: {sum(kinds[k] for k in HARD)}, crashes: {kinds['crash']}, hangs: {kinds['hang']}, "
              f"\"defect\" messages: {kinds['defect']}"]
+    left_out = collections.Counter(text for o in outcomes for text in o.left_out)
+    if left_out:
+        lines.append("not compared: " + ", ".join(f"{text} {n}" for text, n in left_out.most_common()))
     if kinds:
         lines.append("failures by kind: " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common()))
     return "\n".join(lines)
@@ -135,10 +161,14 @@ def run(options, folder):
             outcomes.append(outcome)
             if options.verbose:
                 print(f"case {outcome.seed}: {outcome.status} {outcome.kind} {outcome.seconds:.1f} s", flush=True)
+            for line in outcome.retried:
+                print(f"case {outcome.seed}: too slow, tried again: {line}", flush=True)
             if outcome.status == "failed":
                 print(describe(outcome, folder, options), flush=True)
-                name = known.name_of(outcome.kind, Case(outcome.shrunk), outcome.text)
+                name = known.name_of(outcome.kind, Case(outcome.shrunk or outcome.items), outcome.text)
                 first_found[name] = min(first_found.get(name, outcome.seed or 0), outcome.seed or 0)
+            if time.monotonic() - begin > 60 * options.minutes:
+                break
     print(summary(outcomes, time.monotonic() - begin))
     if options.known:
         for name, seed in sorted(first_found.items()):

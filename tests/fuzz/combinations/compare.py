@@ -62,10 +62,13 @@ def samples(first, second):
 
 def choices(record):
     """Every token of a step makes top_k choices in each layer, whether or not an expert had room (docs/experts.md)."""
-    if not record.experts:
-        return ""
     resolved = (record.folder / "resolved.toml").read_text()
-    top_k = int(re.search(r"(?m)^top_k = (\d+)$", resolved[resolved.index("[model.moe]"):])[1])
+    section = resolved[resolved.index("[model.moe]"):]
+    number, top_k = (int(re.search(rf"(?m)^{key} = (\d+)$", section)[1]) for key in ("experts", "top_k"))
+    if number == 0:
+        return ""
+    if not record.experts and "\nlog_every = 1\n" in resolved:
+        return "experts.csv: expected a line for each step and layer with experts, found none"
     for (step, layer), counts in sorted(record.experts.items()):
         if step not in record.rows:
             continue
@@ -120,6 +123,6 @@ def models(wanted, found, tolerance):
         if len(numbers) != len(second[name]):
             return f"{name}: {len(second[name])} numbers, expected {len(numbers)}"
         for i, (x, y) in enumerate(zip(numbers, second[name])):
-            if abs(x - y) > tolerance:
+            if not (abs(x - y) <= tolerance or x == y):
                 return f"{name}[{i}]: expected {x}, found {y}"
     return ""

@@ -12,7 +12,7 @@ A failure has a kind, which shrinking keeps:
     bits        numbers are not those of the plain twin   repeat     nor those of the same command again
     choices     experts' choices do not add up            state      arrays of the last checkpoint differ
     resume, eval, generate, export                        the act was refused, failed, or gave something else
-    reference   the same input on one rank did not run
+    reference   the same input on one rank did not run    harness    an error in these scripts
 """
 import hashlib
 import json
@@ -60,8 +60,10 @@ class Refused(Exception):
 
 
 class Verdict:
-    def __init__(self, status, failure=None, note=""):
-        self.status, self.failure, self.note = status, failure, note
+    """`left_out`: comparisons that were not made, and why."""
+
+    def __init__(self, status, failure=None, left_out=()):
+        self.status, self.failure, self.left_out = status, failure, list(left_out)
 
 
 class Judge:
@@ -72,22 +74,23 @@ class Judge:
         self.references = {}
         self.made = 0
         self.stage = "run"
-        self.before = []  # commands that made files of the present case
+        self.before = []    # commands that made files of the present case
+        self.left_out = []  # what was not compared in the present case
 
     def judge(self, case, only=None):
         """`only`: a stage in which the case failed; the others are left out."""
         self.made += 1
-        self.stage, self.before = "run", []
+        self.stage, self.before, self.left_out = "run", [], []
         here = f"{self.name}/{self.made}"
         try:
             self.examine(case, here, only)
-            return Verdict("accepted")
-        except Refused as refused:
-            return Verdict("refused", note=str(refused))
+            return Verdict("accepted", left_out=self.left_out)
+        except Refused:
+            return Verdict("refused")
         except Failed as failed:
             failed.failure.stage = self.stage
             failed.failure.lines = [*self.before, *failed.failure.lines]
-            return Verdict("failed", failed.failure)
+            return Verdict("failed", failed.failure, self.left_out)
         finally:
             shutil.rmtree(self.starter.folder / here, ignore_errors=True)
 
@@ -210,7 +213,11 @@ class Judge:
     def compare_with_reference(self, keys, result, record, plain, reference):
         losses, norms = meaning.tolerances(keys)
         exact = keys.get("run.precision", "fp64") == "fp64"
-        text = "" if record.summary.get("skipped_steps", 0) else compare.rows(reference, record, losses, norms)
+        text = ""
+        if record.summary.get("skipped_steps", 0):
+            self.left_out.append("reference: fp16 skipped a step")
+        else:
+            text = compare.rows(reference, record, losses, norms)
         if not text and exact:
             text = compare.experts(reference, record) or compare.samples(reference, record)
         if not text and int(keys.get("sample.tokens", 0)) > 0 and record.sample is None:
@@ -232,6 +239,7 @@ class Judge:
             plain.update({key: keys[key] for key in ("checkpoint.load", "checkpoint.resume")})
         # A rule may want what was left out (a limit may choose what was given).
         if self.starter.check(plain).code != 0:
+            self.left_out.append("twin: --check refuses it")
             return
         other, twin = self.train(plain, f"{here}/twin")
         if text := compare.bits(twin, record):
@@ -252,14 +260,16 @@ class Judge:
     def resume(self, case, keys, result, record, reference, here):
         step = int(case.act("resume"))
         if step not in record.checkpoints:
-            return  # checkpoint.every was shrunk away, or the run is too short
+            self.left_out.append("resume: no checkpoint of its step")  # shrunk away, or written by time
+            return
         second = {key: value for key, value in case.resumed_keys().items()
                   if key not in ("checkpoint.load", "checkpoint.dir", "run.output_dir")}
         second.pop("checkpoint.resume", None)
         if second.get("pipeline.schedule") == "file":
             second["pipeline.file"] = keys["pipeline.file"]
         if self.starter.check(second).code == 2:
-            return  # another layout that does not fit: a case of its own
+            self.left_out.append("resume: --check refuses the second layout")  # that is a case of its own
+            return
         output = f"{here}/resumed"
         if case.act("resume.auto"):  # as after a run that was stopped there
             output = f"{here}/stopped"
@@ -286,6 +296,7 @@ class Judge:
     def after(self, name, case, keys, result, record, reference, here):
         """The same command on the last checkpoint, and on that of the reference, on one rank."""
         if record.last_checkpoint() is None or max(record.checkpoints) not in reference.checkpoints:
+            self.left_out.append(f"{name}: no checkpoint")
             return
         file, plain_file = record.last_checkpoint(), reference.checkpoints[max(record.checkpoints)]
         number, layout = int(case.act(name)), words(case.act_keys(name))
@@ -298,8 +309,10 @@ class Judge:
                        for path, goal, where, count in both)
         if said.code == 2 and plain.code == 2 and all(part in said.out for part in PARTS):
             if name == "export" or any(text in said.out for text in NEEDS_TEXT):
+                self.left_out.append(f"{name}: refused, as of one rank")
                 return
         if said.code == 2 and layout and any(text in said.out for text in NEEDS_SIZES):
+            self.left_out.append(f"{name}: the layout does not fit the model")
             return
         if said.code != 0:
             raise Failed(name, f"exit code {said.code}\n{said.out[-1500:]}", result, said)

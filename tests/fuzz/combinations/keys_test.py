@@ -2,15 +2,18 @@
 """The generator draws every key of docs/keys.md, and of a key with a list of values every value.
 
 What it leaves out stands here with a reason. Cases are drawn, not run: this needs no program."""
+import hashlib
 import pathlib
 import re
 import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cases import BASE  # noqa: E402
+from cases import BASE, Case  # noqa: E402
 from draw import Draw  # noqa: E402
 from generate import generate  # noqa: E402
+from shrink import shrink  # noqa: E402
+from starts import is_deadlock  # noqa: E402
 
 PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "keys.md"
 CASES = 2000  # as many as a script runs before a release
@@ -88,13 +91,29 @@ class Keys(unittest.TestCase):
 class Cases(unittest.TestCase):
     def test_a_number_gives_one_case(self):
         """The same on every machine and version of Python; when the generator changes, this changes."""
-        self.assertEqual(generate(5).text(), generate(5).text())
+        text = generate(5).text()
+        self.assertEqual(hashlib.sha256(text.encode()).hexdigest()[:16], "361ca5038f9f3103", text)
         self.assertEqual([Draw("a", 1).below(1000), Draw("a", 2).below(1000), Draw("b", 1).below(1000)],
                          [124, 959, 111])
 
     def test_cases_differ(self):
         texts = {generate(seed).text() for seed in range(300)}
         self.assertGreater(len(texts), 295)
+
+
+class Parts(unittest.TestCase):
+    def test_shrinking_keeps_what_is_needed(self):
+        case = Case({name: "1" for name in "abcdefghij"} | {"@eval": "2", "@eval.parallel.tp": "2"})
+        shrunk = shrink(case, lambda smaller: {"b", "g"} <= set(smaller.items))
+        self.assertEqual(sorted(shrunk.items), ["b", "g"])
+        shrunk = shrink(case, lambda smaller: "@eval.parallel.tp" in smaller.items)
+        self.assertEqual(sorted(shrunk.items), ["@eval", "@eval.parallel.tp"])
+
+    def test_a_deadlock_is_told_from_a_slow_machine(self):
+        waits = "not in all_gather #58 of 'cp': rank 2 (elsewhere)\nAll ranks:\nrank 0: waited 6.0 s"
+        self.assertTrue(is_deadlock(waits))
+        self.assertFalse(is_deadlock(waits + "\nrank 1: no answer: stopped, dead or computing"))
+        self.assertFalse(is_deadlock("rank 0: waited 6.0 s"))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,15 @@ class Result:
 
 class Starter:
     """`folder`: where the files of the cases are, the current directory of every command; `timeout_s`: comm.timeout_s
-    of each run. `patient`: what outlasts it is tried once more with three times as much, as a machine may be busy."""
+    of each run. `patient`: a run that outlasts it is tried once more with three times as much, as a machine may be
+    busy, unless its report shows a deadlock; `retried` has the lines of such runs."""
 
     def __init__(self, program, mpiexec, folder, timeout_s=20.0):
         self.program, self.mpiexec, self.timeout_s = str(program), list(mpiexec), timeout_s
         self.folder = pathlib.Path(folder)
         self.patient = True
         self.starts = 0  # of p3d, with and without a launcher
+        self.retried = []
         # One thread a rank, and no library that binds all ranks to the same core.
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_PROC_BIND": "false",
                             "HYDRA_TOPO_DEBUG": "0"}
@@ -70,14 +72,20 @@ class Starter:
         placed = {key: output + ("/kept" if key == "checkpoint.dir" else "") if value == "@" else value
                   for key, value in placed.items()}
         result = self.run(words(placed), ranks(keys))
-        if goes_on or not (self.patient and result.code in (3, None)):
+        if goes_on or not self.patient or result.code not in (3, None) or is_deadlock(result.out):
             return result
+        self.retried.append(result.line)
         shutil.rmtree(self.folder / output, ignore_errors=True)
         short, self.timeout_s = self.timeout_s, 3 * self.timeout_s
         try:
             return self.run(words({**placed, "comm.timeout_s": f"{self.timeout_s}"}), ranks(keys))
         finally:
             self.timeout_s = short
+
+
+def is_deadlock(report):
+    """True where ranks wait for different things and all of them answered: none was merely slow (comm/watchdog.cpp)."""
+    return re.search(r"\((elsewhere|not begun)\)", report) is not None and "no answer" not in report
 
 
 class Record:
