@@ -46,6 +46,11 @@ public:
     for (auto* exchange : {&sum_, &output_, &parts_, &input_gradient_, &gradient_, &taken_})
       exchange->resize(at(program_.num_microbatches));
     for (int r = 0; r < program_.num_ranks; ++r) ranks_.push_back(queues(r, ahead));
+    sums_.resize(at(program_.num_stages));
+    summed_.resize(sums_.size());
+    for (auto const& actions : program_.ranks)
+      for (Action const& a : actions)
+        if (makes_weight_gradient(a.op)) sums_[at(a.stage)].push_back(a.microbatch);
   }
 
   std::vector<std::vector<Action>> run() {
@@ -169,8 +174,12 @@ private:
     return best;
   }
 
-  /// Whether an action of this kind may be the next T or G of the rank; true of all other kinds.
+  /// Whether the next action of this kind adds to a gradient in the order of its sums: that of the schedule for a
+  /// stage's weights, the given one for T and G. True of what adds to none.
   bool has_turn(int rank, Q::Kind kind) const {
+    auto const& next_one = ranks_[at(rank)].actions[kind][ranks_[at(rank)].done[kind]];
+    if (makes_weight_gradient(next_one.op))
+      return sums_[at(next_one.stage)][summed_[at(next_one.stage)]] == next_one.microbatch;
     if (gradients_.empty() || (kind != Q::head_gradients && kind != Q::embed_gradients)) return true;
     auto const& q = ranks_[at(rank)];
     auto const next = gradients_[at(rank)][q.done[Q::head_gradients] + q.done[Q::embed_gradients]];
@@ -201,6 +210,7 @@ private:
     };
     int const all = program_.num_ranks;
     q.live += (a.op == Op::forward) - makes_weight_gradient(a.op);
+    if (makes_weight_gradient(a.op)) ++summed_[at(a.stage)];
     if (a.op == Op::forward) forward_[cell(program_, a.stage, m)] = end;
     if (makes_input_gradient(a.op)) input_[cell(program_, a.stage, m)] = end;
     if (a.op == Op::forward && a.stage == last) bring(output_, 1);
@@ -220,6 +230,8 @@ private:
   bool forwards_first_;
   GradientOrder gradients_;
   std::vector<RankQueues> ranks_;
+  std::vector<std::vector<int>> sums_;   ///< by stage: microbatches in the order in which B and W add to its gradients
+  std::vector<std::size_t> summed_;      ///< by stage: how many of them are done
   std::vector<double> forward_, input_;  ///< by cell: the end of F, and of B or I
   std::vector<Exchange> sum_, output_, parts_, input_gradient_, gradient_;
   std::vector<Exchange> taken_;                 ///< by G

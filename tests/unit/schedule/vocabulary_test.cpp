@@ -134,6 +134,34 @@ TEST(Vocabulary, no_time_decides_the_order_of_sums_of_a_tied_matrix) {
   EXPECT_GT(free_orders_differ, 50);
 }
 
+// dualpipe_v has whole and split backwards on one stage: with two predicted orders, W2 and B3 of a stage changed
+// places.
+TEST(Vocabulary, no_time_decides_the_order_of_sums_of_a_stage) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> factor(0.0, 3.0);
+  for (Generator const* g : generators())
+    for (int p : {2, 4, 6}) {
+      auto const compute = generate(g->name, {p, std::max(g->smallest_microbatches(p), 2 * p), 0});
+      auto const sums = [](Program const& program) {
+        std::vector<std::vector<int>> out(static_cast<std::size_t>(program.num_stages));
+        for (auto const& list : program.ranks)
+          for (Action const& a : list)
+            if (makes_weight_gradient(a.op)) out[static_cast<std::size_t>(a.stage)].push_back(a.microbatch);
+        return out;
+      };
+      for (int trial = 0; trial < 8; ++trial) {
+        auto times = times_of(compute, {});
+        for (auto& s : times.stages) s.input *= 1 + factor(random);
+        for (auto& s : times.stages) s.weight *= factor(random);
+        for (auto order : {VocabularyOrder::forwards_first, VocabularyOrder::backwards_first}) {
+          auto const program = divided(compute, times, order, 1, false);
+          EXPECT_EQ(first_error(program), "valid");
+          EXPECT_EQ(sums(program), sums(compute)) << g->name << " p " << p;
+        }
+      }
+    }
+}
+
 // What a bubble is without a vocabulary and with even stages; S and T fill a part of it.
 TEST(Vocabulary, one_f_one_b_is_busier_than_with_even_stages_and_no_vocabulary) {
   struct Case {
