@@ -95,7 +95,7 @@ function(p3d_register_with_threads name threads ranks labels environment)
   if(processors GREATER P3D_CORES)
     set(processors ${P3D_CORES})
   endif()
-  math(EXPR seconds "120 * ${P3D_TEST_TIME_FACTOR}")
+  math(EXPR seconds "240 * ${P3D_TEST_TIME_FACTOR}")
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} LABELS "${labels}" PROCESSORS ${processors}
     ENVIRONMENT "OMP_NUM_THREADS=${threads};${P3D_TEST_ENVIRONMENT};${environment}")
