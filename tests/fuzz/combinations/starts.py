@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts p3d, on one rank without a launcher, and reads what a run leaves in its folder."""
-import csv
 import json
 import os
 import pathlib
@@ -8,7 +7,11 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+import started  # noqa: E402
 
 from cases import ranks, shown, with_base, words
 
@@ -94,9 +97,9 @@ class Record:
     def __init__(self, folder, out):
         self.folder, self.out = pathlib.Path(folder), out
         self.rows, self.experts = {}, {}
-        for row in read_csv(self.folder / "metrics.csv"):
+        for row in started.rows(self.folder / "metrics.csv"):
             self.rows[int(row["step"])] = row
-        for row in read_csv(self.folder / "experts.csv"):
+        for row in started.rows(self.folder / "experts.csv"):
             self.experts[int(row["step"]), int(row["layer"])] = [int(n) for n in row["tokens of each expert"].split()]
         found = re.search(r"(?ms)^A sample of the model .*?\n----\n(.*)\n----$", out)
         self.sample = found[1] if found else None
@@ -109,11 +112,3 @@ class Record:
 
     def last_checkpoint(self):
         return self.checkpoints[max(self.checkpoints)] if self.checkpoints else None
-
-
-def read_csv(path):
-    try:
-        with open(path, newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []
