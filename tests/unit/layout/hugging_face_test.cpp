@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-namespace p3d::layout::test {
+namespace p3d::layout {
 namespace {
 
 config::Config gpt2(bool tied) {
@@ -204,4 +204,4 @@ TEST(HuggingFaceLayout, KnowsTheConstantsOfOlderFiles) {
 }
 
 }  // namespace
-}  // namespace p3d::layout::test
+}  // namespace p3d::layout

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace p3d::layout::test {
+namespace p3d::layout {
 namespace {
 
 config::Model model_of(std::int64_t head_dim, double theta) {
@@ -82,4 +82,4 @@ TEST(Rope, Llama3MixesInProportionToRotations) {
 TEST(Rope, LearnedPositionsHaveNoFrequencies) { EXPECT_TRUE(rope_frequencies(config::Model{}).empty()); }
 
 }  // namespace
-}  // namespace p3d::layout::test
+}  // namespace p3d::layout
