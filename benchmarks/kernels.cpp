@@ -75,20 +75,29 @@ kernels::AttentionShape self_attention(std::int64_t n, std::int64_t heads, std::
   return s;
 }
 template <class S>
+Owned1<std::byte> scratch_memory(kernels::AttentionShape const& shape) {
+  return Owned1<std::byte>("p3d::bench::scratch", kernels::attention_scratch_bytes<S>(shape));
+}
+kernels::AttentionScratch scratch_in(Owned1<std::byte> const& memory) {
+  return {memory.data(), static_cast<std::int64_t>(memory.extent(0))};
+}
+template <class S>
 void attend(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
-            device::View2<S> out, device::View1<kernels::Acc<S>> lse, kernels::Dropout const& drop = {}) {
+            device::View2<S> out, device::View1<kernels::Acc<S>> lse, kernels::AttentionScratch scratch,
+            kernels::Dropout const& drop = {}) {
   auto const h = shape.heads * shape.head_dim;
-  kernels::attention_forward<S>(e, shape, drop, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+  kernels::attention_forward<S>(e, shape, drop, scratch, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
                                 kernels::heads_of(qkv, 2 * h), kernels::Store::overwrite, kernels::heads_of(out), lse);
 }
 template <class S>
 void attend_backward(device::ExecSpace const& e, kernels::AttentionShape const& shape, device::View2<S const> qkv,
                      device::View2<S const> out, device::View1<kernels::Acc<S> const> lse, device::View2<S const> d,
-                     device::View1<kernels::Acc<S>> delta, device::View2<S> dqkv, kernels::Dropout const& drop = {}) {
+                     device::View1<kernels::Acc<S>> delta, device::View2<S> dqkv, kernels::AttentionScratch scratch,
+                     kernels::Dropout const& drop = {}) {
   auto const h = shape.heads * shape.head_dim;
   auto const all = kernels::Store::overwrite;
   kernels::attention_delta<S>(e, shape, kernels::heads_of(out), kernels::heads_of(d), delta);
-  kernels::attention_backward<S>(e, shape, drop, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
+  kernels::attention_backward<S>(e, shape, drop, scratch, kernels::heads_of(qkv), kernels::heads_of(qkv, h),
                                  kernels::heads_of(qkv, 2 * h), kernels::heads_of(d), lse,
                                  device::View1<kernels::Acc<S> const>(delta), all, kernels::heads_of(dqkv), all,
                                  kernels::heads_of(dqkv, h), kernels::heads_of(dqkv, 2 * h));
@@ -190,14 +199,16 @@ std::vector<Row> all_kernels(Sizes const& sizes) {
   });
   auto const shape = self_attention(n, heads, h / heads);
   auto const delta = vector<A>(n * heads), attention_lse = vector<A>(n * heads);
+  auto const memory = scratch_memory<S>(shape);
   double const causal = 4.0 * N * (N + 1) / 2 * H;
-  add("attention_forward", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse); });
+  add("attention_forward", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse, scratch_in(memory)); });
   add("attention_backward", 8 * N * H, 2.5 * causal,
-      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv); });
+      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv, scratch_in(memory)); });
   auto const drop = kernels::make_dropout(0.1, 1, "bench");
-  add("attention_forward_dropout", 4 * N * H, causal, [=] { attend<S>(e, shape, qkv, x, attention_lse, drop); });
+  add("attention_forward_dropout", 4 * N * H, causal,
+      [=] { attend<S>(e, shape, qkv, x, attention_lse, scratch_in(memory), drop); });
   add("attention_backward_dropout", 8 * N * H, 2.5 * causal,
-      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv, drop); });
+      [=] { attend_backward<S>(e, shape, qkv, x, attention_lse, d, delta, dqkv, scratch_in(memory), drop); });
   std::int64_t const params = std::int64_t{1} << 24;
   auto const P = static_cast<double>(params);
   auto const p = vector(params), g = vector(params), m = vector(params), s = vector(params);
@@ -245,12 +256,13 @@ void attention(std::vector<std::int64_t> const& lengths) {
     auto const qkv = matrix(n, 3 * h), dqkv = matrix(n, 3 * h), out = matrix(n, h), d = matrix(n, h);
     auto const shape = self_attention(n, heads, dim);
     auto const delta = vector(n * heads), lse = vector(n * heads);
+    auto const memory = scratch_memory<F>(shape);
     bench::Case forward{[&] {
-      attend<F>(e, shape, qkv, out, lse);
+      attend<F>(e, shape, qkv, out, lse, scratch_in(memory));
       device::fence(e, "p3d::bench::attention");
     }};
     bench::Case backward{[&] {
-      attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv);
+      attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv, scratch_in(memory));
       device::fence(e, "p3d::bench::attention");
     }};
     bench::time_in_turn({&roof.product, &forward, &backward}, 9);
@@ -270,8 +282,9 @@ void window(std::int64_t n, std::int64_t window) {
   auto const delta = vector(n * heads), lse = vector(n * heads);
   auto const both = [&](std::int64_t seen) {
     auto const shape = self_attention(n, heads, dim, seen);
-    attend<F>(e, shape, qkv, out, lse);
-    attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv);
+    auto const memory = scratch_memory<F>(shape);
+    attend<F>(e, shape, qkv, out, lse, scratch_in(memory));
+    attend_backward<F>(e, shape, qkv, out, lse, d, delta, dqkv, scratch_in(memory));
     device::fence(e, "p3d::bench::attention");
   };
   bench::Case full{[&] { both(0); }}, windowed{[&] { both(window); }};

@@ -283,8 +283,8 @@ struct Delta {
 
 template <class S, class O>
 void portable::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                 HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store,
-                                 HeadRows<O> out, View1<Acc<S>> lse) {
+                                 AttentionScratch /*scratch*/, HeadRows<S const> q, HeadRows<S const> k,
+                                 HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse) {
   Problem<S> p(shape, dropout, q, k, v);
   std::size_t const bytes = p.fit(p.template beside<O> ? 3 : 2, 2, 2);
   launch_tiles("p3d::kernels::attention_forward", exec, shape.samples * shape.heads * p.query_tiles,
@@ -293,9 +293,10 @@ void portable::attention_forward(ExecSpace const& exec, AttentionShape const& sh
 
 template <class S, class D>
 void portable::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                                  HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
-                                  View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
-                                  Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
+                                  AttentionScratch /*scratch*/, HeadRows<S const> q, HeadRows<S const> k,
+                                  HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
+                                  View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv,
+                                  HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
   Problem<S> p(shape, dropout, q, k, v);
   bool const beside = p.template beside<D>;
   DeltaRows<S> const makes{matrix(whole.out), matrix(dout), whole.delta};
@@ -305,6 +306,12 @@ void portable::attention_backward(ExecSpace const& exec, AttentionShape const& s
   std::size_t const bytes_of_keys = p.fit(beside ? 4 : 2, 3, 0);
   launch_tiles("p3d::kernels::attention_backward_keys", exec, shape.samples * shape.kv_heads * p.key_tiles,
                BackwardKeys<S, D>{p, matrix(dout), lse, delta, store_kv, matrix(dk), matrix(dv), bytes_of_keys});
+}
+
+template <class S>
+std::int64_t attention_scratch_bytes(AttentionShape const& largest) {
+  P3D_REQUIRE(largest.kv_heads > 0 && largest.heads % largest.kv_heads == 0, "kv_heads must divide heads");
+  return 0;
 }
 
 std::int64_t attention_panel_bytes(AttentionShape const& shape) {
@@ -321,31 +328,32 @@ void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRow
 }
 
 template <class S, class O>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
-                       HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse) {
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                       AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                       Store store, HeadRows<O> out, View1<Acc<S>> lse) {
   P3D_REQUIRE(store == Store::overwrite || (std::is_same_v<O, Acc<S>>), "sums that go on are of the type of sums");
   P3D_REQUIRE(static_cast<std::int64_t>(lse.extent(0)) >= shape.statistics(), "every query and head has a log-sum-exp");
   if constexpr (on_host)
-    blas::attention_forward<S, O>(exec, shape, dropout, q, k, v, store, out, lse);
+    blas::attention_forward<S, O>(exec, shape, dropout, scratch, q, k, v, store, out, lse);
   else
-    portable::attention_forward<S, O>(exec, shape, dropout, q, k, v, store, out, lse);
+    portable::attention_forward<S, O>(exec, shape, dropout, scratch, q, k, v, store, out, lse);
 }
 
 template <class S, class D>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
-                        HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
-                        View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
-                        HeadRows<D> dv, WholeOutput<S> const& whole) {
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                        HeadRows<S const> dout, View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q,
+                        HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
   bool const ends = store_q == Store::overwrite && store_kv == Store::overwrite;
   P3D_REQUIRE(ends || (std::is_same_v<D, Acc<S>>), "sums that go on are of the type of sums");
   P3D_REQUIRE(!whole.out.data || (whole.delta.data() == delta.data() && shape.queries == shape.keys),
               "a whole output is over all keys, and its delta is the one that is read");
   if constexpr (on_host)
-    blas::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv,
-                                   whole);
+    blas::attention_backward<S, D>(exec, shape, dropout, scratch, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk,
+                                   dv, whole);
   else
-    portable::attention_backward<S, D>(exec, shape, dropout, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk, dv,
-                                       whole);
+    portable::attention_backward<S, D>(exec, shape, dropout, scratch, q, k, v, dout, lse, delta, store_q, dq, store_kv,
+                                       dk, dv, whole);
 }
 
 template <class From, class To>
@@ -391,7 +399,8 @@ P3D_ATTENTION_TYPES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 #define P3D_INSTANTIATE(S)                                                                                        \
   template void attention_delta<S>(ExecSpace const&, AttentionShape const&, HeadRows<S const>, HeadRows<S const>, \
-                                   View1<Acc<S>>);
+                                   View1<Acc<S>>);                                                                \
+  template std::int64_t attention_scratch_bytes<S>(AttentionShape const&);
 P3D_INSTANTIATE(float)
 P3D_INSTANTIATE(double)
 P3D_INSTANTIATE(bfloat16)

@@ -331,8 +331,8 @@ struct BackwardHead {
 
 template <class S, class O>
 void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                             HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store,
-                             HeadRows<O> out, View1<Acc<S>> lse) {
+                             AttentionScratch /*scratch*/, HeadRows<S const> q, HeadRows<S const> k,
+                             HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse) {
   if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
     Problem<S> const p(shape, dropout, q, k, v);
     std::int64_t const tiles = (p.queries + edge - 1) / edge;
@@ -345,9 +345,10 @@ void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape,
 
 template <class S, class D>
 void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
-                              HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,
-                              View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,
-                              Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole) {
+                              AttentionScratch /*scratch*/, HeadRows<S const> q, HeadRows<S const> k,
+                              HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
+                              View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
+                              HeadRows<D> dv, WholeOutput<S> const& whole) {
   if constexpr (on_host) {
     Problem<S> const p(shape, dropout, q, k, v);
     bool const beside = p.template beside<D>;

@@ -8,17 +8,18 @@ namespace p3d::kernels {
 
 // Both forms; arguments as in attention.hpp. Portable: for every execution space. BLAS: its products are the BLAS's,
 // only where kernels run on the host.
-#define P3D_ATTENTION_FORM(form)                                                                                      \
-  namespace form {                                                                                                    \
-  template <class S, class O = S>                                                                                     \
-  void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                  \
-                         HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, \
-                         View1<Acc<S>> lse);                                                                          \
-  template <class S, class D = S>                                                                                     \
-  void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                 \
-                          HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout,      \
-                          View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq,          \
-                          Store store_kv, HeadRows<D> dk, HeadRows<D> dv, WholeOutput<S> const& whole = {});          \
+#define P3D_ATTENTION_FORM(form)                                                                                     \
+  namespace form {                                                                                                   \
+  template <class S, class O = S>                                                                                    \
+  void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                 \
+                         AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,    \
+                         Store store, HeadRows<O> out, View1<Acc<S>> lse);                                           \
+  template <class S, class D = S>                                                                                    \
+  void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,                \
+                          AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,   \
+                          HeadRows<S const> dout, View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q, \
+                          HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv,                            \
+                          WholeOutput<S> const& whole = {});                                                         \
   }
 P3D_ATTENTION_FORM(portable)
 P3D_ATTENTION_FORM(blas)

@@ -187,13 +187,13 @@ struct DeltaRows {
   }
 };
 
-#define P3D_INSTANTIATE_ATTENTION(scope, S, D)                                                                     \
-  template void scope attention_forward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,             \
-                                              HeadRows<S const>, HeadRows<S const>, HeadRows<S const>, Store,      \
-                                              HeadRows<D>, View1<Acc<S>>);                                         \
-  template void scope attention_backward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,            \
-                                               HeadRows<S const>, HeadRows<S const>, HeadRows<S const>,            \
-                                               HeadRows<S const>, View1<Acc<S> const>, View1<Acc<S> const>, Store, \
-                                               HeadRows<D>, Store, HeadRows<D>, HeadRows<D>, WholeOutput<S> const&);
+#define P3D_INSTANTIATE_ATTENTION(scope, S, D)                                                                         \
+  template void scope attention_forward<S, D>(ExecSpace const&, AttentionShape const&, Dropout const&,                 \
+                                              AttentionScratch, HeadRows<S const>, HeadRows<S const>,                  \
+                                              HeadRows<S const>, Store, HeadRows<D>, View1<Acc<S>>);                   \
+  template void scope attention_backward<S, D>(                                                                        \
+      ExecSpace const&, AttentionShape const&, Dropout const&, AttentionScratch, HeadRows<S const>, HeadRows<S const>, \
+      HeadRows<S const>, HeadRows<S const>, View1<Acc<S> const>, View1<Acc<S> const>, Store, HeadRows<D>, Store,       \
+      HeadRows<D>, HeadRows<D>, WholeOutput<S> const&);
 
 }  // namespace p3d::kernels

@@ -63,6 +63,19 @@ void ContextParallel::reset_accounting() {
 }
 
 template <class S>
+std::int64_t ContextAttention<S>::scratch_bytes(layout::ContextDivision const& division, ContextHeads const& heads,
+                                                std::int64_t micro) {
+  kernels::AttentionShape s;
+  s.samples = micro;
+  s.seq_len = division.seq_len;
+  s.queries = s.keys = base::TokenSet::range(0, division.most_place_tokens());
+  s.heads = heads.heads / division.all_to_all;
+  s.kv_heads = heads.kv_heads / division.all_to_all;
+  s.head_dim = heads.head_dim;
+  return kernels::attention_scratch_bytes<S>(s);
+}
+
+template <class S>
 void ContextAttention<S>::attach(ExecSpace const& exec, ContextParallel& cp) {
   exec_ = exec;
   cp_ = &cp;
@@ -266,7 +279,7 @@ void ContextAttention<S>::forward_blocks(Call const& call, Place const& place, H
   auto const& d = call.division;
   auto const width = 2 * place.key_columns;
   auto const run = [&](int keys_of, HeadRows<S const> keys, Store store) {
-    kernels::attention_forward<S, O>(exec_, shape_of(call, place, keys_of), call.dropout, qkv, keys,
+    kernels::attention_forward<S, O>(exec_, shape_of(call, place, keys_of), call.dropout, scratch_, qkv, keys,
                                      from_column(keys, place.key_columns), store, out, lse);
   };
   int const ring = d.ring(), me = place.number;
@@ -317,9 +330,10 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
   auto const& d = call.division;
   auto const width = 2 * place.key_columns;
   auto const run = [&]<class Keys>(int keys_of, HeadRows<S const> keys, Store store_q, HeadRows<Keys> dkeys) {
-    kernels::attention_backward<S, Keys>(
-        exec_, shape_of(call, place, keys_of), call.dropout, qkv, keys, from_column(keys, place.key_columns), dout, lse,
-        delta, store_q, HeadRows<Keys>(dq), Store::overwrite, dkeys, from_column(dkeys, place.key_columns), whole);
+    kernels::attention_backward<S, Keys>(exec_, shape_of(call, place, keys_of), call.dropout, scratch_, qkv, keys,
+                                         from_column(keys, place.key_columns), dout, lse, delta, store_q,
+                                         HeadRows<Keys>(dq), Store::overwrite, dkeys,
+                                         from_column(dkeys, place.key_columns), whole);
   };
   int const ring = d.ring(), me = place.number;
   run(me, from_column(qkv, place.query_columns), Store::overwrite, dkv);

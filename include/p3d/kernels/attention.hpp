@@ -41,6 +41,17 @@ struct AttentionShape {
   std::int64_t statistics() const { return samples * heads * queries.size(); }
 };
 
+/// Memory, where kernels reach it and on a multiple of 64 bytes, that a call of attention works in. Calls on one
+/// execution instance may share it.
+struct AttentionScratch {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+/// The bytes that attention of elements of type S works in, forward and backward, for this shape and for every one that
+/// has no more samples, tokens and heads; none on hosts, whose threads have scratch of their own.
+template <class S>
+std::int64_t attention_scratch_bytes(AttentionShape const& largest);
+
 /// Bytes in which each thread of a host widens elements of 16 bits, backward at the most; part of the team's scratch.
 std::int64_t attention_panel_bytes(AttentionShape const& shape);
 
@@ -52,8 +63,9 @@ std::int64_t attention_panel_bytes(AttentionShape const& shape);
 /// scores. A query that sees none of the keys: out 0, lse -infinity. O: S, or Acc<S> for results that are not whole
 /// yet. Store::add: out and lse hold the result over other keys and get that over both.
 template <class S, class O = S>
-void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
-                       HeadRows<S const> k, HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse);
+void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                       AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                       Store store, HeadRows<O> out, View1<Acc<S>> lse);
 /// delta = sum over head_dim of out * dout: what backward needs of the output over all keys.
 template <class S>
 void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
@@ -67,10 +79,11 @@ struct WholeOutput {
 /// dq, dk and dv over these keys, from lse and delta over all keys. What several queries or heads add up is kept in
 /// Acc<S> until it is whole. D: S, or Acc<S> for sums that are not whole yet. With a `whole` output `delta` is its.
 template <class S, class D = S>
-void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout, HeadRows<S const> q,
-                        HeadRows<S const> k, HeadRows<S const> v, HeadRows<S const> dout, View1<Acc<S> const> lse,
-                        View1<Acc<S> const> delta, Store store_q, HeadRows<D> dq, Store store_kv, HeadRows<D> dk,
-                        HeadRows<D> dv, WholeOutput<S> const& whole = {});
+void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                        HeadRows<S const> dout, View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q,
+                        HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv,
+                        WholeOutput<S> const& whole = {});
 
 /// to [rows, columns] = from, converted; rows lie where they lie. Between S and S, or Acc<S> and S.
 template <class From, class To>

@@ -98,6 +98,9 @@ private:
   struct Sizes;
   struct Place;
   struct Columns;
+  /// What a call of attention works in.
+  static std::int64_t scratch_bytes(layout::ContextDivision const& division, ContextHeads const& heads,
+                                    std::int64_t micro);
   Place place_of(Call const& call) const;
   kernels::AttentionShape shape_of(Call const& call, Place const& place, int keys_of) const;
   template <class T>
@@ -123,6 +126,7 @@ private:
   ExecSpace exec_{};
   ContextParallel* cp_ = nullptr;
   View1<A> delta_;
+  kernels::AttentionScratch scratch_;
   // With a ring or an all-gather.
   View1<S> blocks_;                    ///< keys and values of two places, or of all
   View1<A> block_gradients_;           ///< of three blocks, or of two for each other place
@@ -172,6 +176,8 @@ ContextAttention<S> ContextAttention<S>::take(Source& source, layout::ContextDiv
   Sizes const s(division, heads, micro);
   auto const dim = heads.head_dim;
   a.delta_ = source.template take<A>(s.rows * heads.heads);
+  auto const bytes = scratch_bytes(division, heads, micro);
+  a.scratch_ = {source.template take<std::byte>(bytes).data(), bytes};
   if (s.ring > 1) {
     auto const block = s.place_rows * 2 * s.kv_heads * dim;
     a.blocks_ = source.template take<S>((s.gather ? s.ring : 2) * block);

@@ -67,14 +67,24 @@ struct Parts {
         v(kernels::heads_of(m, (c.heads + c.kv_heads) * c.dim)) {}
 };
 
+/// What a call of attention works in.
+template <class T>
+struct Scratch {
+  Owned1<std::byte> memory;
+  explicit Scratch(kernels::AttentionShape const& shape)
+      : memory("p3d::test::scratch", kernels::attention_scratch_bytes<T>(shape)) {}
+  operator kernels::AttentionScratch() const { return {memory.data(), static_cast<std::int64_t>(memory.extent(0))}; }
+};
+
 /// Self-attention by either form: `portable` or what p3d takes.
 template <class T>
 void attend(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T> out, View1<Acc<T>> lse,
             bool portable) {
   Parts<T const> const in(c, qkv);
   auto const y = kernels::heads_of(out);
+  Scratch<T> const scratch(shape);
   auto const call = [&](auto const& form) {
-    form(ExecSpace(), shape, c.dropout(), in.q, in.k, in.v, kernels::Store::overwrite, y, lse);
+    form(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::Store::overwrite, y, lse);
   };
   if (portable)
     call([](auto const&... a) { kernels::portable::attention_forward<T>(a...); });
@@ -89,9 +99,10 @@ void attend_backward(Case const& c, kernels::AttentionShape const& shape, View2<
   Parts<T const> const in(c, qkv);
   Parts<T> const d(c, dqkv);
   auto const overwrite = kernels::Store::overwrite;
+  Scratch<T> const scratch(shape);
   auto const call = [&](auto const& form) {
-    form(ExecSpace(), shape, c.dropout(), in.q, in.k, in.v, kernels::heads_of(dout), lse, View1<Acc<T> const>(delta),
-         overwrite, d.q, overwrite, d.k, d.v);
+    form(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::heads_of(dout), lse,
+         View1<Acc<T> const>(delta), overwrite, d.q, overwrite, d.k, d.v);
   };
   if (portable)
     call([](auto const&... a) { kernels::portable::attention_backward<T>(a...); });

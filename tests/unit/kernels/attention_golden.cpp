@@ -59,10 +59,11 @@ TEST_P(AttentionGolden, IsThatOfPyTorch) {
   Owned1<double> const lse("p3d::test::lse", tokens * shape.heads), delta("p3d::test::delta", tokens * shape.heads);
   auto const overwrite = kernels::Store::overwrite;
   auto const rows = [](Owned2<double> const& m) { return kernels::heads_of(View2<double const>(m)); };
-  kernels::attention_forward<double>(ExecSpace(), shape, {}, rows(q), rows(k), rows(v), overwrite,
+  Scratch<double> const scratch(shape);
+  kernels::attention_forward<double>(ExecSpace(), shape, {}, scratch, rows(q), rows(k), rows(v), overwrite,
                                      kernels::heads_of(View2<double>(out)), lse);
   kernels::attention_delta<double>(ExecSpace(), shape, rows(out), rows(dout), delta);
-  kernels::attention_backward<double>(ExecSpace(), shape, {}, rows(q), rows(k), rows(v), rows(dout), lse,
+  kernels::attention_backward<double>(ExecSpace(), shape, {}, scratch, rows(q), rows(k), rows(v), rows(dout), lse,
                                       View1<double const>(delta), overwrite, kernels::heads_of(View2<double>(dq)),
                                       overwrite, kernels::heads_of(View2<double>(dk)),
                                       kernels::heads_of(View2<double>(dv)));

@@ -107,10 +107,12 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portabl
     for (auto const& keys : sets) {
       call(keys, [&](auto const& shape, auto const& q, auto const& kv) {
         auto const y = kernels::heads_of(View2<A>(out));
+        Scratch<S> const scratch(shape);
         if (portable)
-          kernels::portable::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, store, y, lse);
+          kernels::portable::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, store,
+                                                     y, lse);
         else
-          kernels::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, store, y, lse);
+          kernels::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, store, y, lse);
       });
       store = kernels::Store::add;
     }
@@ -131,12 +133,13 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portabl
         auto const dqs = kernels::heads_of(View2<A>(dq));
         View1<A const> const norm = lse, shift = delta;
         auto const all = kernels::Store::overwrite;
+        Scratch<S> const scratch(shape);
         if (portable)
-          kernels::portable::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, dy, norm, shift,
-                                                      store, dqs, all, dk, dv);
+          kernels::portable::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, dy,
+                                                      norm, shift, store, dqs, all, dk, dv);
         else
-          kernels::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), q.q, kv.k, kv.v, dy, norm, shift, store,
-                                            dqs, all, dk, dv);
+          kernels::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, dy, norm, shift,
+                                            store, dqs, all, dk, dv);
       });
       auto const found = host(part);
       for (std::int64_t s = 0; s < c.samples; ++s)

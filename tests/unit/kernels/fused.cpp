@@ -245,8 +245,9 @@ void check_delta(attention_test::Case const& c, bool portable) {
   attention_test::Parts<T const> const in(c, qkv);
   attention_test::Parts<T> const d(c, once);
   kernels::WholeOutput<T> const whole{kernels::heads_of(View2<T const>(out)), delta};
+  attention_test::Scratch<T> const scratch(sizes);
   auto const call = [&](auto const& form) {
-    form(ExecSpace(), sizes, c.dropout(), in.q, in.k, in.v, kernels::heads_of(View2<T const>(dout)),
+    form(ExecSpace(), sizes, c.dropout(), scratch, in.q, in.k, in.v, kernels::heads_of(View2<T const>(dout)),
          View1<Acc<T> const>(lse), View1<Acc<T> const>(delta), Store::overwrite, d.q, Store::overwrite, d.k, d.v,
          whole);
   };
