@@ -53,9 +53,9 @@ private:
   std::unique_ptr<float, Free> memory_;
   int threads_ = 0;
 };
-Workspaces& workspaces() {
+[[maybe_unused]] float* workspaces(int threads) {
   static Workspaces all;
-  return all;
+  return all.data(threads);
 }
 
 /// Thread i's part of a product.
@@ -80,7 +80,7 @@ Workspaces& workspaces() {
 template <class Product>
 void host_gemm16(ExecSpace const& exec, Product const& g) {
   auto const slices = detail::slices(exec.concurrency(), g.m, g.n, g.k);
-  float* const workspace = workspaces().data(exec.concurrency());
+  float* const workspace = workspaces(exec.concurrency());
   bool onednn = detail::host_method != HostMethod::widened;
   for (int i = 0; i < slices.threads && onednn; ++i) {  // the last ones may be narrower
     auto const part = slice_of(g, slices, i);

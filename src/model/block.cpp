@@ -198,14 +198,16 @@ TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorP
 template <class P>
 typename parallel::ContextAttention<typename P::Storage>::Call TransformerBlock<P>::attention_call(
     TokenRows const& rows, bool training) const {
-  bool const divided = rows.tokens.size() > 0;
-  return {
-      .division = divided ? division_.of_length(rows.sample_tokens) : layout::ContextDivision{.seq_len = rows.seq_len},
-      .first_sample = rows.first_sample,
-      .samples = rows.samples,
-      .window = window_,
-      .documents = rows.documents,
-      .dropout = training ? probability_dropout_ : kernels::Dropout{}};
+  // In three steps: nvcc 13.0 crashes on a designated initializer inside a conditional.
+  layout::ContextDivision division;
+  division.seq_len = rows.seq_len;
+  if (rows.tokens.size() > 0) division = division_.of_length(rows.sample_tokens);
+  return {.division = division,
+          .first_sample = rows.first_sample,
+          .samples = rows.samples,
+          .window = window_,
+          .documents = rows.documents,
+          .dropout = training ? probability_dropout_ : kernels::Dropout{}};
 }
 
 template <class P>

@@ -137,7 +137,8 @@ struct PerAxis {
     out[axis] = number;
     return out;
   }
-  static constexpr int PerAxis::*member(Axis a) {
+  using Member = int PerAxis::*;
+  static constexpr Member member(Axis a) {
 #define P3D_AXIS(axis, ...) &PerAxis::axis,
     constexpr std::array members{P3D_AXES(P3D_AXIS)};
 #undef P3D_AXIS

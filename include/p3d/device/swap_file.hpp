@@ -46,7 +46,7 @@ public:
   SwapFile& operator=(SwapFile const&) = delete;
 
   /// One read or write under way. Move-only. Its memory must stay valid, and untouched, until it is done or destroyed.
-  class [[nodiscard]] Request {
+  class Request {
   public:
     Request() noexcept;
     Request(Request&&) noexcept;
@@ -67,10 +67,10 @@ public:
 
   /// Writes a range: `bytes` bytes that begin at `offset`, a multiple of `alignment`. Ranges that reach into it are
   /// forgotten. Requests are carried out in the order of their start.
-  Request write(std::int64_t offset, void const* data, std::int64_t bytes);
+  [[nodiscard]] Request write(std::int64_t offset, void const* data, std::int64_t bytes);
   /// Reads a range back, as it was written: its beginning and all of its length. Its write need not be done. Throws
   /// base::Error at once when there is no such range.
-  Request read(std::int64_t offset, void* data, std::int64_t bytes);
+  [[nodiscard]] Request read(std::int64_t offset, void* data, std::int64_t bytes);
 
   std::int64_t bytes() const;
   /// Whether the page cache is bypassed.
