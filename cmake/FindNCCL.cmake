@@ -7,12 +7,24 @@ if(NCCL_VENDOR STREQUAL "RCCL")
   find_package(hip QUIET)
   set(runtime hip::host)
 else()
-  # Python's package of it has no libnccl.so.
-  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ENV NCCL_ROOT ENV NCCL_HOME PATH_SUFFIXES include)
-  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ENV NCCL_ROOT ENV NCCL_HOME
-    PATH_SUFFIXES lib lib64)
-  set(header ${NCCL_INCLUDE_DIR}/nccl.h)
   find_package(CUDAToolkit QUIET)
+  set(hints ENV NCCL_ROOT ENV NCCL_HOME)
+  # NVIDIA's HPC SDK keeps NCCL beside its toolkits: <sdk>/comm_libs/nccl for <sdk>/cuda and, where it has several
+  # toolkits, <sdk>/comm_libs/12.6/nccl for <sdk>/cuda/12.6. Its modules set NVHPC_ROOT to <sdk>.
+  set(sdks "$ENV{NVHPC_ROOT}")
+  if(CUDAToolkit_BIN_DIR)
+    get_filename_component(toolkit "${CUDAToolkit_BIN_DIR}/.." REALPATH)
+    list(APPEND hints "${toolkit}" "${CUDAToolkit_TARGET_DIR}")
+    list(APPEND sdks "${toolkit}/.." "${toolkit}/../..")
+  endif()
+  foreach(sdk IN LISTS sdks)
+    list(APPEND hints "${sdk}/comm_libs/${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR}/nccl"
+      "${sdk}/comm_libs/nccl")
+  endforeach()
+  # Python's package of it has no libnccl.so.
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${hints} PATH_SUFFIXES include)
+  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${hints} PATH_SUFFIXES lib lib64)
+  set(header ${NCCL_INCLUDE_DIR}/nccl.h)
   set(runtime CUDA::cudart)
 endif()
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)

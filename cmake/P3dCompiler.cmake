@@ -3,8 +3,9 @@
 # looks for Kokkos.
 
 # A project-wide habit: use ccache when it is there, unless the caller chose a launcher (or none:
-# -DCMAKE_CXX_COMPILER_LAUNCHER=).
-if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+# -DCMAKE_CXX_COMPILER_LAUNCHER=). Not in front of nvcc: what ccache compares is the host's half of a source, and the
+# GPU's may differ from it (__CUDA_ARCH__).
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT P3D_NVCC_VERSION)
   find_program(P3D_CCACHE ccache)
   mark_as_advanced(P3D_CCACHE)
   if(P3D_CCACHE)
@@ -14,7 +15,7 @@ endif()
 
 # __FILE__ is the path below the root: messages are the same wherever p3d was built, and so is what a compiler cache
 # compares.
-if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT CMAKE_CXX_COMPILER MATCHES "nvcc")
+if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang" AND NOT P3D_NVCC_VERSION)
   add_compile_options(-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 endif()
 

@@ -17,8 +17,6 @@ macro(p3d_need name target version least purpose apt spack)
   endif()
 endmacro()
 
-list(APPEND P3D_FOUND_REPORT "C++20 compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}|everything")
-
 find_package(fmt QUIET)
 p3d_need(fmt fmt::fmt "${fmt_VERSION}" 8.0 "text of messages" libfmt-dev fmt)
 
@@ -60,6 +58,13 @@ find_package(HDF5Parallel QUIET)
 p3d_need("HDF5 with MPI" p3d_hdf5 "${HDF5Parallel_VERSION}" 1.10 "checkpoints" libhdf5-mpich-dev hdf5+mpi)
 
 include(P3dKokkos)
+if(BUILD_SHARED_LIBS AND Kokkos_FOUND)
+  p3d_check_kokkos_pic()
+endif()
+if(P3D_NVCC_VERSION)
+  list(PREPEND P3D_FOUND_REPORT "nvcc|${P3D_NVCC_VERSION}|the rooms with Kokkos")
+endif()
+list(PREPEND P3D_FOUND_REPORT "C++20 compiler|${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}|everything")
 p3d_need(Kokkos p3d_kokkos "${P3D_KOKKOS_VERSION}" 3.4 "kernels${P3D_KOKKOS_NOTE}"
   libtrilinos-kokkos-dev kokkos)
 p3d_need(Kokkos-Kernels p3d_kokkoskernels "${P3D_KOKKOSKERNELS_VERSION}" 3.4 "matrix products"
@@ -77,11 +82,13 @@ elseif("${Kokkos_DEVICES}" MATCHES "HIP")
   p3d_need(rocBLAS roc::rocblas "${rocblas_VERSION}" "" "16-bit matrix products" librocblas-dev rocblas)
 endif()
 
-# Optional. Of oneDNN's threads only OpenMP's can be told to be one.
+# Optional. Of oneDNN's threads only OpenMP's can be told to be one. A build for GPUs has no products on the host.
 option(P3D_WITH_ONEDNN "Use oneDNN, where it is found, for fp32 and 16-bit matrix products on the host" ON)
 set(P3D_ONEDNN FALSE)
 set(state "off (P3D_WITH_ONEDNN)")
-if(P3D_WITH_ONEDNN)
+if("${Kokkos_DEVICES}" MATCHES "CUDA|HIP|SYCL")
+  set(state "not looked for: matrix products are the GPU's")
+elseif(P3D_WITH_ONEDNN)
   # A oneDNN with OpenCL ends the configure step where OpenCL's own files are missing, and Debian only recommends them.
   find_package(OpenCL QUIET)
   find_file(P3D_ONEDNN_CONFIG dnnl-config.cmake NO_CACHE
@@ -144,6 +151,10 @@ elseif(P3D_NCCL)
     string(TOLOWER ${NCCL_VENDOR} package)
     list(APPEND P3D_MISSING
       "${NCCL_VENDOR} 2.14 or newer, and its GPU runtime|P3D_NCCL=ON|lib${package}-dev|${package}")
+  elseif(NOT P3D_HAS_NCCL)
+    message(WARNING "${NCCL_VENDOR}: ${state}. Without it all that GPUs tell each other goes through MPI, most of it "
+      "through the host's memory, and several GPUs are slow. Set ${NCCL_VENDOR}'s prefix by NCCL_ROOT in the "
+      "environment or -DCMAKE_PREFIX_PATH=..., or say -DP3D_NCCL=OFF to go without.")
   endif()
 else()
   set(state "off (P3D_NCCL)")

@@ -17,8 +17,9 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/p3dConfig.cmake.in ${P
   INSTALL_DESTINATION ${P3D_CONFIG_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/p3dConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/p3dConfig.cmake ${PROJECT_BINARY_DIR}/p3dConfigVersion.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/P3dKokkos.cmake ${PROJECT_SOURCE_DIR}/cmake/FindRandom123.cmake
-              ${PROJECT_SOURCE_DIR}/cmake/FindxxHash.cmake ${PROJECT_SOURCE_DIR}/cmake/FindPCRE2.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/P3dKokkos.cmake ${PROJECT_SOURCE_DIR}/cmake/P3dGpu.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindRandom123.cmake ${PROJECT_SOURCE_DIR}/cmake/FindxxHash.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/FindPCRE2.cmake
               ${PROJECT_SOURCE_DIR}/cmake/Findutf8proc.cmake ${PROJECT_SOURCE_DIR}/cmake/FindZstd.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindSentencePiece.cmake ${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake
               ${PROJECT_SOURCE_DIR}/cmake/FindHDF5Parallel.cmake

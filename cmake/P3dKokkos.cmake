@@ -24,6 +24,8 @@ else()
   unset(CMAKE_CXX_EXTENSIONS)
 endif()
 
+include("${CMAKE_CURRENT_LIST_DIR}/P3dGpu.cmake")
+
 set(P3D_KOKKOS_VERSION "")
 set(P3D_KOKKOS_NOTE "")
 if(Kokkos_FOUND)

@@ -24,7 +24,7 @@ endif()
 # p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices
 # need not understand their third parties.
 function(p3d_host_only target)
-  if(CMAKE_CXX_COMPILER MATCHES "nvcc_wrapper")
+  if(P3D_NVCC_VERSION)
     target_compile_options(${target} PRIVATE --host-only)
   elseif(CMAKE_CXX_COMPILER MATCHES "hipcc")
     target_compile_options(${target} PRIVATE -x c++)

@@ -2,6 +2,9 @@
 # The version stamp: git hash (when built from a checkout) and what p3d was built with, in one generated header. It is
 # looked at in every build, and rewritten only when it changed; one small source file includes it.
 set(P3D_COMPILER "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+if(P3D_NVCC_VERSION)
+  string(PREPEND P3D_COMPILER "nvcc ${P3D_NVCC_VERSION} with ")
+endif()
 set(P3D_STAMP_HEADER ${PROJECT_BINARY_DIR}/include/p3d/base/version_stamp.hpp)
 # All but the hash is known now; @P3D_GIT_HASH@ stays for the second step.
 set(P3D_GIT_HASH "@P3D_GIT_HASH@")
