@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/device/environment.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/device/compat.hpp>
 #include <p3d/device/guard.hpp>
 
@@ -33,7 +34,26 @@ bool any_given(std::vector<char*> const& args, std::initializer_list<std::string
 
 }  // namespace
 
-Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
+void require_gpu(VisibleGpus const& gpus) {
+  if (!gpus.needed || gpus.count > 0) return;
+  std::string found = "none";
+  if (!gpus.problem.empty()) found += ": " + gpus.problem;
+  for (char const* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
+    if (char const* const value = std::getenv(name)) found += std::string(", with ") + name + "=\"" + value + "\"";
+  }
+  throw base::Error(
+      {.expected = std::string("a GPU that this process may use, as this p3d computes on GPUs (Kokkos' ") +
+                   backend_name() + ")",
+       .found = found,
+       .where = "the start of a run",
+       .fix = "ask for GPUs and start p3d on their node (Slurm: srun --gpus-per-node=4 p3d input.toml), and "
+              "leave CUDA_VISIBLE_DEVICES (AMD: ROCR_VISIBLE_DEVICES, Intel: ZE_AFFINITY_MASK) unset or "
+              "name a GPU in it; --version, --check, mesh and schedule need no GPU"},
+      base::ExitCode::bad_input);
+}
+
+Environment::Environment(int& argc, char** argv, int threads, int local_rank, VisibleGpus const& gpus) {
+  require_gpu(gpus);
   std::vector<char*> args(argv, argv + argc);
   std::string const threads_text = std::string(threads_option) + "=" + std::to_string(threads);
   std::string const gpu_text = std::string(device_option) + "=";
@@ -44,7 +64,7 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank) {
       any_given(args, {device_option, "--kokkos-map-device-id-by", "--kokkos-ndevices", "--kokkos-num-devices"});
   std::vector<std::string> ours;
   if (!chose_threads && std::string_view(backend_name()) == "OpenMP") ours.push_back(threads_text);
-  if (int const gpus = num_gpus(); gpus > 0 && !chose_gpu) ours.push_back(gpu_text + std::to_string(local_rank % gpus));
+  if (gpus.count > 0 && !chose_gpu) ours.push_back(gpu_text + std::to_string(local_rank % gpus.count));
   for (auto& text : ours) args.push_back(text.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);

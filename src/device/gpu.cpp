@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPU this rank computes on. Kokkos has no portable name for a GPU's properties: each backend's own is tried, and
-// this is the only file that names them.
+// The GPUs of this rank: how many it sees, which one it computes on, and that one's memory. Kokkos has no portable name
+// for a GPU's properties, and ends the process where there is no GPU: each vendor's own calls are used, and this is the
+// only file that names them.
 
 #include <p3d/device/environment.hpp>
 
 #include <p3d/device/compat.hpp>
 
 #include <cstdio>
+
+#if defined(KOKKOS_ENABLE_CUDA)
+#define P3D_GPU(name) cuda##name
+#elif defined(KOKKOS_ENABLE_HIP)
+#define P3D_GPU(name) hip##name
+#endif
 
 namespace p3d::device {
 
@@ -42,6 +49,24 @@ void* stream_of([[maybe_unused]] Exec const& exec) {
 }
 
 }  // namespace
+
+VisibleGpus visible_gpus() {
+  VisibleGpus gpus;
+  if (on_host()) return gpus;
+  gpus.needed = true;
+#if defined(P3D_GPU)
+  if (auto const code = P3D_GPU(GetDeviceCount)(&gpus.count); code != P3D_GPU(Success)) {
+    gpus.count = 0;
+    gpus.problem = P3D_GPU(GetErrorString)(code);
+    static_cast<void>(P3D_GPU(GetLastError)());
+  }
+#elif KOKKOS_VERSION >= 40300
+  gpus.count = Kokkos::num_devices();
+#else
+  gpus.count = 1;  // Kokkos' own error will do
+#endif
+  return gpus;
+}
 
 void* native_stream(ExecSpace const& exec) { return stream_of(exec); }
 

@@ -22,7 +22,7 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("nccl", r"nccl\.h$|rccl/"),
     ("cublas", r"cublas"),
     ("rocblas", r"rocblas/"),
-    ("gpu_runtime", r"cuda_runtime|hip/hip_runtime"),
+    ("gpu_runtime", r"cuda_runtime|^cuda\.h$|hip/hip_runtime"),
     ("blas", r"cblas\.h$|openblas"),
     ("hdf5", r"hdf5|H5"),
     ("json", r"nlohmann/"),

@@ -25,18 +25,6 @@ using PinnedSpace = Kokkos::SharedHostPinnedSpace;
 using PinnedSpace = Kokkos::HostSpace;
 #endif
 
-/// GPUs that this process may use, for the default backend; may be called before Kokkos starts. 0 on host backends, and
-/// before Kokkos 4.3, which then chooses by itself (by the launcher's local rank, where it knows the launcher).
-inline int num_gpus() {
-#if KOKKOS_VERSION >= 40300
-  return Kokkos::SpaceAccessibility<Kokkos::HostSpace, Kokkos::DefaultExecutionSpace::memory_space>::accessible
-             ? 0
-             : Kokkos::num_devices();
-#else
-  return 0;
-#endif
-}
-
 /// Number of the GPU in use among those visible, or -1.
 inline int gpu_number() {
 #if KOKKOS_VERSION >= 40100

@@ -8,13 +8,24 @@
 
 namespace p3d::device {
 
+/// What the vendor's runtime says of the GPUs that this process may use; may be asked before Kokkos starts.
+struct VisibleGpus {
+  bool needed = false;  ///< this build computes on GPUs
+  int count = 0;
+  std::string problem;  ///< the runtime's words when it could not count them; else empty
+};
+VisibleGpus visible_gpus();
+/// Throws base::Error (bad_input) when this build needs a GPU and none is there. Kokkos would end the process.
+void require_gpu(VisibleGpus const& gpus);
+
 /// Kokkos::initialize .. Kokkos::finalize. `threads` is used by host-parallel backends unless the user set a number
 /// himself (OMP_NUM_THREADS or --kokkos-num-threads). On a GPU backend the rank takes GPU `local_rank` modulo the
 /// number of GPUs that it sees, unless the user chose (--kokkos-device-id, --kokkos-map-device-id-by or their
-/// variables).
+/// variables). Throws base::Error (bad_input) where a GPU backend finds no GPU.
 class Environment {
 public:
-  Environment(int& argc, char** argv, int threads, int local_rank = 0);
+  /// `gpus`: an answer that tests make up.
+  Environment(int& argc, char** argv, int threads, int local_rank = 0, VisibleGpus const& gpus = visible_gpus());
   ~Environment();
   Environment(Environment const&) = delete;
   Environment& operator=(Environment const&) = delete;

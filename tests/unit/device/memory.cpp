@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large arrays are zeros of the length asked for, and Linux was asked for huge pages under them, nowhere else. Pinned
-// memory is there until its last pointer goes.
+// memory is there until its last pointer goes. A build for GPUs does not start without one.
 
+#include <p3d/device/environment.hpp>
 #include <p3d/device/memory.hpp>
 #include <p3d/device/pinned.hpp>
+
+#include <support/errors.hpp>
 
 #include <gtest/gtest.h>
 
@@ -64,6 +67,30 @@ TEST(Memory, LinuxIsAskedForHugePages) {
   EXPECT_TRUE(wants_huge_pages(large.data() + large.extent(0) / 2));
   auto const small = device::large_array<float>("p3d::test::small", 1 << 16);
   EXPECT_FALSE(wants_huge_pages(small.data()));
+}
+
+TEST(Environment, WithoutAGpuNothingStarts) {
+  // Kokkos runs already: an Environment that went on would end the test in Kokkos' own error.
+  int argc = 0;
+  auto const start = [&](device::VisibleGpus const& gpus) { device::Environment const e(argc, nullptr, 1, 0, gpus); };
+  device::VisibleGpus gpus{.needed = true, .count = 0, .problem = "no CUDA-capable device is detected"};
+  p3d::test::expect_error([&] { start(gpus); }, "a GPU that this process may use");
+  p3d::test::expect_error([&] { start(gpus); }, "none: no CUDA-capable device is detected");
+  setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+  p3d::test::expect_error([&] { start(gpus); }, "CUDA_VISIBLE_DEVICES=\"7\"");
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  try {
+    start(gpus);
+    ADD_FAILURE() << "it starts";
+  } catch (p3d::base::Error const& e) {
+    EXPECT_EQ(e.code(), p3d::base::ExitCode::bad_input);
+  }
+  gpus.count = 1;
+  EXPECT_NO_THROW(device::require_gpu(gpus));
+  if (device::on_host()) {
+    EXPECT_FALSE(device::visible_gpus().needed);
+    EXPECT_NO_THROW(device::require_gpu(device::visible_gpus()));
+  }
 }
 
 TEST(Memory, PinnedMemoryLivesWithItsPointers) {
