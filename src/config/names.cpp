@@ -21,6 +21,7 @@ char const* to_string(Precision v) {
 bool has_precision(Precision precision) { return P3D_16BIT != 0 || !is_16bit(precision); }
 
 bool has_onednn() { return P3D_ONEDNN != 0; }
+bool has_fused_attention() { return P3D_FUSED_ATTENTION != 0; }
 bool has_nccl() { return P3D_NCCL != 0; }
 
 std::int64_t bytes_of(Precision type) {
@@ -154,6 +155,15 @@ char const* to_string(HostGemm v) {
     case HostGemm::automatic: return "auto";
     case HostGemm::blas: return "blas";
     case HostGemm::onednn: return "onednn";
+  }
+  return "?";
+}
+
+char const* to_string(AttentionKernel v) {
+  switch (v) {
+    case AttentionKernel::automatic: return "auto";
+    case AttentionKernel::gemms: return "gemms";
+    case AttentionKernel::fused: return "fused";
   }
   return "?";
 }

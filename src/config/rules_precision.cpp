@@ -17,7 +17,28 @@ void check_build(Check const& c) {
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
 
+void check_attention(Check const& c) {
+  if (!c.known({"linalg.attention"}) || c.config.linalg.attention != AttentionKernel::fused) return;
+  auto const precision = c.config.run.precision;
+  if (!has_fused_attention())
+    c.fault({"linalg.attention"}, "\"auto\" or \"gemms\": this build of p3d has no library for attention as one kernel",
+            "\"fused\"",
+            "choose one of these; on NVIDIA's GPUs install cuDNN 9 and the headers of its C++ frontend, and build p3d "
+            "again");
+  else if (c.known({"run.precision"}) && precision != Precision::bf16 && precision != Precision::fp16)
+    c.fault({"linalg.attention", "run.precision"}, "\"auto\" or \"gemms\": attention as one kernel takes 16 bits alone",
+            "\"fused\"", "leave linalg.attention out, or choose run.precision = \"bf16\"");
+  else if (c.known({"model.dropout"}) && c.config.model.dropout > 0)
+    c.fault({"linalg.attention", "model.dropout"},
+            "\"auto\" or \"gemms\": attention as one kernel draws no dropout as p3d does", "\"fused\"",
+            "leave linalg.attention out, or set model.dropout = 0");
+}
+
 void check_linalg(Check const& c) {
+  check_attention(c);
+  if (c.known({"linalg.tf32", "run.precision"}) && c.config.linalg.tf32 && c.config.run.precision != Precision::fp32)
+    c.fault({"linalg.tf32", "run.precision"}, "run.precision = \"fp32\", whose products linalg.tf32 is about",
+            fmt::format("\"{}\"", to_string(c.config.run.precision)), "leave linalg.tf32 out");
   if (!c.known({"linalg.host"}) || c.config.linalg.host != HostGemm::onednn || has_onednn()) return;
   c.fault({"linalg.host"}, "\"auto\" or \"blas\": this build of p3d has no oneDNN", "\"onednn\"",
           "choose one of these, or install oneDNN (Debian: libdnnl-dev, Spack: onednn) and build p3d again");

@@ -43,6 +43,7 @@ enum class Recompute { none, full, list, automatic };
 using base::AllReduce;
 /// Whose fp32 GEMMs the host runs.
 enum class HostGemm { automatic, blas, onednn };
+enum class AttentionKernel { automatic, gemms, fused };
 /// How a router turns its logits into scores of experts.
 enum class RouterScore { softmax, sigmoid };
 /// How rows travel to experts: one for each choice to its expert, or all tokens to all ranks.
@@ -261,6 +262,9 @@ struct RecomputedOps {
 struct Linalg {
   /// automatic: with run.deterministic a fixed rule (linalg::onednn_is_usual), else the quicker of a trial, by shape.
   HostGemm host = HostGemm::automatic;
+  /// On GPUs. automatic: a vendor's kernel where it can and gives the same numbers (report::choose_attention).
+  AttentionKernel attention = AttentionKernel::automatic;
+  bool tf32 = false;  ///< on NVIDIA's GPUs: products of fp32 with factors rounded to 10 bits of mantissa, sums in fp32
   bool operator==(Linalg const&) const = default;
 };
 
@@ -382,6 +386,8 @@ struct Config {
 bool has_precision(Precision precision);
 /// Whether this build has oneDNN.
 bool has_onednn();
+/// Whether this build has attention as one kernel of a vendor's library (kernels/fused_attention.hpp).
+bool has_fused_attention();
 /// Whether this build has NCCL or RCCL.
 bool has_nccl();
 /// Bytes of one number of that type.
@@ -402,6 +408,7 @@ char const* to_string(ContextOrder);
 char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
 char const* to_string(OptimizerType);
 char const* to_string(HostGemm);
+char const* to_string(AttentionKernel);
 char const* to_string(RouterScore);
 char const* to_string(Dispatch);
 char const* to_string(AuxLoss);

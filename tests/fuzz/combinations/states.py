@@ -6,6 +6,10 @@ def precision(f):
     d = f.draw
     kind = d.weighted({"fp32": 6, "bf16": 8, "fp16": 4, "fp64": 1})
     f.set(run__precision=kind)
+    if d.chance(0.1):
+        f.set(linalg__attention=d.among("auto", "gemms"))
+    if kind == "fp32" and d.chance(0.1):
+        f.set(linalg__tf32=d.among(True, False))
     if kind in ("fp64", "fp32") and d.chance(0.3):  # what follows anyway, said
         for name in ("gradients", "moments", "reduction", "pipeline"):
             f.keys[f"precision.{name}"] = kind

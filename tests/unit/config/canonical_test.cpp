@@ -132,6 +132,8 @@ std::map<std::string, std::vector<std::string>> const& changes() {
       {"model.moe.dispatch", {"gather", "model.moe.experts=4"}},
       {"comm.overlap_experts", {"true", "model.moe.experts=4", "parallel.dp=2", "parallel.ep=2"}},
       {"linalg.host", {"blas"}},
+      {"linalg.attention", {"gemms"}},
+      {"linalg.tf32", {"true", "run.precision=fp32"}},
       {"precision.gradients", {"bf16", "run.precision=bf16"}},
       {"precision.moments", {"bf16"}},
       {"precision.reduction", {"bf16"}},

@@ -114,6 +114,14 @@ TEST(Precision, ThisBuildLacks16Bits) {
 }
 #endif
 
+TEST(FusedAttention, WantsALibraryThatIsThereAndSixteenBits) {
+  auto const result = parse("[linalg]\nattention = \"fused\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
+  auto const fault = only_fault(result);
+  EXPECT_EQ(fault.key, "linalg.attention");
+  expect_contains(fault.where, "t.toml:2:13");
+  expect_contains(fault.expected, has_fused_attention() ? "16 bits" : "this build of p3d has no library");
+}
+
 TEST(HostGemm, WantsALibraryThatIsThere) {
   auto const result = parse("[linalg]\nhost = \"onednn\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
   if (has_onednn()) {
