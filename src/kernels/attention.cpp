@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention as a portable kernel, and the choice between it and the form for the host (attention_blas.cpp).
 
-#include "attention_problem.hpp"
+#include <p3d/device/environment.hpp>
 
 #include <limits>
+#include <optional>
+
+#include "attention_fused.hpp"
+#include "attention_problem.hpp"
 
 namespace p3d::kernels {
 
@@ -327,12 +331,48 @@ void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRow
                Delta<S>{p, {matrix(out), matrix(dout), delta}});
 }
 
+namespace {
+
+/// The call as a vendor's library takes it, if it may go there.
+template <class S, class D>
+std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                                    AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k,
+                                    HeadRows<S const> v, View1<Acc<S> const> lse) {
+  auto const tokens = shape.queries.size();
+  bool const whole = shape.queries == shape.keys && shape.queries.stride == 1 && shape.queries.runs[1].count == 0;
+  if constexpr (on_host || std::is_same_v<S, Acc<S>> || !std::is_same_v<S, D>) {
+    return std::nullopt;
+  } else {
+    if (!fused_attention() || dropout.active() || shape.documents.extent(0) > 0 || !whole || tokens == 0)
+      return std::nullopt;
+    static bool const hooked = (Kokkos::push_finalize_hook([] { set_fused_attention(nullptr); }), true);
+    static_cast<void>(hooked);  // what a library holds goes before Kokkos ends
+    auto const rows = [](HeadRows<S const> r) { return FusedCall::Rows{const_cast<S*>(r.data), r.stride}; };
+    FusedCall call;
+    call.stream = device::native_stream(exec);
+    call.type = std::is_same_v<S, bfloat16> ? FusedCall::Type::bfloat16 : FusedCall::Type::float16;
+    call.samples = shape.samples, call.seq_len = tokens;
+    call.heads = shape.heads, call.kv_heads = shape.kv_heads, call.head_dim = shape.head_dim;
+    call.window = shape.window, call.scale = shape.scale;
+    call.q = rows(q), call.k = rows(k), call.v = rows(v);
+    call.lse = const_cast<float*>(lse.data());
+    call.workspace = scratch.data, call.workspace_bytes = scratch.bytes;
+    return call;
+  }
+}
+
+}  // namespace
+
 template <class S, class O>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
                        Store store, HeadRows<O> out, View1<Acc<S>> lse) {
   P3D_REQUIRE(store == Store::overwrite || (std::is_same_v<O, Acc<S>>), "sums that go on are of the type of sums");
   P3D_REQUIRE(static_cast<std::int64_t>(lse.extent(0)) >= shape.statistics(), "every query and head has a log-sum-exp");
+  if (auto call = fused_call<S, O>(exec, shape, dropout, scratch, q, k, v, lse); call && store == Store::overwrite) {
+    call->out = {out.data, out.stride};
+    if (run_fused(*fused_attention(), *call, false)) return;
+  }
   if constexpr (on_host)
     blas::attention_forward<S, O>(exec, shape, dropout, scratch, q, k, v, store, out, lse);
   else
@@ -348,6 +388,12 @@ void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Drop
   P3D_REQUIRE(ends || (std::is_same_v<D, Acc<S>>), "sums that go on are of the type of sums");
   P3D_REQUIRE(!whole.out.data || (whole.delta.data() == delta.data() && shape.queries == shape.keys),
               "a whole output is over all keys, and its delta is the one that is read");
+  if (auto call = fused_call<S, D>(exec, shape, dropout, scratch, q, k, v, lse); call && ends && whole.out.data) {
+    call->out = {const_cast<S*>(whole.out.data), whole.out.stride};
+    call->dout = {const_cast<S*>(dout.data), dout.stride};
+    call->dq = {dq.data, dq.stride}, call->dk = {dk.data, dk.stride}, call->dv = {dv.data, dv.stride};
+    if (run_fused(*fused_attention(), *call, true)) return;
+  }
   if constexpr (on_host)
     blas::attention_backward<S, D>(exec, shape, dropout, scratch, q, k, v, dout, lse, delta, store_q, dq, store_kv, dk,
                                    dv, whole);

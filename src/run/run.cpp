@@ -22,6 +22,7 @@
 #include <p3d/report/add_to_summary.hpp>
 #include <p3d/report/ceiling.hpp>
 #include <p3d/report/describe.hpp>
+#include <p3d/report/attention_trial.hpp>
 #include <p3d/report/gemm_trial.hpp>
 #include <p3d/report/placement.hpp>
 #include <p3d/report/progress.hpp>
@@ -165,6 +166,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     base::log_root("fp32 GEMMs (linalg.host): " + gemms);
     summary.program += "\nfp32 GEMMs      " + gemms;
   }
+  if (auto const attention = report::choose_attention<P>(c, world); !attention.empty()) base::log_root(attention);
   double const memory_before = memory_of_all(world);
   engine::Trainer<P> trainer(c, std::move(plan), world);
   Start const origin = resume(trainer, tokenizer.stored);

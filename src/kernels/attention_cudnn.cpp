@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by cuDNN, through its C++ frontend: a graph for each shape, planned once and kept. No Kokkos, and no device
+// code: g++ alone compiles it.
+
+#include <p3d/base/error.hpp>
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <cudnn_frontend.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <list>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attention_fused.hpp"
+
+namespace p3d::kernels {
+
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+void check(bool good, std::string const& call, std::string const& text) {
+  if (good) return;
+  throw base::Error(
+      {.expected = call + " to succeed",
+       .found = text,
+       .where = "attention by cuDNN",
+       .fix = "linalg.attention = \"gemms\" does without cuDNN; look for an earlier error of this GPU too"});
+}
+
+/// A graph, and where its plan wants its arrays. Without a plan the shape is refused.
+struct Planned {
+  FusedCall::Shape shape;
+  bool backward = false;
+  fe::graph::Graph graph{};
+  Tensor q{}, k{}, v{}, out{}, lse{}, dout{}, dq{}, dk{}, dv{};
+  std::unordered_map<Tensor, void*> pointers{};  ///< of the last call
+  std::int64_t workspace_bytes = 0;
+  std::string refusal{};  ///< "" with a plan
+};
+
+class Cudnn final : public FusedAttention {
+public:
+  explicit Cudnn(FusedOptions const& options) : deterministic_(options.deterministic) {
+    auto const& device = options.device;
+    if (device.empty()) return;
+    device_ = std::make_shared<fe::DeviceProperties>();
+    auto made = device_->deserialize({device.begin(), device.end()});
+    check(made.is_good(), "a description of a GPU", made.get_message());
+    auto const properties = nlohmann::json::parse(device);
+    sm_version_ = properties.at("deviceVer").get<int>() / 10;
+    sm_count_ = properties.at("multiProcessorCount").get<int>();
+  }
+  ~Cudnn() override {
+    plans_.clear();
+    if (handle_ != nullptr) cudnnDestroy(handle_);
+  }
+  std::string name() const override {
+    auto const v = static_cast<int>(cudnnGetVersion());
+    return fmt::format("cuDNN {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  }
+  bool forward(FusedCall const& call) override { return run(call, false); }
+  bool backward(FusedCall const& call) override { return run(call, true); }
+  std::optional<std::int64_t> plan(FusedCall::Shape const& shape, bool backward) override {
+    auto const& plan = planned(shape, backward);
+    refusal_ = plan.refusal;
+    return plan.refusal.empty() ? std::optional(plan.workspace_bytes) : std::nullopt;
+  }
+  std::string refusal() const override { return refusal_; }
+
+private:
+  bool run(FusedCall const& call, bool backward) {
+    if (!call.aligned(backward)) {
+      refusal_ = "rows are not on 16 bytes";
+      return false;
+    }
+    auto& plan = planned(call.shape(backward), backward);
+    refusal_ = plan.refusal;
+    if (plan.refusal.empty() && plan.workspace_bytes > call.workspace_bytes)
+      refusal_ = fmt::format("its workspace has {} bytes, and p3d's {}", plan.workspace_bytes, call.workspace_bytes);
+    if (!refusal_.empty()) return false;
+    auto& at = plan.pointers;
+    at[plan.q] = call.q.data, at[plan.k] = call.k.data, at[plan.v] = call.v.data;
+    at[plan.out] = call.out.data, at[plan.lse] = call.lse;
+    if (backward)
+      at[plan.dout] = call.dout.data, at[plan.dq] = call.dq.data, at[plan.dk] = call.dk.data,
+      at[plan.dv] = call.dv.data;
+    auto const status = cudnnSetStream(handle_, static_cast<cudaStream_t>(call.stream));
+    check(status == CUDNN_STATUS_SUCCESS, "cudnnSetStream", cudnnGetErrorString(status));
+    auto done = plan.graph.execute(handle_, at, call.workspace);
+    check(done.is_good(), "a plan of cuDNN", done.get_message());
+    return true;
+  }
+
+  /// A list: graphs stay where they are.
+  Planned& planned(FusedCall::Shape const& shape, bool backward) {
+    for (auto& plan : plans_)
+      if (plan.backward == backward && plan.shape == shape) return plan;
+    if (handle_ == nullptr && !device_) {
+      auto const status = cudnnCreate(&handle_);
+      check(status == CUDNN_STATUS_SUCCESS, "cudnnCreate", cudnnGetErrorString(status));
+    }
+    auto& plan = plans_.emplace_back();
+    plan.shape = shape;
+    plan.backward = backward;
+    if (device_) plan.graph.set_device_properties(device_).set_sm_version(sm_version_).set_sm_count(sm_count_);
+    describe(plan);
+    auto state = make_plan(plan.graph);
+    if (state.is_good())
+      plan.workspace_bytes = plan.graph.get_workspace_size();
+    else
+      plan.refusal = state.get_message();
+    return plan;
+  }
+
+  fe::error_t make_plan(fe::graph::Graph& graph) {
+    if (auto e = graph.validate(); e.is_bad()) return e;
+    if (auto e = graph.build_operation_graph(handle_); e.is_bad()) return e;
+    if (auto e = graph.create_execution_plans({fe::HeurMode_t::A}); e.is_bad()) return e;
+    if (auto e = graph.check_support(handle_); e.is_bad()) return e;
+    return graph.build_plans(handle_);
+  }
+
+  /// [samples, heads, seq_len, head_dim] as the rows have it.
+  static Tensor rows(Planned& plan, char const* name, std::int64_t heads, std::int64_t stride) {
+    auto const& s = plan.shape;
+    return plan.graph.tensor(fe::graph::Tensor_attributes()
+                                 .set_name(name)
+                                 .set_dim({s.samples, heads, s.seq_len, s.head_dim})
+                                 .set_stride({s.seq_len * stride, s.head_dim, stride, 1}));
+  }
+  static void place_rows(Planned const& plan, Tensor const& t, std::int64_t heads, std::int64_t stride) {
+    auto const& s = plan.shape;
+    t->set_output(true)
+        .set_dim({s.samples, heads, s.seq_len, s.head_dim})
+        .set_stride({s.seq_len * stride, s.head_dim, stride, 1});
+  }
+
+  void describe(Planned& plan) const {
+    auto const& s = plan.shape;
+    plan.graph.set_io_data_type(s.type == FusedCall::Type::bfloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+    std::vector<std::int64_t> const row_dim{s.samples, s.heads, s.seq_len, 1};
+    std::vector<std::int64_t> const row_stride{s.heads * s.seq_len, s.seq_len, 1, 1};
+    plan.q = rows(plan, "q", s.heads, s.q_stride);
+    plan.k = rows(plan, "k", s.kv_heads, s.k_stride);
+    plan.v = rows(plan, "v", s.kv_heads, s.v_stride);
+    // A window of w counts the query itself, here and there: keys with column + w > row are seen.
+    bool const window = s.window > 0 && s.window < s.seq_len;
+    if (!plan.backward) {
+      auto options =
+          fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(s.scale);
+      options.set_causal_mask(true);
+      if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
+      auto const [out, lse] = plan.graph.sdpa(plan.q, plan.k, plan.v, options);
+      place_rows(plan, out, s.heads, s.out_stride);
+      lse->set_output(true).set_data_type(fe::DataType_t::FLOAT).set_dim(row_dim).set_stride(row_stride);
+      plan.out = out;
+      plan.lse = lse;
+      return;
+    }
+    plan.out = rows(plan, "out", s.heads, s.out_stride);
+    plan.dout = rows(plan, "dout", s.heads, s.dout_stride);
+    plan.lse = plan.graph.tensor(fe::graph::Tensor_attributes()
+                                     .set_name("lse")
+                                     .set_data_type(fe::DataType_t::FLOAT)
+                                     .set_dim(row_dim)
+                                     .set_stride(row_stride));
+    auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(s.scale);
+    options.set_causal_mask(true).set_deterministic_algorithm(deterministic_);
+    if (window) options.set_diagonal_band_left_bound(static_cast<int>(s.window));
+    auto const [dq, dk, dv] = plan.graph.sdpa_backward(plan.q, plan.k, plan.v, plan.out, plan.dout, plan.lse, options);
+    place_rows(plan, dq, s.heads, s.dq_stride);
+    place_rows(plan, dk, s.kv_heads, s.dk_stride);
+    place_rows(plan, dv, s.kv_heads, s.dv_stride);
+    plan.dq = dq;
+    plan.dk = dk;
+    plan.dv = dv;
+  }
+
+  bool deterministic_;
+  std::shared_ptr<fe::DeviceProperties> device_;  ///< null: of the handle
+  int sm_version_ = 0, sm_count_ = 0;             ///< of that GPU
+  cudnnHandle_t handle_ = nullptr;
+  std::list<Planned> plans_;
+  std::string refusal_;
+};
+
+}  // namespace
+
+std::unique_ptr<FusedAttention> vendor_attention(FusedOptions const& options) {
+  return std::make_unique<Cudnn>(options);
+}
+
+}  // namespace p3d::kernels

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/report/attention_trial.hpp>
+
+#include <p3d/base/timer.hpp>
+#include <p3d/comm/agree.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/device/memory.hpp>
+#include <p3d/kernels/attention.hpp>
+#include <p3d/kernels/elementwise.hpp>
+#include <p3d/kernels/fused_attention.hpp>
+#include <p3d/layout/context.hpp>
+#include <p3d/model/activations.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+
+namespace p3d::report {
+
+namespace {
+
+using device::ExecSpace;
+
+/// Attention of one sample, as this rank has its heads.
+template <class S>
+struct Sample {
+  using T = kernels::Acc<S>;
+  kernels::AttentionShape shape;
+  std::int64_t width, out_width;
+  device::Owned2<S> qkv, dout, out, dqkv;
+  device::Owned1<T> lse, delta;
+  device::Owned1<std::byte> memory;
+
+  explicit Sample(config::Config const& c) {
+    auto const sizes = model::block_sizes(c);
+    shape.samples = 1;
+    shape.seq_len = c.model.seq_len;
+    shape.queries = shape.keys = base::TokenSet::range(0, shape.seq_len);
+    auto const members = layout::context_division(c).all_to_all;  // who have a part of the heads each
+    shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members, shape.head_dim = sizes.head_dim;
+    shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
+    shape.window = c.model.window_of(0);
+    out_width = shape.heads * shape.head_dim, width = out_width + 2 * shape.kv_heads * shape.head_dim;
+    qkv = drawn("qkv", width), dout = drawn("dout", out_width);
+    out = device::Owned2<S>("p3d::report::attention_out", shape.seq_len, out_width);
+    dqkv = device::Owned2<S>("p3d::report::attention_dqkv", shape.seq_len, width);
+    lse = device::Owned1<T>("p3d::report::attention_lse", shape.statistics());
+    delta = device::Owned1<T>("p3d::report::attention_delta", shape.statistics());
+    memory = device::Owned1<std::byte>("p3d::report::attention_scratch", kernels::attention_scratch_bytes<S>(shape));
+  }
+  device::Owned2<S> drawn(char const* what, std::int64_t columns) const {
+    device::Owned2<T> const wide("p3d::report::attention_draw", shape.seq_len, columns);
+    kernels::fill_normal<T>(ExecSpace(), base::random_key(1, what), 1.0, 0, 0, columns, shape.seq_len, wide);
+    device::Owned2<S> const narrow("p3d::report::attention_input", shape.seq_len, columns);
+    auto const n = shape.seq_len * columns;
+    kernels::convert<T, S>(ExecSpace(), device::View1<T const>(wide.data(), n), device::View1<S>(narrow.data(), n));
+    return narrow;
+  }
+  /// Columns of all heads from `first` on.
+  template <class U>
+  kernels::HeadRows<U> columns(U* data, std::int64_t first) const {
+    return {data + first, width};
+  }
+  /// Seconds.
+  double run() const {
+    ExecSpace const exec;
+    kernels::AttentionScratch const scratch{memory.data(), static_cast<std::int64_t>(memory.extent(0))};
+    auto const keys = out_width, values = keys + shape.kv_heads * shape.head_dim;
+    S const* const in = qkv.data();
+    auto const q = columns(in, 0), k = columns(in, keys), v = columns(in, values);
+    kernels::HeadRows<S const> const y{out.data(), out_width}, dy{dout.data(), out_width};
+    auto const overwrite = kernels::Store::overwrite;
+    device::fence(exec, "p3d::report::attention_trial");
+    base::Stopwatch const watch;
+    kernels::attention_forward<S>(exec, shape, {}, scratch, q, k, v, overwrite, {out.data(), out_width}, lse);
+    kernels::attention_backward<S>(exec, shape, {}, scratch, q, k, v, dy, lse, delta, overwrite,
+                                   columns(dqkv.data(), 0), overwrite, columns(dqkv.data(), keys),
+                                   columns(dqkv.data(), values), {y, delta});
+    device::fence(exec, "p3d::report::attention_trial");
+    return watch.seconds();
+  }
+};
+
+/// |a - b|^2 and |b|^2.
+template <class S>
+std::array<double, 2> distance(device::View2<S const> a, device::View2<S const> b) {
+  auto const x = Kokkos::create_mirror_view_and_copy(device::HostSpace(), a),
+             y = Kokkos::create_mirror_view_and_copy(device::HostSpace(), b);
+  std::array<double, 2> out{};
+  for (std::size_t i = 0; i < x.extent(0); ++i)
+    for (std::size_t j = 0; j < x.extent(1); ++j) {
+      double const p = static_cast<float>(x(i, j)), q = static_cast<float>(y(i, j));
+      out[0] += (p - q) * (p - q);
+      out[1] += q * q;
+    }
+  return out;
+}
+
+}  // namespace
+
+template <class P>
+AttentionTrial try_attention(config::Config const& c) {
+  using S = typename P::Storage;
+  AttentionTrial trial;
+  if constexpr (std::is_same_v<S, kernels::Acc<S>>) {
+    trial.refusal = "attention as one kernel takes 16 bits alone";
+  } else {
+    Sample<S> const fused(c), gemms(c);
+    auto const before = kernels::fused_attention_calls();
+    fused.run();
+    trial.taken = kernels::fused_attention_calls() == before + 2;
+    trial.refusal = kernels::fused_attention_refusal();
+    if (!trial.taken) return trial;
+    trial.fused_s = std::min(fused.run(), fused.run());
+    kernels::WithoutFusedAttention const paused;
+    gemms.run();
+    trial.gemms_s = std::min(gemms.run(), gemms.run());
+    auto const out = distance<S>(fused.out, gemms.out), gradient = distance<S>(fused.dqkv, gemms.dqkv);
+    trial.apart = std::sqrt((out[0] / out[1] + gradient[0] / gradient[1]) / 2);
+  }
+  return trial;
+}
+
+namespace {
+
+/// Why no call of the run would go to the library; "" if some will.
+std::string never(config::Config const& c) {
+  using config::Precision;
+  if (c.run.precision != Precision::bf16 && c.run.precision != Precision::fp16) return "it takes 16 bits alone";
+  if (c.model.dropout > 0) return "it draws no dropout as p3d does";
+  if (c.data.pack) return "it does not know of documents (data.pack)";
+  if (c.parallel.cp > layout::context_division(c).all_to_all) return "a ring of ranks adds up parts of attention";
+  return "";
+}
+
+std::string by_gemms(std::string const& name, std::string const& why) {
+  return fmt::format("Attention (linalg.attention): products of blocks; not {}: {}", name, why);
+}
+
+}  // namespace
+
+template <class P>
+std::string choose_attention(config::Config const& c, comm::Communicator& world) {
+  using config::AttentionKernel;
+  auto const wanted = c.linalg.attention;
+  auto const name = kernels::fused_attention_name();
+  kernels::use_fused_attention(false);
+  if (device::on_host() || name.empty()) return "";
+  if (wanted == AttentionKernel::gemms) return by_gemms(name, "as linalg.attention says");
+  if (auto const why = never(c); !why.empty()) return by_gemms(name, why);
+
+  kernels::use_fused_attention(true, c.run.deterministic);
+  auto const trial = comm::agree(world, "try attention both ways", [&] { return try_attention<P>(c); });
+  bool const same = trial.taken && trial.apart < attention_tolerance;  // false for NaN
+  double refusals[] = {trial.taken ? 0.0 : 1.0, same ? 0.0 : 1.0};
+  double times[] = {trial.fused_s, trial.gemms_s};
+  world.all_reduce(refusals, 2, comm::Type::float64, comm::Reduction::sum).wait();
+  world.broadcast(times, 2, comm::Type::float64, 0).wait();
+  bool const slower = wanted == AttentionKernel::automatic && !c.run.deterministic && times[0] > times[1];
+  if (refusals[1] == 0.0 && !slower)
+    return fmt::format("Attention (linalg.attention): {}; in a trial {:.2f} of the time of products of blocks", name,
+                       times[0] / times[1]);
+  kernels::use_fused_attention(false);
+  if (refusals[0] > 0.0)
+    return by_gemms(name, trial.refusal.empty() ? "another rank's library refused it" : trial.refusal);
+  if (refusals[1] > 0.0)
+    return by_gemms(name, fmt::format("its numbers were {:.1e} apart from p3d's in a trial", trial.apart));
+  return by_gemms(name, fmt::format("it took {:.2f} of their time in a trial", times[0] / times[1]));
+}
+
+#define P3D_INSTANTIATE(P)                                         \
+  template AttentionTrial try_attention<P>(config::Config const&); \
+  template std::string choose_attention<P>(config::Config const&, comm::Communicator&);
+P3D_POLICIES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::report
