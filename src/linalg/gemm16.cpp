@@ -3,7 +3,6 @@
 #include "gemm16.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/device/environment.hpp>
 #include <p3d/linalg/gemm.hpp>
 
 #include <algorithm>
@@ -13,6 +12,9 @@
 #include <utility>
 
 #include "slices.hpp"
+#if defined(P3D_VENDOR_GEMM)
+#include "vendor_stream.hpp"
+#endif
 
 namespace p3d::linalg {
 
@@ -118,11 +120,7 @@ void plain(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> 
 }
 
 #if defined(P3D_VENDOR_GEMM)
-void vendor_gemm16(ExecSpace const& exec, Gemm16 const& g) {
-  static bool const hooked = (Kokkos::push_finalize_hook(detail::release_vendor), true);
-  static_cast<void>(hooked);
-  detail::vendor_gemm(device::native_stream(exec), g);
-}
+void vendor_gemm16(ExecSpace const& exec, Gemm16 const& g) { detail::vendor_gemm(detail::vendor_stream(exec), g); }
 #endif
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-bit GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/cublas.sh).
+// GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/cublas.sh).
 
 #include <p3d/base/error.hpp>
 
@@ -11,6 +11,7 @@
 #include <climits>
 
 #include "gemm16.hpp"
+#include "vendor_gemm.hpp"
 
 namespace p3d::linalg::detail {
 
@@ -21,7 +22,7 @@ void check(cublasStatus_t status, char const* call) {
   throw base::Error(
       {.expected = fmt::format("{} to succeed", call),
        .found = fmt::format("cuBLAS status {}", static_cast<int>(status)),
-       .where = "a GEMM of 16-bit matrices",
+       .where = "a GEMM",
        .fix = "look for an earlier error of this GPU; where its memory is full, make batch.micro smaller"});
 }
 
@@ -33,9 +34,8 @@ int to_int(std::int64_t size) {
   return static_cast<int>(size);
 }
 
-}  // namespace
-
-void vendor_gemm(void* stream, Gemm16 const& g) {
+/// The library's state, made at the first GEMM, with its work on `stream`.
+cublasHandle_t on_stream(void* stream) {
   if (handle == nullptr) {
     check(cublasCreate(&handle), "cublasCreate");
     // Where a sum over k is cut into parts, they are kept and added in float too.
@@ -44,13 +44,43 @@ void vendor_gemm(void* stream, Gemm16 const& g) {
           "cublasSetMathMode");
   }
   check(cublasSetStream(handle, static_cast<cudaStream_t>(stream)), "cublasSetStream");
-  auto const mode = [](Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; };
+  return handle;
+}
+
+cublasOperation_t mode(Op op) { return op == Op::none ? CUBLAS_OP_N : CUBLAS_OP_T; }
+
+cudaDataType_t type_of(Element e) {
+  switch (e) {
+    case Element::float64: return CUDA_R_64F;
+    case Element::float32: return CUDA_R_32F;
+    case Element::bfloat16: return CUDA_R_16BF;
+    case Element::float16: return CUDA_R_16F;
+  }
+  return CUDA_R_32F;
+}
+
+}  // namespace
+
+void vendor_gemm(void* stream, Gemm16 const& g) {
   auto const narrow = g.type == Type16::bfloat16 ? CUDA_R_16BF : CUDA_R_16F;
   // cuBLAS sees columns where we have rows: C^T = op(B)^T op(A)^T.
-  check(cublasGemmEx(handle, mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha, g.b, narrow,
-                     to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c, g.wide_c ? CUDA_R_32F : narrow,
-                     to_int(g.ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+  check(cublasGemmEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha,
+                     g.b, narrow, to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c,
+                     g.wide_c ? CUDA_R_32F : narrow, to_int(g.ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "cublasGemmEx");
+}
+
+void vendor_batched_gemm(void* stream, BatchedGemm const& g) {
+  bool const wide = g.type == Element::float64;
+  auto const single_alpha = static_cast<float>(g.alpha), single_beta = static_cast<float>(g.beta);
+  void const* const alpha = wide ? static_cast<void const*>(&g.alpha) : &single_alpha;
+  void const* const beta = wide ? static_cast<void const*>(&g.beta) : &single_beta;
+  check(
+      cublasGemmStridedBatchedEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k),
+                                 alpha, g.b, type_of(g.type), to_int(g.ldb), g.stride_b, g.a, type_of(g.type),
+                                 to_int(g.lda), g.stride_a, beta, g.c, type_of(g.type_c), to_int(g.ldc), g.stride_c,
+                                 to_int(g.batch), wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+      "cublasGemmStridedBatchedEx");
 }
 
 char const* vendor_method() { return "cublasGemmEx, sums in float"; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The vendors' 16-bit GEMMs, which need neither Kokkos nor a GPU to be compiled.
+# The vendors' GEMMs, which need neither Kokkos nor a GPU to be compiled.
 #
-# usage: vendor_gemm.sh cublas <nvcc> [compiler options]     compiled by nvcc; the object must want cublasGemmEx
+# usage: vendor_gemm.sh cublas <nvcc> [compiler options]     compiled by nvcc; the object must want its calls
 #        vendor_gemm.sh rocblas <c++> [compiler options]     read by a compiler, with the headers of ROCm if it finds
 #                                                            them, else with a likeness of what the file uses of them
 set -euo pipefail
@@ -16,7 +16,7 @@ case $kind in
   cublas)
     # FMT_USE_CONSTEXPR: see cmake/P3dRooms.cmake
     "$compiler" -x cu -DFMT_USE_CONSTEXPR=1 "${options[@]}" -c "$root/src/linalg/gemm_cublas.cpp" -o "$work/gemm.o"
-    wanted=(cublasGemmEx cublasSetStream cublasSetMathMode) ;;
+    wanted=(cublasGemmEx cublasGemmStridedBatchedEx cublasSetStream cublasSetMathMode) ;;
   rocblas)
     options+=(-D__HIP_PLATFORM_AMD__)
     if ! echo '#include <rocblas/rocblas.h>' | "$compiler" -x c++ "${options[@]}" -fsyntax-only - 2> /dev/null; then
@@ -32,28 +32,38 @@ typedef enum { rocblas_operation_none = 111, rocblas_operation_transpose = 112 }
 typedef enum {
   rocblas_datatype_f16_r = 150,
   rocblas_datatype_f32_r = 151,
+  rocblas_datatype_f64_r = 152,
   rocblas_datatype_bf16_r = 168
 } rocblas_datatype;
 typedef enum { rocblas_gemm_algo_standard = 0 } rocblas_gemm_algo;
 typedef enum { rocblas_gemm_flags_none = 0 } rocblas_gemm_flags;
+typedef enum { rocblas_atomics_not_allowed = 0 } rocblas_atomics_mode;
 typedef std::int32_t rocblas_int;
+typedef std::int64_t rocblas_stride;
 extern "C" {
 rocblas_status rocblas_create_handle(rocblas_handle*);
 rocblas_status rocblas_destroy_handle(rocblas_handle);
 rocblas_status rocblas_set_stream(rocblas_handle, hipStream_t);
+rocblas_status rocblas_set_atomics_mode(rocblas_handle, rocblas_atomics_mode);
 rocblas_status rocblas_gemm_ex(rocblas_handle, rocblas_operation, rocblas_operation, rocblas_int m, rocblas_int n,
                                rocblas_int k, void const* alpha, void const* a, rocblas_datatype, rocblas_int lda,
                                void const* b, rocblas_datatype, rocblas_int ldb, void const* beta, void const* c,
                                rocblas_datatype, rocblas_int ldc, void* d, rocblas_datatype, rocblas_int ldd,
                                rocblas_datatype compute, rocblas_gemm_algo, std::int32_t solution,
                                std::uint32_t flags);
+rocblas_status rocblas_gemm_strided_batched_ex(
+    rocblas_handle, rocblas_operation, rocblas_operation, rocblas_int m, rocblas_int n, rocblas_int k,
+    void const* alpha, void const* a, rocblas_datatype, rocblas_int lda, rocblas_stride, void const* b,
+    rocblas_datatype, rocblas_int ldb, rocblas_stride, void const* beta, void const* c, rocblas_datatype,
+    rocblas_int ldc, rocblas_stride, void* d, rocblas_datatype, rocblas_int ldd, rocblas_stride, rocblas_int count,
+    rocblas_datatype compute, rocblas_gemm_algo, std::int32_t solution, std::uint32_t flags);
 }
 HEADER
       options+=(-I"$work")
     fi
     "$compiler" -Wall -Wextra -Werror "${options[@]}" -c "$root/src/linalg/gemm_rocblas.cpp" \
       -o "$work/gemm.o"
-    wanted=(rocblas_gemm_ex rocblas_set_stream) ;;
+    wanted=(rocblas_gemm_ex rocblas_gemm_strided_batched_ex rocblas_set_stream rocblas_set_atomics_mode) ;;
   *) echo "unknown vendor: $kind" >&2; exit 2 ;;
 esac
 for name in "${wanted[@]}"; do

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// GEMMs of all types by a GPU vendor's library: one file a vendor (gemm_cublas.cpp and others), compiled where Kokkos
+// is for its GPUs. No Kokkos, so that these files compile by themselves.
+
+#include <p3d/linalg/op.hpp>
+
+#include <cstdint>
+
+namespace p3d::linalg::detail {
+
+enum class Element { float64, float32, bfloat16, float16 };
+
+/// C = alpha op(A) op(B) + beta C, `batch` times, on plain memory, row-major; all sizes are positive. A and B are of
+/// one type, C of theirs or, where that has 16 bits, float32. Sums: float64 for that, else float32.
+struct BatchedGemm {
+  Element type, type_c;
+  Op op_a, op_b;
+  std::int64_t batch, m, n, k;
+  double alpha;
+  void const* a;
+  std::int64_t lda, stride_a;  ///< elements from one row to the next, one at least, and from one matrix to the next
+  void const* b;
+  std::int64_t ldb, stride_b;
+  double beta;
+  void* c;
+  std::int64_t ldc, stride_c;
+};
+
+/// `stream`: the vendor's, of device::native_stream. The same call gives the same bits: no atomics.
+void vendor_batched_gemm(void* stream, BatchedGemm const& gemms);
+
+}  // namespace p3d::linalg::detail
