@@ -60,6 +60,11 @@ StridedMatrix<Acc<D>> sums_of(std::int64_t dim, StridedMatrix<D> m, Acc<D>* pane
   else
     return {panel, dim};
 }
+/// Rounds them into their place, if they are not there.
+template <class T, class D>
+void round_into(TileTeam const& team, std::int64_t rows, std::int64_t dim, StridedMatrix<T> sums, StridedMatrix<D> m) {
+  if constexpr (!std::is_same_v<T, D>) convert_tile(team, static_cast<int>(rows), static_cast<int>(dim), sums, m);
+}
 template <class T>
 void fill_zero(StridedMatrix<T> m, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t i = 0; i < rows; ++i) std::fill_n(m.row(i), columns, T(0));
@@ -116,6 +121,13 @@ void for_strips(Problem<S> const& p, std::int64_t sample, std::int64_t query0, i
       if (from < to) body(query0 + i, rows, from, static_cast<int>(to - from));
     }
   }
+}
+
+/// Dropout factors of a tile: keep(query, key).
+template <class S>
+void draw(Problem<S> const& p, std::int64_t sample, std::int64_t head, std::int64_t query0, int rows, std::int64_t key0,
+          int keys, StridedMatrix<Acc<S>> keep) {
+  for (int i = 0; i < rows; ++i) p.factors(sample, head, query0 + i, key0, keys, keep.row(i));
 }
 
 /// The keys and values that a tile is at.
@@ -185,7 +197,7 @@ struct ForwardTile {
       auto const y = result.from(strip0 - query0, 0);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, static_cast<T>(p.shape.scale), q.data, q.stride, k.data,
                    k.stride, T(0), score.data, score.stride);
-      if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
+      if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
       for (int i = 0; i < rows; ++i)
         softmax_row(team, score.row(i), keep.data ? keep.row(i) : nullptr, p.visible_in(sample, strip0 + i, key0, keys),
                     keys, top[strip0 - query0 + i], sum[strip0 - query0 + i], y.row(i), dim);
@@ -228,7 +240,7 @@ struct ForwardTile {
 };
 
 /// One thread: all queries that use one kv head of one sample, so no two threads add to one element of dk and dv. The
-/// formulas stand in attention.cpp; each block of scores is made once, five products in all.
+/// formulas stand in attention_gemm.cpp; each block of scores is made once, five products in all.
 template <class S, class D>
 struct BackwardHead {
   using T = Acc<S>;
@@ -256,8 +268,8 @@ struct BackwardHead {
     for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
       for (std::int64_t query0 = 0; query0 < p.queries; query0 += edge)
         tile(team, scratch, sample, head, kv, query0, dk, dv);
-    p.store(team, static_cast<int>(p.keys), dk, place[0]);
-    p.store(team, static_cast<int>(p.keys), dv, place[1]);
+    round_into(team, p.keys, dim, dk, place[0]);
+    round_into(team, p.keys, dim, dv, place[1]);
   }
 
   void tile(TileTeam const& team, Scratch<T> scratch, std::int64_t sample, std::int64_t head, std::int64_t kv,
@@ -282,7 +294,7 @@ struct BackwardHead {
                    score.data, edge);
       host_gemm<T>(Op::none, Op::transpose, rows, keys, dim, T(1), dy.data, dy.stride, v.data, v.stride, T(0),
                    dprob.data, edge);
-      if (keep.data) p.keep(team, sample, head, strip0, rows, key0, keys, false, keep);
+      if (keep.data) draw(p, sample, head, strip0, rows, key0, keys, keep);
       for (int i = 0; i < rows; ++i) {
         auto const at = p.statistic(sample, head, strip0 + i);
         gradients_of_row(team, score.row(i), dprob.row(i), keep.data ? keep.row(i) : nullptr,
@@ -297,7 +309,7 @@ struct BackwardHead {
                    dq.stride);
     });
     started.finish(queries, tile_dq, dim);
-    p.store(team, queries, tile_dq, place);
+    round_into(team, queries, dim, tile_dq, place);
   }
 
   /// Scores of one row become probabilities times their dropout factors, and gradients of probabilities those of

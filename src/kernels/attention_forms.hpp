@@ -6,8 +6,8 @@
 
 namespace p3d::kernels {
 
-// Both forms; arguments as in attention.hpp. Portable: for every execution space. BLAS: its products are the BLAS's,
-// only where kernels run on the host.
+// Both forms; arguments as in attention.hpp. gemm: where kernels run on devices, or are tested in that form. blas:
+// where they run on the host.
 #define P3D_ATTENTION_FORM(form)                                                                                     \
   namespace form {                                                                                                   \
   template <class S, class O = S>                                                                                    \
@@ -21,7 +21,7 @@ namespace p3d::kernels {
                           HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv,                            \
                           WholeOutput<S> const& whole = {});                                                         \
   }
-P3D_ATTENTION_FORM(portable)
+P3D_ATTENTION_FORM(gemm)
 P3D_ATTENTION_FORM(blas)
 #undef P3D_ATTENTION_FORM
 

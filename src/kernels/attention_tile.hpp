@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Work on one tile of attention scores by one team. On the host a team is one thread and vector instructions run along
-// the columns of the tile; elsewhere threads take rows and vector lanes take columns.
+// Work on one tile of attention scores, or of rows, by one team. On the host a team is one thread and vector
+// instructions run along the columns of the tile; elsewhere threads take rows and vector lanes take columns.
 
-#include "keep.hpp"
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
-/// Vector lanes of a thread and, on devices, threads of a team: 32 x 32 scores are as many blocks (product_block) as
-/// there are lanes in all.
+/// Vector lanes of a thread and, on devices, threads of a team.
 inline constexpr int tile_lanes = 16, tile_threads = 8;
 
 /// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team
@@ -53,17 +51,6 @@ KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const f) {
   } else {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, n), f);
   }
-}
-/// f(begin, end) for the columns of a row: all at once on the host, `size` of them to a lane elsewhere.
-template <class F>
-KOKKOS_INLINE_FUNCTION void tile_groups(TileTeam const& team, int n, int size, F const& f) {
-  if constexpr (on_host)
-    f(0, n);
-  else
-    tile_cols(team, (n + size - 1) / size, [=](int group) {
-      int const begin = group * size;
-      f(begin, n - begin < size ? n : begin + size);
-    });
 }
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
@@ -129,10 +116,6 @@ struct Scratch {
     next += padded(n);
     return piece;
   }
-  /// For [rows, cols], a row's end apart from the next one: neighbouring rows of a column lie in different banks.
-  KOKKOS_INLINE_FUNCTION StridedMatrix<T> take(std::int64_t rows, std::int64_t cols) {
-    return {take(rows * (cols + 1)), cols + 1};
-  }
 };
 template <class T>
 KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, std::size_t bytes) {
@@ -147,63 +130,6 @@ KOKKOS_INLINE_FUNCTION void convert_tile(TileTeam const& team, int rows, int col
     From const* const in = from.row(i);
     To* const out = to.row(i);
     tile_cols(team, cols, [=](int j) { put(out[j], in[j]); });
-  });
-}
-
-/// What a product does with C, and how B lies.
-enum class Product { add, overwrite_transposed };
-
-/// R x N sums of C, of `rows` and `cols`, in registers: rows from `row` on, columns `first`, first + apart, ..., so
-/// that neighbouring lanes read neighbouring columns. What a lane reads serves R or N of its sums.
-template <Product Kind, int R, int N, class Sa, class Sb, class T>
-KOKKOS_INLINE_FUNCTION void product_block(int row, int rows, int first, int apart, int cols, int inner,
-                                          StridedMatrix<Sa> a, StridedMatrix<Sb> b, StridedMatrix<T> c) {
-  constexpr bool transposed = Kind == Product::overwrite_transposed;
-  T sum[R][N];
-  Sa const* a_row[R];
-  int col[N];
-  // Beyond the matrix the last row and column are read again: the loop has no branches.
-  for (int r = 0; r < R; ++r) a_row[r] = a.row(row + r < rows ? row + r : rows - 1);
-  for (int n = 0; n < N; ++n) col[n] = first + n * apart < cols ? first + n * apart : cols - 1;
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) sum[r][n] = transposed || row + r >= rows ? T(0) : c.row(row + r)[col[n]];
-  for (int k = 0; k < inner; ++k) {
-    T x[R], y[N];
-    for (int r = 0; r < R; ++r) x[r] = T(a_row[r][k]);
-    for (int n = 0; n < N; ++n) y[n] = T(transposed ? b.row(col[n])[k] : b.row(k)[col[n]]);
-    for (int r = 0; r < R; ++r)
-      for (int n = 0; n < N; ++n) sum[r][n] += x[r] * y[n];
-  }
-  for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n)
-      if (row + r < rows && first + n * apart < cols) c.row(row + r)[col[n]] = sum[r][n];
-}
-
-template <Product Kind, int R, int N, class Sa, class Sb, class T>
-KOKKOS_INLINE_FUNCTION void product_blocks(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<Sa> a,
-                                           StridedMatrix<Sb> b, StridedMatrix<T> c) {
-  int const lanes = (cols + N - 1) / N;
-  tile_rows(team, (rows + R - 1) / R, [&](int block) {
-    tile_cols(team, lanes,
-              [=](int lane) { product_block<Kind, R, N>(block * R, rows, lane, lanes, cols, inner, a, b, c); });
-  });
-}
-
-/// C [rows, cols] += A [rows, inner] B [inner, cols], or = A B^T with B [cols, inner], in the type of C.
-template <Product Kind, class Sa, class Sb, class T>
-KOKKOS_INLINE_FUNCTION void product(TileTeam const& team, int rows, int cols, int inner, StridedMatrix<Sa> a,
-                                    StridedMatrix<Sb> b, StridedMatrix<T> c) {
-  if (cols > 2 * tile_lanes)
-    product_blocks<Kind, 4, 4>(team, rows, cols, inner, a, b, c);
-  else
-    product_blocks<Kind, 4, 2>(team, rows, cols, inner, a, b, c);
-}
-
-template <class T>
-KOKKOS_INLINE_FUNCTION void set_zero(TileTeam const& team, int rows, int cols, StridedMatrix<T> c) {
-  tile_rows(team, rows, [&](int i) {
-    T* const x = c.row(i);
-    tile_cols(team, cols, [=](int j) { x[j] = T(0); });
   });
 }
 

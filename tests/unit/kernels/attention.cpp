@@ -33,10 +33,13 @@ TEST_P(Attention, BackwardMatchesTheGradientWrittenOut) {
 template <class S>
 void check_16_bits(Case const& c, Vec const& qkv, Vec const& dout) {
   auto const found = forward<S>(c, qkv), expected = forward<double>(c, qkv);
-  expect_rounded<S>(found.out, expected.out, "out");
+  // The form of devices rounds probabilities and gradients of scores for its GEMMs.
+  bool const rounds = kernels::attention_scratch_bytes<S>(c.shape()) > 0;
+  expect_rounded<S>(found.out, expected.out, "out", rounds ? roundoff<S> : 4e-6);
   expect_close(found.lse, expected.lse, 4e-6, "lse");
   // Both from the output that was stored.
-  expect_rounded<S>(backward<S>(c, qkv, dout, found), backward<double>(c, qkv, dout, found), "dqkv", 1e-5);
+  expect_rounded<S>(backward<S>(c, qkv, dout, found), backward<double>(c, qkv, dout, found), "dqkv",
+                    rounds ? 2 * roundoff<S> : 1e-5);
 }
 TEST_P(Attention, In16BitsIsTheOneInDoubleRoundedOnce) {
   check_16_bits<bfloat16>(c, rounded<bfloat16>(qkv), rounded<bfloat16>(dout));
@@ -109,12 +112,14 @@ TEST(AttentionSplit, SamplesOneByOneGiveTheSameNumbers) {
 }
 
 TEST(AttentionFuture, LaterTokensDoNotMatterEvenAsNan) {
-  Case const c{1, 70, 1, 1, 8, 0.0};
+  Case const c{1, 300, 1, 1, 8, 0.0};
+  constexpr std::int64_t before_them = 256;  // queries that share no block with them
   auto qkv = random_values("qkv", c.rows() * c.width());
   auto const before = forward<double>(c, qkv);
-  for (std::int64_t i = 68 * c.width(); i < c.rows() * c.width(); ++i) qkv[i] = std::nan("");
+  for (std::int64_t i = 298 * c.width(); i < c.rows() * c.width(); ++i) qkv[i] = std::nan("");
   auto const after = forward<double>(c, qkv);
-  Vec const a(before.out.begin(), before.out.begin() + 64 * 8), b(after.out.begin(), after.out.begin() + 64 * 8);
+  Vec const a(before.out.begin(), before.out.begin() + before_them * 8),
+      b(after.out.begin(), after.out.begin() + before_them * 8);
   expect_same(a, b);
   EXPECT_TRUE(std::isnan(after.out.back())) << "NaN must not be hidden";
 }
@@ -128,12 +133,11 @@ TEST(AttentionShape, WhatDoesNotFitIsRefused) {
   Case const good{1, 4, 2, 2, 8, 0.0};
   Owned2<double> const qkv("p3d::test::qkv", 4, 48), out("p3d::test::out", 4, 16);
   Owned1<double> const few("p3d::test::lse", 7), lse("p3d::test::lse", 8);
-  expect_error([&] { attend<double>(good, good.shape(), qkv, out, few, false); },
-               "every query and head has a log-sum-exp");
+  expect_error([&] { attend<double>(good, good.shape(), qkv, out, few); }, "every query and head has a log-sum-exp");
   Owned1<int> const documents("p3d::test::documents", 3);
   auto shape = good.shape();
   shape.documents = documents;
-  expect_error([&] { attend<double>(good, shape, qkv, out, lse, false); }, "documents are known of all tokens");
+  expect_error([&] { attend<double>(good, shape, qkv, out, lse); }, "documents are known of all tokens");
 }
 
 }  // namespace attention_test

@@ -7,8 +7,6 @@
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/attention.hpp>
 
-#include <kernels/attention_forms.hpp>
-
 #include <algorithm>
 #include <utility>
 
@@ -76,54 +74,42 @@ struct Scratch {
   operator kernels::AttentionScratch() const { return {memory.data(), static_cast<std::int64_t>(memory.extent(0))}; }
 };
 
-/// Self-attention by either form: `portable` or what p3d takes.
+/// Self-attention.
 template <class T>
-void attend(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T> out, View1<Acc<T>> lse,
-            bool portable) {
+void attend(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T> out, View1<Acc<T>> lse) {
   Parts<T const> const in(c, qkv);
   auto const y = kernels::heads_of(out);
   Scratch<T> const scratch(shape);
-  auto const call = [&](auto const& form) {
-    form(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::Store::overwrite, y, lse);
-  };
-  if (portable)
-    call([](auto const&... a) { kernels::portable::attention_forward<T>(a...); });
-  else
-    call([](auto const&... a) { kernels::attention_forward<T>(a...); });
+  kernels::attention_forward<T>(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::Store::overwrite,
+                                y, lse);
 }
 template <class T>
 void attend_backward(Case const& c, kernels::AttentionShape const& shape, View2<T const> qkv, View2<T const> out,
-                     View1<Acc<T> const> lse, View2<T const> dout, View2<T> dqkv, bool portable) {
+                     View1<Acc<T> const> lse, View2<T const> dout, View2<T> dqkv) {
   Owned1<Acc<T>> const delta("p3d::test::delta", c.rows() * c.heads);
   kernels::attention_delta<T>(ExecSpace(), shape, kernels::heads_of(out), kernels::heads_of(dout), delta);
   Parts<T const> const in(c, qkv);
   Parts<T> const d(c, dqkv);
   auto const overwrite = kernels::Store::overwrite;
   Scratch<T> const scratch(shape);
-  auto const call = [&](auto const& form) {
-    form(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::heads_of(dout), lse,
-         View1<Acc<T> const>(delta), overwrite, d.q, overwrite, d.k, d.v);
-  };
-  if (portable)
-    call([](auto const&... a) { kernels::portable::attention_backward<T>(a...); });
-  else
-    call([](auto const&... a) { kernels::attention_backward<T>(a...); });
+  kernels::attention_backward<T>(ExecSpace(), shape, c.dropout(), scratch, in.q, in.k, in.v, kernels::heads_of(dout),
+                                 lse, View1<Acc<T> const>(delta), overwrite, d.q, overwrite, d.k, d.v);
 }
 
 template <class T>
-Output forward(Case const& c, Vec const& qkv, bool portable = false) {
+Output forward(Case const& c, Vec const& qkv) {
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width());
   Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads);
   Kokkos::deep_copy(out, static_cast<T>(std::nan("")));  // must be overwritten
   auto const documents = ints_of(c.documents);
   auto shape = c.shape();
   shape.documents = documents;
-  attend<T>(c, shape, matrix_of<T>(c.rows(), c.width(), qkv), out, lse, portable);
+  attend<T>(c, shape, matrix_of<T>(c.rows(), c.width(), qkv), out, lse);
   return {host(out), host(lse)};
 }
 
 template <class T>
-Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved, bool portable = false) {
+Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved) {
   Owned2<T> const dqkv("p3d::test::dqkv", c.rows(), c.width());
   Kokkos::deep_copy(dqkv, static_cast<T>(std::nan("")));
   auto const documents = ints_of(c.documents);
@@ -131,7 +117,7 @@ Vec backward(Case const& c, Vec const& qkv, Vec const& dout, Output const& saved
   shape.documents = documents;
   auto const lse = vector_of<Acc<T>>(saved.lse);
   attend_backward<T>(c, shape, matrix_of<T>(c.rows(), c.width(), qkv), matrix_of<T>(c.rows(), c.out_width(), saved.out),
-                     lse, matrix_of<T>(c.rows(), c.out_width(), dout), dqkv, portable);
+                     lse, matrix_of<T>(c.rows(), c.out_width(), dout), dqkv);
   return host(dqkv);
 }
 template <class T>

@@ -42,27 +42,22 @@ std::vector<Case> cases() {
   return out;
 }
 
-class AttentionMask : public ::testing::TestWithParam<std::tuple<int, bool>> {
+class AttentionMask : public ::testing::TestWithParam<int> {
 protected:
-  Case const c = cases()[static_cast<std::size_t>(std::get<0>(GetParam()))];
-  bool const portable = std::get<1>(GetParam());
+  Case const c = cases()[static_cast<std::size_t>(GetParam())];
 };
 TEST_P(AttentionMask, IsThatOfTheMatricesWrittenOut) {
   auto const qkv = random_values("qkv", c.rows() * c.width()), dout = random_values("dout", c.rows() * c.out_width());
   auto const expected = plain(c, qkv);
-  auto const d = forward<double>(c, qkv, portable);
+  auto const d = forward<double>(c, qkv);
   expect_close(d.out, expected.out, 1e-13, "out");
   expect_close(d.lse, expected.lse, 1e-13, "lse");
-  expect_close(backward<double>(c, qkv, dout, d, portable), plain_gradient(c, qkv, dout), 1e-13, "dqkv");
-  auto const f = forward<float>(c, qkv, portable);
+  expect_close(backward<double>(c, qkv, dout, d), plain_gradient(c, qkv, dout), 1e-13, "dqkv");
+  auto const f = forward<float>(c, qkv);
   expect_close(f.out, expected.out, 4e-6, "out, float");
-  expect_close(backward<float>(c, qkv, dout, f, portable), plain_gradient(c, qkv, dout), 1e-5, "dqkv, float");
+  expect_close(backward<float>(c, qkv, dout, f), plain_gradient(c, qkv, dout), 1e-5, "dqkv, float");
 }
-INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Combine(::testing::Range(0, 9), ::testing::Bool()),
-                         [](auto const& info) {
-                           return std::to_string(std::get<0>(info.param)) +
-                                  (std::get<1>(info.param) ? "_portable" : "_chosen");
-                         });
+INSTANTIATE_TEST_SUITE_P(All, AttentionMask, ::testing::Range(0, 9));
 
 /// Rows of the tokens of a set, of each sample.
 Vec rows_of(Vec const& m, std::int64_t samples, std::int64_t seq, std::int64_t width, TokenSet const& tokens) {
@@ -77,7 +72,7 @@ Vec rows_of(Vec const& m, std::int64_t samples, std::int64_t seq, std::int64_t w
 
 /// What a rank of context parallelism does: its queries, over one set of keys after the other.
 template <class S>
-void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portable, double tolerance) {
+void check_blocks(Case const& c, std::vector<TokenSet> const& sets, double tolerance) {
   using A = Acc<S>;
   auto const qkv = rounded<S>(random_values("qkv", c.rows() * c.width())),
              dout = rounded<S>(random_values("dout", c.rows() * c.out_width()));
@@ -108,11 +103,7 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portabl
       call(keys, [&](auto const& shape, auto const& q, auto const& kv) {
         auto const y = kernels::heads_of(View2<A>(out));
         Scratch<S> const scratch(shape);
-        if (portable)
-          kernels::portable::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, store,
-                                                     y, lse);
-        else
-          kernels::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, store, y, lse);
+        kernels::attention_forward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, store, y, lse);
       });
       store = kernels::Store::add;
     }
@@ -134,12 +125,8 @@ void check_blocks(Case const& c, std::vector<TokenSet> const& sets, bool portabl
         View1<A const> const norm = lse, shift = delta;
         auto const all = kernels::Store::overwrite;
         Scratch<S> const scratch(shape);
-        if (portable)
-          kernels::portable::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, dy,
-                                                      norm, shift, store, dqs, all, dk, dv);
-        else
-          kernels::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, dy, norm, shift,
-                                            store, dqs, all, dk, dv);
+        kernels::attention_backward<S, A>(ExecSpace(), shape, c.dropout(), scratch, q.q, kv.k, kv.v, dy, norm, shift,
+                                          store, dqs, all, dk, dv);
       });
       auto const found = host(part);
       for (std::int64_t s = 0; s < c.samples; ++s)
@@ -170,22 +157,19 @@ TEST(AttentionBlocks, OneAfterTheOtherAreAllAtOnce) {
   for (auto c : {Case{2, 71, 4, 2, 8, 0.0}, Case{1, 71, 2, 2, 6, 0.3}})
     for (std::int64_t window : {0, 17})
       for (bool const packed : {false, true})
-        for (auto const& sets : divisions)
-          for (bool const portable : {false, true}) {
-            c.window = window;
-            c.documents = packed ? documents_of(c.samples, c.seq, {13, 1, 30, 40}) : std::vector<int>{};
-            check_blocks<double>(c, sets, portable, 1e-13);
-            check_blocks<float>(c, sets, portable, 1e-5);
-          }
+        for (auto const& sets : divisions) {
+          c.window = window;
+          c.documents = packed ? documents_of(c.samples, c.seq, {13, 1, 30, 40}) : std::vector<int>{};
+          check_blocks<double>(c, sets, 1e-13);
+          check_blocks<float>(c, sets, 1e-5);
+        }
 }
 
 TEST(AttentionBlocks, In16BitsAddUpInMore) {
   Case c{1, 71, 2, 1, 8, 0.2};
   c.documents = documents_of(1, 71, {50, 21});
-  for (bool const portable : {false, true}) {
-    check_blocks<bfloat16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, portable, 1e-2);
-    check_blocks<float16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, portable, 2e-3);
-  }
+  check_blocks<bfloat16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 1e-2);
+  check_blocks<float16>(c, {TokenSet::range(0, 30), TokenSet::range(30, 71)}, 2e-3);
 }
 
 }  // namespace attention_test

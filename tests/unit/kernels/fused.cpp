@@ -233,36 +233,28 @@ TEST(FusedBias, IsAddedToTheArgument) {
 }
 
 template <class T>
-void check_delta(attention_test::Case const& c, bool portable) {
+void check_delta(attention_test::Case const& c) {
   auto const qkv = matrix_of<T>(c.rows(), c.width(), random_values("qkv", c.rows() * c.width()));
   auto const dout = matrix_of<T>(c.rows(), c.out_width(), random_values("dout", c.rows() * c.out_width()));
   Owned2<T> const out("p3d::test::out", c.rows(), c.out_width()), apart("p3d::test::apart", c.rows(), c.width()),
       once("p3d::test::once", c.rows(), c.width());
   Owned1<Acc<T>> const lse("p3d::test::lse", c.rows() * c.heads), delta("p3d::test::delta", c.rows() * c.heads);
   auto const sizes = c.shape();
-  attention_test::attend<T>(c, sizes, qkv, out, lse, portable);
-  attention_test::attend_backward<T>(c, sizes, qkv, out, lse, dout, apart, portable);
+  attention_test::attend<T>(c, sizes, qkv, out, lse);
+  attention_test::attend_backward<T>(c, sizes, qkv, out, lse, dout, apart);
   attention_test::Parts<T const> const in(c, qkv);
   attention_test::Parts<T> const d(c, once);
   kernels::WholeOutput<T> const whole{kernels::heads_of(View2<T const>(out)), delta};
   attention_test::Scratch<T> const scratch(sizes);
-  auto const call = [&](auto const& form) {
-    form(ExecSpace(), sizes, c.dropout(), scratch, in.q, in.k, in.v, kernels::heads_of(View2<T const>(dout)),
-         View1<Acc<T> const>(lse), View1<Acc<T> const>(delta), Store::overwrite, d.q, Store::overwrite, d.k, d.v,
-         whole);
-  };
-  if (portable)
-    call([](auto const&... a) { kernels::portable::attention_backward<T>(a...); });
-  else
-    call([](auto const&... a) { kernels::attention_backward<T>(a...); });
-  expect_same(host(once), host(apart), portable ? "portable" : "native");
+  kernels::attention_backward<T>(ExecSpace(), sizes, c.dropout(), scratch, in.q, in.k, in.v,
+                                 kernels::heads_of(View2<T const>(dout)), View1<Acc<T> const>(lse),
+                                 View1<Acc<T> const>(delta), Store::overwrite, d.q, Store::overwrite, d.k, d.v, whole);
+  expect_same(host(once), host(apart));
 }
 TEST(FusedAttention, BackwardMakesItsDelta) {
-  for (bool portable : {false, true}) {
-    check_delta<double>({2, 65, 4, 2, 16, 0.0}, portable);
-    check_delta<float>({1, 70, 2, 1, 8, 0.2}, portable);
-    check_delta<bfloat16>({1, 70, 2, 1, 8, 0.0}, portable);
-  }
+  check_delta<double>({2, 65, 4, 2, 16, 0.0});
+  check_delta<float>({1, 70, 2, 1, 8, 0.2});
+  check_delta<bfloat16>({1, 70, 2, 1, 8, 0.0});
 }
 
 }  // namespace fused_test

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention on devices, by batched GEMMs of the vendor's library. A block of queries of some heads takes all keys that
+// one of them sees at once (attention_blocks.hpp):
+//
+//   forward    S = scale q k^T;  P = exp(S - maximum) M, the row's sum;  Y = P v;  out = Y / sum
+//   backward   S = scale q k^T, D = dout v^T;  P = exp(S - lse), PM = P M, dS = P (D M - delta);
+//              dv += (PM)^T dout, dk += scale dS^T q, dq = scale dS k
+//
+// M are the dropout factors. GEMMs read elements of type S and add up in Acc<S>; P, PM and dS are rounded to S for them
+// and lie where the scores were. The query heads of a group are rows of one GEMM: where there is more than one, queries
+// are packed [heads of keys, members, queries, head_dim]. Example: 8 query heads, 2 of keys, blocks of 128 queries: two
+// GEMMs of 512 rows in a batch. dk and dv are added up over blocks and members in one order, without atomics.
+
+#include "attention_blocks.hpp"
+#include "attention_problem.hpp"
+
+#include <p3d/linalg/batched_gemm.hpp>
+
+#include <cstddef>
+
+namespace p3d::kernels {
+
+namespace {
+
+using linalg::BatchedMatrix;
+using linalg::batched_gemm;
+using linalg::Op;
+using RowPolicy = Kokkos::TeamPolicy<ExecSpace>;
+using RowMember = RowPolicy::member_type;
+
+/// Four numbers that are read or written at once.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+  T x[4];
+};
+
+/// Which rows and columns of scores a block has: heads of keys from kv0 on, of their query heads `members` from member0
+/// on, and a ScoreBlock. Row (c * members + j) * queries + i is query query0 + i of member member0 + j of head kv0 + c.
+struct Block {
+  std::int64_t sample, kv0, kv_heads, member0, members, group;
+  std::int64_t query0, queries, key0, keys;
+  std::int64_t length;  ///< numbers from one row of scores to the next
+
+  std::int64_t head_rows() const { return members * queries; }
+  std::int64_t rows() const { return kv_heads * members * queries; }
+  /// The query head and the query of a row.
+  KOKKOS_INLINE_FUNCTION void find(int row, std::int64_t& head, std::int64_t& query) const {
+    int const n = static_cast<int>(queries), m = static_cast<int>(members), line = row / n;
+    query = query0 + (row - line * n);
+    head = (kv0 + line / m) * group + member0 + line % m;
+  }
+};
+
+/// A team has a row of scores: four columns to a thread.
+template <class S>
+struct ScoreRows {
+  using T = Acc<S>;
+  static constexpr bool narrow = !std::is_same_v<S, T>;
+  Problem<S> p;
+  Block block;
+
+  /// Where the row of type S lies that takes the place of a row of scores.
+  KOKKOS_INLINE_FUNCTION static S* narrowed(T* scores) { return static_cast<S*>(static_cast<void*>(scores)); }
+  /// Elements of type S from one such row to the next.
+  std::int64_t narrow_length() const {
+    return block.length * static_cast<std::int64_t>(sizeof(T)) / static_cast<std::int64_t>(sizeof(S));
+  }
+  KOKKOS_INLINE_FUNCTION static void store(S* place, T const (&x)[4]) {
+    Four<S> four;
+    for (int i = 0; i < 4; ++i) put(four.x[i], x[i]);
+    *reinterpret_cast<Four<S>*>(place) = four;
+  }
+  KOKKOS_INLINE_FUNCTION static Four<T> load(T const* place) { return *reinterpret_cast<Four<T> const*>(place); }
+
+  /// Dropout factors of four columns, of which those beyond the last key are not drawn.
+  KOKKOS_INLINE_FUNCTION void factors(std::int64_t head, std::int64_t query, int column, T (&factor)[4]) const {
+    for (T& f : factor) f = T(1);
+    if (!p.dropout.active()) return;
+    int const left = static_cast<int>(block.keys) - column;
+    p.factors(block.sample, head, query, block.key0 + column, left < 4 ? left : 4, factor);
+  }
+  /// f(column) for the groups of four columns of the row. The whole team has called `load(column)` of each round before
+  /// f of that round writes elements where scores were, which are twice as long.
+  template <class Load, class F>
+  KOKKOS_INLINE_FUNCTION void each_four(RowMember const& team, Load const& load_at, F const& f) const {
+    int const groups = (static_cast<int>(block.keys) + 3) / 4, threads = team.team_size();
+    for (int first = 0; first < groups; first += threads) {
+      int const group = first + team.team_rank();
+      if (group < groups) load_at(4 * group);
+      if constexpr (narrow) team.team_barrier();
+      if (group < groups) f(4 * group);
+    }
+  }
+};
+
+/// Scores of a row become exp(score - maximum) for the visible keys, times their dropout factors, and 0 for others.
+/// What the old result and the product with v are multiplied with for the new one goes to `factor`: two numbers a row.
+template <class S>
+struct Softmax : ScoreRows<S> {
+  using T = Acc<S>;
+  using Base = ScoreRows<S>;
+  T* scores;
+  T* factor;
+  View1<T> lse;
+  bool adds;
+
+  Softmax(Problem<S> const& p, Block const& b, T* s, T* f, View1<T> const& l, bool a)
+      : Base{p, b}, scores(s), factor(f), lse(l), adds(a) {}
+
+  KOKKOS_INLINE_FUNCTION void operator()(RowMember const& team) const {
+    auto const& b = this->block;
+    int const row = team.league_rank();
+    std::int64_t head, query;
+    b.find(row, head, query);
+    T* const s = scores + row * b.length;
+    auto const seen = this->p.visible_in(b.sample, query, b.key0, static_cast<int>(b.keys));
+    int const begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
+    T top = -infinity<T>;
+    for (int j = begin / 4 + team.team_rank(); 4 * j < end; j += team.team_size()) {
+      auto const four = Base::load(s + 4 * j);
+      for (int i = 0; i < 4; ++i)
+        if (4 * j + i >= begin && 4 * j + i < end && four.x[i] > top) top = four.x[i];
+    }
+    team.team_reduce(Kokkos::Max<T>(top));
+    T sum = 0;
+    Four<T> four;
+    this->each_four(
+        team, [&](int column) { four = Base::load(s + column); },
+        [&](int column) {
+          T m[4], e[4];
+          this->factors(head, query, column, m);
+          for (int i = 0; i < 4; ++i) {
+            bool const visible = column + i >= begin && column + i < end;
+            e[i] = visible ? exp_of(four.x[i] - top) : T(0);
+            sum += e[i];
+            e[i] *= m[i];
+          }
+          Base::store(Base::narrowed(s) + column, e);
+        });
+    team.team_reduce(Kokkos::Sum<T>(sum));
+    Kokkos::single(Kokkos::PerTeam(team), [&] {
+      T& norm = lse(this->p.statistic(b.sample, head, query));
+      T const before = adds ? norm : -infinity<T>, most = before > top ? before : top;
+      T const old_part = before > -infinity<T> ? exp_of(before - most) : T(0);
+      T const new_part = sum == T(0) ? T(0) : exp_of(top - most);
+      T const total = old_part + new_part * sum;
+      factor[2 * row] = total == T(0) ? T(0) : old_part / total;
+      factor[2 * row + 1] = total == T(0) ? T(0) : new_part / total;
+      norm = total == T(0) ? -infinity<T> : most + std::log(total);
+    });
+  }
+};
+
+/// Scores of a row become probabilities times their dropout factors, and gradients of those the gradients of scores.
+template <class S>
+struct ScoreGradients : ScoreRows<S> {
+  using T = Acc<S>;
+  using Base = ScoreRows<S>;
+  T *scores, *gradients;
+  View1<T const> lse, delta;
+
+  ScoreGradients(Problem<S> const& p, Block const& b, T* s, T* g, View1<T const> const& l, View1<T const> const& d)
+      : Base{p, b}, scores(s), gradients(g), lse(l), delta(d) {}
+
+  KOKKOS_INLINE_FUNCTION void operator()(RowMember const& team) const {
+    auto const& b = this->block;
+    int const row = team.league_rank();
+    std::int64_t head, query;
+    b.find(row, head, query);
+    T *const s = scores + row * b.length, *const d = gradients + row * b.length;
+    auto const seen = this->p.visible_in(b.sample, query, b.key0, static_cast<int>(b.keys));
+    int const begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
+    auto const at = this->p.statistic(b.sample, head, query);
+    T const norm = lse(at), shift = delta(at);
+    Four<T> score, gradient;
+    this->each_four(
+        team,
+        [&](int column) {
+          score = Base::load(s + column);
+          gradient = Base::load(d + column);
+        },
+        [&](int column) {
+          T m[4], pm[4], ds[4];
+          this->factors(head, query, column, m);
+          for (int i = 0; i < 4; ++i) {
+            bool const visible = column + i >= begin && column + i < end;
+            T const prob = visible ? exp_of(score.x[i] - norm) : T(0);
+            pm[i] = prob * m[i];
+            ds[i] = visible ? prob * (gradient.x[i] * m[i] - shift) : T(0);
+          }
+          Base::store(Base::narrowed(s) + column, pm);
+          Base::store(Base::narrowed(d) + column, ds);
+        });
+  }
+};
+
+// The kernels beside them take chunks of rows (for_chunks).
+
+/// Copies rows of queries, and of the output's gradients where they are given, in the order of the block's rows.
+template <class S>
+struct PackRows {
+  Problem<S> p;
+  Block block;
+  StridedMatrix<S const> dout;
+  S *queries, *gradients;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
+    std::int64_t head, query;
+    block.find(static_cast<int>(row), head, query);
+    std::int64_t const to = row * p.shape.head_dim + column;
+    S const* const x = p.of_query(p.q, block.sample, query, head).data + column;
+    for (int i = 0; i < n; ++i) queries[to + i] = x[i];
+    if (gradients == nullptr) return;
+    S const* const y = p.of_query(dout, block.sample, query, head).data + column;
+    for (int i = 0; i < n; ++i) gradients[to + i] = y[i];
+  }
+};
+
+/// out = old factor out + new factor y: rows of a block into their places.
+template <class S, class O>
+struct StoreOutput {
+  using T = Acc<S>;
+  Problem<S> p;
+  Block block;
+  T const *y, *factor;
+  StridedMatrix<O> out;
+  bool adds;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
+    std::int64_t head, query;
+    block.find(static_cast<int>(row), head, query);
+    O* const place = p.of_query(out, block.sample, query, head).data + column;
+    T const* const x = y + row * p.shape.head_dim + column;
+    T const of_old = factor[2 * row], of_new = factor[2 * row + 1];
+    for (int i = 0; i < n; ++i) {
+      T const fresh = of_new == T(0) ? T(0) : x[i] * of_new;
+      put(place[i], adds && of_old != T(0) ? static_cast<T>(place[i]) * of_old + fresh : fresh);
+    }
+  }
+};
+
+/// dq = y, or dq += y: rows of a block into their places.
+template <class S, class D>
+struct StoreQueryGradient {
+  using T = Acc<S>;
+  Problem<S> p;
+  Block block;
+  T const* y;
+  StridedMatrix<D> dq;
+  bool adds;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
+    std::int64_t head, query;
+    block.find(static_cast<int>(row), head, query);
+    D* const place = p.of_query(dq, block.sample, query, head).data + column;
+    T const* const x = y + row * p.shape.head_dim + column;
+    for (int i = 0; i < n; ++i) put(place[i], adds ? static_cast<T>(place[i]) + x[i] : x[i]);
+  }
+};
+
+template <class T>
+struct ClearBoth {
+  StridedMatrix<T> a, b;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
+    for (int i = 0; i < n; ++i) a.row(row)[column + i] = b.row(row)[column + i] = T(0);
+  }
+};
+
+template <class T, class D>
+struct StoreBoth {
+  StridedMatrix<T> a, b;
+  StridedMatrix<D> to_a, to_b;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row, std::int64_t column, int n) const {
+    for (int i = 0; i < n; ++i) {
+      put(to_a.row(row)[column + i], a.row(row)[column + i]);
+      put(to_b.row(row)[column + i], b.row(row)[column + i]);
+    }
+  }
+};
+
+template <class Rows>
+void launch_rows(std::string const& label, ExecSpace const& exec, Rows const& rows) {
+  static_assert(sizeof(Rows) < 512, "larger functors go through Kokkos' constant memory, one after the other");
+  constexpr int threads = 128;  // two rounds of four columns for 1,024 keys
+  auto const teams = rows.block.rows();
+  auto const policy = on_cores ? team_policy<RowPolicy>(exec, teams) : RowPolicy(exec, team_count(teams), threads);
+  Kokkos::parallel_for(label, policy, rows);
+}
+
+/// One call: where things lie, and the steps of a block.
+template <class S>
+class Attention {
+public:
+  using T = Acc<S>;
+  using Matrix = BatchedMatrix<S const>;
+
+  Attention(char const* name, ExecSpace const& exec, Problem<S> const& p, AttentionScratch const& scratch)
+      : label_(name), exec_(exec), p_(p), blocks_(p.shape), next_(static_cast<std::byte*>(scratch.data)) {
+    P3D_REQUIRE(scratch.bytes >= AttentionBlocks<S>::scratch_bytes(p.shape),
+                "the scratch memory of attention is large enough for its shape");
+  }
+  AttentionBlocks<S> const& blocks() const { return blocks_; }
+  std::int64_t group() const { return p_.shape.heads / p_.shape.kv_heads; }
+  std::int64_t dim() const { return p_.shape.head_dim; }
+
+  /// Memory for n numbers. What is taken after `keep` is free again at the next block.
+  template <class U>
+  U* take(std::int64_t n) {
+    auto* const piece = static_cast<void*>(next_);
+    constexpr auto alignment = AttentionBlocks<S>::alignment;
+    next_ += (n * static_cast<std::int64_t>(sizeof(U)) + alignment - 1) / alignment * alignment;
+    return static_cast<U*>(piece);
+  }
+  /// f(block) for the blocks of some heads of keys of a sample, in a fixed order.
+  template <class F>
+  void each_block(std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads, F const& f) {
+    auto* const kept = next_;
+    for (std::int64_t member0 = 0; member0 < group(); member0 += blocks_.members()) {
+      auto const members = std::min(blocks_.members(), group() - member0);
+      for (std::int64_t query0 = 0; query0 < p_.queries;) {
+        auto const b = blocks_.at(query0);
+        next_ = kept;
+        f(Block{sample, kv0, kv_heads, member0, members, group(), query0, b.queries, b.key0, b.keys,
+                AttentionBlocks<S>::row_length(b.keys)});
+        query0 += b.queries;
+      }
+    }
+    next_ = kept;
+  }
+  /// f(sample, first head of keys, heads of keys) for the heads that blocks have at a time.
+  template <class F>
+  void each_heads(F const& f) {
+    for (std::int64_t sample = 0; sample < p_.shape.samples; ++sample)
+      for (std::int64_t kv0 = 0; kv0 < p_.shape.kv_heads; kv0 += blocks_.kv_heads())
+        f(sample, kv0, std::min(blocks_.kv_heads(), p_.shape.kv_heads - kv0));
+  }
+
+  /// The queries of a block (or the gradients of its output) where they lie, if a group has one member.
+  Matrix in_place(Block const& b, StridedMatrix<S const> m) const {
+    return {p_.of_query(m, b.sample, b.query0, b.kv0).data, m.stride, dim()};
+  }
+  Matrix packed(Block const& b, S const* memory) const { return {memory, dim(), b.head_rows() * dim()}; }
+  void pack(Block const& b, StridedMatrix<S const> dout, S* queries, S* gradients) const {
+    for_chunks<element_width>(label_ + "_pack", exec_, b.rows(), dim(), PackRows<S>{p_, b, dout, queries, gradients});
+  }
+  Matrix of_keys(Block const& b, StridedMatrix<S const> m) const {
+    return {p_.of_key(m, b.sample, b.key0, b.kv0).data, m.stride, dim()};
+  }
+  /// scores = alpha rows keys^T
+  void scores(Block const& b, double alpha, Matrix rows, Matrix keys, T* scores) const {
+    batched_gemm<S, T>(exec_, Op::none, Op::transpose, {b.kv_heads, b.head_rows(), b.keys, dim()},
+                       static_cast<T>(alpha), rows, keys, T(0), {scores, b.length, b.head_rows() * b.length});
+  }
+  /// result [rows, head_dim] = alpha probabilities keys
+  void over_keys(Block const& b, double alpha, Matrix probabilities, Matrix keys, T* result) const {
+    batched_gemm<S, T>(exec_, Op::none, Op::none, {b.kv_heads, b.head_rows(), dim(), b.keys}, static_cast<T>(alpha),
+                       probabilities, keys, T(0), {result, dim(), b.head_rows() * dim()});
+  }
+  /// sums of the block's keys += alpha probabilities^T rows; sums: of all keys, a head's columns beside the other's
+  void over_rows(Block const& b, double alpha, Matrix probabilities, Matrix rows, StridedMatrix<T> sums) const {
+    batched_gemm<S, T>(exec_, Op::transpose, Op::none, {b.kv_heads, b.keys, dim(), b.head_rows()},
+                       static_cast<T>(alpha), probabilities, rows, T(1), {sums.row(b.key0), sums.stride, dim()});
+  }
+  std::string const& label() const { return label_; }
+
+private:
+  std::string label_;
+  ExecSpace const& exec_;
+  Problem<S> const& p_;
+  AttentionBlocks<S> blocks_;
+  std::byte* next_;
+};
+
+}  // namespace
+
+template <class S, class O>
+void gemm::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                             AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                             Store store, HeadRows<O> out, View1<Acc<S>> lse) {
+  if constexpr (!on_host) {  // elsewhere this compiles to nothing and nobody calls it
+    using T = Acc<S>;
+    Problem<S> const p(shape, dropout, q, k, v);
+    Attention<S> call("p3d::kernels::attention_forward", exec, p, scratch);
+    auto const result = matrix(out);
+    bool const adds = store == Store::add;
+    std::int64_t const dim = shape.head_dim;
+    call.each_heads([&](std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads) {
+      call.each_block(sample, kv0, kv_heads, [&](Block const& b) {
+        T* const scores = call.template take<T>(b.rows() * b.length);
+        T* const y = call.template take<T>(b.rows() * dim);
+        T* const factor = call.template take<T>(2 * b.rows());
+        auto queries = call.in_place(b, p.q);
+        if (b.group > 1) {
+          S* const memory = call.template take<S>(b.rows() * dim);
+          call.pack(b, {}, memory, nullptr);
+          queries = call.packed(b, memory);
+        }
+        call.scores(b, shape.scale, queries, call.of_keys(b, p.k), scores);
+        Softmax<S> const softmax(p, b, scores, factor, lse, adds);
+        launch_rows(call.label(), exec, softmax);
+        auto const length = softmax.narrow_length();
+        call.over_keys(b, 1.0, {Softmax<S>::narrowed(scores), length, b.head_rows() * length}, call.of_keys(b, p.v), y);
+        for_chunks<element_width>(call.label() + "_store", exec, b.rows(), dim,
+                                  StoreOutput<S, O>{p, b, y, factor, result, adds});
+      });
+    });
+  }
+}
+
+template <class S, class D>
+void gemm::attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
+                              AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
+                              HeadRows<S const> dout, View1<Acc<S> const> lse, View1<Acc<S> const> delta, Store store_q,
+                              HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv,
+                              WholeOutput<S> const& whole) {
+  if constexpr (!on_host) {
+    using T = Acc<S>;
+    constexpr bool beside = !std::is_same_v<D, T>;
+    if (whole.out.data) kernels::attention_delta<S>(exec, shape, whole.out, dout, whole.delta);
+    Problem<S> const p(shape, dropout, q, k, v);
+    Attention<S> call("p3d::kernels::attention_backward", exec, p, scratch);
+    auto const dy = matrix(dout);
+    auto const result = matrix(dq);
+    bool const adds = store_q == Store::add;
+    std::int64_t const dim = shape.head_dim;
+    T* const memory = beside ? call.template take<T>(2 * call.blocks().kv_heads() * p.keys * dim) : nullptr;
+    call.each_heads([&](std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads) {
+      std::int64_t const width = kv_heads * dim;
+      auto const place_k = p.of_key(matrix(dk), sample, 0, kv0), place_v = p.of_key(matrix(dv), sample, 0, kv0);
+      StridedMatrix<T> sums_k{memory, width}, sums_v{memory + p.keys * width, width};
+      if constexpr (!beside) {
+        sums_k = place_k;
+        sums_v = place_v;
+      }
+      if (store_kv == Store::overwrite)
+        for_chunks<element_width>(call.label() + "_clear", exec, p.keys, width, ClearBoth<T>{sums_k, sums_v});
+      call.each_block(sample, kv0, kv_heads, [&](Block const& b) {
+        T* const scores = call.template take<T>(b.rows() * b.length);
+        T* const gradients = call.template take<T>(b.rows() * b.length);
+        T* const y = call.template take<T>(b.rows() * dim);
+        auto queries = call.in_place(b, p.q), of_out = call.in_place(b, dy);
+        if (b.group > 1) {
+          S* const first = call.template take<S>(b.rows() * dim);
+          S* const second = call.template take<S>(b.rows() * dim);
+          call.pack(b, dy, first, second);
+          queries = call.packed(b, first);
+          of_out = call.packed(b, second);
+        }
+        call.scores(b, shape.scale, queries, call.of_keys(b, p.k), scores);
+        call.scores(b, 1.0, of_out, call.of_keys(b, p.v), gradients);
+        ScoreGradients<S> const rows(p, b, scores, gradients, lse, delta);
+        launch_rows(call.label(), exec, rows);
+        auto const length = rows.narrow_length(), all = b.head_rows() * length;
+        auto* const of_scores = ScoreRows<S>::narrowed(gradients);
+        call.over_rows(b, 1.0, {ScoreRows<S>::narrowed(scores), length, all}, of_out, sums_v);
+        call.over_rows(b, shape.scale, {of_scores, length, all}, queries, sums_k);
+        call.over_keys(b, shape.scale, {of_scores, length, all}, call.of_keys(b, p.k), y);
+        for_chunks<element_width>(call.label() + "_store", exec, b.rows(), dim,
+                                  StoreQueryGradient<S, D>{p, b, y, result, adds});
+      });
+      if constexpr (beside)
+        for_chunks<element_width>(call.label() + "_store_keys", exec, p.keys, width,
+                                  StoreBoth<T, D>{sums_k, sums_v, place_k, place_v});
+    });
+  }
+}
+
+#define P3D_INSTANTIATE(S, D) P3D_INSTANTIATE_ATTENTION(gemm::, S, D)
+P3D_ATTENTION_TYPES(P3D_INSTANTIATE)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::kernels
