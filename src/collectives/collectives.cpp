@@ -156,7 +156,7 @@ Request Exchange<T>::start(int tag) {
   };
   auto sends = parts(sends_, Buffer::Use::read);
   auto receives = parts(receives_, Buffer::Use::write);
-  comm::Place place = nccl ? comm::Place(comm::Memory::device, device::native_stream(exec_)) : comm::Memory::host;
+  comm::Place place = nccl ? detail::on_stream(exec_) : comm::Memory::host;
   for (auto const& buffer : buffers) {  // the last event comes after all
     if (auto const of_one = buffer.place(); of_one.ready) place.ready = of_one.ready;
   }

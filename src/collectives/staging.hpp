@@ -27,6 +27,13 @@ struct Run {
 /// Whether collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the GPU.
 inline bool by_nccl(Communicator const& comm) { return !views_are_on_host() && comm.has_nccl(); }
 
+/// NCCL's way to a view: after the kernels of `exec`, which waits for the result where it is on a GPU.
+inline comm::Place on_stream(ExecSpace const& exec) {
+  comm::Place place(comm::Memory::device, device::native_stream(exec));
+  place.stream_waits = !device::on_host();
+  return place;
+}
+
 /// The buffer of one operation on `n` contiguous elements at `data`. The host waits for nothing: events keep the
 /// operation behind the caller's kernels, and a staging block away from others while the device reads it.
 template <class T>
@@ -58,7 +65,7 @@ public:
 
   /// Whether the host reads and writes there too, and from when on.
   comm::Place place() const {
-    if (nccl_) return {comm::Memory::device, device::native_stream(exec_)};
+    if (nccl_) return on_stream(exec_);
     auto const memory = host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device;
     if (!kernels_ || kernels_->reached()) return memory;
     return {memory, nullptr, [kernels = *kernels_] { return kernels.reached(); }};

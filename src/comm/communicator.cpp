@@ -146,7 +146,7 @@ void Communicator::prepare(AllReduceSettings const& settings) {
                          .fix = "configure p3d with -DP3D_NCCL=ON, or set comm.backend = \"mpi\""},
                         base::ExitCode::bad_input);
     }
-    state_->nccl = std::make_unique<detail::NcclEngine>(*this, std::move(api));
+    state_->nccl = std::make_unique<detail::NcclEngine>(*this, std::move(api), settings.fixed_order);
   }
   if (settings.algorithm == AllReduce::mpi) return;
   auto made = std::make_unique<detail::AllReducer>(*this, settings);
@@ -162,7 +162,8 @@ AllReduce Communicator::all_reduce_algorithm(std::int64_t bytes) const {
 std::string Communicator::describe_all_reduce() const {
   P3D_REQUIRE(valid(), "a communicator is used on its members only");
   auto const host = state_->all_reducer ? state_->all_reducer->describe() : to_string(AllReduce::mpi);
-  return state_->nccl ? fmt::format("nccl (host memory: {})", host) : host;
+  if (!state_->nccl) return host;
+  return fmt::format("nccl{} (host memory: {})", state_->nccl->fixed_order() ? " in order of ranks" : "", host);
 }
 
 bool Communicator::has_nccl() const {

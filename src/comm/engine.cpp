@@ -23,6 +23,10 @@ void Engine::start(Work& work) {
   if (!idle() && std::find(busy.begin(), busy.end(), this) == busy.end()) busy.push_back(this);
 }
 
+void Engine::make_wait(void* /*stream*/, Work const& /*work*/) {
+  P3D_REQUIRE(false, "only an engine with a stream of its own is waited for by streams");
+}
+
 void Engine::stop() {
   stopped_ = true;
   std::erase(busy, this);

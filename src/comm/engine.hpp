@@ -28,6 +28,7 @@ struct Work {
   std::vector<Communicator::Part> sends{}, receives{};  ///< of an exchange
   void* stream = nullptr;  ///< device memory: the collective comes after what this stream has been given
   bool held = false;       ///< has its place in the order, but is not to be touched yet
+  bool launched = false;   ///< all of it is on the engine's stream: another stream can be made to wait for it
   bool done = false;
   std::int64_t sent = 0;  ///< bytes that this rank has given to others: Communicator::Sent
 
@@ -60,6 +61,8 @@ public:
   /// they wait for, and their watchdog says so.
   void stop();
   bool stopped() const { return stopped_; }
+  /// Makes `stream` wait for `work`, which is launched: the host goes on. Engines without a stream have none launched.
+  virtual void make_wait(void* stream, Work const& work);
   /// Throws where no work will ever be done, because of an error that another operation's wait may have met.
   virtual void require_working() const {}
 

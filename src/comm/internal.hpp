@@ -55,8 +55,9 @@ struct Pending {
   std::int64_t line = -1;     ///< of what begins in order on a communicator: -1 collectives; else (peer, direction)
   std::int64_t sequence = 0;  ///< in that line
   MPI_Datatype type = MPI_BYTE;
-  bool begun = true;         ///< not while it is late (late_start.hpp)
-  Engine* engine = nullptr;  ///< carries out `work`; null: MPI carries out `parts`
+  bool stream_waits = false;  ///< what is waited for is the launch: work.stream waits for the rest
+  bool begun = true;          ///< not while it is late (late_start.hpp)
+  Engine* engine = nullptr;   ///< carries out `work`; null: MPI carries out `parts`
   Work work;
   std::int64_t Communicator::Sent::*sent = nullptr;  ///< where work.sent is counted
   std::vector<MPI_Request> parts;

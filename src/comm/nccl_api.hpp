@@ -33,6 +33,9 @@ public:
 
   virtual std::string version() const = 0;  ///< "NCCL 2.27.3"
   virtual std::string gpu() const = 0;      ///< this process' current one: its address on the PCI bus of this host
+  /// Whether this GPU may stop for ever where collectives of two communicators are on it at once. RCCL on AMD's gfx90a
+  /// does (github.com/ROCm/rccl, issue 2191).
+  virtual bool one_at_a_time() const { return false; }
 
   virtual Result new_id(Id& id) = 0;
   /// Never blocks for long: while it is open, state() says how it goes.

@@ -30,17 +30,15 @@ std::shared_ptr<NcclApi>& given_api() {
   return api;
 }
 
+std::shared_ptr<DeviceSums>& given_sums() {
+  static auto& sums = *new std::shared_ptr<DeviceSums>;
+  return sums;
+}
+std::shared_ptr<DeviceSums> device_sums() { return given_sums(); }
+
 std::vector<NcclEngine*>& engines() {
   static auto& all = *new std::vector<NcclEngine*>;  // communicators may outlive statics
   return all;
-}
-
-/// Shares of the same length in the order of ranks, which NCCL knows.
-bool even(Work const& work) {
-  for (int s = 1; s + 1 < static_cast<int>(work.bounds.size()); ++s) {
-    if (work.share(s) != work.share(0)) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -50,13 +48,24 @@ NcclApi::~NcclApi() = default;
 std::shared_ptr<NcclApi> nccl_api() { return given_api() ? given_api() : nccl_library(); }
 void set_nccl_api(std::shared_ptr<NcclApi> api) { given_api() = std::move(api); }
 
-NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api)
+NcclEngine::OwnStream::~OwnStream() {
+  if (stream == nullptr) return;
+  if (sums) sums->forget(stream);
+  api->free_stream(stream);
+}
+
+NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api, bool fixed_order)
     : api_(std::move(api)),
       mpi_(comm.mpi()),
       name_(comm.name()),
       rank_(comm.rank()),
       size_(comm.size()),
       exceptions_(std::uncaught_exceptions()) {
+  if (fixed_order) {
+    sums_ = device_sums();
+    P3D_REQUIRE(sums_ != nullptr, "whoever wants sums in a fixed order has called set_device_sums()");
+    workspace_ = sums_->allocate(sums_->workspace());
+  }
   NcclApi::Id id{};
   Result made;
   if (rank_ == 0) made = api_->new_id(id);
@@ -70,7 +79,15 @@ NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api)
   comm.broadcast(id.data(), static_cast<std::int64_t>(id.size()), Type::byte, 0).wait();
   engines().push_back(this);
   try {
-    check(api_->new_stream(stream_), "a stream for NCCL");
+    static auto& of_all = *new std::weak_ptr<OwnStream>;
+    if (api_->one_at_a_time()) own_stream_ = of_all.lock();
+    if (!own_stream_) {
+      own_stream_ = std::make_shared<OwnStream>(api_);
+      check(api_->new_stream(own_stream_->stream), "a stream for NCCL");
+      if (api_->one_at_a_time()) of_all = own_stream_;
+    }
+    if (sums_) own_stream_->sums = sums_;
+    stream_ = own_stream_->stream;
     auto const begun = api_->init(group_, size_, id, rank_);
     change("ncclCommInitRank", begun);
   } catch (...) {
@@ -81,13 +98,17 @@ NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api)
 }
 
 NcclEngine::~NcclEngine() {
-  bool const in_order =
-      group_ != nullptr && !stopped() && idle() && mpi_runs() && std::uncaught_exceptions() <= exceptions_;
-  if (in_order) {
+  auto const in_order = [&] {
+    return group_ != nullptr && !stopped() && mpi_runs() && std::uncaught_exceptions() <= exceptions_;
+  };
+  if (in_order()) {
     try {
-      change("ncclCommFinalize", api_->finalize(group_));
-      auto const group = std::exchange(group_, nullptr);
-      check(blocking("ncclCommDestroy", name_, [&] { return api_->destroy(group); }), "ncclCommDestroy");
+      settle();
+      if (in_order() && idle()) {
+        change("ncclCommFinalize", api_->finalize(group_));
+        auto const group = std::exchange(group_, nullptr);
+        check(blocking("ncclCommDestroy", name_, [&] { return api_->destroy(group); }), "ncclCommDestroy");
+      }
     } catch (std::exception const& e) {
       base::error_here(e.what());
     }
@@ -99,29 +120,38 @@ NcclEngine::~NcclEngine() {
 void NcclEngine::release() noexcept {
   std::erase(engines(), this);
   for (auto event : events_) api_->free_event(event);
-  if (stream_ != nullptr) api_->free_stream(stream_);
+  own_stream_.reset();
 }
 
 void NcclEngine::abort() noexcept {
   if (auto const group = std::exchange(group_, nullptr); group != nullptr) (void)api_->abort(group);
-  waiting_.clear();
+  std::erase_if(queue(), [this](Waiting const& w) { return w.engine == this; });
+  queued_ = 0;
   launched_.clear();
-  launching_ = false;
-  changing_ = nullptr;
+  changing_ = settling_ = nullptr;
 }
 
-/// The communicator begins or ends: a call that all ranks make, watched like any other wait.
-void NcclEngine::change(char const* operation, Result const& result) {
-  check(result, operation);
-  if (result.state == State::done) return;
-  call_ = operation;
+/// Waits for `until_done`, a work of no collective, which advance() sets done; watched like any other wait.
+void NcclEngine::watch(char const* operation, Work*& until_done) {
   Pending pending;
   pending.comm = std::make_shared<CommRecord>(mpi_, name_, false);
   pending.operation = operation;
   pending.engine = this;
-  changing_ = &pending.work;
+  until_done = &pending.work;
   start(pending.work);
   wait(pending);
+}
+
+/// The communicator begins or ends: a call that all ranks make.
+void NcclEngine::change(char const* operation, Result const& result) {
+  check(result, operation);
+  if (result.state == State::done) return;
+  call_ = operation;
+  watch(operation, changing_);
+}
+
+void NcclEngine::settle() {
+  if (group_ != nullptr && !stopped() && (queued_ > 0 || !launched_.empty())) watch(call_, settling_);
 }
 
 void NcclEngine::check(Result const& result, char const* call) {
@@ -156,42 +186,30 @@ NcclApi::Event NcclEngine::event() {
 }
 
 void NcclEngine::enqueue(Work& work) {
-  if (&work == changing_) return;
+  if (&work == changing_ || &work == settling_) return;
   auto const ready = event();
   check(api_->record(ready, work.stream), "an event of the caller's stream");
-  waiting_.push_back({&work, ready, nullptr});
+  queue().push_back({this, &work, ready});
+  ++queued_;
+}
+
+void NcclEngine::make_wait(void* stream, Work const& work) {
+  if (work.done) return;
+  auto const mine = std::find_if(launched_.begin(), launched_.end(), [&](auto const& l) { return l.work == &work; });
+  P3D_REQUIRE(mine != launched_.end(), "a stream waits for what is launched");
+  check(api_->wait(stream, mine->done), "a stream after a collective");
 }
 
 bool NcclEngine::advance() {
   if (group_ == nullptr) return false;
   auto const state = api_->state(group_);
   check(state, call_);
-  bool moved = false;
   if (changing_ != nullptr) {
     if (state.state == State::open) return false;
     std::exchange(changing_, nullptr)->done = true;
     return true;
   }
-  // Nothing may follow before the last call is on the stream.
-  bool free = state.state == State::done;
-  while (free && !waiting_.empty()) {
-    if (!launching_) launch(waiting_.front());
-    free = !launching_;
-    if (!free) {
-      auto const now = api_->state(group_);
-      check(now, call_);
-      free = now.state == State::done;
-    }
-    if (!free) break;
-    launching_ = false;
-    auto open = waiting_.front();
-    waiting_.pop_front();
-    free_events_.push_back(open.ready);
-    open.done = event();
-    check(api_->record(open.done, stream_), "an event after a collective");
-    launched_.push_back(open);
-    moved = true;
-  }
+  bool moved = advance_queue();
   while (!launched_.empty()) {
     auto const& first = launched_.front();
     auto const reached = api_->query(first.done);
@@ -201,80 +219,60 @@ bool NcclEngine::advance() {
     first.work->done = moved = true;
     launched_.pop_front();
   }
+  if (settling_ != nullptr && queued_ == 0 && launched_.empty()) {
+    std::exchange(settling_, nullptr)->done = true;
+    moved = true;
+  }
   return moved;
 }
 
-void NcclEngine::launch(Open const& open) {
-  check(api_->wait(stream_, open.ready), "a stream after an event");
+std::deque<NcclEngine::Waiting>& NcclEngine::queue() {
+  static auto& all = *new std::deque<Waiting>;  // communicators may outlive statics
+  return all;
+}
+
+/// Launches what may be, in the order of the queue. Nothing may follow before the last call is on its stream.
+bool NcclEngine::advance_queue() {
+  bool moved = false;
+  while (!queue().empty()) {
+    auto& engine = *queue().front().engine;
+    if (engine.stopped()) {  // its peers will not get what they wait for, others may
+      queue().pop_front();
+      --engine.queued_;
+      continue;
+    }
+    auto const state = engine.api_->state(engine.group_);
+    engine.check(state, engine.call_);
+    if (state.state == State::open) break;
+    auto& first = queue().front();
+    moved = true;
+    if (!first.open) {
+      engine.launch(first);
+      continue;
+    }
+    first.open = false;
+    if (engine.sums_here(*first.work)) engine.add_segment(*first.work, first.step);
+    if (++first.step < engine.launches(*first.work)) continue;
+    auto const last = first;
+    queue().pop_front();
+    --engine.queued_;
+    engine.free_events_.push_back(last.ready);
+    auto const done = engine.event();
+    engine.check(engine.api_->record(done, engine.stream_), "an event after a collective");
+    engine.launched_.push_back({last.work, done});
+    last.work->launched = true;
+  }
+  return moved;
+}
+
+void NcclEngine::launch(Waiting& first) {
+  if (first.step == 0) check(api_->wait(stream_, first.ready), "a stream after an event");
   check(api_->begin(), "ncclGroupStart");
-  auto const called = call(*open.work);
+  auto const called = call(*first.work, first.step);
   auto const ended = api_->end(group_);  // also where a call failed: no group stays open
   check(called, call_);
   check(ended, call_);
-  launching_ = ended.state == State::open;
-}
-
-/// The calls of one group.
-NcclEngine::Result NcclEngine::call(Work& work) {
-  switch (work.kind) {
-    case Collective::all_reduce:
-      call_ = "ncclAllReduce";
-      work.sent += work.bytes(even_traffic(work.count, rank_, size_));
-      return api_->all_reduce(work.data, work.count, work.type, work.op, group_, stream_);
-    case Collective::reduce_scatter: return reduce_scatter(work);
-    case Collective::all_gather: return all_gather(work);
-    case Collective::broadcast:
-      call_ = "ncclBroadcast";
-      if (rank_ == work.root) work.sent += work.bytes(work.count) * (size_ - 1);
-      return api_->broadcast(work.data, work.count, work.type, work.root, group_, stream_);
-    case Collective::exchange: return exchange(work);
-  }
-  return {};
-}
-
-NcclEngine::Result NcclEngine::reduce_scatter(Work& work) {
-  work.sent += work.bytes(work.count - work.share(rank_));
-  auto const at = [&](int s) { return work.at(work.bounds[static_cast<std::size_t>(s)]); };
-  if (even(work)) {
-    call_ = "ncclReduceScatter";
-    return api_->reduce_scatter(work.data, at(rank_), work.share(0), work.type, work.op, group_, stream_);
-  }
-  call_ = "ncclReduce";
-  for (int s = 0; s < size_; ++s) {
-    if (work.share(s) == 0) continue;
-    if (auto r = api_->reduce(at(s), work.share(s), work.type, work.op, s, group_, stream_); r.state == State::failed)
-      return r;
-  }
-  return {};
-}
-
-NcclEngine::Result NcclEngine::all_gather(Work& work) {
-  work.sent += work.bytes(work.share(rank_)) * (size_ - 1);
-  auto const at = [&](int s) { return work.at(work.bounds[static_cast<std::size_t>(s)]); };
-  if (even(work)) {
-    call_ = "ncclAllGather";
-    return api_->all_gather(at(rank_), work.data, work.share(0), work.type, group_, stream_);
-  }
-  call_ = "ncclBroadcast";
-  for (int s = 0; s < size_; ++s) {
-    if (work.share(s) == 0) continue;
-    if (auto r = api_->broadcast(at(s), work.share(s), work.type, s, group_, stream_); r.state == State::failed)
-      return r;
-  }
-  return {};
-}
-
-NcclEngine::Result NcclEngine::exchange(Work& work) {
-  for (auto const& m : work.receives) {
-    call_ = "ncclRecv";
-    if (auto r = api_->recv(m.data, m.count, work.type, m.peer, group_, stream_); r.state == State::failed) return r;
-  }
-  for (auto const& m : work.sends) {
-    call_ = "ncclSend";
-    work.sent += work.bytes(m.count);
-    if (auto r = api_->send(m.data, m.count, work.type, m.peer, group_, stream_); r.state == State::failed) return r;
-  }
-  return {};
+  first.open = true;
 }
 
 void abort_nccl() noexcept {
@@ -282,6 +280,13 @@ void abort_nccl() noexcept {
 }
 
 }  // namespace detail
+
+DeviceSums::~DeviceSums() = default;
+void set_device_sums(std::shared_ptr<DeviceSums> sums) { detail::given_sums() = std::move(sums); }
+
+void settle() {
+  for (auto* engine : detail::engines()) engine->settle();
+}
 
 bool has_nccl() { return detail::nccl_api() != nullptr; }
 

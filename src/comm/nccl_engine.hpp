@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Collectives on device memory by NCCL, in the engines' manner: in small steps that never block. NCCL's communicator is
-// made so that its calls do not block either.
+// made so that its calls do not block either. Such a call comes onto its stream by a thread of the library, some time
+// after it returned. So all engines of a process share one queue of launches: a collective is launched when the calls
+// of the one before it, of whichever communicator, are on their stream. All ranks that share communicators thereby
+// launch in one order, that of their program; in two orders two kernels could wait for each other on two GPUs.
+//
+// With `fixed_order` a sum of floating-point numbers is several launches: for each segment the summands of a rank's
+// share come to it by send and receive, into a workspace; a kernel (DeviceSums) adds them in the order of ranks; and at
+// the end of an all-reduce the shares are gathered. A rank sends 2 (p-1)/p n bytes for a buffer of n, as round a ring,
+// against (p-1) n if it gathered all summands.
 
 #include <p3d/base/error.hpp>
+#include <p3d/comm/nccl.hpp>
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -19,32 +29,69 @@ namespace p3d::comm::detail {
 class NcclEngine final : public Engine {
 public:
   /// Collective over `comm`; waits, for at most wait_policy().timeout_s.
-  NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api);
+  NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api, bool fixed_order);
   /// Leaves in good order together with the other ranks, unless there was an error or an exception is in flight.
   ~NcclEngine() override;
 
   bool advance() override;
   void enqueue(Work& work) override;
-  bool idle() const override { return waiting_.empty() && !launching_ && launched_.empty() && !changing_; }
+  bool idle() const override { return queued_ == 0 && launched_.empty() && !changing_ && !settling_; }
+  void make_wait(void* stream, Work const& work) override;
   void require_working() const override;
+  /// Waits until all that is launched is done: what a stream waits for, the watchdog does not see.
+  void settle();
+  bool fixed_order() const { return sums_ != nullptr; }
   /// Ends what NCCL does on the GPU, now. What is under way will never be done.
   void abort() noexcept;
 
 private:
   using Result = NcclApi::Result;
-  struct Open {
+  /// The engine's stream, or that of all engines of the process.
+  struct OwnStream {
+    explicit OwnStream(std::shared_ptr<NcclApi> given) : api(std::move(given)) {}
+    OwnStream(OwnStream const&) = delete;
+    OwnStream& operator=(OwnStream const&) = delete;
+    ~OwnStream();
+    std::shared_ptr<NcclApi> api;
+    std::shared_ptr<DeviceSums> sums;  ///< that may have kernels there
+    NcclApi::Stream stream = nullptr;
+  };
+  /// A collective in the queue of the process.
+  struct Waiting {
+    NcclEngine* engine;
     Work* work;
     NcclApi::Event ready;  ///< of the caller's stream
-    NcclApi::Event done;   ///< of ours; null until it is launched
+    int step = 0;          ///< launches that are on the stream
+    bool open = false;     ///< the next one has been called, and is not
+  };
+  struct Launched {
+    Work* work;
+    NcclApi::Event done;  ///< of our stream
+  };
+  struct Piece {
+    std::int64_t begin, count;  ///< elements of the buffer
   };
 
+  static std::deque<Waiting>& queue();
+  static bool advance_queue();
+
   void change(char const* call, Result const& result);
+  void watch(char const* operation, Work*& until_done);
   void check(Result const& result, char const* call);
-  void launch(Open const& open);
-  Result call(Work& work);
+  void launch(Waiting& first);
+  void finish_launch(Work& work);
+  bool sums_here(Work const& work) const;
+  int segments(Work const& work) const;
+  int launches(Work const& work) const;
+  Result call(Work& work, int step);
   Result reduce_scatter(Work& work);
   Result all_gather(Work& work);
   Result exchange(Work& work);
+  std::int64_t piece_length(Work const& work) const;
+  Piece piece(Work const& work, int share, int segment) const;
+  Result scatter_segment(Work& work, int segment);
+  void add_segment(Work& work, int segment);
+  Result gather_sums(Work& work);
   NcclApi::Event event();
   void release() noexcept;
 
@@ -53,14 +100,17 @@ private:
   std::string name_;
   int rank_, size_;
   int exceptions_;
+  std::shared_ptr<DeviceSums> sums_;  ///< null: NCCL adds
+  std::shared_ptr<std::byte> workspace_;
   NcclApi::Group group_ = nullptr;
+  std::shared_ptr<OwnStream> own_stream_;
   NcclApi::Stream stream_ = nullptr;
   std::vector<NcclApi::Event> events_, free_events_;
-  std::deque<Open> waiting_;   ///< in the order of their start
-  bool launching_ = false;     ///< the first of waiting_ is not yet on the stream
-  std::deque<Open> launched_;  ///< on the stream, in order
-  Work* changing_ = nullptr;   ///< the communicator begins or ends
-  char const* call_ = "";      ///< the last one, for errors
+  int queued_ = 0;                 ///< of this engine in the queue
+  std::deque<Launched> launched_;  ///< on the stream, in order
+  Work* changing_ = nullptr;       ///< the communicator begins or ends
+  Work* settling_ = nullptr;       ///< done when nothing is launched
+  char const* call_ = "";          ///< the last one, for errors
   std::optional<base::Error> failure_;
 };
 

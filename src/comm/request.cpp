@@ -16,8 +16,9 @@ bool test(Pending& pending) {
   advance_engines();
   if (!pending.begun) return false;
   if (pending.engine != nullptr) {
-    if (!pending.work.done) pending.engine->require_working();
-    return pending.work.done;
+    if (pending.work.done || (pending.stream_waits && pending.work.launched)) return true;
+    pending.engine->require_working();
+    return false;
   }
   bool all = true;
   for (std::size_t i = 0; i < pending.parts.size(); ++i) {
@@ -96,7 +97,7 @@ bool Request::active() const { return state_ != nullptr; }
 
 bool Request::test() {
   if (!state_) return true;
-  if (!detail::test(*state_)) return false;
+  if (!detail::test(*state_) || (state_->stream_waits && !state_->work.done)) return false;
   auto const done = std::move(state_);
   detail::finish(*done);
   return true;
@@ -105,8 +106,17 @@ bool Request::test() {
 void Request::wait() {
   if (!state_) return;
   detail::wait(*state_);
-  auto const done = std::move(state_);
+  auto done = std::move(state_);
+  if (!done->stream_waits || done->work.done) return detail::finish(*done);
+  done->engine->make_wait(done->work.stream, done->work);
+  auto kept = std::move(done->keep);
   detail::finish(*done);
+  done->keep = std::move(kept);
+  // The engine still has the work, on its stream. The communicator may go before it is over: it settles then.
+  static auto& with_the_engine = *new std::vector<std::unique_ptr<State>>;
+  std::erase_if(with_the_engine, [](auto const& other) { return other->work.done; });
+  done->comm.reset();
+  with_the_engine.push_back(std::move(done));
 }
 
 void Request::on_complete(std::function<void()> hook, std::shared_ptr<void> keep) {

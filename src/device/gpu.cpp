@@ -6,8 +6,12 @@
 #include <p3d/device/environment.hpp>
 
 #include <p3d/device/compat.hpp>
+#include <p3d/device/stream.hpp>
 
 #include <cstdio>
+#include <map>
+#include <type_traits>
+#include <utility>
 
 #if defined(KOKKOS_ENABLE_CUDA)
 #define P3D_GPU(name) cuda##name
@@ -48,6 +52,38 @@ void* stream_of([[maybe_unused]] Exec const& exec) {
   }
 }
 
+/// Empty before Kokkos ends.
+std::map<void*, ExecSpace>& instances_of_streams() {
+  static std::map<void*, ExecSpace> instances;
+  static bool const cleared = [] {
+    Kokkos::push_finalize_hook([] { instances.clear(); });
+    return true;
+  }();
+  (void)cleared;
+  return instances;
+}
+
+/// The one on a stream, made at its first call, since making it takes longer than a launch.
+template <class Exec, class Stream>
+Exec instance_by(void* stream) {
+  auto& instances = instances_of_streams();
+  auto const found = instances.find(stream);
+  return found != instances.end() ? found->second
+                                  : instances.emplace(stream, Exec(static_cast<Stream>(stream))).first->second;
+}
+template <class Exec>
+Exec instance_of([[maybe_unused]] void* stream) {
+  if constexpr (requires(Exec exec) { exec.cuda_stream(); }) {
+    using Stream = std::remove_cvref_t<decltype(std::declval<Exec>().cuda_stream())>;
+    return instance_by<Exec, Stream>(stream);
+  } else if constexpr (requires(Exec exec) { exec.hip_stream(); }) {
+    using Stream = std::remove_cvref_t<decltype(std::declval<Exec>().hip_stream())>;
+    return instance_by<Exec, Stream>(stream);
+  } else {
+    return Exec();
+  }
+}
+
 }  // namespace
 
 VisibleGpus visible_gpus() {
@@ -69,6 +105,16 @@ VisibleGpus visible_gpus() {
 }
 
 void* native_stream(ExecSpace const& exec) { return stream_of(exec); }
+
+ExecSpace instance_on(void* stream) { return instance_of<ExecSpace>(stream); }
+
+void release_instance(void* stream) {
+  auto& instances = instances_of_streams();
+  auto const found = instances.find(stream);
+  if (found == instances.end()) return;
+  fence(found->second, "p3d::device::release_instance");
+  instances.erase(found);
+}
 
 Gpu gpu() {
   Gpu result;

@@ -4,9 +4,11 @@
 // stand in groups, none follows one that is still open, streams run in order and on their own, late. What breaks the
 // rules is reported by failures().
 
+#include <comm/combine.hpp>
 #include <comm/mpi_types.hpp>
 #include <comm/nccl_api.hpp>
 #include <p3d/base/float16.hpp>
+#include <p3d/comm/nccl.hpp>
 
 #include <algorithm>
 #include <array>
@@ -40,6 +42,7 @@ public:
   bool loses_work = false;         ///< nothing on a stream of NCCL is ever done
   bool never_starts = false;       ///< init stays open
   bool shares_gpu = false;         ///< with all other ranks
+  bool one_stream = false;         ///< collectives of two communicators may not be on the GPU at once
   std::function<void()> on_abort;  ///< called by each abort
 
   // What a test looks at.
@@ -69,6 +72,7 @@ public:
 
   std::string version() const override { return "fake NCCL"; }
   std::string gpu() const override { return "GPU " + std::to_string(shares_gpu ? 0 : rank_); }
+  bool one_at_a_time() const override { return one_stream; }
   Result new_id(Id& id) override {
     note("id");
     ++ids;
@@ -120,6 +124,8 @@ public:
   Result begin() override {
     note("begin");
     require(!in_group_, "groups do not nest");
+    for (auto const* g : groups_)
+      require(g->open == 0, "no launch follows one that is not on its stream yet, of whichever communicator");
     in_group_ = fail_call != "begin";
     return result("begin");
   }
@@ -319,6 +325,33 @@ private:
   std::set<FakeGroup*> groups_;
   std::vector<Queue*> queues_;
   std::vector<std::string> failures_;
+};
+
+/// Adds in the order of ranks, on the fake's streams.
+class FakeSums final : public comm::DeviceSums {
+public:
+  explicit FakeSums(std::shared_ptr<FakeNccl> fake, std::int64_t bytes = std::int64_t{1} << 12)
+      : fake_(std::move(fake)), bytes_(bytes) {}
+  std::int64_t workspace() const override { return bytes_; }
+  std::shared_ptr<std::byte> allocate(std::int64_t bytes) override {
+    auto const memory = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
+    return {memory, memory->data()};
+  }
+  void add(Terms const& t) override {
+    ++additions;
+    fake_->run_on(t.stream, 2, [t] {
+      std::vector<std::byte const*> in;
+      for (int r = 0, k = 0; r < t.ranks; ++r) in.push_back(r == t.rank ? t.inout : t.others + t.stride * k++);
+      std::byte* const out[] = {t.inout};
+      comm::detail::combine(t.type, t.op, out, in, t.count);
+    });
+  }
+  void forget(void* /*stream*/) override {}
+  int additions = 0;
+
+private:
+  std::shared_ptr<FakeNccl> fake_;
+  std::int64_t bytes_;
 };
 
 }  // namespace p3d::test

@@ -91,6 +91,9 @@ struct Place {
   Memory memory;
   void* stream;
   Ready ready;
+  /// Request::wait() of a collective by NCCL returns when it is launched: `stream`, not the host, waits for it. For
+  /// buffers that only work on this stream touches afterwards.
+  bool stream_waits = false;
 };
 
 class Communicator;

@@ -26,9 +26,50 @@
 
 #include <p3d/comm/communicator.hpp>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 namespace p3d::comm {
+
+/// DeviceSums::workspace(): longer buffers go in segments.
+inline constexpr std::int64_t fixed_order_workspace = std::int64_t{16} << 20;
+
+/// What room comm, which has no device code, needs of a device for sums in a fixed order.
+class DeviceSums {
+public:
+  /// inout[i] becomes ((x_0[i] op x_1[i]) op x_2[i]) op ..., x_r being rank r's: where r is `rank` inout itself, else
+  /// the next one of `others`, which lie every `stride` bytes in the order of ranks. 16-bit numbers are added in float
+  /// and rounded once.
+  struct Terms {
+    std::byte* inout;
+    std::byte const* others;
+    std::int64_t stride;
+    int rank, ranks;
+    std::int64_t count;
+    ElementType type;
+    Reduction op;
+    void* stream;  ///< the vendor's own; the addition is launched on it
+  };
+
+  DeviceSums() = default;
+  DeviceSums(DeviceSums const&) = delete;
+  DeviceSums& operator=(DeviceSums const&) = delete;
+  virtual ~DeviceSums();
+  /// Bytes of GPU memory that each communicator takes for summands on their way.
+  virtual std::int64_t workspace() const { return fixed_order_workspace; }
+  virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes) = 0;
+  virtual void add(Terms const& terms) = 0;
+  /// `stream`, which terms named, ends.
+  virtual void forget(void* stream) = 0;
+};
+/// What communicators prepared from here on add with (AllReduceSettings::fixed_order with nccl).
+void set_device_sums(std::shared_ptr<DeviceSums> sums);
+
+/// Waits until nothing by NCCL is under way. A stream that waits for a collective (Place::stream_waits) is not watched:
+/// before the host waits for such a stream, this does, for at most wait_policy().timeout_s.
+void settle();
 
 /// Whether this build has NCCL or RCCL.
 bool has_nccl();

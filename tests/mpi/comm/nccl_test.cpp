@@ -8,7 +8,10 @@
 #include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
 
+#include <p3d/base/float16.hpp>
+
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -39,6 +42,12 @@ protected:
       EXPECT_EQ(fake->streams, 0);
     }
     detail::set_nccl_api({});
+    set_device_sums({});
+  }
+  /// Sums in the order of ranks, in segments of `bytes` over all ranks.
+  void prepare_in_order(std::int64_t bytes = 1 << 12) {
+    set_device_sums(std::make_shared<FakeSums>(fake, bytes));
+    comm.prepare({.algorithm = AllReduce::ring, .fixed_order = true, .nccl = true});
   }
   void prepare() { comm.prepare({.algorithm = AllReduce::mpi, .fixed_order = false, .nccl = true}); }
   Place here() const { return {Memory::device, stream}; }
@@ -129,7 +138,7 @@ TEST_P(Nccl, ExchangesMessagesOfAllInOneGroup) {
     std::int64_t const n = from + 2 * to;
     return n % 4 == 0 ? 0 : n;
   };
-  for (auto const place : {here(), Place(Memory::host)}) {
+  for (auto const& place : {here(), Place(Memory::host)}) {
     std::vector<std::vector<float>> out(static_cast<std::size_t>(p)), in = out;
     std::vector<Communicator::Part> sends, receives;
     for (int r = 0; r < p; ++r) {
@@ -176,6 +185,130 @@ TEST_P(Nccl, DoesNotWaitForWhatTheCallerStartsLater) {
   fake->run_on(stream, 1 << 30, [] { ADD_FAILURE() << "this was not to be waited for"; });
   request.wait();
   EXPECT_EQ(value, static_cast<float>(p));
+}
+
+// The bits of p3d's own sums in host memory, wherever an element lies and however many segments there are.
+TEST_P(Nccl, SumsInTheOrderOfRanks) {
+  if (p == 1) GTEST_SKIP() << "nothing travels";
+  prepare_in_order();
+  auto const value = [&](std::int64_t i) {
+    return std::ldexp(1.0 + element(me, i) / 7.0, static_cast<int>((me + i) % 11) - 5) * ((i + me) % 3 == 0 ? -1 : 1);
+  };
+  auto const compare = [&]<class T>(T, ElementType type, auto store) {
+    for (std::int64_t const n : {1, 2, 5, 129, 5003}) {
+      Bounds bounds{0};
+      for (int r = 0; r < p; ++r) bounds.push_back(r + 1 == p ? n : std::min(n, bounds.back() + (r % 2) * n / 2));
+      for (auto const op : {Reduction::sum, Reduction::max, Reduction::min}) {
+        std::vector<T> given(static_cast<std::size_t>(n)), on_host, on_device, shares;
+        for (std::int64_t i = 0; i < n; ++i) given[static_cast<std::size_t>(i)] = store(value(i));
+        on_host = on_device = shares = given;
+        comm.all_reduce(on_host.data(), n, type, op).wait();
+        comm.all_reduce(on_device.data(), n, type, op, here()).wait();
+        ASSERT_EQ(on_device, on_host) << n;
+        comm.reduce_scatter(shares.data(), bounds, type, op, here()).wait();
+        auto const own = static_cast<std::size_t>(me);
+        for (auto i = bounds[own]; i < bounds[own + 1]; ++i)
+          ASSERT_EQ(shares[static_cast<std::size_t>(i)], on_host[static_cast<std::size_t>(i)]) << i;
+      }
+    }
+  };
+  compare(0.0F, Type::float32, [](double x) { return static_cast<float>(x); });
+  compare(0.0, Type::float64, [](double x) { return x; });
+  compare(std::uint16_t{}, Float16Type::bfloat16,
+          [](double x) { return p3d::base::bfloat16_bits(static_cast<float>(x)); });
+  EXPECT_EQ(calls("reduce_scatter") + calls("reduce") + calls("all_reduce"), 0) << "NCCL adds nothing";
+  std::int64_t whole = 7;
+  comm.all_reduce(&whole, 1, Type::int64, Reduction::sum, here()).wait();
+  EXPECT_EQ(whole, 7 * p);
+  EXPECT_EQ(calls("all_reduce"), 1) << "but whole numbers, whose order does not matter";
+  EXPECT_EQ(comm.describe_all_reduce(), "nccl in order of ranks (host memory: ring)");
+}
+
+TEST_P(Nccl, SumsInOrderSendWhatARingSends) {
+  if (p == 1) GTEST_SKIP() << "nothing travels";
+  prepare_in_order(std::int64_t{1} << 20);
+  comm.reset_accounting();
+  std::vector<float> values(static_cast<std::size_t>(60 * p), 1.0F);
+  comm.all_reduce(values.data(), std::ssize(values), Type::float32, Reduction::sum, here()).wait();
+  EXPECT_EQ(comm.accounting().sent.all_reduce, 2 * (p - 1) * 60 * 4);
+  EXPECT_EQ(calls("begin"), 2) << "the summands, and the sums";
+  EXPECT_EQ(calls("send"), p - 1);
+  EXPECT_EQ(calls("all_gather"), 1);
+}
+
+// The fake refuses a launch on one communicator while that on another is not yet on its stream.
+TEST_P(Nccl, LaunchesOfAllCommunicatorsKeepTheOrderOfTheProgram) {
+  if (p == 1) GTEST_SKIP() << "nothing travels";
+  auto other = Communicator::world();
+  prepare_in_order();
+  other.prepare({.algorithm = AllReduce::mpi, .fixed_order = false, .nccl = true});
+  std::vector<std::vector<float>> values(12, std::vector<float>(3000, 1.0F));
+  std::vector<Request> requests;
+  fake->log.clear();
+  std::vector<std::string> expected;
+  for (auto& v : values) {
+    bool const in_order = requests.size() % 3 != 1;
+    requests.push_back((in_order ? comm : other).all_reduce(v.data(), 3000, Type::float32, Reduction::sum, here()));
+  }
+  wait_all(requests);
+  for (auto const& v : values) EXPECT_EQ(v, std::vector<float>(3000, static_cast<float>(p)));
+  std::vector<std::string> order;
+  for (auto const& call : fake->log)
+    if (call == "all_reduce" || call == "all_gather") order.push_back(call);
+  for (int i = 0; i < 12; ++i) expected.emplace_back(i % 3 == 1 ? "all_reduce" : "all_gather");
+  EXPECT_EQ(order, expected);
+  other = Communicator();
+}
+
+TEST_P(Nccl, OneAtATimeIsOneStream) {
+  if (p == 1) GTEST_SKIP() << "nothing travels";
+  fake->one_stream = true;
+  int const before = fake->streams;
+  auto other = Communicator::world();
+  for (auto* c : {&comm, &other}) c->prepare({.algorithm = AllReduce::mpi, .fixed_order = false, .nccl = true});
+  EXPECT_EQ(fake->streams, before + 1);
+  float a = 1.0F, b = 2.0F;
+  auto first = comm.all_reduce(&a, 1, Type::float32, Reduction::sum, here());
+  auto second = other.all_reduce(&b, 1, Type::float32, Reduction::sum, here());
+  second.wait();
+  EXPECT_EQ(a, static_cast<float>(p)) << "the one before it is over";
+  first.wait();
+  EXPECT_EQ(b, static_cast<float>(2 * p));
+  comm = Communicator();
+  EXPECT_EQ(fake->streams, before + 1);
+  other = Communicator();
+  EXPECT_EQ(fake->streams, before);
+}
+
+// What follows on the caller's stream finds the sum there; the host does not wait for it.
+TEST_P(Nccl, TheStreamWaitsInPlaceOfTheHost) {
+  if (p == 1) GTEST_SKIP() << "nothing travels";
+  prepare_in_order();
+  auto place = here();
+  place.stream_waits = true;
+  bool open = false;
+  std::vector<float> values(2000, -1.0F);
+  float read = 0.0F;
+  fake->run_on(stream, 0, [&] { open = true; });
+  fake->run_on(stream, 200, [&] { std::fill(values.begin(), values.end(), 1.0F); });
+  auto request = comm.all_reduce(values.data(), 2000, Type::float32, Reduction::sum, place);
+  bool hook = false;
+  auto const alive = std::make_shared<int>(0);
+  request.on_complete([&] { hook = true; }, alive);
+  request.wait();
+  EXPECT_FALSE(request.active());
+  EXPECT_TRUE(hook);
+  EXPECT_EQ(values[0], -1.0F) << "the kernel before it still waits";
+  EXPECT_EQ(alive.use_count(), 2) << "kept until it is over";
+  fake->run_on(stream, 0, [&] { read = values[1999]; });
+  settle();
+  for (int i = 0; i < 1000 && read == 0.0F; ++i) fake->run();
+  EXPECT_EQ(read, static_cast<float>(p));
+  // A communicator that goes first waits for its own.
+  comm.all_reduce(values.data(), 2000, Type::float32, Reduction::sum, place).wait();
+  comm = Communicator();
+  EXPECT_EQ(values[5], static_cast<float>(p * p));
+  EXPECT_EQ(fake->aborts, 0);
 }
 
 TEST_P(Nccl, HostMemoryGoesAsWithout) {

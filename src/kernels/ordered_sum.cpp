@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <p3d/kernels/ordered_sum.hpp>
+
+#include <p3d/base/error.hpp>
+
+#include "launch.hpp"
+
+namespace p3d::kernels {
+
+namespace {
+
+/// As comm's own reductions do on the host: of two that are neither more nor less, the first.
+template <class A>
+KOKKOS_INLINE_FUNCTION A combined(Combine op, A a, A b) {
+  switch (op) {
+    case Combine::max: return a < b ? b : a;
+    case Combine::min: return b < a ? b : a;
+    case Combine::sum: break;
+  }
+  return a + b;
+}
+
+}  // namespace
+
+template <class S>
+void combine_in_order(ExecSpace const& exec, Combine op, int rank, View2<S const> others, View1<S> inout) {
+  auto const ranks = static_cast<std::int64_t>(others.extent(0)) + 1;
+  P3D_REQUIRE(0 <= rank && rank < ranks && others.extent(1) >= inout.extent(0), "every rank has as many numbers");
+  auto const n = static_cast<std::int64_t>(inout.extent(0));
+  S const* const rows = others.data();
+  auto const stride = static_cast<std::int64_t>(others.stride(0));
+  S* const own = inout.data();
+  for_chunks<flat_width>(
+      "p3d::kernels::combine_in_order", exec, 1, n, KOKKOS_LAMBDA(std::int64_t, std::int64_t begin, int count) {
+        Acc<S> value[flat_width] = {};  // g++ does not see that all that is read is written
+        S const* const first = rank == 0 ? own : rows;
+        P3D_SIMD
+        for (int i = 0; i < count; ++i) value[i] = Acc<S>(first[begin + i]);
+        for (std::int64_t r = 1; r < ranks; ++r) {
+          S const* const next = r == rank ? own : rows + (r < rank ? r : r - 1) * stride;
+          P3D_SIMD
+          for (int i = 0; i < count; ++i) value[i] = combined(op, value[i], Acc<S>(next[begin + i]));
+        }
+        P3D_SIMD
+        for (int i = 0; i < count; ++i) put(own[begin + i], value[i]);
+      });
+}
+
+#define P3D_INSTANTIATE(S) template void combine_in_order<S>(ExecSpace const&, Combine, int, View2<S const>, View1<S>);
+P3D_INSTANTIATE(float)
+P3D_INSTANTIATE(double)
+P3D_INSTANTIATE(device::bfloat16)
+P3D_INSTANTIATE(device::float16)
+#undef P3D_INSTANTIATE
+
+}  // namespace p3d::kernels
