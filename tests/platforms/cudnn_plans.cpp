@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cuDNN makes of p3d's attention on a GPU that is not here: its plans, and the memory that they work in.
+// usage: cudnn_plans <description of a GPU, in cuDNN's form>
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <tuple>
+
+#include "kernels/attention_fused.hpp"
+
+int main(int argc, char** argv) {
+  using namespace p3d::kernels;
+  if (argc != 2) return 2;
+  std::ifstream file(argv[1]);
+  std::string const device{std::istreambuf_iterator<char>(file), {}};
+  int refused = 0;
+  for (bool const deterministic : {true, false}) {
+    auto const library = vendor_attention({.deterministic = deterministic, .device = device});
+    fmt::print("{}, {}\n", library->name(), deterministic ? "the same bits every time" : "sums by atomics");
+    std::puts("type  head_dim tokens window  forward MiB  backward MiB  pieces in 256 MiB (samples x kv heads)");
+    for (auto const type : {FusedCall::Type::bfloat16, FusedCall::Type::float16})
+      for (auto const& [dim, tokens, window] :
+           {std::tuple(64, 2048, 0), {64, 8192, 0}, {128, 2048, 0}, {128, 8192, 0}, {128, 8192, 1024}, {96, 1000, 0}}) {
+        FusedCall::Shape s;
+        s.type = type;
+        s.samples = 2, s.seq_len = tokens, s.heads = 32, s.kv_heads = 8, s.head_dim = dim, s.window = window;
+        s.scale = 0.125F;
+        s.q_stride = s.k_stride = s.v_stride = 48 * dim, s.out_stride = 32 * dim;
+        auto back = s;
+        back.dout_stride = s.out_stride;
+        back.dq_stride = back.dk_stride = back.dv_stride = s.q_stride;
+        std::string text =
+            fmt::format("{}  {:8} {:6} {:6}", type == FusedCall::Type::bfloat16 ? "bf16" : "fp16", dim, tokens, window);
+        for (bool const backward : {false, true}) {
+          auto const bytes = library->plan(backward ? back : s, backward);
+          if (!bytes) ++refused;
+          text += bytes ? fmt::format("  {:12.1f}", static_cast<double>(*bytes) / 1048576)
+                        : "  refused: " + library->refusal();
+        }
+        auto const cut = cut_fused(*library, back, true, 256 << 20);
+        text += cut ? fmt::format("  {} x {}", cut->samples, cut->kv_heads) : "  none";
+        std::puts(text.c_str());
+        std::fflush(stdout);
+      }
+  }
+  return refused == 0 ? 0 : 1;
+}
