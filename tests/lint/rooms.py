@@ -21,6 +21,7 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("onednn", r"(oneapi/dnnl/)?dnnl"),
     ("nccl", r"nccl\.h$|rccl/"),
     ("cublas", r"cublas"),
+    ("cudnn", r"cudnn"),
     ("rocblas", r"rocblas/"),
     ("gpu_runtime", r"cuda_runtime|^cuda\.h$|hip/hip_runtime"),
     ("blas", r"cblas\.h$|openblas"),

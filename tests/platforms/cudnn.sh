@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# p3d's attention by cuDNN on a machine without a GPU: compiles src/kernels/attention_cudnn.cpp and has cuDNN itself make
-# its plans for the GPUs that are described in gpus/. What a plan asks of the driver (to load its code) is answered by a
-# stand-in; nothing runs. Ends with an error where a plan is refused.
+# p3d's attention by cuDNN on a machine without a GPU: compiles src/kernels/attention_cudnn.cpp and has cuDNN itself
+# make its plans for the GPUs that are described in gpus/. What a plan asks of the driver (to load its code) is answered
+# by a stand-in; nothing runs. Ends with an error where a plan is refused.
 #
 # usage: cudnn.sh [gpus/h100.json ...]
 # cuDNN, its frontend and the CUDA toolkit: below CUDA_HOME, CUDNN_ROOT and CUDNN_FRONTEND_ROOT where these are set,
@@ -26,7 +26,8 @@ if (( ${#packages[@]} > 0 )); then
   python3 -m pip install --quiet --no-deps --target "$work/pypi" "${packages[@]}"
 fi
 options=()
-for folder in "$frontend/include" "$cudnn/include" "$cuda/include" "$work"/pypi/include "$work"/pypi/nvidia/*/include; do
+for folder in "$frontend/include" "$cudnn/include" "$cuda/include" "$work"/pypi/include \
+  "$work"/pypi/nvidia/*/include; do
   [[ -d $folder ]] && options+=(-isystem "$folder")
 done
 libraries=()
