@@ -80,6 +80,10 @@ if("${Kokkos_DEVICES}" MATCHES "CUDA")
 elseif("${Kokkos_DEVICES}" MATCHES "HIP")
   find_package(rocblas QUIET)
   p3d_need(rocBLAS roc::rocblas "${rocblas_VERSION}" "" "16-bit matrix products" librocblas-dev rocblas)
+elseif("${Kokkos_DEVICES}" MATCHES "SYCL")
+  find_package(MKL CONFIG QUIET)
+  p3d_need(oneMKL MKL::MKL_SYCL::BLAS "${MKL_VERSION}" 2024.0 "16-bit matrix products" intel-oneapi-mkl-devel
+    intel-oneapi-mkl)
 endif()
 
 # Optional. Of oneDNN's threads only OpenMP's can be told to be one. A build for GPUs has no products on the host.

@@ -47,6 +47,8 @@ void* stream_of([[maybe_unused]] Exec const& exec) {
     return exec.cuda_stream();
   } else if constexpr (requires { exec.hip_stream(); }) {
     return exec.hip_stream();
+  } else if constexpr (requires { exec.sycl_queue(); }) {
+    return &exec.sycl_queue();
   } else {
     return nullptr;
   }

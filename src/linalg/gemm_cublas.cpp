@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/cublas.sh).
+// GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/vendor_gemm.sh).
 
 #include <p3d/base/error.hpp>
 

@@ -23,6 +23,7 @@ THIRD_PARTIES = [  # in order: the first that matches
     ("cublas", r"cublas"),
     ("cudnn", r"cudnn"),
     ("rocblas", r"rocblas/"),
+    ("onemkl", r"oneapi/mkl|sycl/"),
     ("gpu_runtime", r"cuda_runtime|^cuda\.h$|hip/hip_runtime"),
     ("blas", r"cblas\.h$|openblas"),
     ("hdf5", r"hdf5|H5"),

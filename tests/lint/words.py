@@ -22,7 +22,8 @@ VENDOR = re.compile(r"\bcuda(?=[A-Z_])\w*|\bhip(?=[A-Z])\w*|\b(?:cu|hip|roc)blas
 VENDOR_FILES = {"include/p3d/base/host_device.hpp", "include/p3d/base/random.hpp", "src/comm/gpu.cpp",
                 "src/comm/nccl_calls.cpp", "src/comm/nccl_engine.cpp", "src/comm/nccl_library.cpp",
                 "src/comm/nccl_vendor.hpp", "src/device/cuda_driver.cpp", "src/device/gpu.cpp",
-                "src/kernels/attention_cudnn.cpp", "src/linalg/gemm_cublas.cpp", "src/linalg/gemm_rocblas.cpp"}
+                "src/kernels/attention_cudnn.cpp", "src/linalg/gemm_cublas.cpp", "src/linalg/gemm_onemkl.cpp",
+                "src/linalg/gemm_rocblas.cpp"}
 
 
 def hits(root, path, pattern):

@@ -5,6 +5,8 @@
 # usage: vendor_gemm.sh cublas <nvcc> [compiler options]     compiled by nvcc; the object must want its calls
 #        vendor_gemm.sh rocblas <c++> [compiler options]     read by a compiler, with the headers of ROCm if it finds
 #                                                            them, else with a likeness of what the file uses of them
+#        vendor_gemm.sh onemkl <c++> [compiler options]      the same for Intel's (Python's packages intel-sycl-rt and
+#                                                            onemkl-sycl-include have the headers)
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 kind=$1 compiler=$2
@@ -64,8 +66,63 @@ HEADER
     "$compiler" -Wall -Wextra -Werror "${options[@]}" -c "$root/src/linalg/gemm_rocblas.cpp" \
       -o "$work/gemm.o"
     wanted=(rocblas_gemm_ex rocblas_gemm_strided_batched_ex rocblas_set_stream rocblas_set_atomics_mode) ;;
+  onemkl)
+    if ! echo '#include <oneapi/mkl/blas.hpp>' | "$compiler" -x c++ "${options[@]}" -fsyntax-only - 2> /dev/null; then
+      echo "no oneMKL here: a likeness of its header"
+      mkdir -p "$work/oneapi/mkl" "$work/sycl"
+      cat > "$work/sycl/sycl.hpp" <<'HEADER'
+#pragma once
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+namespace sycl {
+struct queue {};
+struct event {};
+struct half {
+  half(float);
+  std::uint16_t bits;
+};
+struct exception : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+}  // namespace sycl
+HEADER
+      cat > "$work/oneapi/mkl/blas.hpp" <<'HEADER'
+#pragma once
+#include <sycl/sycl.hpp>
+namespace oneapi::mkl {
+enum class transpose : char { nontrans = 0, trans = 1, conjtrans = 3 };
+struct bfloat16 {
+  std::uint16_t bits;
+};
+namespace blas {
+enum class compute_mode : std::uint64_t { unset = 0, standard = 0x1000 };
+namespace row_major {
+#define GEMM_BATCH(A, C, S)                                                                                         \
+  sycl::event gemm_batch(sycl::queue&, transpose, transpose, std::int64_t m, std::int64_t n, std::int64_t k, S alpha, \
+                         A const* a, std::int64_t lda, std::int64_t stride_a, A const* b, std::int64_t ldb,            \
+                         std::int64_t stride_b, S beta, C* c, std::int64_t ldc, std::int64_t stride_c,                 \
+                         std::int64_t batch_size, compute_mode, std::vector<sycl::event> const& dependencies = {});
+GEMM_BATCH(double, double, double)
+GEMM_BATCH(float, float, float)
+GEMM_BATCH(bfloat16, bfloat16, float)
+GEMM_BATCH(bfloat16, float, float)
+GEMM_BATCH(sycl::half, sycl::half, sycl::half)
+GEMM_BATCH(sycl::half, float, float)
+}  // namespace row_major
+}  // namespace blas
+}  // namespace oneapi::mkl
+HEADER
+      options+=(-I"$work")
+    fi
+    "$compiler" -Wall -Wextra -Werror "${options[@]}" -c "$root/src/linalg/gemm_onemkl.cpp" -o "$work/gemm.o"
+    wants=$(nm -u -C "$work/gemm.o" | grep gemm_batch)
+    for type in double float half bfloat16; do
+      grep -q "$type const\*" <<< "$wants" || { echo "the object does not want gemm_batch for $type" >&2; exit 1; }
+    done
+    wanted=() ;;
   *) echo "unknown vendor: $kind" >&2; exit 2 ;;
 esac
-for name in "${wanted[@]}"; do
+for name in ${wanted[@]+"${wanted[@]}"}; do
   nm -u "$work/gemm.o" | grep -E " ${name}(_v2|_64)?$" || { echo "the object does not want $name" >&2; exit 1; }
 done

@@ -46,7 +46,8 @@ struct Gpu {
 };
 /// With Kokkos running.
 Gpu gpu();
-/// The vendor's own stream behind an execution instance, for libraries that take one; null on host backends.
+/// The vendor's own stream behind an execution instance, for libraries that take one: a stream of CUDA or HIP, or
+/// the address of SYCL's queue; null on host backends.
 void* native_stream(ExecSpace const& exec);
 
 }  // namespace p3d::device
