@@ -15,7 +15,7 @@ import sys
 import recipes
 
 CONFIGURATIONS = ["+openmp", "~openmp", "+openmp+tests", "~shared", "+cuda cuda_arch=80", "+cuda cuda_arch=90",
-                  "+rocm amdgpu_target=gfx90a", "+rocm amdgpu_target=gfx942"]
+                  "+rocm amdgpu_target=gfx90a", "+rocm amdgpu_target=gfx942", "+sycl intel_gpu_arch=intel_pvc"]
 
 
 class Check:
@@ -34,7 +34,7 @@ class Check:
         return self.cache[name]
 
     def is_virtual(self, name):
-        return name in ("mpi", "blas", "cxx", "c", "fortran", "lapack")
+        return name in ("mpi", "blas", "cxx", "c", "fortran", "lapack", "zlib-api", "oneapi")
 
     def variant_exists(self, name, variant):
         recipe = self.recipe(name)
@@ -93,9 +93,9 @@ class Check:
 
     def wanted(self, mine, configuration):
         """{package: Spec} of what a configuration asks of Kokkos and Kokkos-Kernels; ranges as a list."""
-        chosen = {v["name"]: v["default"] for v in mine.variants if v["when"] in ("", "~cuda~rocm")}
+        chosen = {v["name"]: v["default"] for v in mine.variants if v["when"] in ("", "~cuda~rocm~sycl")}
         chosen.update(recipes.parse(configuration)[0].variants)
-        if chosen.get("cuda") or chosen.get("rocm"):
+        if chosen.get("cuda") or chosen.get("rocm") or chosen.get("sycl"):
             chosen.pop("openmp", None)
         result = {"kokkos": ({}, []), "kokkos-kernels": ({}, [])}
         conditional = []

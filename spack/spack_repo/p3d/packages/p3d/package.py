@@ -21,11 +21,12 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     # From a checkout: spack develop --path <checkout> p3d@main
     version("main", branch="main")
 
-    variant("openmp", default=True, when="~cuda~rocm", description="Threads on the host; without it one core a rank")
-    variant("onednn", default=True, when="~cuda~rocm target=x86_64:",
+    variant("openmp", default=True, when="~cuda~rocm~sycl", description="Threads on the host; without it one core a rank")
+    variant("onednn", default=True, when="~cuda~rocm~sycl target=x86_64:",
             description="bf16 matrix products by oneDNN, on processors with AVX512-BF16 or AMX")
     variant("nccl", default=True, when="+cuda", description="Collectives on GPU memory by NCCL")
     variant("rccl", default=True, when="+rocm", description="Collectives on GPU memory by RCCL")
+    variant("sycl", default=False, description="GPUs of Intel")
     variant("tests", default=False, description="Build the tests")
     variant("shared", default=True, description="Build libp3d as a shared library")
     # Kokkos is built for one GPU at a time.
@@ -33,9 +34,14 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
             when="+cuda", description="CUDA architecture")
     variant("amdgpu_target", default="none", values=("none",) + ROCmPackage.amdgpu_targets, multi=False, sticky=True,
             when="+rocm", description="AMD GPU architecture")
+    variant("intel_gpu_arch", default="none", values=("none", "intel_pvc", "intel_dg2"), multi=False,
+            sticky=True, when="+sycl", description="Intel GPU architecture")
     conflicts("+cuda", when="+rocm", msg="Kokkos has one GPU backend at a time")
+    conflicts("+cuda", when="+sycl", msg="Kokkos has one GPU backend at a time")
+    conflicts("+rocm", when="+sycl", msg="Kokkos has one GPU backend at a time")
     conflicts("+cuda", when="cuda_arch=none", msg="name the GPU, for example cuda_arch=90")
     conflicts("+rocm", when="amdgpu_target=none", msg="name the GPU, for example amdgpu_target=gfx90a")
+    conflicts("+sycl", when="intel_gpu_arch=none", msg="name the GPU, for example intel_gpu_arch=intel_pvc")
 
     depends_on("cxx", type="build")
     depends_on("cmake@3.22:", type="build")
@@ -84,6 +90,13 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
         for target in ROCmPackage.amdgpu_targets:
             depends_on(f"kokkos amdgpu_target={target}", when=f"amdgpu_target={target}")
 
+    with when("+sycl"):
+        depends_on("kokkos@4.3:+sycl")
+        depends_on("intel-oneapi-mkl@2024:")
+        requires("%oneapi", msg="Kokkos' SYCL is compiled by Intel's icpx")
+        for arch in ("intel_pvc", "intel_dg2"):
+            depends_on(f"kokkos intel_gpu_arch={arch}", when=f"intel_gpu_arch={arch}")
+
     # Threads of the BLAS follow those of Kokkos; p3d sets their number.
     requires("^openblas threads=openmp", when="+openmp ^[virtuals=blas] openblas")
 
@@ -94,7 +107,7 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
             self.define("P3D_CHECK_HEADERS", False),
             self.define("P3D_WITH_ONEDNN", self.spec.satisfies("+onednn")),
             self.define("P3D_NCCL", self.spec.satisfies("+nccl") or self.spec.satisfies("+rccl")),
-            self.define("CMAKE_UNITY_BUILD", self.spec.satisfies("~cuda~rocm")),
+            self.define("CMAKE_UNITY_BUILD", self.spec.satisfies("~cuda~rocm~sycl")),
             # ccache sees neither the processor nor the folders that Spack's compiler wrapper adds, and would hand out
             # objects of another target. Where Spack is to use it (config:ccache), its wrapper does.
             self.define("CMAKE_CXX_COMPILER_LAUNCHER", ""),
