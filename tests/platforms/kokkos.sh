@@ -16,14 +16,15 @@ unstable_apt() {
   local apt=$1/apt tool=$2
   shift 2
   "$tool" -q -o Dir::Etc::SourceList="$apt/sources.list" -o Dir::Etc::SourceParts="$apt/parts" \
-    -o Dir::State::Lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root "$@"
+    -o Dir::State::Lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root \
+    -o Acquire::Check-Valid-Until=false "$@"  # a mirror may lag behind
 }
 
 # unstable_sources <folder>: the mirror of the machine's Debian with unstable in place of its own distribution.
 unstable_sources() {
   local apt=$1/apt codename entry
   # shellcheck disable=SC1091
-  codename=$(. /etc/os-release && [[ ${ID:-} == debian ]] && echo "${VERSION_CODENAME:-sid}") ||
+  codename=$(. /etc/os-release && [[ ${ID:-} == debian ]] && echo "(${VERSION_CODENAME:-sid}|sid|unstable)") ||
     fail "only Debian has the packages that are wanted; P3D_KOKKOS_SOURCE=<folder> names sources of Kokkos"
   mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
   entry=$(

@@ -5,8 +5,8 @@
 # usage: vendor_gemm.sh cublas <nvcc> [compiler options]     compiled by nvcc; the object must want its calls
 #        vendor_gemm.sh rocblas <c++> [compiler options]     read by a compiler, with the headers of ROCm if it finds
 #                                                            them, else with a likeness of what the file uses of them
-#        vendor_gemm.sh onemkl <c++> [compiler options]      the same for Intel's (Python's packages intel-sycl-rt and
-#                                                            onemkl-sycl-include have the headers)
+#        vendor_gemm.sh onemkl <c++> [compiler options]      the same for Intel's (Python's packages intel-sycl-rt,
+#                                                            onemkl-sycl-include and mkl-include have the headers)
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 kind=$1 compiler=$2
