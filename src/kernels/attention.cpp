@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice between attention's form for devices (attention_gemm.cpp) and that for the host (attention_blas.cpp), and
-// what both need beside them.
+// The choice between attention's form for devices (attention_gemm.cpp), that for the host (attention_blas.cpp) and a
+// vendor's library (attention_fused.hpp), and what they share.
 
 #include <p3d/device/environment.hpp>
 

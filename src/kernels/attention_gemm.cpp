@@ -72,12 +72,15 @@ struct ScoreRows {
   }
   KOKKOS_INLINE_FUNCTION static Four<T> load(T const* place) { return *reinterpret_cast<Four<T> const*>(place); }
 
-  /// Dropout factors of four columns, of which those beyond the last key are not drawn.
-  KOKKOS_INLINE_FUNCTION void factors(std::int64_t head, std::int64_t query, int column, T (&factor)[4]) const {
-    for (T& f : factor) f = T(1);
-    if (!p.dropout.active()) return;
+  /// Four columns times their dropout factors, which are not drawn beyond the last key.
+  KOKKOS_INLINE_FUNCTION void drop(std::int64_t head, std::int64_t query, int column, T (&x)[4], T (&y)[4]) const {
+    T factor[4] = {};
     int const left = static_cast<int>(block.keys) - column;
     p.factors(block.sample, head, query, block.key0 + column, left < 4 ? left : 4, factor);
+    for (int i = 0; i < 4; ++i) {
+      x[i] *= factor[i];
+      y[i] *= factor[i];
+    }
   }
   /// f(column) for the groups of four columns of the row. The whole team has called `load(column)` of each round before
   /// f of that round writes elements where scores were, which are twice as long.
@@ -127,14 +130,13 @@ struct Softmax : ScoreRows<S> {
     this->each_four(
         team, [&](int column) { four = Base::load(s + column); },
         [&](int column) {
-          T m[4], e[4];
-          this->factors(head, query, column, m);
+          T e[4];
           for (int i = 0; i < 4; ++i) {
             bool const visible = column + i >= begin && column + i < end;
             e[i] = visible ? exp_of(four.x[i] - top) : T(0);
             sum += e[i];
-            e[i] *= m[i];
           }
+          if (this->p.dropout.active()) this->drop(head, query, column, e, four.x);
           Base::store(Base::narrowed(s) + column, e);
         });
     team.team_reduce(Kokkos::Sum<T>(sum));
@@ -180,14 +182,15 @@ struct ScoreGradients : ScoreRows<S> {
           gradient = Base::load(d + column);
         },
         [&](int column) {
-          T m[4], pm[4], ds[4];
-          this->factors(head, query, column, m);
+          T pm[4], ds[4], prob[4];
           for (int i = 0; i < 4; ++i) {
             bool const visible = column + i >= begin && column + i < end;
-            T const prob = visible ? exp_of(score.x[i] - norm) : T(0);
-            pm[i] = prob * m[i];
-            ds[i] = visible ? prob * (gradient.x[i] * m[i] - shift) : T(0);
+            pm[i] = prob[i] = visible ? exp_of(score.x[i] - norm) : T(0);
+            ds[i] = gradient.x[i];
           }
+          if (this->p.dropout.active()) this->drop(head, query, column, pm, ds);
+          for (int i = 0; i < 4; ++i)  // what is not seen may be anything
+            ds[i] = column + i >= begin && column + i < end ? prob[i] * (ds[i] - shift) : T(0);
           Base::store(Base::narrowed(s) + column, pm);
           Base::store(Base::narrowed(d) + column, ds);
         });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Causal attention with grouped queries (Ainslie et al., arXiv 2305.13245), tiled over queries with the row's
+// Causal attention with grouped queries (Ainslie et al., arXiv 2305.13245), in blocks of queries with the row's
 // log-sum-exp saved for the backward pass (Dao et al., arXiv 2205.14135): memory grows linearly in the sequence length.
 // Queries and keys may be any two sets of the tokens of a sample; results over several sets of keys merge by their
 // log-sum-exp. Scores, softmax and sums are Acc<S> (common.hpp); each element of a result is rounded once.
@@ -55,9 +55,10 @@ std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 /// Bytes in which each thread of a host widens elements of 16 bits, backward at the most; part of the team's scratch.
 std::int64_t attention_panel_bytes(AttentionShape const& shape);
 
-// Score tiles live in the team's scratch memory. Blocks of keys that no query of a tile sees are not computed: work
-// grows with what is seen. No atomics: results have the same bits for every number of threads and every split of heads
-// and samples.
+// Keys that no query of a block sees are not computed (documents aside, on devices): work grows with what is seen. No
+// atomics: the same call gives the same bits. On hosts so does every number of threads and every split of heads and
+// samples; on devices every split of samples, while the vendor's GEMMs may round otherwise for other numbers of heads,
+// and in 16 bits probabilities and gradients of scores are rounded to S for them.
 
 /// out (as q) = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of each row of scaled
 /// scores. A query that sees none of the keys: out 0, lse -infinity. O: S, or Acc<S> for results that are not whole
