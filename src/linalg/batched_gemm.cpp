@@ -48,6 +48,8 @@ struct PlainElement {
   }
 };
 
+bool tf32 = false;
+
 #if defined(P3D_VENDOR_GEMM)
 template <class S, class C>
 void by_vendor(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape, double alpha,
@@ -70,7 +72,8 @@ void by_vendor(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shap
                                                             .beta = beta,
                                                             .c = c.data,
                                                             .ldc = c.ld,
-                                                            .stride_c = c.stride});
+                                                            .stride_c = c.stride,
+                                                            .tf32 = tf32});
 }
 #endif
 
@@ -86,6 +89,16 @@ void by_blas(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape,
 }
 
 }  // namespace
+
+bool use_tf32(bool on) {
+#if defined(KOKKOS_ENABLE_CUDA)
+  return tf32 = on;
+#else
+  static_cast<void>(tf32);
+  static_cast<void>(on);
+  return false;
+#endif
+}
 
 template <class S, class C>
 void batched_gemm(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape, device::accumulate_t<S> alpha,

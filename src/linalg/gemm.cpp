@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/poll.hpp>
+#include <p3d/linalg/batched_gemm.hpp>
 #include <p3d/linalg/host_blas.hpp>
 
 #include <KokkosBlas3_gemm.hpp>
@@ -120,15 +121,24 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   P3D_REQUIRE(k == k_of_b && m == c.extent(0) && n == c.extent(1), "shapes of a matrix product do not fit");
   if (m == 0 || n == 0) return;
   if (k == 0) return scale(exec, beta, c);
+#if defined(P3D_VENDOR_GEMM)
+  Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
+  auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
+  batched_gemm<T, T>(exec, op_a, op_b,
+                     {1, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k)},
+                     alpha, {a.data(), stride(a), 0}, {b.data(), stride(b), 0}, beta, {c.data(), stride(c), 0});
+  Kokkos::Profiling::popRegion();
+  base::poll();
+#else
   if constexpr (!detail::on_host) {
     if (n == 1 && op_a == Op::none && op_b == Op::none && (b.stride(0) != 1 || c.stride(0) != 1))
       return one_column(exec, alpha, a, b, beta, c);
   }
   char const mode_a[] = {static_cast<char>(op_a), '\0'};
   char const mode_b[] = {static_cast<char>(op_b), '\0'};
-  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence.
-  // Elsewhere Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default one, whose
-  // earlier and later work must then be ordered with ours by fences.
+  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence. Where
+  // p3d knows no library of the vendor, Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on
+  // the default one, whose earlier and later work must then be ordered with ours by fences.
   Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
   if constexpr (detail::on_host) {
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };
@@ -144,6 +154,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   }
   Kokkos::Profiling::popRegion();
   base::poll();
+#endif
 }
 
 template void gemm<float>(ExecSpace const&, Op, Op, float, View2<float const>, View2<float const>, float, View2<float>);

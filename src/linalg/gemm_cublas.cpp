@@ -75,12 +75,14 @@ void vendor_batched_gemm(void* stream, BatchedGemm const& g) {
   auto const single_alpha = static_cast<float>(g.alpha), single_beta = static_cast<float>(g.beta);
   void const* const alpha = wide ? static_cast<void const*>(&g.alpha) : &single_alpha;
   void const* const beta = wide ? static_cast<void const*>(&g.beta) : &single_beta;
-  check(
-      cublasGemmStridedBatchedEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k),
-                                 alpha, g.b, type_of(g.type), to_int(g.ldb), g.stride_b, g.a, type_of(g.type),
-                                 to_int(g.lda), g.stride_a, beta, g.c, type_of(g.type_c), to_int(g.ldc), g.stride_c,
-                                 to_int(g.batch), wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-      "cublasGemmStridedBatchedEx");
+  auto const compute = wide                                   ? CUBLAS_COMPUTE_64F
+                       : g.tf32 && g.type == Element::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                              : CUBLAS_COMPUTE_32F;
+  check(cublasGemmStridedBatchedEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k),
+                                   alpha, g.b, type_of(g.type), to_int(g.ldb), g.stride_b, g.a, type_of(g.type),
+                                   to_int(g.lda), g.stride_a, beta, g.c, type_of(g.type_c), to_int(g.ldc), g.stride_c,
+                                   to_int(g.batch), compute, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmStridedBatchedEx");
 }
 
 char const* vendor_method() { return "cublasGemmEx, sums in float"; }

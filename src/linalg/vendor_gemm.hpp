@@ -25,6 +25,7 @@ struct BatchedGemm {
   double beta;
   void* c;
   std::int64_t ldc, stride_c;
+  bool tf32 = false;  ///< float32 may be multiplied as TF32; only NVIDIA's GPUs have it
 };
 
 /// `stream`: the vendor's, of device::native_stream. The same call gives the same bits: no atomics.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// GEMMs: the BLAS or oneDNN on the host (gemm_choice.hpp), elsewhere Kokkos-Kernels (which calls the vendor's
-// library).
+// GEMMs: the BLAS or oneDNN on the host (gemm_choice.hpp), on GPUs the vendor's library, and Kokkos-Kernels where p3d
+// knows none.
 
 #include <p3d/device/float16.hpp>
 #include <p3d/device/view.hpp>
@@ -23,6 +23,10 @@ using device::View2;
 /// slice of C, with the library in one thread. Explicitly instantiated for float and double.
 template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
+
+/// From now on (also of batched_gemm): whether fp32 GEMMs on NVIDIA's GPUs round what they multiply to the 10 bits of
+/// mantissa of TF32, for which there are tensor cores; sums stay in fp32. False, and nothing changes, elsewhere.
+bool use_tf32(bool on);
 
 /// The 16-bit types of matrices that a GEMM reads.
 template <class S>

@@ -116,6 +116,12 @@ TEST(BatchedGemm, IsOneGemmAfterTheOther) {
   check_all<device::float16, float>();
 }
 
+TEST(BatchedGemm, OnlyNvidiasGpusMultiplyInTf32) {
+  bool const nvidia = !device::host_reaches_views && std::string(ExecSpace::name()) == "Cuda";
+  EXPECT_EQ(linalg::use_tf32(true), nvidia);
+  EXPECT_FALSE(linalg::use_tf32(false));
+}
+
 TEST(BatchedGemm, RowsThatOverlapAreRefused) {
   auto const m = filled<double>("m", 100);
   test::expect_error(
