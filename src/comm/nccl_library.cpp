@@ -78,6 +78,17 @@ public:
     return bus.data();
   }
 
+  bool one_at_a_time() const override {
+#if defined(P3D_RCCL)
+    int device = 0;
+    hipDeviceProp_t properties{};
+    return hipGetDevice(&device) == hipSuccess && hipGetDeviceProperties(&properties, device) == hipSuccess &&
+           std::string_view(properties.gcnArchName).starts_with("gfx90a");
+#else
+    return false;
+#endif
+  }
+
   Result new_id(Id& id) override {
     ncclUniqueId made;
     auto const result = nccl(ncclGetUniqueId(&made));
