@@ -150,8 +150,12 @@ void NcclEngine::change(char const* operation, Result const& result) {
   watch(operation, changing_);
 }
 
+bool NcclEngine::streams_wait() const {
+  return std::any_of(launched_.begin(), launched_.end(), [](Launched const& l) { return l.awaited; });
+}
+
 void NcclEngine::settle() {
-  if (group_ != nullptr && !stopped() && (queued_ > 0 || !launched_.empty())) watch(call_, settling_);
+  if (group_ != nullptr && !stopped() && streams_wait()) watch(call_, settling_);
 }
 
 void NcclEngine::check(Result const& result, char const* call) {
@@ -198,6 +202,7 @@ void NcclEngine::make_wait(void* stream, Work const& work) {
   auto const mine = std::find_if(launched_.begin(), launched_.end(), [&](auto const& l) { return l.work == &work; });
   P3D_REQUIRE(mine != launched_.end(), "a stream waits for what is launched");
   check(api_->wait(stream, mine->done), "a stream after a collective");
+  mine->awaited = true;
 }
 
 bool NcclEngine::advance() {
@@ -219,7 +224,7 @@ bool NcclEngine::advance() {
     first.work->done = moved = true;
     launched_.pop_front();
   }
-  if (settling_ != nullptr && queued_ == 0 && launched_.empty()) {
+  if (settling_ != nullptr && !streams_wait()) {
     std::exchange(settling_, nullptr)->done = true;
     moved = true;
   }
@@ -283,6 +288,8 @@ void abort_nccl() noexcept {
 
 DeviceSums::~DeviceSums() = default;
 void set_device_sums(std::shared_ptr<DeviceSums> sums) { detail::given_sums() = std::move(sums); }
+
+bool has_device_sums() { return detail::device_sums() != nullptr; }
 
 void settle() {
   for (auto* engine : detail::engines()) engine->settle();

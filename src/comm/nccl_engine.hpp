@@ -38,7 +38,7 @@ public:
   bool idle() const override { return queued_ == 0 && launched_.empty() && !changing_ && !settling_; }
   void make_wait(void* stream, Work const& work) override;
   void require_working() const override;
-  /// Waits until all that is launched is done: what a stream waits for, the watchdog does not see.
+  /// Waits for the collectives that streams wait for, which the watchdog does not see.
   void settle();
   bool fixed_order() const { return sums_ != nullptr; }
   /// Ends what NCCL does on the GPU, now. What is under way will never be done.
@@ -66,7 +66,8 @@ private:
   };
   struct Launched {
     Work* work;
-    NcclApi::Event done;  ///< of our stream
+    NcclApi::Event done;   ///< of our stream
+    bool awaited = false;  ///< by a stream, which no host waits for
   };
   struct Piece {
     std::int64_t begin, count;  ///< elements of the buffer
@@ -80,6 +81,7 @@ private:
   void check(Result const& result, char const* call);
   void launch(Waiting& first);
   void finish_launch(Work& work);
+  bool streams_wait() const;
   bool sums_here(Work const& work) const;
   int segments(Work const& work) const;
   int launches(Work const& work) const;

@@ -47,16 +47,10 @@ void check_all_reduce(Check const& c) {
 }
 
 void check_backend(Check const& c) {
-  if (!c.known({"comm.backend", "run.deterministic"}) || c.config.comm.backend != Backend::nccl) return;
+  if (!c.known({"comm.backend"}) || c.config.comm.backend != Backend::nccl) return;
   if (!has_nccl()) {
     c.fault({"comm.backend"}, "\"auto\" or \"mpi\": this build of p3d has neither NCCL nor RCCL", "\"nccl\"",
             "choose one of these, or configure p3d with -DP3D_NCCL=ON, for GPUs, and build it again");
-  }
-  if (c.config.run.deterministic) {
-    c.fault({"comm.backend", "run.deterministic"},
-            "collectives with a fixed order of summation, as run.deterministic asks",
-            "backend \"nccl\": the order is the library's affair",
-            "set run.deterministic to false, or comm.backend to \"auto\" or \"mpi\"");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "backend.hpp"
+#include <p3d/engine/backend.hpp>
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
@@ -27,7 +27,7 @@ namespace {
 bool choose_nccl(config::Config const& config, comm::Communicator& world) {
   auto const backend = config.comm.backend;
   bool const asked = backend == config::Backend::nccl;
-  if (backend == config::Backend::mpi || (!asked && config.run.deterministic)) return false;
+  if (backend == config::Backend::mpi) return false;
   if (collectives::views_are_on_host()) {
     if (asked) {
       refuse("kernels on GPUs",

@@ -6,6 +6,7 @@
 #include <p3d/base/strand.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/offload.hpp>
@@ -186,6 +187,7 @@ template <class P>
 void Executor<P>::execute_recorded(Action const& action, Detail const& detail, ProgramRun& run) {
   run.recorder->begin_action();
   execute(action, detail, run);
+  comm::settle();
   device::fence(exec_, "p3d::engine::recorded_action");
   run.recorder->end_action(action);
 }
@@ -221,6 +223,7 @@ void Executor<P>::execute_pair(std::size_t first, ProgramRun& run) {
     waited = all_waits;
   });
   if (!run.recorder) return;
+  comm::settle();
   device::fence(exec_, "p3d::engine::recorded_pair");
   run.recorder->end_pair(f, busy[0], b, busy[1]);
 }

@@ -8,6 +8,7 @@
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
+#include <p3d/engine/backend.hpp>
 #include <p3d/engine/memory_limits.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/optim/lr_schedule.hpp>
@@ -314,6 +315,7 @@ comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
   auto const& pools = plan.pools[static_cast<std::size_t>(here.pp)];
   bytes += shared_pool_bytes(pools.weights) + shared_pool_bytes(pools.gradients) + 2 * page;
   nccl = choose_nccl(config, mesh.world());
+  if (nccl && config.run.deterministic && !comm::has_device_sums()) use_device_sums();
   mesh.prepare(all_reduce_settings(config, nccl), bytes, axis_names(config.comm.backend_axes));
   weights_memory = comm::SharedBuffer(shared_pool_bytes(pools.weights));
   gradients_memory = comm::SharedBuffer(shared_pool_bytes(pools.gradients));
@@ -436,6 +438,7 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
                   s.training_hooks(result));
   if (s.tried_out) s.validate(result);
   s.balance_experts();
+  comm::settle();
   device::fence(s.exec, "p3d::engine::step");
   ++s.steps_done;
   s.tokens_done += result.tokens;

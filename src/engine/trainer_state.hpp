@@ -3,6 +3,7 @@
 // The inside of Trainer, shared by the files that implement it.
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/comm/nccl.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/model/stage.hpp>
 #include <p3d/optim/loss_scale.hpp>
@@ -13,7 +14,7 @@
 #include <p3d/engine/trainer.hpp>
 
 #include "activation_store.hpp"
-#include "backend.hpp"
+#include "device_sums.hpp"
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
 #include "vocabulary_actions.hpp"
@@ -194,7 +195,11 @@ struct Trainer<P>::State {
     refresh_weights();
   }
   /// The losses that a program has added up on this rank, which begins anew.
-  double take_loss() { return kernels::take_sums(exec, sums)[0]; }
+  double take_loss() { return take_sums()[0]; }
+  std::vector<double> take_sums() {
+    comm::settle();
+    return kernels::take_sums(exec, sums);
+  }
   /// After a step: the choices of experts in the whole global batch, and what follows from them: the biases that
   /// balance experts (arXiv 2408.15664) and the loads that a loss of balance reads. Collective.
   void balance_experts();

@@ -60,7 +60,7 @@ void Trainer<P>::State::start_sum(double votes) {
                                                     packed ? params.owned_gradients() : params.grads(), packed, here,
                                                     unit->stage.is_first(), squares);
   }
-  auto const own = kernels::take_sums(exec, sums);
+  auto const own = take_sums();
   sum = {counts_loss() ? own[0] : 0.0, own[1], stop_asked && stop_asked() ? 1.0 : 0.0, votes};
   sum_request = mesh.world().all_reduce(sum.data(), 4, comm::Type::float64, comm::Reduction::sum);
 }

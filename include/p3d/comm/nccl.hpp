@@ -66,9 +66,10 @@ public:
 };
 /// What communicators prepared from here on add with (AllReduceSettings::fixed_order with nccl).
 void set_device_sums(std::shared_ptr<DeviceSums> sums);
+bool has_device_sums();
 
-/// Waits until nothing by NCCL is under way. A stream that waits for a collective (Place::stream_waits) is not watched:
-/// before the host waits for such a stream, this does, for at most wait_policy().timeout_s.
+/// Waits for the collectives that a stream waits for (Place::stream_waits), for at most wait_policy().timeout_s: to be
+/// called before the host waits for that stream, which nobody watches.
 void settle();
 
 /// Whether this build has NCCL or RCCL.

