@@ -14,11 +14,15 @@ namespace {
 // Where MPI reads and writes; the same for the whole process, set before the first message.
 bool stage_always = false;
 bool mpi_reaches_views = false;
+bool mpi_reduces_views = false;
 bool views_are_device = false;
 }  // namespace
 
 void set_always_stage(bool on) { stage_always = on; }
-void set_gpu_aware(bool on) { mpi_reaches_views = on; }
+void set_gpu_aware(bool messages, bool collectives) {
+  mpi_reaches_views = messages;
+  mpi_reduces_views = messages && collectives;
+}
 void set_views_are_device(bool on) { views_are_device = on; }
 bool views_are_on_host() { return detail::host_reaches_views && !views_are_device; }
 bool stages() { return stage_always || !(detail::host_reaches_views || mpi_reaches_views); }
@@ -34,15 +38,22 @@ template <> comm::ElementType type_of<device::float16>() { return comm::Float16T
 template <> comm::ElementType type_of<std::byte>() { return comm::Type::byte; }
 // clang-format on
 
+namespace {
+/// Collectives go through the host where MPI has only messages of the views' memory. Sums of 16-bit numbers always do,
+/// since MPI has none.
+template <class T>
+bool through_host(bool sums) {
+  return !mpi_reduces_views || (sums && type_of<T>().float16().has_value());
+}
+}  // namespace
+
 template <class T>
 Request start_all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduction op) {
   detail::require_contiguous(inout);
   auto const n = static_cast<std::int64_t>(inout.extent(0));
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
-  // Where MPI alone reads a view, 16-bit numbers go through the host: MPI cannot sum them.
-  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both,
-                      type_of<T>().float16().has_value());
+  Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n, Buffer::Use::both, through_host<T>(true));
   return buffer.attach(comm.all_reduce(buffer.data(), n, type_of<T>(), op, buffer.place()));
 }
 
@@ -73,8 +84,7 @@ Request start_reduce_scatter(ExecSpace const& exec, Communicator& comm, View1<T>
                              std::span<std::int64_t const> bounds, Reduction op) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own,
-                                 type_of<T>().float16().has_value());
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, all, own, through_host<T>(true));
   return buffer.attach(comm.reduce_scatter(buffer.data(), bounds, type_of<T>(), op, buffer.place()));
 }
 
@@ -83,7 +93,7 @@ Request start_all_gather(ExecSpace const& exec, Communicator& comm, View1<T> ino
                          std::span<std::int64_t const> bounds) {
   auto const [all, own] = check_shares(comm, inout, bounds);
   if (comm.size() == 1 || all.begin == all.end) return {};
-  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all);
+  detail::Buffer<T> const buffer(exec, detail::by_nccl(comm), inout.data(), all.end, own, all, through_host<T>(false));
   return buffer.attach(comm.all_gather(buffer.data(), bounds, type_of<T>(), buffer.place()));
 }
 
@@ -104,7 +114,7 @@ Request start_broadcast(ExecSpace const& exec, Communicator& comm, View1<T> inou
   if (comm.size() == 1 || n == 0) return {};
   using Buffer = detail::Buffer<T>;
   Buffer const buffer(exec, detail::by_nccl(comm), inout.data(), n,
-                      comm.rank() == root ? Buffer::Use::read : Buffer::Use::write);
+                      comm.rank() == root ? Buffer::Use::read : Buffer::Use::write, through_host<T>(false));
   return buffer.attach(comm.broadcast(buffer.data(), n, type_of<T>(), root, buffer.place()));
 }
 

@@ -41,17 +41,18 @@ class Buffer {
 public:
   enum class Use { read, write, both };
 
-  /// `nccl`: the operation goes by it. `host_sums`: the host, not MPI, is to compute on the elements.
-  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, bool host_sums = false)
+  /// `nccl`: the operation goes by it. `on_host`: the elements go through the host where it does not
+  /// reach the view, even where MPI does.
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, bool on_host = false)
       : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n},
-               host_sums) {}
+               on_host) {}
 
   /// `read`, `written`: what the operation takes from the view, and what it gives back.
-  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, bool host_sums = false)
+  Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, bool on_host = false)
       : exec_(exec), view_(data, n), written_(written), nccl_(nccl) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
     if (nccl_) return;
-    if (stages() || (host_sums && !host_reaches_views)) {
+    if (stages() || (on_host && !host_reaches_views)) {
       auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
       host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
       if (read.begin == read.end) return;  // nobody else has the block: at once

@@ -42,6 +42,12 @@ std::optional<bool> reaches_memory_of(std::string_view backend) {
   return answer;
 }
 
+bool is_open_mpi(std::string_view library) {
+  for (std::string_view const name : {"Open MPI", "HPC-X", "Spectrum", "bullx"})
+    if (library.find(name) != std::string_view::npos) return true;
+  return false;
+}
+
 std::string library_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

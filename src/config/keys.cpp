@@ -358,10 +358,12 @@ void add_comm(std::vector<Key>& table) {
            "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
            "memory "
            "(shared, hierarchical)");
-  s.choice("gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
-           "give MPI GPU memory; off: through pinned host memory; auto: ask MPI");
+  s.choice(
+      "gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
+      "give MPI GPU memory; off: through pinned host memory; auto: for messages, where a trial at the start succeeds "
+      "and NCCL is not in use");
   s.choice("backend", &Comm::backend, {Backend::automatic, Backend::mpi, Backend::nccl},
-           "what carries collectives of GPU memory; auto: NCCL where p3d has it, unless run.deterministic");
+           "what carries collectives of GPU memory; auto: NCCL where p3d has it and each rank has a GPU");
   s.add("backend_axes", fmt::format("string: names of axes joined by '-', of {}", base::join(words_of(stage_axes))),
         "axes along which NCCL may be used; MPI along the others", nullptr, read_backend_axes,
         [](Config const& config) { return toml_string(names(config.comm.backend_axes, "-")); });

@@ -6,42 +6,88 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/gpu.hpp>
 #include <p3d/device/environment.hpp>
+#include <p3d/device/view.hpp>
+#include <p3d/engine/backend.hpp>
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace p3d::run {
 
-std::string choose_message_path(config::Comm const& comm_choice) {
-  if (device::on_host()) return "";
-  auto const choice = comm_choice.gpu_aware;
-  auto const by = comm_choice.allreduce;
-  bool const on_host = by != config::AllReduce::automatic && by != config::AllReduce::mpi;
-  if (on_host && choice == config::GpuAware::on) {
-    throw base::Error({.expected = fmt::format("host memory for comm.allreduce = \"{}\"", config::to_string(by)),
-                       .found = "comm.gpu_aware = \"on\": messages of GPU memory",
-                       .where = "comm.allreduce, comm.gpu_aware",
-                       .fix = "set comm.allreduce to \"auto\" (MPI sums GPU memory), or comm.gpu_aware to \"off\""},
-                      base::ExitCode::bad_input);
+namespace {
+
+using comm::GpuTrial;
+
+/// Never freed: comm::TrialMemory says why.
+comm::TrialMemory trial_memory() {
+  using Memory = device::Owned1<std::byte>;
+  auto const& memory = *new Memory(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::run::gpu_trial"),
+                                   static_cast<std::size_t>(comm::trial_bytes));
+  auto const part = [&memory](std::int64_t bytes) { return device::View1<std::byte>(memory.data(), bytes); };
+  using Host = Kokkos::View<std::byte*, Kokkos::LayoutRight, device::HostSpace>;
+  auto const write = [part](void const* host, std::int64_t bytes) {
+    Host const from("p3d::run::gpu_trial_host", static_cast<std::size_t>(bytes));
+    std::memcpy(from.data(), host, from.extent(0));
+    Kokkos::deep_copy(part(bytes), from);
+  };
+  auto const read = [part](void* host, std::int64_t bytes) {
+    Host const to("p3d::run::gpu_trial_host", static_cast<std::size_t>(bytes));
+    Kokkos::deep_copy(to, part(bytes));
+    std::memcpy(host, to.data(), to.extent(0));
+  };
+  return {memory.data(), write, read};
+}
+
+struct Path {
+  bool messages = false, sums = false;
+  std::string reason;
+};
+
+Path try_path(config::Config const& config, comm::Communicator& world) {
+  auto const choice = config.comm.gpu_aware;
+  bool const asked = choice == config::GpuAware::on;
+  if (choice == config::GpuAware::off) return {false, false, "comm.gpu_aware"};
+  if (engine::choose_nccl(config, world)) {
+    if (!asked) return {false, false, "MPI is given no GPU memory beside NCCL"};
+    base::warn_root(base::format({.expected = "one library at a time on a GPU",
+                                  .found = "comm.gpu_aware = \"on\" beside NCCL: the two may wait for each other for "
+                                           "ever, as NVIDIA's user guide says",
+                                  .where = "comm.gpu_aware",
+                                  .fix = "set comm.gpu_aware = \"auto\", or comm.backend = \"mpi\""}));
   }
   auto const answer = comm::reaches_memory_of(device::backend_name());
-  bool const direct =
-      choice == config::GpuAware::on || (choice == config::GpuAware::automatic && !on_host && answer.value_or(false));
-  collectives::set_gpu_aware(direct);
-  if (direct && answer == false) {
-    base::warn_root(base::format(
+  if (!asked && !answer.value_or(false))
+    return {false, false, answer ? "MPI says that it does not reach GPU memory" : "MPI does not say what it can do"};
+  // The trial has a communicator of its own, which stays: what is not over in time is still under way on it.
+  auto& trial = *new comm::Communicator(world.mpi(), "trial of GPU memory");
+  auto const messages = comm::try_messages(trial, trial_memory(), trial_memory());
+  Path path{messages == GpuTrial::works, false, std::string(comm::describe(messages))};
+  if (!path.messages && asked) {
+    throw base::Error(
         {.expected = "an MPI library that reaches GPU memory, as comm.gpu_aware = \"on\" says",
-         .found = comm::library_version() + ", which says that it does not",
+         .found = fmt::format("{}: {}", comm::library_version(), path.reason),
          .where = "comm.gpu_aware",
-         .fix = "set comm.gpu_aware = \"auto\", or turn the library's GPU support on (MPICH: "
-                "MPIR_CVAR_ENABLE_GPU=1; Cray MPICH: MPICH_GPU_SUPPORT_ENABLED=1; Open MPI: build it with UCX)"}));
+         .fix = "set comm.gpu_aware = \"auto\" or \"off\", or turn the library's GPU support on (MPICH: "
+                "MPIR_CVAR_ENABLE_GPU=1; Cray MPICH: MPICH_GPU_SUPPORT_ENABLED=1; Open MPI: build it with UCX)"},
+        base::ExitCode::bad_input);
   }
-  return fmt::format(
-      "Messages: {} ({})",
-      direct ? "MPI reads and writes GPU memory, and sums it in its own order" : "through pinned host memory",
-      choice != config::GpuAware::automatic ? "comm.gpu_aware"
-      : on_host                             ? "comm.allreduce"
-      : answer                              ? "so says MPI"
-                                            : "MPI does not say what it can do");
+  if (path.messages && config.comm.allreduce == config::AllReduce::mpi && !comm::is_open_mpi(comm::library_version()))
+    path.sums = comm::try_sums(trial, trial_memory()) == GpuTrial::works;
+  return path;
+}
+
+}  // namespace
+
+std::string choose_message_path(config::Config const& config, comm::Communicator& world) {
+  if (device::on_host() || world.size() == 1) return "";
+  auto const path = try_path(config, world);
+  collectives::set_gpu_aware(path.messages, path.sums);
+  return fmt::format("Messages: {} ({})",
+                     path.sums       ? "MPI reads and writes GPU memory, and sums it in its own order"
+                     : path.messages ? "MPI reads and writes GPU memory; its sums go through pinned host memory"
+                                     : "through pinned host memory",
+                     path.reason);
 }
 
 }  // namespace p3d::run

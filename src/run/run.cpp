@@ -345,9 +345,7 @@ base::ExitCode run(config::Config const& c, comm::Communicator& world, bool verb
   locks.take(c, world);
   if (c.checkpoint.on()) require_shared_folder(c.checkpoint.dir, c.run.name, world);
   report::report_placement(linalg::set_blas_threads(device::host_threads()), world);
-  if (auto const line = comm::agree(world, "choose how messages travel", [&] { return choose_message_path(c.comm); });
-      !line.empty())
-    base::log_root(line);
+  if (auto const line = choose_message_path(c, world); !line.empty()) base::log_root(line);
   SummaryFile summary(c, world, start);
   return summary.keep([&] {
     return engine::with_policy(c,

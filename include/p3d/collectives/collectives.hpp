@@ -51,8 +51,9 @@ comm::ElementType type_of<std::byte>();
 
 /// Makes host copies even of views within the host's reach, so that tests walk the path of device memory. Default: off.
 void set_always_stage(bool on);
-/// MPI may be given the address of memory that the host cannot reach (comm.gpu_aware). Default: it may not.
-void set_gpu_aware(bool on);
+/// MPI may be given the address of memory that the host cannot reach (comm.gpu_aware), for messages and exchanges, or
+/// for its collectives too. Default: for neither.
+void set_gpu_aware(bool messages, bool collectives = false);
 /// True when messages go through host copies.
 bool stages();
 /// True when views lie in memory that the host reaches, where NCCL has no place.
