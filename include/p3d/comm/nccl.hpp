@@ -5,20 +5,22 @@
 //
 // Order. Each communicator has a stream of its own. A collective comes after all that the caller's stream (Place) had
 // been given when it was started, by an event. It is over, for Request::test() and wait(), when an event after it has
-// been reached; what the caller launches then comes after it. Nothing fences the device, so kernels that were launched
-// in between run meanwhile. All ranks must start the collectives of one communicator in the same order, and have room
-// for those of several communicators at once on their GPU.
+// been reached; what the caller launches then comes after it (Place::stream_waits: when it is launched, and the stream
+// waits). Nothing fences the device, so kernels that were launched in between run meanwhile. All collectives of a
+// process are launched in the order in which they were started, whatever their communicators. No two ranks may start
+// theirs in orders that form a circle: ranks that run the same program do not.
 //
-// Sums. The order of summation is the library's affair. It depends on its version, the algorithm and protocol that it
-// chooses by size and topology, and the layout: the same run repeats its bits only where all of these stay (NCCL_ALGO
-// and NCCL_PROTO fix the choice), and another layout has other last bits. So run.deterministic refuses it. 16-bit
-// numbers are added and rounded step by step, up to p-1 times; p3d's own algorithms round once.
+// Sums. With AllReduceSettings::fixed_order floating-point numbers are added by DeviceSums in the order of ranks: the
+// bits of p3d's ring in host memory. Without, the order is the library's affair: its version, the algorithm and
+// protocol that it chooses by size and topology (NCCL_ALGO and NCCL_PROTO fix the choice), and the layout; 16-bit
+// numbers are then rounded step by step, up to p-1 times.
 //
 // Cost, in bytes that one of p ranks sends, n being the bytes of the buffer: all-reduce 2 (p-1)/p n (rings),
 // reduce-scatter (p-1)/p n, all-gather p-1 times the own share, a broadcast n in all but one rank; an exchange its
-// messages. One launch each. Shares of different lengths go as one reduction to, or broadcast from, each owner of a
-// share, grouped into one launch: up to p-1 times n/p for each rank as well, but as p operations. A communicator takes
-// some MB of GPU memory, by NCCL's buffers (NCCL_BUFFSIZE).
+// messages. One launch each; a sum in a fixed order
+// has one for each segment of its workspace, and one to gather. Shares of different lengths go as one reduction to, or
+// broadcast from, each owner of a share, grouped into one launch: up to p-1 times n/p for each rank as well, but as p
+// operations. A communicator takes some MB of GPU memory, by NCCL's buffers (NCCL_BUFFSIZE).
 //
 // Errors. What NCCL reports, at once or later, is a base::Error with the call, the rank, the communicator and NCCL's
 // text, after its abort. A wait that outlasts wait_policy().timeout_s ends all ranks as wait.hpp says, with all
