@@ -65,6 +65,7 @@ Event::Event(ExecSpace const& exec) : point_(std::make_shared<Point>()) {
 bool Event::reached() const { return check(P3D_GPU(EventQuery)(point_->event), "the kernels before an event"); }
 
 void set_late_events(int) {}
+bool events_come_later() { return true; }
 
 #else
 
@@ -87,6 +88,7 @@ Event::Event(ExecSpace const& exec) {
 bool Event::reached() const { return !point_ || point_->questions-- <= 0; }
 
 void set_late_events(int n) { late = n; }
+bool events_come_later() { return late > 0; }
 
 #endif
 

@@ -8,6 +8,7 @@
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/comm/nccl.hpp>
 #include <p3d/comm/wait.hpp>
+#include <p3d/device/event.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
@@ -103,8 +104,10 @@ void Executor<P>::run(schedule::ValidProgram const& program, std::int64_t step, 
   P3D_REQUIRE(!opened.program || (opened.program == &run.program && opened.step == step),
               "an opening is followed by its own step, or abandoned");
   if (run.recorder && run.recorder != opened.recorder) run.recorder->begin_step(step);
-  // Where messages are on their way while the rank computes.
-  bool const exchanges = inside_ == InsideActions::waiting || run.program.divides_vocabulary;
+  // Where messages are on their way while the rank computes, or begin when kernels have ended that were launched
+  // before: else the next stage waits until this rank has launched its next action.
+  bool const exchanges = inside_ == InsideActions::waiting || run.program.divides_vocabulary ||
+                         (pipeline_->size() > 1 && device::events_come_later());
   base::Polling const polling(exchanges ? comm::progress : nullptr);
   if (run.program.divides_vocabulary) vocabulary_->begin(run.program, run.training);
   auto const& actions = run.program.ranks[static_cast<std::size_t>(pipeline_->rank())];

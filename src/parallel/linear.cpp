@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/parallel/linear.hpp>
 
+#include <p3d/base/poll.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/linalg/gemm.hpp>
@@ -23,6 +24,7 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S con
     linalg::gemm<S>(exec, op_a, op_b, S(1), a, b, static_cast<S>(beta), c);
   } else {
     linalg::gemm<S, C>(exec, op_a, op_b, Sum(1), a, b, static_cast<Sum>(beta), c);
+    base::poll();  // as GEMMs of one type do themselves: what the last action sends begins when its kernels have ended
   }
 }
 

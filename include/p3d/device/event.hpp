@@ -27,5 +27,7 @@ private:
 /// Where kernels run on the host: events recorded from here on are reached when asked for the n-th time, so that tests
 /// walk the ways of device memory. Default: 0, at once.
 void set_late_events(int n);
+/// Whether an event may be reached only after its recording: the host is ahead of kernels, or set_late_events asks.
+bool events_come_later();
 
 }  // namespace p3d::device

@@ -2,6 +2,7 @@
 // Tensor-parallel layers, vocabulary-parallel loss and bucketed reduction against the same thing computed whole on one
 // rank.
 
+#include <p3d/base/poll.hpp>
 #include <p3d/base/random.hpp>
 #include <p3d/collectives/collectives.hpp>
 #include <p3d/config/config.hpp>
@@ -152,6 +153,23 @@ TEST_F(Parallel, ColumnLinearBackward) {
   sum.wait();
   expect_block(dx, product(Form::nn, dy, w), 0, 0, "dx ");
   expect_block(dw, product(Form::tn, dy, x), rank * out_each, 0, "dw ");
+}
+
+// Messages of the action before begin meanwhile.
+template <class S>
+int polls_of_a_linear_layer(parallel::TensorParallel& tp) {
+  static int polls = 0;
+  polls = 0;
+  base::Polling const polling([] { ++polls; });
+  device::Owned2<S> const x("p3d::test::x", 4, 8), w("p3d::test::w", 6, 8), y("p3d::test::y", 4, 6);
+  parallel::column_linear_forward<S>(tp, x, w, {}, y);
+  return polls;
+}
+TEST_F(Parallel, LinearLayersLookAfterMessages) {
+  EXPECT_GT(polls_of_a_linear_layer<double>(tp), 0);
+#if P3D_16BIT
+  EXPECT_GT(polls_of_a_linear_layer<device::bfloat16>(tp), 0);
+#endif
 }
 
 TEST_F(Parallel, ColumnLinearWithItsBias) {
