@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host memory for messages of views that MPI is not given: pinned where there is a GPU, and kept for the next message,
-// because pinning takes longer than most messages.
+// Host memory for messages of views that MPI is not given.
 
-#include <p3d/device/event.hpp>
-
-#include <cstddef>
-#include <memory>
+#include <p3d/device/pinned.hpp>
 
 namespace p3d::collectives::detail {
 
-/// At least `bytes` bytes; they go back to the pool with the last copy of the pointer. All is freed when Kokkos ends.
-std::shared_ptr<std::byte> pinned(std::size_t bytes);
-/// Keeps a block from the pool until `read`: the device still copies from it.
-void keep_until(device::Event read, std::shared_ptr<std::byte> block);
+using device::keep_until;
+
+/// At least `bytes` bytes of the pool.
+inline std::shared_ptr<std::byte> pinned(std::size_t bytes) { return device::pinned_block(bytes); }
 
 }  // namespace p3d::collectives::detail

@@ -65,12 +65,12 @@ public:
       traffic.copies = true;
       return;
     }
-    device::fence(exec_, "p3d::engine::offload_activations");
     auto const* from = region.data;
     if constexpr (!device::host_reaches_views) {
-      Kokkos::deep_copy(buffer(traffic, region.bytes), view(region));
+      Kokkos::deep_copy(exec_, buffer(traffic, region.bytes), view(region));
       from = traffic.buffer.data();
     }
+    device::fence(exec_, "p3d::engine::offload_activations");
     traffic.write = file_->write(place, from, region.bytes);
   }
 
@@ -122,13 +122,14 @@ public:
     wait(t->write);
     wait(t->read);
     if (auto const region = std::exchange(t->arrives, {}); region.data != nullptr)
-      Kokkos::deep_copy(view(region), part(t->buffer, 0, region.bytes));
+      Kokkos::deep_copy(exec_, view(region), part(t->buffer, 0, region.bytes));
   }
 
   std::int64_t bytes() const { return file_ ? file_->bytes() : static_cast<std::int64_t>(host_.size()); }
 
 private:
-  using HostBytes = Kokkos::View<std::byte*, device::HostSpace>;
+  /// Pinned: GPUs copy from and to it at the speed of the bus, while the host goes on.
+  using HostBytes = Kokkos::View<std::byte*, device::PinnedSpace>;
   using Bytes = Kokkos::View<std::byte*, device::MemSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
   struct Traffic {
     device::SwapFile::Request write, read;

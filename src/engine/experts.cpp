@@ -99,7 +99,7 @@ void Trainer<P>::State::follow_choices() {
             for (auto n : of_layer) all += n;
             auto const begin = item.offset + first - run.begin;
             auto const part = Kokkos::subview(numbers, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
-            auto const host = device::host_copy(part);
+            auto const host = device::copy_to_host("p3d::engine::follow_choices", exec, part);
             auto const moved = device::new_host_view(part);
             bool const load = item.spec->name.ends_with(".load");
             for (std::int64_t k = 0; k < count; ++k) {
@@ -110,7 +110,7 @@ void Trainer<P>::State::follow_choices() {
               double const share = all > 0 ? static_cast<double>(chose) / static_cast<double>(all) : 0.0;
               moved(k) = static_cast<Master>(load ? share : static_cast<double>(host(k)) + step);
             }
-            Kokkos::deep_copy(part, moved);
+            device::copy_from_host<Master>(exec, {moved.data(), moved.size()}, device::View1<Master>(part));
           });
     });
     if (unit->sharded) unit->sharded->updated();

@@ -15,7 +15,8 @@
 
 namespace p3d::engine {
 
-/// Room for one piece of an array, where kernels reach it and where files and host memory do.
+/// Room for one piece of an array, where kernels reach it and where files and host memory do: pinned there, so that
+/// GPUs copy at the speed of the bus, and behind the kernels of an instance.
 template <class T>
 class StagedPiece {
 public:
@@ -35,20 +36,21 @@ public:
       return Kokkos::subview(device_, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + count));
     }
   }
-  void to_kernels(std::int64_t n) const {
-    if constexpr (!device::host_reaches_views) copy(device_, host_, n);
+  /// The host's memory may change when the kernels of `exec` after this have ended, and is there by then.
+  void to_kernels(device::ExecSpace const& exec, std::int64_t n) const {
+    if constexpr (!device::host_reaches_views) copy(exec, device_, host_, n);
   }
-  void to_host(std::int64_t n) const {
-    if constexpr (!device::host_reaches_views) copy(host_, device_, n);
+  void to_host(device::ExecSpace const& exec, std::int64_t n) const {
+    if constexpr (!device::host_reaches_views) copy(exec, host_, device_, n);
   }
 
 private:
   template <class To, class From>
-  static void copy(To const& to, From const& from, std::int64_t n) {
+  static void copy(device::ExecSpace const& exec, To const& to, From const& from, std::int64_t n) {
     auto const range = Kokkos::pair<std::int64_t, std::int64_t>(0, n);
-    Kokkos::deep_copy(Kokkos::subview(to, range), Kokkos::subview(from, range));
+    Kokkos::deep_copy(exec, Kokkos::subview(to, range), Kokkos::subview(from, range));
   }
-  Kokkos::View<T*, device::HostSpace> host_;
+  Kokkos::View<T*, device::PinnedSpace> host_;
   device::Owned1<T> device_;
 };
 
@@ -192,10 +194,10 @@ public:
       auto const& set = staging.sets[set_of(p)];
       t.wait();
       auto const size = std::min(piece, size_ - p * piece);
-      if (loads.master) set.master.to_kernels(size);
-      if (loads.moments) set.m.to_kernels(size);
-      if (loads.moments) set.v.to_kernels(size);
-      if (loads.values) set.values.to_kernels(size);
+      if (loads.master) set.master.to_kernels(exec, size);
+      if (loads.moments) set.m.to_kernels(exec, size);
+      if (loads.moments) set.v.to_kernels(exec, size);
+      if (loads.values) set.values.to_kernels(exec, size);
       for_runs(shard, p * piece, size, run, [&](layout::OwnedRun const& part, std::int64_t begin) {
         Views views;
         if (seen.master) views.master = set.master.view(begin, part.count);
@@ -204,12 +206,12 @@ public:
         if (seen.values) views.values = set.values.view(begin, part.count);
         visit(part, views);
       });
+      if (stores.master) set.master.to_host(exec, size);
+      if (stores.moments) set.m.to_host(exec, size);
+      if (stores.moments) set.v.to_host(exec, size);
+      if (stores.values) set.values.to_host(exec, size);
       device::fence(exec, "p3d::engine::offloaded_state");
       if (!stores.any()) continue;
-      if (stores.master) set.master.to_host(size);
-      if (stores.moments) set.m.to_host(size);
-      if (stores.moments) set.v.to_host(size);
-      if (stores.values) set.values.to_host(size);
       if (stores.master) t.requests[0] = master.start_store(p, set.master.host());
       if (stores.moments) t.requests[1] = m.start_store(p, set.m.host());
       if (stores.moments) t.requests[2] = v.start_store(p, set.v.host());

@@ -40,7 +40,7 @@ public:
   /// Has the model read `rows`. On the ranks of the last stage: the logits after the last row of each text, whole rows
   /// of `vocab` numbers in the order of the rows; elsewhere nothing, or the same.
   std::vector<double> read(model::DecodedRows const& rows, std::int64_t vocab) {
-    scratch_.begin(rows, capacity_);
+    scratch_.begin(tp_.exec, rows, capacity_);
     std::vector<double> logits;
     std::vector<int> wanted(static_cast<std::size_t>(rows.begin ? 1 : rows.size()), static_cast<int>(rows.size()) - 1);
     if (!rows.begin) std::iota(wanted.begin(), wanted.end(), 0);

@@ -109,7 +109,7 @@ private:
     if (rooms_) {
       auto const n = state_->values().size();
       auto const& room = rooms_->rooms[room_];
-      room.to_kernels(n);
+      room.to_kernels(exec_, n);
       params_->place_values(exec_, room.view(0, n));
       device::fence(exec_, "p3d::engine::fetched_weights");
       rooms_->users[room_] = nullptr;

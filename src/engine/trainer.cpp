@@ -567,7 +567,7 @@ std::vector<double> Trainer<P>::State::gather(std::string const& name, bool grad
     if (!here.zero(spec.repeated_axes())) continue;
     auto const visit = [&](layout::OwnedRun const& run, auto const& numbers) {
       if (run.copy) return;  // the first group's count
-      auto const host = device::host_copy(numbers);
+      auto const host = device::copy_to_host("p3d::engine::gather", exec, numbers);
       layout::for_parameters(unit->params.layout(), run.begin, run.count,
                              [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
                                if (item.spec != &spec) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -17,12 +17,14 @@ KOKKOS_INLINE_FUNCTION A gelu_argument(A x) {
 /// value[i] = x[i] + bias[i]; without a bias x[i].
 template <class S>
 KOKKOS_INLINE_FUNCTION void biased(S const* x, S const* bias, int n, Acc<S>* value) {
+  auto const in = read<wide<S>>(x, n);
   if (bias) {
+    auto const add = read<wide<S>>(bias, n);
     P3D_SIMD
-    for (int i = 0; i < n; ++i) value[i] = Acc<S>(x[i]) + Acc<S>(bias[i]);
+    for (int i = 0; i < lanes<wide<S>>(n); ++i) value[i] = Acc<S>(in[i]) + Acc<S>(add[i]);
   } else {
     P3D_SIMD
-    for (int i = 0; i < n; ++i) value[i] = x[i];
+    for (int i = 0; i < lanes<wide<S>>(n); ++i) value[i] = in[i];
   }
 }
 
@@ -36,31 +38,32 @@ KOKKOS_INLINE_FUNCTION S const* bias_from(View1<S const> const& bias, std::int64
 
 template <class S>
 void gelu_forward(ExecSpace const& exec, View2<S const> x, View2<S> y, Given<View1<S const>> bias) {
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::gelu_forward", exec, x.extent(0), x.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        Acc<S> v[element_width];
+        Acc<S> v[wide<S>];
         biased(&x(r, c), bias_from<S>(bias, c), n, v);
-        S* const out = &y(r, c);
+        auto out = write<wide<S>>(&y(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], v[i] * sigmoid(gelu_argument(v[i])));
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], v[i] * sigmoid(gelu_argument(v[i])));
+        out.store();
       });
 }
 
 template <class S>
 void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, View2<S> dx,
                    Given<View1<S const>> bias) {
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::gelu_backward", exec, x.extent(0), x.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
         constexpr A a = static_cast<A>(1.5957691216057308), b = static_cast<A>(0.044715);
-        A value[element_width];
+        A value[wide<S>];
         biased(&x(r, c), bias_from<S>(bias, c), n, value);
-        S const* const g = &dy(r, c);
-        S* const out = &dx(r, c);
+        auto const g = read<wide<S>>(&dy(r, c), n);
+        auto out = write<wide<S>>(&dx(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) {
           A const v = value[i];
           A const u = gelu_argument(v);
           A const e = exp_of(-u);
@@ -68,20 +71,22 @@ void gelu_backward(ExecSpace const& exec, View2<S const> x, View2<S const> dy, V
           A const slope = a * (A(1) + A(3) * b * v * v);
           put(out[i], g[i] * (s + v * (s * e * s) * slope));
         }
+        out.store();
       });
 }
 
 template <class S>
 void swiglu_forward(ExecSpace const& exec, View2<S const> gate_up, View2<S> y, Given<View1<S const>> bias) {
   auto const width = static_cast<std::int64_t>(y.extent(1));
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::swiglu_forward", exec, y.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        Acc<S> gate[element_width], up[element_width];
+        Acc<S> gate[wide<S>], up[wide<S>];
         biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
         biased(&gate_up(r, width + c), bias_from<S>(bias, width + c), n, up);
-        S* const out = &y(r, c);
+        auto out = write<wide<S>>(&y(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], gate[i] * sigmoid(gate[i]) * up[i]);
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], gate[i] * sigmoid(gate[i]) * up[i]);
+        out.store();
       });
 }
 
@@ -89,23 +94,25 @@ template <class S>
 void swiglu_backward(ExecSpace const& exec, View2<S const> gate_up, View2<S const> dy, View2<S> dgate_up,
                      Given<View1<S const>> bias) {
   auto const width = static_cast<std::int64_t>(dy.extent(1));
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::swiglu_backward", exec, dy.extent(0), width, KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
-        A gate[element_width], up[element_width];
+        A gate[wide<S>], up[wide<S>];
         biased(&gate_up(r, c), bias_from<S>(bias, c), n, gate);
         biased(&gate_up(r, width + c), bias_from<S>(bias, width + c), n, up);
-        S const* const g = &dy(r, c);
-        S* const dgate = &dgate_up(r, c);
-        S* const dup = &dgate_up(r, width + c);
+        auto const g = read<wide<S>>(&dy(r, c), n);
+        auto dgate = write<wide<S>>(&dgate_up(r, c), n);
+        auto dup = write<wide<S>>(&dgate_up(r, width + c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) {
           A const v = gate[i], u = up[i], d = g[i];
           A const e = exp_of(-v);
           A const s = A(1) / (A(1) + e);
           put(dgate[i], d * u * s * (A(1) + v * (e * s)));
           put(dup[i], d * v * s);
         }
+        dgate.store();
+        dup.store();
       });
 }
 

@@ -31,7 +31,7 @@ template <class Functor>
 void launch_tiles(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
   if (teams == 0) return;
   auto const policy = tile_policy(exec, teams, functor.bytes, functor.level);
-  Kokkos::parallel_for(label, policy, functor);
+  launch_kernel(label, policy, functor);
 }
 
 /// f(i) for the rows of a tile.

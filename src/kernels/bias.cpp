@@ -2,19 +2,20 @@
 #include <p3d/kernels/column_sums.hpp>
 #include <p3d/kernels/elementwise.hpp>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
 template <class S>
 void fill_with_bias(ExecSpace const& exec, View2<S> y, View1<S const> bias) {
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::fill_with_bias", exec, y.extent(0), y.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S* const out = &y(r, c);
-        S const* const b = &bias(c);
+        auto const b = read<wide<S>>(&bias(c), n);
+        auto out = write<wide<S>>(&y(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], b[i]);
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], b[i]);
+        out.store();
       });
 }
 

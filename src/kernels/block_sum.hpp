@@ -18,6 +18,17 @@ inline std::int64_t sum_blocks_of(std::int64_t n) {
   return wanted < max_sum_blocks ? wanted : max_sum_blocks;
 }
 
+/// The sum of n numbers: on the host one after the other, on devices by the whole team.
+KOKKOS_INLINE_FUNCTION double ordered_sum(Alone const&, std::int64_t n, double const* x) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i];
+  return sum;
+}
+template <class Team>
+KOKKOS_INLINE_FUNCTION double ordered_sum(Team const& team, std::int64_t n, double const* x) {
+  return sum_of<double>(team, n, [=](std::int64_t i) { return x[i]; });
+}
+
 /// The sums of blocks of f(i), i in [0, n), n > 0, in sum_blocks(); returns how many. f returns double.
 template <class F>
 std::int64_t sum_by_block(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
@@ -40,11 +51,10 @@ void add_block_sum(std::string const& label, ExecSpace const& exec, std::int64_t
   if (n == 0) return;
   std::int64_t const blocks = sum_by_block(label, exec, n, f);
   View1<double> const parts = sum_blocks();
-  Kokkos::parallel_for(
-      "p3d::kernels::add_blocks", FlatRange(exec, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
-        double whole = 0;
-        for (std::int64_t block = 0; block < blocks; ++block) whole += parts(block);
-        sum(0) += whole;
+  for_rows(
+      "p3d::kernels::add_blocks", exec, 1, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t) {
+        double const whole = ordered_sum(team, blocks, parts.data());
+        once(team, [&] { sum(0) += whole; });
       });
 }
 
@@ -55,7 +65,7 @@ double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n
   std::int64_t const blocks = sum_by_block(label, exec, n, f);
   View1<double> const parts = sum_blocks();
   double sum = 0;
-  Kokkos::parallel_reduce(
+  device::launch_reduce(
       "p3d::kernels::add_blocks", FlatRange(exec, 0, 1),
       KOKKOS_LAMBDA(std::int64_t, double& s) {
         for (std::int64_t block = 0; block < blocks; ++block) s += parts(block);

@@ -35,7 +35,7 @@ bool add_by_key(std::string const& label, ExecSpace const& exec, std::int64_t ro
   if (rows > column_workspace_size) return false;
   // Of row r: whether it is the first of its key, and the next row of that key or -1.
   auto* const chain = reinterpret_cast<int*>(column_workspace().data());
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::order_by_key", FlatRange(exec, 0, rows), KOKKOS_LAMBDA(std::int64_t r) {
         auto const mine = key(r);
         std::int64_t before = r - 1, after = r + 1;
@@ -44,7 +44,7 @@ bool add_by_key(std::string const& label, ExecSpace const& exec, std::int64_t ro
         chain[2 * r] = mine >= 0 && before < 0 ? 1 : 0;
         chain[2 * r + 1] = after < rows ? static_cast<int>(after) : -1;
       });
-  Kokkos::parallel_for(
+  launch_kernel(
       label, FlatRange(exec, 0, rows * cols), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const first = i / cols, c = i - first * cols;
         if (chain[2 * first] == 0) return;

@@ -66,7 +66,7 @@ KOKKOS_FORCEINLINE_FUNCTION void sum_rows(Source const& s, std::int64_t begin, s
 
 template <class S, class G>
 void add_column_sums(ExecSpace const& exec, ColumnSources<S, G> const& sources) {
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::add_column_sums", FlatRange(exec, 0, sources.pieces), KOKKOS_LAMBDA(std::int64_t piece) {
         auto const& s = sources.list[sources.of_piece(piece)];
         std::int64_t const c = (piece - s.first) * column_width;
@@ -90,7 +90,7 @@ using RowCuts = Kokkos::Array<RowCut, ColumnSums<S, G>::most>;
 
 template <class S, class G>
 void sum_row_blocks(ExecSpace const& exec, ColumnSources<S, G> const& sources, RowCuts<S, G> const& cuts) {
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sum_row_blocks", FlatRange(exec, 0, sources.pieces), KOKKOS_LAMBDA(std::int64_t piece) {
         int const at = sources.of_piece(piece);
         auto const& s = sources.list[at];

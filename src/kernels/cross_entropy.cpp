@@ -2,6 +2,7 @@
 #include <p3d/kernels/cross_entropy.hpp>
 
 #include "block_sum.hpp"
+#include "wide.hpp"
 
 #include <limits>
 
@@ -25,10 +26,12 @@ void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t val
         for (std::int64_t begin = 0, n = 0; begin < valid_cols; begin += n) {
           n = valid_cols - begin < block_columns ? valid_cols - begin : block_columns;
           S const* const b = x + begin;
-          A const now = max_of<A>(team, n, top, [=](std::int64_t i) { return static_cast<A>(b[i]); });
+          A const now = max_row<A>(
+              team, n, top, [](S v) { return static_cast<A>(v); }, b);
           if (begin > 0) sum *= exp_of(top - now);
           top = now;
-          sum += sum_of<A>(team, n, [=](std::int64_t i) { return exp_of(b[i] - now); });
+          sum += sum_row<A>(
+              team, n, [=](S v) { return exp_of(v - now); }, b);
         }
         once(team, [&] {
           std::int64_t const target = targets(r) - vocab_begin;
@@ -41,8 +44,8 @@ void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t val
 
 template <class A>
 void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> row_max, View2<A> sums) {
-  for_chunks<flat_width>(
-      "p3d::kernels::refer_sums", exec, 1, row_max.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t r, int n) {
+  for_vector<flat_width>(
+      "p3d::kernels::refer_sums", exec, row_max.extent(0), KOKKOS_LAMBDA(std::int64_t r, int n) {
         for (int i = 0; i < n; ++i) sums(0, r + i) *= exp_of(local_max(r + i) - row_max(r + i));
       });
 }
@@ -51,8 +54,8 @@ template <class A>
 void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View1<A> row_max, View2<A> sums) {
   auto const rows = static_cast<std::int64_t>(row_max.extent(0));
   P3D_REQUIRE(static_cast<std::int64_t>(parts.extent(0)) == 3 * shards * rows, "each shard has three numbers of a row");
-  for_chunks<flat_width>(
-      "p3d::kernels::combine_parts", exec, 1, rows, KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+  for_vector<flat_width>(
+      "p3d::kernels::combine_parts", exec, rows, KOKKOS_LAMBDA(std::int64_t c, int n) {
         for (std::int64_t r = c; r < c + n; ++r) {
           A top = -infinity<A>, sum = 0, target = 0;
           for (int s = 0; s < shards; ++s) {
@@ -74,8 +77,8 @@ void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View
 template <class A>
 void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
                         View1<A> lse, View1<double> total) {
-  for_chunks<flat_width>(
-      "p3d::kernels::log_sum_exp", exec, 1, lse.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t r, int n) {
+  for_vector<flat_width>(
+      "p3d::kernels::log_sum_exp", exec, lse.extent(0), KOKKOS_LAMBDA(std::int64_t r, int n) {
         for (int i = 0; i < n; ++i) lse(r + i) = row_max(r + i) + std::log(sums(0, r + i));
       });
   if (total.extent(0) == 0) return;
@@ -91,7 +94,7 @@ template <class S>
 void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
                             std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits) {
   auto const cols = static_cast<std::int64_t>(logits.extent(1));
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::cross_entropy_backward", exec, logits.extent(0), cols,
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
@@ -102,15 +105,28 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
         A const shift = lse(r);
         std::int64_t const target = targets(r) - vocab_begin - c;
         bool const hit = counts && target >= 0 && target < valid;
-        A const logit = hit ? static_cast<A>(x[target]) : A(0);
-        P3D_SIMD
-        for (int i = 0; i < valid; ++i) put(x[i], scale * exp_of(x[i] - shift));
-        for (int i = valid; i < n; ++i) put(x[i], A(0));
-        if (!hit) return;
-        if constexpr (std::is_same_v<S, A>)
-          x[target] -= scale;
-        else  // not from the rounded one: near a certain token the two parts nearly cancel
-          put(x[target], scale * (exp_of(logit - shift) - A(1)));
+        // The target's number comes from its exponential, not from what is rounded: near a certain token the two parts
+        // nearly cancel.
+        if constexpr (on_host) {
+          A const logit = hit ? static_cast<A>(x[target]) : A(0);
+          P3D_SIMD
+          for (int i = 0; i < valid; ++i) put(x[i], scale * exp_of(x[i] - shift));
+          for (int i = valid; i < n; ++i) put(x[i], A(0));
+          if (!hit) return;
+          if constexpr (std::is_same_v<S, A>)
+            x[target] -= scale;
+          else
+            put(x[target], scale * (exp_of(logit - shift) - A(1)));
+        } else {
+          constexpr int W = wide<S>;
+          auto const in = read<W>(x, n);
+          auto out = write<W>(x, n);
+          for (int i = 0; i < W; ++i) {
+            A const e = exp_of(in[i] - shift);
+            put(out[i], i >= valid ? A(0) : scale * (hit && i == target ? e - A(1) : e));
+          }
+          out.store();
+        }
       });
 }
 

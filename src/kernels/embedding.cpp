@@ -2,6 +2,7 @@
 #include <p3d/kernels/embedding.hpp>
 
 #include "column_sum.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -9,19 +10,20 @@ template <class S>
 void embedding_forward(ExecSpace const& exec, View1<int const> tokens, View2<S const> weight, std::int64_t vocab_begin,
                        View2<S> out) {
   auto const vocabulary = static_cast<std::int64_t>(weight.extent(0));
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::embedding_forward", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         std::int64_t const token = tokens(r) - vocab_begin;
-        S* const y = &out(r, c);
+        auto y = write<wide<S>>(&out(r, c), n);
         if (token >= 0 && token < vocabulary) {
-          S const* const w = &weight(token, c);
+          auto const w = read<wide<S>>(&weight(token, c), n);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) put(y[i], w[i]);
+          for (int i = 0; i < lanes<wide<S>>(n); ++i) put(y[i], w[i]);
         } else {
           P3D_SIMD
-          for (int i = 0; i < n; ++i) put(y[i], Acc<S>(0));
+          for (int i = 0; i < lanes<wide<S>>(n); ++i) put(y[i], Acc<S>(0));
         }
+        y.store();
       });
 }
 
@@ -43,8 +45,8 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
     auto const cols = static_cast<std::int64_t>(dout.extent(1));
     if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, add)) return;
   }
-  for_chunks<column_width>(
-      "p3d::kernels::embedding_backward", exec, 1, dout.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+  for_vector<column_width>(
+      "p3d::kernels::embedding_backward", exec, dout.extent(1), KOKKOS_LAMBDA(std::int64_t c, int n) {
         for (std::int64_t r = 0; r < rows; ++r) {
           std::int64_t const token = tokens(r) - vocab_begin;
           if (token < 0 || token >= vocabulary) continue;
@@ -61,13 +63,15 @@ void position_forward(ExecSpace const& exec, TokenRows const& rows, View2<S cons
   auto const places = rows.positions;
   bool const given = places.extent(0) > 0;
   auto const first_row = rows.first_row;
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::position_forward", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S const* const p = &positions(given ? places(first_row + r) : rows.index(r), c);
-        S* const y = &out(r, c);
+        auto const p = read<wide<S>>(&positions(given ? places(first_row + r) : rows.index(r), c), n);
+        auto const old = read<wide<S>>(&out(r, c), n);
+        auto y = write<wide<S>>(&out(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(y[i], y[i] + p[i]);
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(y[i], old[i] + p[i]);
+        y.store();
       });
 }
 
@@ -87,8 +91,8 @@ void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S con
       auto const cols = static_cast<std::int64_t>(dout.extent(1));
       if (add_by_key("p3d::kernels::position_backward", exec, here, cols, key, add)) return;
     }
-    for_chunks<column_width>(
-        "p3d::kernels::position_backward", exec, 1, dout.extent(1), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
+    for_vector<column_width>(
+        "p3d::kernels::position_backward", exec, dout.extent(1), KOKKOS_LAMBDA(std::int64_t c, int n) {
           for (std::int64_t row = 0; row < here; ++row) {
             S const* const g = &dout(row, c);
             G* const dp = &dpositions(places(first_row + row), c);

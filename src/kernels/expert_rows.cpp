@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/expert_rows.hpp>
 
-#include "launch.hpp"
 #include "random_words.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
 template <class S>
 void gate_rows(ExecSpace const& exec, View1<Acc<S> const> gates, View2<S> act) {
   P3D_REQUIRE(gates.extent(0) == act.extent(0), "every row has a gate");
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::gate_rows", exec, static_cast<std::int64_t>(act.extent(0)),
       static_cast<std::int64_t>(act.extent(1)), KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S* const x = &act(r, c);
         Acc<S> const gate = gates(r);
+        auto const x = read<wide<S>>(&act(r, c), n);
+        auto out = write<wide<S>>(&act(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(x[i], gate * static_cast<Acc<S>>(x[i]));
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], gate * static_cast<Acc<S>>(x[i]));
+        out.store();
       });
 }
 
@@ -48,7 +50,7 @@ void places_of_copies(ExecSpace const& exec, View2<int const> place, int copies,
   P3D_REQUIRE(out.extent(0) == place.extent(0) && static_cast<std::int64_t>(out.extent(1)) == top_k * copies,
               "every slot has a place for each copy");
   int const slots = static_cast<int>(tokens * top_k);
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::places_of_copies", FlatRange(exec, 0, tokens * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const t = i / top_k, k = i - t * top_k;
         for (int c = 0; c < copies; ++c) out(t, k * copies + c) = place(t, k) < 0 ? -1 : c * slots + place(t, k);
@@ -60,7 +62,7 @@ void sum_copies(ExecSpace const& exec, View1<A const> values, View2<int const> p
   auto const top_k = static_cast<std::int64_t>(sums.extent(1)), tokens = static_cast<std::int64_t>(sums.extent(0));
   P3D_REQUIRE(places.extent(0) == sums.extent(0) && static_cast<std::int64_t>(places.extent(1)) == top_k * copies,
               "every slot has a place for each copy");
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sum_copies", FlatRange(exec, 0, tokens * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const t = i / top_k, k = i - t * top_k;
         A sum = 0;
@@ -75,7 +77,7 @@ void sum_blocks(ExecSpace const& exec, View2<S const> blocks, int count, Store s
   auto const columns = static_cast<std::int64_t>(out.extent(1)), rows = static_cast<std::int64_t>(out.extent(0));
   auto const each = static_cast<std::int64_t>(blocks.extent(0)) / count;
   P3D_REQUIRE(static_cast<std::int64_t>(blocks.extent(1)) == columns && rows <= each, "blocks are of rows of out");
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sum_blocks", FlatRange(exec, 0, rows * columns), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const r = i / columns, c = i - r * columns;
         Acc<S> sum = 0;
@@ -87,21 +89,21 @@ void sum_blocks(ExecSpace const& exec, View2<S const> blocks, int count, Store s
 
 template <class A>
 void sigmoid_in_place(ExecSpace const& exec, View1<A> x) {
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sigmoid_in_place", FlatRange(exec, 0, x.extent(0)),
       KOKKOS_LAMBDA(std::int64_t i) { x(i) = sigmoid(x(i)); });
 }
 
 template <class A>
 void sigmoid_backward(ExecSpace const& exec, View1<A const> y, View1<A> d) {
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sigmoid_backward", FlatRange(exec, 0, d.extent(0)),
       KOKKOS_LAMBDA(std::int64_t i) { d(i) *= y(i) * (A(1) - y(i)); });
 }
 
 template <class A>
 void scale(ExecSpace const& exec, A factor, View1<A> x) {
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::scale", FlatRange(exec, 0, x.extent(0)), KOKKOS_LAMBDA(std::int64_t i) { x(i) *= factor; });
 }
 
@@ -110,13 +112,13 @@ void jitter_rows(ExecSpace const& exec, TokenRows rows, base::RandomKey key, dou
                  View2<S> y) {
   P3D_REQUIRE(x.extent(0) == y.extent(0) && x.extent(1) == y.extent(1), "both have one shape");
   auto const cols = static_cast<std::int64_t>(x.extent(1));
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::jitter_rows", exec, static_cast<std::int64_t>(x.extent(0)), cols,
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
         using A = Acc<S>;
         auto const stream = static_cast<std::uint64_t>(rows.first_sample + (rows.first_row + r) / rows.seq_len);
         auto const first = static_cast<std::uint64_t>(rows.index(r) * cols + c);
-        std::uint32_t words[element_width];
+        std::uint32_t words[wide<S>];
         random_words(key, stream, first, n, words);
         P3D_SIMD
         for (int i = 0; i < n; ++i) {

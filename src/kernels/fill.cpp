@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -24,11 +24,12 @@ void fill(ExecSpace const& exec, View1<T> x, T value) {
     }
   }
 #endif
-  for_chunks<flat_width>(
-      "p3d::kernels::fill", exec, 1, x.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-        T* const out = &x(c);
+  for_vector<wide_flat<T>>(
+      "p3d::kernels::fill", exec, x.extent(0), KOKKOS_LAMBDA(std::int64_t c, int n) {
+        auto out = write<wide_flat<T>>(&x(c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], value);
+        for (int i = 0; i < lanes<wide_flat<T>>(n); ++i) put(out[i], value);
+        out.store();
       });
 }
 
@@ -51,12 +52,14 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
 template <class From, class To>
 void convert(ExecSpace const& exec, View1<From const> from, View1<To> to) {
   P3D_REQUIRE(from.extent(0) == to.extent(0), "a conversion keeps the number of elements");
-  for_chunks<flat_width>(
-      "p3d::kernels::convert", exec, 1, to.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-        From const* const in = &from(c);
-        To* const out = &to(c);
+  constexpr int W = sizeof(From) < sizeof(To) ? wide_flat<From> : wide_flat<To>;  // of the smaller type a whole load
+  for_vector<W>(
+      "p3d::kernels::convert", exec, to.extent(0), KOKKOS_LAMBDA(std::int64_t c, int n) {
+        auto const in = read<W>(&from(c), n);
+        auto out = write<W>(&to(c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], in[i]);
+        for (int i = 0; i < lanes<W>(n); ++i) put(out[i], in[i]);
+        out.store();
       });
 }
 

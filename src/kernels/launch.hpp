@@ -6,19 +6,45 @@
 #include "numeric.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/device/launch.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
 
 namespace p3d::kernels {
 
-/// Widths of the column chunks that one call of a body gets.
+using device::launch_kernel;
+
+/// Widths of the column chunks that one call of a body gets; see also wide.hpp.
 inline constexpr int element_width = on_host ? 128 : 4;  ///< elementwise on a matrix
 inline constexpr int column_width = on_host ? 32 : 1;    ///< sums down the columns
 inline constexpr int flat_width = on_host ? 1024 : 1;    ///< elementwise on a vector
 
 using FlatRange = Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>;
+
+/// The quotient of numbers below 2^31 by one divisor, as a multiplication: GPUs have no instruction for divisions, and
+/// a function of about 70 for those of 64 bits. With l = ceil(log2 d) and m = ceil(2^(31+l) / d), which fits 32 bits,
+/// x m / 2^(31+l) is x / d and less than x / 2^(31+l) < 1 / d more: not enough to reach the next integer.
+class Divisor {
+public:
+  static constexpr std::int64_t limit = std::int64_t(1) << 31;
+  Divisor() = default;
+  /// 0 < d < limit.
+  explicit Divisor(std::int64_t d) {
+    while ((std::int64_t(1) << (shift_ - 31)) < d) ++shift_;
+    auto const one = std::uint64_t(1) << shift_, by = static_cast<std::uint64_t>(d);
+    multiplier_ = static_cast<std::uint32_t>((one + by - 1) / by);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION std::uint32_t of(std::uint32_t x) const {
+    return static_cast<std::uint32_t>((std::uint64_t(x) * multiplier_) >> shift_);
+  }
+
+private:
+  std::uint32_t multiplier_ = 0;
+  int shift_ = 31;
+};
 
 template <int Width, class Body>
 struct ChunkBody {
@@ -31,6 +57,29 @@ struct ChunkBody {
     body(row, begin, static_cast<int>(cols - begin < Width ? cols - begin : Width));
   }
 };
+/// The same without a division of 64 bits, for fewer than 2^31 chunks of rows from `first_row` on.
+template <int Width, class Body>
+struct DeviceChunkBody {
+  std::int64_t cols;
+  std::int64_t first_row;
+  std::uint32_t chunks;
+  Divisor by_chunks;
+  Body body;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
+    auto const at = static_cast<std::uint32_t>(i), row = by_chunks.of(at);
+    std::int64_t const begin = static_cast<std::int64_t>(at - row * chunks) * Width;
+    body(first_row + row, begin, static_cast<int>(cols - begin < Width ? cols - begin : Width));
+  }
+};
+template <int Width, class Body>
+struct VectorBody {
+  std::int64_t size;
+  Body body;
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t i) const {
+    std::int64_t const begin = i * Width;
+    body(begin, static_cast<int>(size - begin < Width ? size - begin : Width));
+  }
+};
 
 /// body(row, first column, number of columns <= Width) for all chunks of a [rows, cols] matrix.
 template <int Width, class Body>
@@ -38,7 +87,22 @@ void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t ro
                 Body const& body) {
   std::int64_t const chunks = (cols + Width - 1) / Width;
   if (rows * chunks == 0) return;
-  Kokkos::parallel_for(label, FlatRange(exec, 0, rows * chunks), ChunkBody<Width, Body>{cols, chunks, body});
+  if constexpr (on_host) {
+    launch_kernel(label, FlatRange(exec, 0, rows * chunks), ChunkBody<Width, Body>{cols, chunks, body});
+  } else {
+    P3D_REQUIRE(chunks < Divisor::limit, "a row of a matrix has fewer than 2^31 chunks of columns");
+    std::int64_t const most = (Divisor::limit - 1) / chunks;  // rows of a launch
+    for (std::int64_t row = 0; row < rows; row += most)
+      launch_kernel(label, FlatRange(exec, 0, std::min(most, rows - row) * chunks),
+                    DeviceChunkBody<Width, Body>{cols, row, static_cast<std::uint32_t>(chunks), Divisor(chunks), body});
+  }
+}
+
+/// body(first element, number of elements <= Width) for all chunks of a vector.
+template <int Width, class Body>
+void for_vector(std::string const& label, ExecSpace const& exec, std::int64_t size, Body const& body) {
+  if (size > 0)
+    launch_kernel(label, FlatRange(exec, 0, (size + Width - 1) / Width), VectorBody<Width, Body>{size, body});
 }
 
 /// On the host one thread has a row to itself.
@@ -82,9 +146,9 @@ template <class Body>
 void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body) {
   if (rows == 0) return;
   if constexpr (on_host)
-    Kokkos::parallel_for(label, FlatRange(exec, 0, rows), AloneBody<Body>{body});
+    launch_kernel(label, FlatRange(exec, 0, rows), AloneBody<Body>{body});
   else
-    Kokkos::parallel_for(label, team_policy<Kokkos::TeamPolicy<ExecSpace>>(exec, rows), TeamBody<Body>{body});
+    launch_kernel(label, team_policy<Kokkos::TeamPolicy<ExecSpace>>(exec, rows), TeamBody<Body>{body});
 }
 
 // Bodies of these loops capture by value and are copied: behind references the compiler would load what they point to

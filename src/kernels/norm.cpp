@@ -16,8 +16,9 @@ struct MadeRows {
   KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r) const {
     if (sum.branch.extent(0) == 0) return;
     auto const hidden = static_cast<std::int64_t>(to.extent(1));
-    each_chunk<element_width>(team, hidden,
-                              [=, this](std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, &to(r, c)); });
+    auto const place = hidden_row(sum.rows, sum.dropout, hidden, r);
+    each_chunk<wide<S>>(team, hidden,
+                        [=, this](std::int64_t c, int n) { residual_chunk(sum, place, r, c, n, &to(r, c)); });
     wait_for_team(team);
   }
 };
@@ -36,18 +37,24 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
         S* const out = &y(r, 0);
         S const* const w = weight.data();
         auto const count = static_cast<A>(hidden);
-        A const m = sum_of<A>(team, hidden, [=](std::int64_t i) { return A(in[i]); }) / count;
+        A const m = sum_row<A>(
+                        team, hidden, [](S v) { return A(v); }, in) /
+                    count;
         // The variance about the mean, in a second pass over a row that is in cache: no cancellation.
-        A const squares = sum_of<A>(team, hidden, [=](std::int64_t i) {
-          A const d = in[i] - m;
-          return d * d;
-        });
+        A const squares = sum_row<A>(
+            team, hidden,
+            [=](S v) {
+              A const d = v - m;
+              return d * d;
+            },
+            in);
         A const s = A(1) / std::sqrt(squares / count + static_cast<A>(eps));
         if (has_bias) {
-          S const* const b = bias.data();
-          each(team, hidden, [=](std::int64_t i) { put(out[i], (in[i] - m) * s * w[i] + b[i]); });
+          map_row(
+              team, hidden, out, [=](S v, S by, S add) { return (v - m) * s * by + add; }, in, w, bias.data());
         } else {
-          each(team, hidden, [=](std::int64_t i) { put(out[i], (in[i] - m) * s * w[i]); });
+          map_row(
+              team, hidden, out, [=](S v, S by) { return (v - m) * s * by; }, in, w);
         }
         once(team, [&] {
           mean(r) = m;
@@ -68,9 +75,11 @@ void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const>
         S const* const in = &x(r, 0);
         S* const out = &y(r, 0);
         S const* const w = weight.data();
-        A const squares = sum_of<A>(team, hidden, [=](std::int64_t i) { return A(in[i]) * in[i]; });
+        A const squares = sum_row<A>(
+            team, hidden, [](S v) { return A(v) * v; }, in);
         A const s = A(1) / std::sqrt(squares / static_cast<A>(hidden) + static_cast<A>(eps));
-        each(team, hidden, [=](std::int64_t i) { put(out[i], in[i] * s * w[i]); });
+        map_row(
+            team, hidden, out, [=](S v, S by) { return v * s * by; }, in, w);
         once(team, [&] { rrms(r) = s; });
       });
 }
@@ -129,25 +138,36 @@ struct NormBackward {
     auto const count = static_cast<A>(hidden);
     if (mean.extent(0) != 0) {
       A const m = mean(r);
-      A const a = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i]; }) / count;
-      A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * ((in[i] - m) * s); }) / count;
+      A const a = sum_row<A>(
+                      team, hidden, [](S d, S by) { return d * by; }, g, w) /
+                  count;
+      A const b = sum_row<A>(
+                      team, hidden, [=](S d, S by, S v) { return d * by * ((v - m) * s); }, g, w, in) /
+                  count;
       also(r, m, s);
+      auto const slope = [=](S d, S by, S v) { return s * (d * by - a - (v - m) * s * b); };
       if (adds)
-        each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+        map_row(
+            team, hidden, out, [=](S old, S d, S by, S v) { return old + slope(d, by, v); }, out, g, w, in);
       else
-        each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - a - (in[i] - m) * s * b)); });
+        map_row(team, hidden, out, slope, g, w, in);
     } else {
-      A const b = sum_of<A>(team, hidden, [=](std::int64_t i) { return g[i] * w[i] * (in[i] * s); }) / count;
+      A const b = sum_row<A>(
+                      team, hidden, [=](S d, S by, S v) { return d * by * (v * s); }, g, w, in) /
+                  count;
       also(r, A(0), s);
+      auto const slope = [=](S d, S by, S v) { return s * (d * by - v * s * b); };
       if (adds)
-        each(team, hidden, [=](std::int64_t i) { put(out[i], out[i] + s * (g[i] * w[i] - in[i] * s * b)); });
+        map_row(
+            team, hidden, out, [=](S old, S d, S by, S v) { return old + slope(d, by, v); }, out, g, w, in);
       else
-        each(team, hidden, [=](std::int64_t i) { put(out[i], s * (g[i] * w[i] - in[i] * s * b)); });
+        map_row(team, hidden, out, slope, g, w, in);
     }
     if (branches.before.extent(0) == 0) return;
     wait_for_team(team);
-    each_chunk<element_width>(team, hidden, [=, this](std::int64_t c, int n) {
-      dropout_chunk(branches.rows, branches.dropout, hidden, r, c, n, out + c, &branches.before(r, c));
+    auto const place = hidden_row(branches.rows, branches.dropout, hidden, r);
+    each_chunk<wide<S>>(team, hidden, [=, this](std::int64_t c, int n) {
+      dropout_chunk(place, branches.dropout, c, n, out + c, &branches.before(r, c));
     });
   }
 };
@@ -184,10 +204,21 @@ void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S
             S const* const g = &p.dy(r, 0);
             S const* const in = &p.x(r, 0);
             S const* const other = after ? &p.branches.after(r, 0) : nullptr;
-            each(team, hidden, [=](std::int64_t i) {
-              weight[i] = (first ? 0.0 : weight[i]) + g[i] * ((in[i] - m) * s);
-              if (bias) bias[i] = (first ? 0.0 : bias[i]) + g[i];
-              if (other) after[i] = (first ? 0.0 : after[i]) + other[i];
+            constexpr int W = wide<S>;
+            each_chunk<W>(team, hidden, [=](std::int64_t c, int n) {
+              auto const add = [=](double* sums, auto const& more) {
+                auto const old = read<W>(sums + c, first ? 0 : n);
+                auto to = write<W>(sums + c, n);
+                for (int i = 0; i < lanes<W>(n); ++i) put(to[i], old[i] + more(i));
+                to.store();
+              };
+              auto const d = read<W>(g + c, n), x = read<W>(in + c, n);
+              add(weight, [&](int i) { return d[i] * ((x[i] - m) * s); });
+              if (bias) add(bias, [&](int i) { return d[i]; });
+              if (other) {
+                auto const o = read<W>(other + c, n);
+                add(after, [&](int i) { return o[i]; });
+              }
             });
             wait_for_team(team);  // `other` may be what is stored next
           });

@@ -31,12 +31,12 @@ View1<double> column_workspace() {
 }
 
 std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums) {
-  device::fence(exec, "p3d::kernels::take_sums");
   std::vector<double> out(sums.extent(0), 0.0);
   if constexpr (device::host_reaches_views) {
+    device::fence(exec, "p3d::kernels::take_sums");
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::exchange(sums(i), 0.0);
   } else {
-    auto const host = device::host_copy(sums);
+    auto const host = device::copy_to_host("p3d::kernels::take_sums", exec, sums);
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = host(i);
     fill<double>(exec, sums, 0.0);
   }
@@ -47,7 +47,7 @@ namespace {
 
 struct Nothing {};
 using Segments = SegmentTable<Nothing>;
-static_assert(Segments::most * max_sum_blocks <= column_workspace_size);
+static_assert(Segments::most * (max_sum_blocks + 1) <= column_workspace_size);
 
 template <class S>
 void add_sum_squares(ExecSpace const& exec, S const* data, Segments const& table, View1<double> sum) {
@@ -64,14 +64,18 @@ void add_sum_squares(ExecSpace const& exec, S const* data, Segments const& table
         });
         once(team, [&] { parts(block) = part; });
       });
-  Kokkos::parallel_for(
-      "p3d::kernels::add_segments", FlatRange(exec, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
-        for (int at = 0; at < table.count; ++at) {
-          double one = 0;
-          for (std::int64_t block = table.first_block[at]; block < table.first_block[at + 1]; ++block)
-            one += parts(block);
-          sum(0) += one;
-        }
+  // A team to each segment, then one thread: one for all of them would take milliseconds of a GPU.
+  std::int64_t const sums = table.blocks();
+  for_rows(
+      "p3d::kernels::add_segments", exec, table.count, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t at) {
+        std::int64_t const first = table.first_block[at];
+        double const one = ordered_sum(team, table.first_block[at + 1] - first, parts.data() + first);
+        once(team, [&] { parts(sums + at) = one; });
+      });
+  int const count = table.count;
+  launch_kernel(
+      "p3d::kernels::add_sums", FlatRange(exec, 0, 1), KOKKOS_LAMBDA(std::int64_t) {
+        for (int at = 0; at < count; ++at) sum(0) += parts(sums + at);
       });
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/elementwise.hpp>
 
-#include "launch.hpp"
 #include "residual.hpp"
 
 namespace p3d::kernels {
@@ -11,9 +10,11 @@ void residual_forward(ExecSpace const& exec, TokenRows rows, View2<S const> x, V
                       View1<S const> bias, Dropout const& dropout, View2<S> y) {
   auto const hidden = static_cast<std::int64_t>(x.extent(1));
   ResidualSum<S> const sum{rows, x, branch, bias, dropout};
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::residual_forward", exec, x.extent(0), hidden,
-      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) { residual_chunk(sum, hidden, r, c, n, &y(r, c)); });
+      KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
+        residual_chunk(sum, hidden_row(sum.rows, sum.dropout, hidden, r), r, c, n, &y(r, c));
+      });
 }
 
 template <class S>
@@ -22,10 +23,10 @@ void residual_backward(ExecSpace const& exec, TokenRows rows, View2<S const> dy,
   if (!dropout.active() && dy.data() == dbranch.data()) return;
   auto const hidden = static_cast<std::int64_t>(dy.extent(1));
   Dropout const drop = dropout;  // captured by value
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::residual_backward", exec, dy.extent(0), hidden,
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        dropout_chunk(rows, drop, hidden, r, c, n, &dy(r, c), &dbranch(r, c));
+        dropout_chunk(hidden_row(rows, drop, hidden, r), drop, c, n, &dy(r, c), &dbranch(r, c));
       });
 }
 
@@ -37,29 +38,34 @@ void dropout_in_place(ExecSpace const& exec, TokenRows rows, Dropout const& drop
 template <class S>
 void sum_into_both(ExecSpace const& exec, View2<S> a, View2<S> b) {
   P3D_REQUIRE(a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1), "both have one shape");
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::sum_into_both", exec, static_cast<std::int64_t>(a.extent(0)),
       static_cast<std::int64_t>(a.extent(1)), KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        S* const x = &a(r, c);
-        S* const y = &b(r, c);
+        auto const x = read<wide<S>>(&a(r, c), n), y = read<wide<S>>(&b(r, c), n);
+        auto to_a = write<wide<S>>(&a(r, c), n), to_b = write<wide<S>>(&b(r, c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
+        for (int i = 0; i < lanes<wide<S>>(n); ++i) {
           Acc<S> const sum = x[i] + y[i];
-          put(x[i], sum);
-          put(y[i], sum);
+          put(to_a[i], sum);
+          put(to_b[i], sum);
         }
+        to_a.store();
+        to_b.store();
       });
 }
 
 template <class S>
 void add(ExecSpace const& exec, View1<S const> x, View1<S> y) {
   P3D_REQUIRE(x.extent(0) == y.extent(0), "both have one length");
-  for_chunks<flat_width>(
-      "p3d::kernels::add", exec, 1, y.extent(0), KOKKOS_LAMBDA(std::int64_t, std::int64_t c, int n) {
-        S const* const in = &x(c);
-        S* const out = &y(c);
+  for_vector<wide_flat<S>>(
+      "p3d::kernels::add", exec, y.extent(0), KOKKOS_LAMBDA(std::int64_t c, int n) {
+        S* const place = &y(c);
+        auto const in = read<wide_flat<S>>(&x(c), n), old = read<wide_flat<S>>(place, n);
+        auto out = write<wide_flat<S>>(place, n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) put(out[i], static_cast<Acc<S>>(out[i]) + static_cast<Acc<S>>(in[i]));
+        for (int i = 0; i < lanes<wide_flat<S>>(n); ++i)
+          put(out[i], static_cast<Acc<S>>(old[i]) + static_cast<Acc<S>>(in[i]));
+        out.store();
       });
 }
 

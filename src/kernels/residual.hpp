@@ -5,52 +5,75 @@
 #include <p3d/kernels/norm.hpp>
 
 #include "keep.hpp"
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
+/// Where the dropout of a hidden site finds a row: its sample, and its first element's number within that.
+struct HiddenRow {
+  std::uint64_t sample = 0, first = 0;
+};
+/// Of row r; zeros without dropout. Once for a row: divisions of 64 bits are long on GPUs, so those of 32 do where they
+/// can.
+KOKKOS_INLINE_FUNCTION HiddenRow hidden_row(TokenRows const& rows, Dropout const& dropout, std::int64_t hidden,
+                                            std::int64_t r) {
+  if (!dropout.active()) return {};
+  std::int64_t const row = rows.first_row + r;
+  bool const fits = ((row | rows.seq_len) >> 32) == 0;
+  std::int64_t const sample =
+      fits ? static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(rows.seq_len) : row / rows.seq_len;
+  std::int64_t const place = row - sample * rows.seq_len;
+  std::int64_t const index = rows.tokens.size() > 0 ? rows.tokens.at(place) : place;
+  return {static_cast<std::uint64_t>(rows.first_sample + sample), static_cast<std::uint64_t>(index * hidden)};
+}
+
 /// factor[i] = dropout's, of columns c + i of a row at a hidden site.
 template <class A>
-KOKKOS_INLINE_FUNCTION void hidden_keep(TokenRows const& rows, Dropout const& dropout, std::int64_t hidden,
-                                        std::int64_t r, std::int64_t c, int n, A* factor) {
-  keep_factors(dropout, static_cast<std::uint64_t>(rows.first_sample + (rows.first_row + r) / rows.seq_len),
-               static_cast<std::uint64_t>(rows.index(r) * hidden + c), n, factor);
+KOKKOS_INLINE_FUNCTION void hidden_keep(HiddenRow const& row, Dropout const& dropout, std::int64_t c, int n,
+                                        A* factor) {
+  keep_factors(dropout, row.sample, row.first + static_cast<std::uint64_t>(c), n, factor);
 }
 
-/// out[i] = the residual sum in columns c + i, n <= element_width, of row r.
+/// out[i] = the residual sum in columns c + i, n <= wide<S>, of row r, whose place is `row`.
 template <class S>
-KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, std::int64_t hidden, std::int64_t r,
+KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, HiddenRow const& row, std::int64_t r,
                                            std::int64_t c, int n, S* out) {
   using A = Acc<S>;
-  A value[element_width];
-  S const* const a = &sum.x(r, c);
-  S const* const b = &sum.branch(r, c);
+  constexpr int W = wide<S>;
+  A value[W];
+  auto const a = read<W>(&sum.x(r, c), n), b = read<W>(&sum.branch(r, c), n);
   P3D_SIMD
-  for (int i = 0; i < n; ++i) value[i] = b[i];
+  for (int i = 0; i < lanes<W>(n); ++i) value[i] = b[i];
   if (sum.bias.extent(0) != 0) {
-    S const* const add = &sum.bias(c);
+    auto const add = read<W>(&sum.bias(c), n);
     P3D_SIMD
-    for (int i = 0; i < n; ++i) value[i] += add[i];
+    for (int i = 0; i < lanes<W>(n); ++i) value[i] += add[i];
   }
   if (sum.dropout.active()) {
-    A keep[element_width];
-    hidden_keep(sum.rows, sum.dropout, hidden, r, c, n, keep);
+    A keep[W];
+    hidden_keep(row, sum.dropout, c, lanes<W>(n), keep);
     P3D_SIMD
-    for (int i = 0; i < n; ++i) value[i] *= keep[i];
+    for (int i = 0; i < lanes<W>(n); ++i) value[i] *= keep[i];
   }
+  auto to = write<W>(out, n);
   P3D_SIMD
-  for (int i = 0; i < n; ++i) put(out[i], a[i] + value[i]);
+  for (int i = 0; i < lanes<W>(n); ++i) put(to[i], a[i] + value[i]);
+  to.store();
 }
 
-/// out[i] = in[i] times its dropout factor, for columns c + i, n <= element_width, of row r.
+/// out[i] = in[i] times its dropout factor, for columns c + i, n <= wide<S>, of a row.
 template <class S>
-KOKKOS_INLINE_FUNCTION void dropout_chunk(TokenRows const& rows, Dropout const& dropout, std::int64_t hidden,
-                                          std::int64_t r, std::int64_t c, int n, S const* in, S* out) {
-  Acc<S> keep[element_width];
-  for (int i = 0; i < n; ++i) keep[i] = Acc<S>(1);
-  if (dropout.active()) hidden_keep(rows, dropout, hidden, r, c, n, keep);
+KOKKOS_INLINE_FUNCTION void dropout_chunk(HiddenRow const& row, Dropout const& dropout, std::int64_t c, int n,
+                                          S const* in, S* out) {
+  constexpr int W = wide<S>;
+  Acc<S> keep[W];
+  for (int i = 0; i < lanes<W>(n); ++i) keep[i] = Acc<S>(1);
+  if (dropout.active()) hidden_keep(row, dropout, c, lanes<W>(n), keep);
+  auto const from = read<W>(in, n);
+  auto to = write<W>(out, n);
   P3D_SIMD
-  for (int i = 0; i < n; ++i) put(out[i], keep[i] * in[i]);
+  for (int i = 0; i < lanes<W>(n); ++i) put(to[i], keep[i] * from[i]);
+  to.store();
 }
 
 }  // namespace p3d::kernels

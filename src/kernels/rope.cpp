@@ -3,7 +3,7 @@
 
 #include <p3d/base/error.hpp>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -20,25 +20,30 @@ void rope(ExecSpace const& exec, TokenRows const& rows, std::int64_t heads, std:
   auto const positions = rows.positions;
   bool const given = positions.extent(0) > 0;
   std::int64_t const places = given ? rows.rows() : rows.seq_len, samples = given ? 1 : rows.samples;
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::rope", exec, places, half, KOKKOS_LAMBDA(std::int64_t place, std::int64_t pair, int n) {
         using A = Acc<S>;
-        A cosine[element_width], sine[element_width];
-        for (int i = 0; i < n; ++i) {
-          double const angle = static_cast<double>(given ? positions(place) : place) * frequencies(pair + i);
+        constexpr int W = wide<S>;
+        A cosine[W], sine[W];
+        auto const frequency = read<W>(&frequencies(pair), n);
+        for (int i = 0; i < lanes<W>(n); ++i) {
+          double const angle = static_cast<double>(given ? positions(place) : place) * frequency[i];
           cosine[i] = static_cast<A>(std::cos(angle));
           sine[i] = static_cast<A>(sign * std::sin(angle));
         }
         for (std::int64_t sample = 0; sample < samples; ++sample)
           for (std::int64_t head = 0; head < heads; ++head) {
             S* const a = &x(sample * places + place, head * head_dim + pair);
-            S* const b = a + half;
+            auto const from_a = read<W>(a, n), from_b = read<W>(a + half, n);
+            auto to_a = write<W>(a, n), to_b = write<W>(a + half, n);
             P3D_SIMD
-            for (int i = 0; i < n; ++i) {
-              A const u = a[i], v = b[i];
-              put(a[i], u * cosine[i] - v * sine[i]);
-              put(b[i], v * cosine[i] + u * sine[i]);
+            for (int i = 0; i < lanes<W>(n); ++i) {
+              A const u = from_a[i], v = from_b[i];
+              put(to_a[i], u * cosine[i] - v * sine[i]);
+              put(to_b[i], v * cosine[i] + u * sine[i]);
             }
+            to_a.store();
+            to_b.store();
           }
       });
 }

@@ -149,7 +149,7 @@ void route_forward(ExecSpace const& exec, Routing const& routing, View2<A const>
               "shapes of a router do not fit");
   score(exec, r.score == Score::softmax, logits, saved);
   auto const scores = saved.scores;
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::route_forward", FlatRange(exec, 0, tokens), KOKKOS_LAMBDA(std::int64_t t) {
         Keys<A> const key{&scores(t, 0), bias.extent(0) > 0 ? bias.data() : nullptr};
         int* const chosen = &choice(t, 0);

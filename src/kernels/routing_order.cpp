@@ -29,7 +29,7 @@ struct Block {
 
 /// count[i] = the sum of those before; the sum of all at the end.
 void sum_up(ExecSpace const& exec, std::int64_t n, View1<int> count) {
-  Kokkos::parallel_scan(
+  device::launch_scan(
       "p3d::kernels::sort_offsets", FlatRange(exec, 0, n), KOKKOS_LAMBDA(std::int64_t i, int& sum, bool last) {
         int const x = count(i);
         if (last) count(i) = sum;
@@ -42,11 +42,11 @@ void sum_up(ExecSpace const& exec, std::int64_t n, View1<int> count) {
 
 void count_choices(ExecSpace const& exec, View2<int const> choice, SampleRows rows, View2<std::int64_t> counts) {
   auto const top_k = static_cast<std::int64_t>(choice.extent(1)), experts = static_cast<std::int64_t>(counts.extent(1));
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::clear_counts", FlatRange(exec, 0, counts.extent(0) * experts),
       KOKKOS_LAMBDA(std::int64_t i) { counts(i / experts, i % experts) = 0; });
   // Sums of integers: the same in any order.
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::count_choices", FlatRange(exec, 0, choice.extent(0) * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const t = i / top_k;
         int const e = choice(t, i - t * top_k);
@@ -70,7 +70,7 @@ void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> o
   Block const block{choice};
   // count(e * blocks + b): the slots of expert e in block b, then, summed up, where they begin.
   auto const count = workspace;
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sort_count", FlatRange(exec, 0, blocks), KOKKOS_LAMBDA(std::int64_t b) {
         for (int e = 0; e < experts; ++e) count(e * blocks + b) = 0;
         block.each_slot(b, [&](std::int64_t, int, int e) {
@@ -78,14 +78,14 @@ void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> o
         });
       });
   sum_up(exec, counts, count);
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sort_ends", FlatRange(exec, 0, experts + 1),
       KOKKOS_LAMBDA(std::int64_t e) { offsets(e) = counts == 0 ? 0 : count(e * blocks); });
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sort_rest", FlatRange(exec, 0, tokens * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         if (i >= offsets(experts)) slots(i) = -1;
       });
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::sort_place", FlatRange(exec, 0, blocks), KOKKOS_LAMBDA(std::int64_t b) {
         block.each_slot(b, [&](std::int64_t t, int k, int e) {
           int const i = e < 0 ? -1 : count(e * blocks + b)++;
@@ -105,7 +105,7 @@ void position_in_queue(ExecSpace const& exec, View2<int const> choice, SampleRow
   // One thread to each queue, one more to the slots that are in none. Every thread reads all choices of its sample:
   // they are few and in cache.
   int const queues = experts + 1;
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::position_in_queue", FlatRange(exec, 0, samples * queues), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const sample = i / queues;
         int const e = static_cast<int>(i % queues) - 1;
@@ -121,7 +121,7 @@ template <class A>
 void drop_beyond(ExecSpace const& exec, View2<int const> position, std::int64_t capacity, View2<int const> choice,
                  View2<int> kept, Given<View2<A>> gates) {
   auto const top_k = static_cast<std::int64_t>(choice.extent(1));
-  Kokkos::parallel_for(
+  launch_kernel(
       "p3d::kernels::drop_beyond", FlatRange(exec, 0, choice.extent(0) * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const t = i / top_k, k = i - t * top_k;
         bool const keep = choice(t, k) >= 0 && position(t, k) < capacity;

@@ -2,7 +2,7 @@
 // Rows of tokens to their experts and back.
 #include <p3d/kernels/routing.hpp>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -20,25 +20,28 @@ void sum_slots(std::string const& label, ExecSpace const& exec, View2<S const> r
   P3D_REQUIRE(place.extent(0) == y.extent(0) && rows.extent(1) == y.extent(1), "shapes of a combine do not fit");
   auto const top_k = static_cast<int>(place.extent(1));
   bool const adds = store == Store::add;
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       label, exec, y.extent(0), y.extent(1), KOKKOS_LAMBDA(std::int64_t t, std::int64_t c, int n) {
         using A = Acc<S>;
-        A sum[element_width] = {};
-        S* const out = &y(t, c);
+        constexpr int W = wide<S>;
+        A sum[W] = {};
+        auto out = write<W>(&y(t, c), n);
         for (int k = 0; k < top_k; ++k) {
           std::int64_t const i = place(t, k);
           if (i < 0) continue;
-          S const* const x = &rows(i, c);
+          auto const x = read<W>(&rows(i, c), n);
           A const gate = static_cast<A>(gates(t, k));
           P3D_SIMD
-          for (int j = 0; j < n; ++j) sum[j] += gate * static_cast<A>(x[j]);
+          for (int j = 0; j < lanes<W>(n); ++j) sum[j] += gate * static_cast<A>(x[j]);
         }
         if (adds) {
+          auto const old = read<W>(&y(t, c), n);
           P3D_SIMD
-          for (int j = 0; j < n; ++j) sum[j] += static_cast<A>(out[j]);
+          for (int j = 0; j < lanes<W>(n); ++j) sum[j] += static_cast<A>(old[j]);
         }
         P3D_SIMD
-        for (int j = 0; j < n; ++j) put(out[j], sum[j]);
+        for (int j = 0; j < lanes<W>(n); ++j) put(out[j], sum[j]);
+        out.store();
       });
 }
 
@@ -47,18 +50,19 @@ void sum_slots(std::string const& label, ExecSpace const& exec, View2<S const> r
 template <class S>
 void permute_rows(ExecSpace const& exec, View2<S const> x, View1<int const> slots, int top_k, View2<S> out) {
   P3D_REQUIRE(slots.extent(0) == out.extent(0) && x.extent(1) == out.extent(1), "shapes of a permutation do not fit");
-  for_chunks<element_width>(
+  for_chunks<wide<S>>(
       "p3d::kernels::permute_rows", exec, out.extent(0), out.extent(1),
       KOKKOS_LAMBDA(std::int64_t i, std::int64_t c, int n) {
         int const slot = slots(i);
-        S* const y = &out(i, c);
+        auto y = write<wide<S>>(&out(i, c), n);
         if (slot < 0) {
-          for (int j = 0; j < n; ++j) put(y[j], Acc<S>(0));
-          return;
+          for (int j = 0; j < lanes<wide<S>>(n); ++j) put(y[j], Acc<S>(0));
+        } else {
+          auto const from = read<wide<S>>(&x(slot / top_k, c), n);
+          P3D_SIMD
+          for (int j = 0; j < lanes<wide<S>>(n); ++j) put(y[j], from[j]);
         }
-        S const* const from = &x(slot / top_k, c);
-        P3D_SIMD
-        for (int j = 0; j < n; ++j) put(y[j], from[j]);
+        y.store();
       });
 }
 

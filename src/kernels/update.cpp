@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/kernels/update.hpp>
 
-#include "launch.hpp"
 #include "random_words.hpp"
 #include "segment_table.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -25,29 +25,33 @@ bool keeps(View1<T> there, View1<T> replaced) {
   return there.extent(0) != 0;
 }
 
-/// body(first element, number of them <= flat_width, decay) for all elements of the segments: up to 64 in one launch.
-template <class Body>
+/// Elements of one call of an update's body: on devices a 128-bit load of the master weights.
+template <class Master>
+inline constexpr int update_width = wide_flat<Master>;
+
+/// body(first element, number of them <= Width, decay) for all elements of the segments: up to 64 in one launch.
+template <int Width, class Body>
 void for_segments(std::string const& label, ExecSpace const& exec, std::vector<DecaySegment> const& segments,
                   std::int64_t length, Body const& body) {
   SegmentTable<double> table;
   table.clear();
-  auto const launch = [&] {
+  auto const launch_all = [&] {
     auto const all = table;
-    Kokkos::parallel_for(
+    launch_kernel(
         label, FlatRange(exec, 0, all.blocks()), KOKKOS_LAMBDA(std::int64_t block) {
           int const at = all.of_block(block);
           std::int64_t const c = all.begin_of(at, block), left = all.end[at] - c;
-          body(c, static_cast<int>(left < flat_width ? left : flat_width), all.value[at]);
+          body(c, static_cast<int>(left < Width ? left : Width), all.value[at]);
         });
     table.clear();
   };
   for (auto const& segment : segments) {
     P3D_REQUIRE(segment.begin >= 0 && segment.begin + segment.count <= length, "a segment lies in its vector");
     if (segment.count == 0) continue;
-    table.add(segment.begin, segment.count, flat_width, segment.decay);
-    if (table.full()) launch();
+    table.add(segment.begin, segment.count, Width, segment.decay);
+    if (table.full()) launch_all();
   }
-  if (table.count > 0) launch();
+  if (table.count > 0) launch_all();
 }
 
 }  // namespace
@@ -67,40 +71,50 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
   auto const beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1.0 - step.beta2);
   auto const inverse1 = static_cast<T>(1.0 / step.correction1), inverse2 = static_cast<T>(1.0 / step.correction2);
   auto const lr = static_cast<T>(step.lr), eps = static_cast<T>(step.eps);
-  for_segments(
+  constexpr int W = update_width<Master>;
+  for_segments<W>(
       "p3d::kernels::adamw", exec, segments, static_cast<std::int64_t>(p.extent(0)),
       KOKKOS_LAMBDA(std::int64_t c, int n, double decay_of) {
         auto const decay = static_cast<T>(decay_of);
-        T* const weight = &p(c);
-        Moment* const first = &m(c);
-        Moment* const second = &v(c);
-        Gradient* const gradient = &g(c);
-        [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
+        auto const weight = read<W>(&p(c), n);
+        auto const first = read<W>(&m(c), n), second = read<W>(&v(c), n);
+        auto const gradient = read<W>(&g(c), n);
         if (keep) {
-          T* const old_weight = &old.p(c);
-          Moment* const old_first = &old.m(c);
-          Moment* const old_second = &old.v(c);
+          auto old_weight = write<W>(&old.p(c), n);
+          auto old_first = write<W>(&old.m(c), n), old_second = write<W>(&old.v(c), n);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) {
+          for (int i = 0; i < lanes<W>(n); ++i) {
             old_weight[i] = weight[i];
             old_first[i] = first[i];
             old_second[i] = second[i];
           }
+          old_weight.store();
+          old_first.store();
+          old_second.store();
         }
+        auto new_weight = write<W>(&p(c), n);
+        auto new_first = write<W>(&m(c), n), new_second = write<W>(&v(c), n);
+        auto new_gradient = write<W>(&g(c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
+        for (int i = 0; i < lanes<W>(n); ++i) {
           T const d = scale * gradient[i];
           T const a = beta1 * first[i] + rest1 * d;
           T const b = beta2 * second[i] + rest2 * d * d;
-          put(first[i], a);
-          put(second[i], b);
-          weight[i] -= lr * (a * inverse1 / (std::sqrt(b * inverse2) + eps) + decay * weight[i]);
-          gradient[i] = clear ? Gradient(0) : gradient[i];
+          put(new_first[i], a);
+          put(new_second[i], b);
+          new_weight[i] = weight[i] - lr * (a * inverse1 / (std::sqrt(b * inverse2) + eps) + decay * weight[i]);
+          new_gradient[i] = clear ? Gradient(0) : gradient[i];
         }
+        new_weight.store();
+        new_first.store();
+        new_second.store();
+        if (clear) new_gradient.store();
         if constexpr (!std::is_same_v<Master, Storage>) {
-          if (rounded == nullptr) return;
+          if (!store) return;
+          auto rounded = write<W>(&storage(c), n);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) put(rounded[i], weight[i]);
+          for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
+          rounded.store();
         }
       });
 }
@@ -114,27 +128,34 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
   bool const store = has_storage(p, storage);
   auto const old = replaced.p;
   bool const keep = keeps(old, p);
-  for_segments(
+  constexpr int W = update_width<Master>;
+  for_segments<W>(
       "p3d::kernels::sgd", exec, segments, static_cast<std::int64_t>(p.extent(0)),
       KOKKOS_LAMBDA(std::int64_t c, int n, double decay) {
         auto const shrink = static_cast<T>(decay);
-        T* const weight = &p(c);
-        Gradient* const gradient = &g(c);
-        [[maybe_unused]] Storage* const rounded = store ? &storage(c) : nullptr;
+        auto const weight = read<W>(&p(c), n);
+        auto const gradient = read<W>(&g(c), n);
         if (keep) {
-          T* const old_weight = &old(c);
+          auto old_weight = write<W>(&old(c), n);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) old_weight[i] = weight[i];
+          for (int i = 0; i < lanes<W>(n); ++i) old_weight[i] = weight[i];
+          old_weight.store();
         }
+        auto new_weight = write<W>(&p(c), n);
+        auto new_gradient = write<W>(&g(c), n);
         P3D_SIMD
-        for (int i = 0; i < n; ++i) {
-          weight[i] -= rate * (scale * gradient[i] + shrink * weight[i]);
-          gradient[i] = clear ? Gradient(0) : gradient[i];
+        for (int i = 0; i < lanes<W>(n); ++i) {
+          new_weight[i] = weight[i] - rate * (scale * gradient[i] + shrink * weight[i]);
+          new_gradient[i] = clear ? Gradient(0) : gradient[i];
         }
+        new_weight.store();
+        if (clear) new_gradient.store();
         if constexpr (!std::is_same_v<Master, Storage>) {
-          if (rounded == nullptr) return;
+          if (!store) return;
+          auto rounded = write<W>(&storage(c), n);
           P3D_SIMD
-          for (int i = 0; i < n; ++i) put(rounded[i], weight[i]);
+          for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
+          rounded.store();
         }
       });
 }
@@ -156,19 +177,21 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
                                   std::int64_t row_begin, std::int64_t col_begin, std::int64_t global_cols,
                                   View2<float const> master, View2<bfloat16> storage) {
   P3D_REQUIRE(master.extent(0) == storage.extent(0) && master.extent(1) == storage.extent(1), "both have one shape");
-  for_chunks<element_width>(
+  constexpr int W = on_host ? 128 : 8;
+  for_chunks<W>(
       "p3d::kernels::round_weights_stochastically", exec, master.extent(0), master.extent(1),
       KOKKOS_LAMBDA(std::int64_t r, std::int64_t c, int n) {
-        float const* const in = &master(r, c);
-        bfloat16* const out = &storage(r, c);
+        auto const in = read<W>(&master(r, c), n);
+        auto out = write<W>(&storage(r, c), n);
         auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
         // A word serves two elements: their half of it is the one of their place in the matrix.
-        std::uint32_t words[element_width / 2 + 1];
+        std::uint32_t words[W / 2 + 1];
         int const odd = static_cast<int>(first % 2);
-        random_words(key, step, first / 2, (odd + n + 1) / 2, words);
+        random_words(key, step, first / 2, on_host ? (odd + n + 1) / 2 : W / 2 + 1, words);
         P3D_SIMD
-        for (int k = 0; k < n; ++k)
+        for (int k = 0; k < lanes<W>(n); ++k)
           put(out[k], device::round_stochastically(in[k], words[(odd + k) / 2] >> ((odd + k) % 2 * 16)));
+        out.store();
       });
 }
 

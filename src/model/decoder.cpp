@@ -40,16 +40,16 @@ DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_row
 }
 
 template <class P>
-void DecoderScratch<P>::begin(DecodedRows const& given, std::int64_t capacity) {
+void DecoderScratch<P>::begin(device::ExecSpace const& exec, DecodedRows const& given, std::int64_t capacity) {
   auto const n = given.size();
   P3D_REQUIRE(n >= 1 && n <= most_rows_, "a pass has rows, and the scratch has room for them");
   P3D_REQUIRE(given.texts.size() == given.tokens.size() && given.positions.size() == given.tokens.size(),
               "every row has a text and a position");
   device::Arena arena(bytes_, "p3d::model::decoder_scratch", memory_.data());
   take(arena, n);
-  device::copy_from_host<int>(given.tokens, tokens_);
-  device::copy_from_host<int>(given.texts, of_text_);
-  device::copy_from_host<int>(given.positions, positions_);
+  device::copy_from_host<int>(exec, given.tokens, tokens_);
+  device::copy_from_host<int>(exec, given.texts, of_text_);
+  device::copy_from_host<int>(exec, given.positions, positions_);
   rows_ = {0, given.begin ? 1 : n, given.begin ? n : 1};
   rows_.positions = positions_;
   texts_ = {of_text_, given.begin, capacity};
@@ -136,8 +136,7 @@ std::vector<double> Decoder<P>::logits(StageWeights<P> const& w, std::int64_t n)
   P3D_REQUIRE(n * vocab_.rows <= static_cast<std::int64_t>(logits_.size()), "there are logits of one row of each text");
   View2<S> const out(logits_.data(), n, vocab_.rows);
   parallel::column_linear_forward<S>(*tp_, final_rows(n), w.head.value, View1<S const>(), out);
-  device::fence(tp_->exec, "p3d::model::logits");
-  auto const host = device::host_copy(out);
+  auto const host = device::copy_to_host("p3d::model::logits", tp_->exec, out);
   std::vector<double> result(static_cast<std::size_t>(n * vocab_.valid_rows));
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t v = 0; v < vocab_.valid_rows; ++v)

@@ -22,8 +22,7 @@ std::vector<std::int64_t> ExpertExchange<P>::plan(ExecSpace const& exec, View2<i
                                                   MoeActivations<P> const& a, MoeScratch<P> const& t) const {
   if (sizes_.gathers) return plan_gathered(exec, choices, a, t);
   kernels::sort_by_expert(exec, choices, t.offsets, a.slots, a.place, t.workspace);
-  device::fence(exec, "p3d::model::plan");
-  auto const offsets = device::host_copy(t.offsets);
+  auto const offsets = device::copy_to_host("p3d::model::plan", exec, t.offsets);
   std::vector<std::int64_t> counts;
   for (int e = 0; e < sizes_.experts; ++e) counts.push_back(offsets(e + 1) - offsets(e));
   a.dispatch->emplace(t.experts->plan(counts, static_cast<std::int64_t>(a.x.extent(0))));
@@ -34,8 +33,7 @@ std::vector<std::int64_t> ExpertExchange<P>::plan(ExecSpace const& exec, View2<i
 template <class P>
 std::vector<std::int64_t> ExpertExchange<P>::plan_gathered(ExecSpace const& exec, View2<int const> choices,
                                                            MoeActivations<P> const& a, MoeScratch<P> const& t) const {
-  device::fence(exec, "p3d::model::plan");
-  auto const host = device::host_copy(choices);
+  auto const host = device::copy_to_host("p3d::model::plan", exec, choices);
   std::vector<int> own(host.data(), host.data() + host.size());
   std::vector<std::int64_t> counts(static_cast<std::size_t>(sizes_.experts));
   for (int e : own) {
@@ -45,12 +43,11 @@ std::vector<std::int64_t> ExpertExchange<P>::plan_gathered(ExecSpace const& exec
   for (auto& n : all.count) n /= top_k_;
   auto const mine = t.experts->group().experts_of(t.experts->rank());
   for (int& e : all.values) e = e >= mine.begin && e < mine.end ? e - static_cast<int>(mine.begin) : -1;
-  device::copy_from_host<int>(all.values, View1<int>(t.choices.data(), t.choices.size()));
+  device::copy_from_host<int>(exec, all.values, View1<int>(t.choices.data(), t.choices.size()));
   auto const local = static_cast<int>(sizes_.local_experts);
   auto const offsets = first(t.offsets, local + 1);
   kernels::sort_by_expert(exec, t.choices, offsets, a.slots, a.place, t.workspace);
-  device::fence(exec, "p3d::model::plan");
-  auto const begins = device::host_copy(offsets);
+  auto const begins = device::copy_to_host("p3d::model::plan", exec, offsets);
   std::vector<std::int64_t> rows;
   for (int e = 0; e < local; ++e) rows.push_back(begins(e + 1) - begins(e));
   a.dispatch->emplace(layout::ExpertGroup{.experts = local, .ep = 1, .etp = 1, .ep_of = {0}}, 0, std::move(rows),
@@ -60,13 +57,14 @@ std::vector<std::int64_t> ExpertExchange<P>::plan_gathered(ExecSpace const& exec
 }
 
 template <class P>
-void ExpertExchange<P>::begin(int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const {
+void ExpertExchange<P>::begin(ExecSpace const& exec, int pass, MoeActivations<P> const& a,
+                              MoeScratch<P> const& t) const {
   if (sizes_.alone || sizes_.gathers) return;
   auto const order = (*a.dispatch)->received_order(pass);
   std::vector<int> back(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) back[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
-  device::copy_from_host<int>(order, t.order);
-  device::copy_from_host<int>(back, t.back);
+  device::copy_from_host<int>(exec, order, t.order);
+  device::copy_from_host<int>(exec, back, t.back);
 }
 
 template <class P>

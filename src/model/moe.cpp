@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/model/moe.hpp>
 
+#include <p3d/base/error.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/expert_rows.hpp>
@@ -98,8 +99,7 @@ std::vector<std::int64_t> RoutedExperts<P>::count(ExecSpace const& exec, TokenRo
                                                   MoeScratch<P> const& t) const {
   auto const counted = first_rows(t.counts, rows.samples);
   kernels::count_choices(exec, choice, sample_rows(rows), counted);
-  device::fence(exec, "p3d::model::count");
-  auto const host = device::host_copy(counted);
+  auto const host = device::copy_to_host("p3d::model::count", exec, counted);
   return {host.data(), host.data() + host.size()};
 }
 
@@ -108,10 +108,9 @@ View2<int> RoutedExperts<P>::drop(ExecSpace const& exec, TokenRows const& rows, 
                                   MoeActivations<P> const& a, MoeScratch<P> const& t) const {
   // The tokens before those here are on ranks before this one.
   auto const before = t.sample_ranks.before(chosen);
-  Kokkos::View<std::int64_t const**, Kokkos::LayoutRight, Kokkos::HostSpace,
-               Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(before.data(), rows.samples, routing_.experts);
   auto const start = first_rows(t.counts, rows.samples);
-  Kokkos::deep_copy(start, host);
+  P3D_REQUIRE(before.size() == start.size(), "every expert has a count of each sample");
+  device::copy_from_host<std::int64_t>(exec, before, device::flat(start));
   auto const tokens = static_cast<double>(rows.sample_tokens > 0 ? rows.sample_tokens : rows.seq_len);
   auto const capacity = static_cast<std::int64_t>(std::ceil(capacity_ * tokens * routing_.top_k / routing_.experts));
   kernels::position_in_queue(exec, a.choice, sample_rows(rows), routing_.experts, View2<std::int64_t const>(start),
@@ -127,7 +126,7 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
   auto const weights = device::new_host_view(first_rows(a.balance, rows.samples));
   if (global_) {
     // L = E sum_e f_e P_e over the tokens of the global batch, with f of the one before: dL/dp = E f, by the token.
-    auto const load = device::host_copy(w.load.value);
+    auto const load = device::copy_to_host("p3d::model::load", exec, w.load.value);
     for (std::size_t s = 0; s < samples; ++s)
       for (std::size_t e = 0; e < experts; ++e)
         weights(s, e) = static_cast<A>(routing_.experts * static_cast<A>(load(e)));
@@ -141,14 +140,14 @@ void RoutedExperts<P>::balance(ExecSpace const& exec, MoeWeights<P> const& w, To
       for (std::size_t e = 0; e < experts; ++e)
         weights(s, e) = static_cast<A>(factor * static_cast<double>(counted[s * experts + e]));
   }
-  Kokkos::deep_copy(first_rows(a.balance, rows.samples), weights);
+  device::copy_from_host<A>(exec, {weights.data(), weights.size()}, device::flat(first_rows(a.balance, rows.samples)));
 }
 
 template <class P>
 void RoutedExperts<P>::bring(ExecSpace const& exec, MoeWeights<P> const& w, int pass, Turn turn, View2<S const> x,
                              MoeActivations<P> const& a, MoeScratch<P> const& t, Meanwhile const& meanwhile) const {
   auto const& dispatch = **a.dispatch;
-  exchange_.begin(pass, a, t);
+  exchange_.begin(exec, pass, a, t);
   auto requests = exchange_.start_rows(exec, pass, x, a, t);
   append(exchange_.start_gates(exec, pass, a, t), requests);
   if (pass == 0 && meanwhile) meanwhile();
@@ -219,7 +218,7 @@ void RoutedExperts<P>::backward(ExecSpace const& exec, MoeWeights<P> const& w, T
     if (dispatch.passes() > 1)
       bring(exec, w, pass, Turn::kept, x, a, t, {});
     else
-      exchange_.begin(pass, a, t);
+      exchange_.begin(exec, pass, a, t);
     auto const n = dispatch.rows(pass);
     auto const offsets = dispatch.offsets(pass);
     auto const dout = first_rows(t.rows, n), act = first_rows(t.act, n), dact = first_rows(t.dact, n),

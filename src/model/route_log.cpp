@@ -33,9 +33,8 @@ template <class A>
 void RouteTap::apply(kernels::ExecSpace const& exec, std::int64_t layer, kernels::Routing const& routing,
                      kernels::TokenRows const& rows, bool again, kernels::RouterScores<A> const& saved,
                      kernels::View2<int> choice, kernels::View2<A> gates) {
-  device::fence(exec, "p3d::model::routes");
-  auto const scores = device::host_copy(saved.scores);
-  auto const chosen = device::host_copy(choice);
+  auto const scores = device::copy_to_host("p3d::model::routes", exec, saved.scores);
+  auto const chosen = device::copy_to_host("p3d::model::routes", exec, choice);
   auto const new_choice = device::new_host_view(choice);
   auto const new_gates = device::new_host_view(gates);
   for (std::size_t row = 0; row < choice.extent(0); ++row) {
@@ -56,8 +55,8 @@ void RouteTap::apply(kernels::ExecSpace const& exec, std::int64_t layer, kernels
     }
   }
   if (!replay) return;
-  Kokkos::deep_copy(choice, new_choice);
-  Kokkos::deep_copy(gates, new_gates);
+  device::copy_from_host<int>(exec, {new_choice.data(), new_choice.size()}, device::flat(choice));
+  device::copy_from_host<A>(exec, {new_gates.data(), new_gates.size()}, device::flat(gates));
 }
 
 #define P3D_INSTANTIATE(A)                                                                           \

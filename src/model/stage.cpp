@@ -19,10 +19,10 @@ using layout::StageRecompute;
 
 namespace {
 
-void copy_tokens(std::span<int const> from, View1<int> to) {
+void copy_tokens(device::ExecSpace const& exec, std::span<int const> from, View1<int> to) {
   if (from.empty()) return;
   P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has micro * seq_len tokens");
-  device::copy_from_host<int>(from, to);
+  device::copy_from_host<int>(exec, from, to);
 }
 
 /// Whether activations go from stage to stage in fewer bits than they have.
@@ -349,14 +349,14 @@ void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
   auto& s = slots_[at(slot)];
   P3D_REQUIRE(given.positions.size() == s.positions.extent(0),
               "a microbatch has positions where they do not follow from the rows");
-  copy_tokens(given.positions, s.positions);
-  copy_tokens(given.documents, s.documents);
+  copy_tokens(tp_->exec, given.positions, s.positions);
+  copy_tokens(tp_->exec, given.documents, s.documents);
   s.rows = rows;
   s.rows.positions = s.positions;
   s.rows.documents = s.documents;
   if (vocabulary_elsewhere_) return;
-  if (first_) copy_tokens(given.inputs, s.tokens);
-  if (last_) copy_tokens(given.targets, s.targets);
+  if (first_) copy_tokens(tp_->exec, given.inputs, s.tokens);
+  if (last_) copy_tokens(tp_->exec, given.targets, s.targets);
 }
 
 template <class P>

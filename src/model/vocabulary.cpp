@@ -53,9 +53,9 @@ std::size_t VocabularyPart<P>::bytes(config::Config const& c) {
 }
 
 template <class P>
-void VocabularyPart<P>::copy(std::span<int const> from, View1<int> to) {
+void VocabularyPart<P>::copy(std::span<int const> from, View1<int> to) const {
   P3D_REQUIRE(from.size() == to.extent(0), "a microbatch has the rank's tokens");
-  device::copy_from_host<int>(from, to);
+  device::copy_from_host<int>(tp_->exec, from, to);
 }
 
 template <class P>

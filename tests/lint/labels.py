@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every kernel, View allocation, fence and region in src/ and include/ carries a label "p3d::<its room>::...", so that
-any Kokkos tool shows where the time goes.
+any Kokkos tool shows where the time goes. Kernels go through device::launch_kernel, so that none is passed through
+constant memory; copies take an execution instance, since without one they wait for the whole device, twice.
 
 A function that has a parameter called `label` and hands it on is fine; then its callers are checked instead.
 """
@@ -18,6 +19,13 @@ FORWARDER = re.compile(r"\b([a-z]\w*)\s*(?:<[\w:, ]*>)?\s*(\()")
 LABEL_PARAMETER = re.compile(r"(?:std::string(?:_view)?|char)\s*(?:const)?\s*[&*]?\s*label$"
                              r"|(?:const\s+)(?:std::string(?:_view)?|char)\s*[&*]?\s*label$")
 FENCE_WRAPPER = "include/p3d/device/compat.hpp"  # the one place that calls Kokkos' own fence
+LAUNCHER = "include/p3d/device/launch.hpp"
+OWN_LAUNCHES = {"linalg"}  # rooms whose few kernels carry a handful of numbers
+COPY = re.compile(r"\bdeep_copy\s*(\()")
+INSTANCE = re.compile(r"(?:\w+(?:\.|->))*exec_?$")
+# Where nothing runs yet, or a checkpoint wants all to have ended.
+COPIES_THAT_WAIT = {"include/p3d/device/guard.hpp", "include/p3d/device/memory.hpp", "src/engine/trainer_parts.cpp",
+                    "src/model/block.cpp"}
 
 
 def is_parameter(argument):
@@ -59,6 +67,14 @@ def check(root):
             given = source_tree.arguments(text, match.start(1)) or [""]
             if not is_label(given[0], room) and not NESTED.match(given[0]):
                 wrong(match.start(), "a kernel", given[0])
+            if not NESTED.match(given[0]) and here != LAUNCHER and room not in OWN_LAUNCHES:
+                found.append(f"{here}:{source_tree.line_of(text, match.start())}: a kernel goes through "
+                             f"device::launch_kernel ({LAUNCHER})")
+        for match in COPY.finditer(text):
+            given = source_tree.arguments(text, match.start(1)) or [""]
+            if not INSTANCE.match(given[0].strip()) and here not in COPIES_THAT_WAIT:
+                found.append(f"{here}:{source_tree.line_of(text, match.start())}: a copy without an execution instance "
+                             f"waits for the whole device: {' '.join(given[0].split())[:60]}")
         for match in ALLOCATION.finditer(text):
             given = source_tree.arguments(text, match.start(1))
             # A View made from a pointer or another View allocates nothing; one made from a string does.

@@ -37,6 +37,10 @@ PLANTS = [
      "a kernel needs a label"),
     ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_scan("p3d::model::f", 10, body); }\n',
      'label "p3d::kernels::'),
+    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_for("p3d::kernels::f", 10, body); }\n',
+     "a kernel goes through device::launch_kernel"),
+    ("labels", "src/engine/planted.cpp", "void f() { Kokkos::deep_copy(to, from); }\n",
+     ":1: a copy without an execution instance waits for the whole device: to"),
     ("labels", "src/model/planted.cpp", 'device::Owned1<double> a("weights", 10);\n', "an allocation needs a label"),
     ("labels", "src/model/planted.cpp", 'Kokkos::View<double*, Space> a(Kokkos::view_alloc("w", exec), 10);\n',
      "an allocation needs a label"),
@@ -100,10 +104,10 @@ SUPPORT = {"src/base/planted_private.hpp": "#pragma once\n",
 # What must not be taken for a violation.
 HARMLESS = [
     ("rooms", "src/base/planted.cpp", "// #include <mpi.h>\n/*\n#include <mpi.h>\n*/\n#include <sys/types.h>\n"),
-    ("labels", "src/kernels/planted.cpp", 'void f() { Kokkos::parallel_for("p3d::kernels::f", 10, body); }\n'
+    ("labels", "src/kernels/planted.cpp", 'void f() { launch_kernel("p3d::kernels::f", range, body); }\n'
      "void g() { Kokkos::parallel_for(Kokkos::TeamThreadRange(team, 3), body); }\n"
      "// Kokkos::parallel_for(10, body);\n"
-     'void pass(std::string const& label) { Kokkos::parallel_for(label, 10, body); }\n'
+     'void pass(std::string const& label) { device::launch_kernel(label, range, body); }\n'
      'void h() { pass("p3d::kernels::h"); }\n'
      'device::Owned1<int> new_array(std::string const& label);\nauto k = new_array("p3d::kernels::k");\n'
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"

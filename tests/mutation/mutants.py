@@ -163,7 +163,7 @@ COMM = [
      "return memory;", "collectives_views_np2"),
     ("../collectives/staging.hpp", "keep_until(device::Event(exec), memory);", "",
      "collectives_views_np2"),
-    ("../collectives/pinned.cpp", "if (!read.reached()) pool()->kept", "if (false) pool()->kept",
+    ("../device/pinned.cpp", "if (!read.reached()) pool()->kept", "if (false) pool()->kept",
      "collectives_views_np2"),
 ]
 

@@ -3,7 +3,7 @@
 // Bits of the two floating-point types of 16 bits (device/float16.hpp has the types), for the host and for devices.
 //
 // Conversion from float rounds to nearest, ties to even; what is too large becomes infinite; a NaN becomes the quiet
-// NaN of its sign. Conversion to float is exact.
+// NaN of its sign. Conversion to float is exact. GPUs have instructions for float16 (their NaN may have another sign).
 
 #include <p3d/base/host_device.hpp>
 
@@ -36,6 +36,16 @@ P3D_ALWAYS_INLINE float bfloat16_value(std::uint16_t half) {
 /// Without branches, so that compilers vectorise it. Adding a power of two rounds |x| to a multiple of that float's
 /// last bit: here to the spacing of float16 at |x|, which stays the same below the normal range.
 P3D_ALWAYS_INLINE std::uint16_t float16_bits(float x) {
+#if defined(P3D_ON_NVIDIA)
+  std::uint16_t half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+  return half;
+#elif defined(P3D_ON_AMD)
+  auto const half = static_cast<_Float16>(x);
+  std::uint16_t bits;
+  std::memcpy(&bits, &half, sizeof bits);
+  return bits;
+#else
   constexpr std::uint32_t least = 113u << 23;  // the smallest normal float16, as a float
   std::uint32_t const bits = bits_of_float(x), sign = bits & 0x80000000u, size = bits ^ sign;
   std::uint32_t const power = size & 0x7f800000u, exponent = power < least ? least : power;
@@ -45,8 +55,18 @@ P3D_ALWAYS_INLINE std::uint16_t float16_bits(float x) {
   std::uint32_t const special = size > 0x7f800000u ? 0x7e00u : 0x7c00u;
   std::uint32_t const out = size >= 0x47800000u ? special : finite;  // from 65536 on; from 65520 on `units` carries
   return static_cast<std::uint16_t>((sign >> 16) | out);
+#endif
 }
 P3D_ALWAYS_INLINE float float16_value(std::uint16_t half) {
+#if defined(P3D_ON_NVIDIA)
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+  return x;
+#elif defined(P3D_ON_AMD)
+  _Float16 value;
+  std::memcpy(&value, &half, sizeof value);
+  return static_cast<float>(value);
+#else
   std::uint32_t const sign = (half & 0x8000u) << 16, size = half & 0x7fffu;
   std::uint32_t const normal = (size << 13) + (112u << 23);
   std::uint32_t const special = (size << 13) + (224u << 23);
@@ -54,6 +74,7 @@ P3D_ALWAYS_INLINE float float16_value(std::uint16_t half) {
   std::uint32_t out = size < 0x0400u ? tiny : normal;
   out = size >= 0x7c00u ? special : out;
   return float_of_bits(sign | out);
+#endif
 }
 
 }  // namespace p3d::base

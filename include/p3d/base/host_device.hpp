@@ -14,3 +14,10 @@
 #else
 #define P3D_ALWAYS_INLINE P3D_HOST_DEVICE inline
 #endif
+
+// Whose instructions the code is being compiled to: neither, on the host.
+#if defined(__CUDA_ARCH__)
+#define P3D_ON_NVIDIA __CUDA_ARCH__
+#elif defined(__HIP_DEVICE_COMPILE__) && __HIP_DEVICE_COMPILE__
+#define P3D_ON_AMD
+#endif

@@ -5,8 +5,11 @@
 // would be a crash or garbage, ends the program with the sanitizer's report. Host copies are poisoned while kernels
 // run. Elsewhere this is nothing.
 
+#include <p3d/device/event.hpp>
+#include <p3d/device/pinned.hpp>
 #include <p3d/device/view.hpp>
 
+#include <cstring>
 #include <span>
 
 namespace p3d::device {
@@ -37,7 +40,7 @@ auto host_mirror(V const& view) {
   }
 }
 
-/// The same with the contents of `view`, after all kernels.
+/// The same with the contents of `view`, once all kernels of the device have ended: for tests and set-up.
 template <class V>
 auto host_copy(V const& view) {
   if constexpr (memory_is_guarded) {
@@ -48,12 +51,34 @@ auto host_copy(V const& view) {
     return Kokkos::create_mirror_view_and_copy(HostSpace(), view);
   }
 }
+/// The same once the kernels of `exec` have ended; nothing else of the device is waited for. The wait has the label.
+template <class V>
+auto copy_to_host(std::string const& label, ExecSpace const& exec, V const& view) {
+  if constexpr (host_reaches_views) {
+    fence(exec, label);
+    return host_mirror(view);
+  } else {
+    auto const host = new_host_view(view);
+    Kokkos::deep_copy(exec, host, view);
+    fence(exec, label);
+    return host;
+  }
+}
 
-/// Copies host numbers to the first elements of `to`. Waits.
+/// Copies host numbers to the first elements of `to`, in the order of the kernels of `exec`. `from` may change after
+/// the call; nothing is waited for.
 template <class T>
-void copy_from_host(std::span<T const> from, View1<T> to) {
-  Kokkos::View<T const*, HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const host(from.data(), from.size());
-  Kokkos::deep_copy(View1<T>(to.data(), from.size()), host);
+void copy_from_host(ExecSpace const& exec, std::span<T const> from, View1<T> to) {
+  using Host = Kokkos::View<T const*, PinnedSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  View1<T> const first(to.data(), from.size());
+  if constexpr (host_reaches_views) {
+    Kokkos::deep_copy(exec, first, Host(from.data(), from.size()));
+  } else if (!from.empty()) {
+    auto const block = pinned_block(from.size_bytes());
+    std::memcpy(block.get(), from.data(), from.size_bytes());
+    Kokkos::deep_copy(exec, first, Host(reinterpret_cast<T const*>(block.get()), from.size()));
+    keep_until(Event(exec), block);
+  }
 }
 
 }  // namespace p3d::device

@@ -33,7 +33,7 @@ public:
   /// `experts`: with whom its layers exchange rows; null: nobody. It must outlive this.
   DecoderScratch(config::Config const& config, std::int64_t most_rows, parallel::ExpertParallel* experts = nullptr);
   /// Copies the rows' numbers to the device; what follows is of their size.
-  void begin(DecodedRows const& rows, std::int64_t capacity);
+  void begin(device::ExecSpace const& exec, DecodedRows const& rows, std::int64_t capacity);
 
   /// [rows, hidden]: what a stage reads and leaves.
   View2<S> x() const { return x_; }

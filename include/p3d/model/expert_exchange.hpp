@@ -35,7 +35,7 @@ public:
                                  MoeScratch<P> const& t) const;
 
   /// Before a pass, in forward and in backward.
-  void begin(int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
+  void begin(ExecSpace const& exec, int pass, MoeActivations<P> const& a, MoeScratch<P> const& t) const;
   /// Sends the rank's own `tokens` [n, hidden] to the ranks that need them.
   Requests start_rows(ExecSpace const& exec, int pass, View2<S const> tokens, MoeActivations<P> const& a,
                       MoeScratch<P> const& t) const;

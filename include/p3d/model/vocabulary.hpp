@@ -74,7 +74,7 @@ private:
   template <class Source>
   void take(config::Config const& config, RankPlace rank, Source& source);
   static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
-  static void copy(std::span<int const> from, View1<int> to);
+  void copy(std::span<int const> from, View1<int> to) const;
 
   std::array<EmbedSlot, 2> embeds_, gradients_;
   std::array<HeadSlot, 2> heads_;
