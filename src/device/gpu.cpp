@@ -106,6 +106,16 @@ VisibleGpus visible_gpus() {
   return gpus;
 }
 
+GpuMemory gpu_memory() {
+  GpuMemory memory;
+#if defined(P3D_GPU)
+  std::size_t free = 0, total = 0;
+  if (P3D_GPU(MemGetInfo)(&free, &total) == P3D_GPU(Success))
+    memory = {static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
+#endif
+  return memory;
+}
+
 void* native_stream(ExecSpace const& exec) { return stream_of(exec); }
 
 ExecSpace instance_on(void* stream) { return instance_of<ExecSpace>(stream); }

@@ -6,6 +6,8 @@
 #include <p3d/base/process.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/comm/agree.hpp>
+#include <p3d/device/environment.hpp>
+#include <p3d/plan/memory.hpp>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -88,6 +90,32 @@ void require_own(std::int64_t bytes) {
 
 std::int64_t hash(std::string_view text) { return static_cast<std::int64_t>(base::fnv1a(text)); }
 
+/// What the ranks want together that share something on a node.
+struct Wanted {
+  double sum = 0.0, most = 0.0;  // doubles: nothing wraps
+  int ranks = 0;
+};
+/// `what`: its name. Collective.
+Wanted share(std::string_view what, std::int64_t bytes, comm::Communicator& world) {
+  std::array<std::int64_t, 3> const mine{hash(base::host_name()), hash(what), bytes};
+  auto const ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::int64_t> all(3 * ranks);
+  std::copy(mine.begin(), mine.end(), all.begin() + 3 * world.rank());
+  world.all_gather(mine.data(), all.data(), 3, comm::Type::int64).wait();
+  Wanted wanted;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (all[3 * r] != mine[0] || all[3 * r + 1] != mine[1]) continue;
+    ++wanted.ranks;
+    wanted.sum += static_cast<double>(all[3 * r + 2]);
+    wanted.most = std::max(wanted.most, static_cast<double>(all[3 * r + 2]));
+  }
+  return wanted;
+}
+std::string describe(Wanted const& wanted) {
+  return fmt::format("{} for {}, {} for the largest", base::human_bytes(wanted.sum),
+                     base::counted(wanted.ranks, "rank"), base::human_bytes(wanted.most));
+}
+
 }  // namespace
 
 MemoryLimit memory_limit(std::string const& root) {
@@ -130,31 +158,40 @@ void require_address_space(int blas_threads) {
 
 void require_memory(std::int64_t bytes, comm::Communicator& world) {
   auto const limit = memory_limit();
-  std::array<std::int64_t, 3> const mine{hash(base::host_name()), hash(limit.what), bytes};
-  auto const ranks = static_cast<std::size_t>(world.size());
-  std::vector<std::int64_t> all(3 * ranks);
-  std::copy(mine.begin(), mine.end(), all.begin() + 3 * world.rank());
-  world.all_gather(mine.data(), all.data(), 3, comm::Type::int64).wait();
+  auto const shared = share(limit.what, bytes, world);
   comm::agree(world, "take the memory that the run needs", [&] {
     require_own(bytes);
-    if (limit.bytes == 0) return;
-    double sum = 0.0, most = 0.0;  // doubles: nothing wraps
-    int sharing = 0;
-    for (std::size_t r = 0; r < ranks; ++r) {
-      if (all[3 * r] != mine[0] || all[3 * r + 1] != mine[1]) continue;
-      ++sharing;
-      sum += static_cast<double>(all[3 * r + 2]);
-      most = std::max(most, static_cast<double>(all[3 * r + 2]));
-    }
-    if (sum <= static_cast<double>(limit.bytes)) return;
+    if (limit.bytes == 0 || shared.sum <= static_cast<double>(limit.bytes)) return;
     refuse(
-        fmt::format("at most {} for all ranks of a node ({})", human(limit.bytes), limit.what),
-        fmt::format("{} for {}, {} for the largest", base::human_bytes(sum), base::counted(sharing, "rank"),
-                    base::human_bytes(most)),
+        fmt::format("at most {} for all ranks of a node ({})", human(limit.bytes), limit.what), describe(shared),
         "node " + base::host_name(),
         "use more nodes or fewer ranks on each, raise parallel.tp or parallel.pp, lower batch.micro, or ask for more "
         "memory (Slurm: --mem)");
   });
+}
+
+GpuRoom gpu_room() {
+  auto const gpu = device::gpu();
+  auto const memory = device::gpu_memory();
+  return {gpu.bus.empty() ? fmt::format("{}", gpu.number) : gpu.bus, memory.free, memory.total};
+}
+
+void require_gpu_memory(std::int64_t bytes, GpuRoom const& here, comm::Communicator& world) {
+  auto const shared = share("GPU " + here.gpu, bytes, world);
+  comm::agree(world, "take the memory of its GPU that the run needs", [&] {
+    if (here.total == 0 || shared.sum <= static_cast<double>(here.free)) return;
+    refuse(fmt::format("at most {}, which is free of the {} of a GPU", human(here.free), human(here.total)),
+           describe(shared), fmt::format("node {}, GPU {}", base::host_name(), here.gpu),
+           shared.ranks > 1
+               ? "give each rank a GPU of its own (Slurm: --gpus-per-task=1), or lower batch.micro"
+               : "raise parallel.tp or parallel.pp, set memory.recompute, memory.shard or memory.offload_*, lower "
+                 "batch.micro, or see who else uses the GPU (nvidia-smi, rocm-smi)");
+  });
+}
+
+void require_room(std::int64_t bytes, comm::Communicator& world) {
+  if (device::on_host()) return require_memory(bytes, world);
+  require_gpu_memory(bytes - plan::gpu_context_bytes, gpu_room(), world);
 }
 
 }  // namespace p3d::engine

@@ -3,6 +3,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
+#include <p3d/comm/nccl.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/precision.hpp>
@@ -104,6 +105,14 @@ void require_somewhere(config::Config const& c) {
   }
 }
 
+/// Groups that NCCL would make communicators of.
+int nccl_communicators(config::Config const& c, RunPlan const& plan) {
+  if (!comm::has_nccl()) return 0;
+  auto const sets = communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides());
+  return static_cast<int>(
+      std::count_if(sets.begin(), sets.end(), [&](auto const& set) { return plan.grid.group_size(set) > 1; }));
+}
+
 /// Refuses what no memory holds.
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
@@ -127,6 +136,7 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
     m.panels =
         threads * (static_cast<std::int64_t>(linalg::gemm_workspace_bytes()) + kernels::attention_panel_bytes(shape));
   }
+  if (!device::on_host()) m.libraries = plan::gpu_library_bytes(nccl_communicators(c, plan));
   return m;
 }
 

@@ -306,7 +306,7 @@ comm::Communicator& Trainer<P>::State::along(layout::AxisSet axes) {
 template <class P>
 comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
   require_same_input();
-  if (device::host_reaches_views) require_memory(plan.memory_of(here.pp).total(), mesh.world());
+  require_room(plan.memory_of(here.pp).total(), mesh.world());
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
   std::size_t bytes = activations + page;
@@ -523,6 +523,7 @@ plan::MemoryPrediction Trainer<P>::memory_in_use() const {
     m.optimizer += unit->optimizer.replaced_bytes();
   }
   m.workspace = s.plan.memory_of(s.here.pp).workspace;
+  m.libraries = s.plan.memory_of(s.here.pp).libraries;
   m.activations = bytes(s.arena) - m.workspace;
   m.staging = (s.staging ? s.staging->bytes() : 0) + (s.rooms ? s.rooms->bytes() : 0);
   m.offloaded = s.swap ? s.swap->bytes() : 0;

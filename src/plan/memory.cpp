@@ -142,7 +142,7 @@ std::string format(std::vector<MemoryPrediction> const& by_pipeline_rank) {
     while (last + 1 < by_pipeline_rank.size() && by_pipeline_rank[last + 1] == m) ++last;
     auto const who = first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
     out += fmt::format(row, who, bytes(m.params), bytes(m.grads), bytes(m.optimizer), bytes(m.activations),
-                       bytes(m.workspace + m.panels + m.staging), bytes(m.total()));
+                       bytes(m.workspace + m.panels + m.staging + m.libraries), bytes(m.total()));
     first = last + 1;
   }
   return out;

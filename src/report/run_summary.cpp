@@ -26,7 +26,7 @@ constexpr std::array<std::pair<RunState, char const*>, 4> states{{{RunState::run
                                                                   {RunState::failed, "failed"}}};
 
 /// Members of plan::MemoryPrediction and their names in the file.
-constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction::*>, 10> purposes{
+constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction::*>, 11> purposes{
     {{"parameters", &plan::MemoryPrediction::params},
      {"gradients", &plan::MemoryPrediction::grads},
      {"optimizer", &plan::MemoryPrediction::optimizer},
@@ -34,6 +34,7 @@ constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction:
      {"workspace", &plan::MemoryPrediction::workspace},
      {"panels", &plan::MemoryPrediction::panels},
      {"staging", &plan::MemoryPrediction::staging},
+     {"libraries", &plan::MemoryPrediction::libraries},
      {"offloaded", &plan::MemoryPrediction::offloaded},
      {"offloaded_activations", &plan::MemoryPrediction::offloaded_activations},
      {"checkpoint_copy", &plan::MemoryPrediction::checkpoint_copy}}};

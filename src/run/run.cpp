@@ -97,10 +97,10 @@ std::string how_to_go_on(config::Config const& c, bool saved) {
                                        : ": the same command goes on from here";
 }
 
-/// What the processes of all ranks use; 0 where the model's memory is not theirs, or the system does not say.
-/// Collective.
+/// What the processes of all ranks use, on GPUs of these; 0 where the system does not say. Collective.
 double memory_of_all(comm::Communicator& world) {
-  auto const mine = device::on_host() ? base::proportional_set_size() : 0;
+  auto const gpu = device::gpu_memory();
+  auto const mine = device::on_host() ? base::proportional_set_size() : gpu.total - gpu.free;
   double const least = collectives::all_reduce(world, mine > 0 ? 0.0 : 1.0);
   double const sum = collectives::all_reduce(world, static_cast<double>(mine));
   return least > 0.0 ? 0.0 : sum;
@@ -151,8 +151,11 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const described = machine(world) + report::describe(c, plan, verbose && root);
   base::log_root(described.substr(0, described.size() - 1));  // the table of memory stands before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-  auto const host_memory = memory.total() + memory.checkpoint_copy;
-  if (device::on_host()) engine::require_memory(host_memory, world);
+  // The copy of a checkpoint is in host memory. The GPU's context is there before the model, with which what is found
+  // later is compared.
+  auto const needed = memory.total() + (device::on_host() ? memory.checkpoint_copy : 0);
+  engine::require_room(needed, world);
+  auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   comm::agree_on_root(world, [&] {
     if (auto const note = data::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);
@@ -178,7 +181,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   summary.data = trainer.source().describe();
   summary.training_windows = trainer.sampler().num_train_windows();
   summary.validation_windows = trainer.sampler().num_eval_windows();
-  summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(host_memory));
+  summary.memory_predicted = collectives::all_reduce(world, static_cast<double>(predicted));
   file.begin(first_step);
   base::log_root(describe_data(trainer.source(), trainer.sampler(), c));
   if ((c.data.pack || c.batch.variable) && root) {

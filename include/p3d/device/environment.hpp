@@ -46,6 +46,13 @@ struct Gpu {
 };
 /// With Kokkos running.
 Gpu gpu();
+/// Memory of that GPU in bytes, what others use of it included; zeros on host backends, and where the vendor's runtime
+/// does not say.
+struct GpuMemory {
+  std::int64_t free = 0, total = 0;
+};
+/// With Kokkos running.
+GpuMemory gpu_memory();
 /// The vendor's own stream behind an execution instance, for libraries that take one: a stream of CUDA or HIP, or
 /// the address of SYCL's queue; null on host backends.
 void* native_stream(ExecSpace const& exec);

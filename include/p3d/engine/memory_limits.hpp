@@ -25,4 +25,19 @@ void require_address_space(int blas_threads);
 /// rank's exceed its own `ulimit -v`. The error is on every rank that shares the limit. Collective.
 void require_memory(std::int64_t bytes, comm::Communicator& world);
 
+/// The GPU that a rank computes on.
+struct GpuRoom {
+  std::string gpu;  ///< tells it from others of the node
+  std::int64_t free = 0, total = 0;
+};
+/// Of this rank; free and total are 0 where they are not known. With Kokkos running.
+GpuRoom gpu_room();
+/// Throws base::Error (bad_input) when the `bytes` of the ranks that compute on one GPU exceed what is free on it. The
+/// error is on every rank of that GPU. Collective.
+void require_gpu_memory(std::int64_t bytes, GpuRoom const& here, comm::Communicator& world);
+
+/// Throws base::Error (bad_input) when what a rank takes, `bytes` of plan::MemoryPrediction::total, is not there: on the
+/// host or, but for the context, which is taken when Kokkos runs, on its GPU. Collective.
+void require_room(std::int64_t bytes, comm::Communicator& world);
+
 }  // namespace p3d::engine

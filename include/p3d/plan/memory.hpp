@@ -51,15 +51,29 @@ struct MemoryPrediction {
   std::int64_t workspace = 0;              ///< scratch, communication buffers, batch
   std::int64_t panels = 0;                 ///< in which the host's threads widen numbers of 16 bits
   std::int64_t staging = 0;                ///< through which offloaded state comes and goes
+  std::int64_t libraries = 0;              ///< on GPUs: the vendor's context and libraries (gpu_library_bytes)
   std::int64_t offloaded = 0;              ///< what waits elsewhere (memory.offload_*); not part of the total
   std::int64_t offloaded_activations = 0;  ///< and activations: the room that is taken for them
   /// Beside these, in host memory: the copy from which a checkpoint is written while training goes on
   /// (checkpoint.async; 0 where no checkpoints are written), at most.
   std::int64_t checkpoint_copy = 0;
   /// Without the copy, which is not where the model is on a GPU.
-  std::int64_t total() const { return params + grads + optimizer + activations + workspace + panels + staging; }
+  std::int64_t total() const {
+    return params + grads + optimizer + activations + workspace + panels + staging + libraries;
+  }
   bool operator==(MemoryPrediction const&) const = default;
 };
+
+/// What a process takes of a GPU before it allocates anything: the vendor's context, and the code of its libraries. An
+/// estimate, for which no GPU was at hand: 0.3 to 0.5 GiB is what users report of CUDA 12 and 13 on an H100.
+inline constexpr std::int64_t gpu_context_bytes = std::int64_t{512} << 20;
+/// The same with two handles of the GEMM library (p3d's and Kokkos-Kernels'), each with a workspace of 32 MiB (cuBLAS'
+/// default on Hopper), and the buffers of `communicators` of NCCL (4 MiB, NCCL_BUFFSIZE, to and from two neighbours in
+/// each of 16 channels). Estimates too: `p3d` grades them at the end of a run.
+constexpr std::int64_t gpu_library_bytes(int communicators) {
+  constexpr std::int64_t mib = std::int64_t{1} << 20;
+  return gpu_context_bytes + 2 * 32 * mib + communicators * 16 * 4 * 4 * mib;
+}
 
 /// The part of the prediction that the parameters decide, for the ranks of one pipeline coordinate (all its stages).
 /// Activations and workspace are left at 0. Where replicas divide the state (memory.shard) their parts differ by a few

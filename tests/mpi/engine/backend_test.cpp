@@ -4,7 +4,9 @@
 // bits of those without.
 
 #include <p3d/collectives/collectives.hpp>
+#include <p3d/device/environment.hpp>
 #include <p3d/device/event.hpp>
+#include <p3d/engine/memory_limits.hpp>
 
 #include <support/errors.hpp>
 #include <support/fake_nccl.hpp>
@@ -151,6 +153,27 @@ TEST_F(Backend, IsChosenWhereItCanBe) {
   EXPECT_FALSE(choice(Backend::automatic));
   if constexpr (device::host_reaches_views)
     test::expect_error([&] { choice(Backend::nccl); }, "kernels on the host (Kokkos' ");
+}
+
+TEST(GpuMemory, OfRanksThatShareAGpuIsAdded) {
+  auto world = comm::Communicator::world();
+  bool const several = world.size() > 1;
+  auto const own = "bus " + std::to_string(world.rank());
+  auto const ends = [&](std::int64_t bytes, engine::GpuRoom const& room) {
+    try {
+      engine::require_gpu_memory(bytes, room, world);
+      return true;
+    } catch (base::ReportedError const& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+      return false;
+    }
+  };
+  EXPECT_TRUE(ends(100, {own, 100, 200}));
+  EXPECT_FALSE(ends(101, {own, 100, 200}));
+  EXPECT_EQ(ends(60, {"bus 0", 100, 200}), !several);
+  EXPECT_TRUE(ends(60, {own, 100, 200}));
+  EXPECT_TRUE(ends(60, {"bus 0", 0, 0})) << "not known: not refused";
+  if (device::on_host()) EXPECT_EQ(engine::gpu_room().total, 0);
 }
 
 TEST(LateKernels, LeaveEveryBitAsItIs) {
