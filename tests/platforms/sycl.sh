@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Reads p3d's rooms with Kokkos as a build for Intel's GPUs does, as far as that goes without Intel's compiler, which no
-# package index has: the host's half of each file is compiled by g++ against the headers of DPC++, oneMKL and of a Kokkos
-# for SYCL. What only device code shows, icpx alone finds. No GPU is needed, nothing is run.
+# package index has: the host's half of each file is compiled by g++ against the headers of DPC++, oneMKL and of a
+# Kokkos for SYCL. What only device code shows, icpx alone finds. No GPU is needed, nothing is run.
 #
 # usage: tests/platforms/sycl.sh [--rooms "device linalg kernels"] [-j jobs] [source...]
-# DPC++'s and oneMKL's headers: Python's packages intel-sycl-rt, onemkl-sycl-include and mkl-include. Kokkos: see kokkos.sh.
+# DPC++'s and oneMKL's headers: Python's packages intel-sycl-rt, onemkl-sycl-include and mkl-include. Kokkos: see
+# kokkos.sh.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 source "$(dirname "${BASH_SOURCE[0]}")/kokkos.sh"

@@ -36,8 +36,8 @@ GpuRoom gpu_room();
 /// error is on every rank of that GPU. Collective.
 void require_gpu_memory(std::int64_t bytes, GpuRoom const& here, comm::Communicator& world);
 
-/// Throws base::Error (bad_input) when what a rank takes, `bytes` of plan::MemoryPrediction::total, is not there: on the
-/// host or, but for the context, which is taken when Kokkos runs, on its GPU. Collective.
+/// Throws base::Error (bad_input) when what a rank takes, `bytes` of plan::MemoryPrediction::total, is not there: on
+/// the host or, but for the context, which is taken when Kokkos runs, on its GPU. Collective.
 void require_room(std::int64_t bytes, comm::Communicator& world);
 
 }  // namespace p3d::engine

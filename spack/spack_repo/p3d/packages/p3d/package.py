@@ -21,7 +21,8 @@ class P3d(CMakePackage, CudaPackage, ROCmPackage):
     # From a checkout: spack develop --path <checkout> p3d@main
     version("main", branch="main")
 
-    variant("openmp", default=True, when="~cuda~rocm~sycl", description="Threads on the host; without it one core a rank")
+    variant("openmp", default=True, when="~cuda~rocm~sycl",
+            description="Threads on the host; without it one core a rank")
     variant("onednn", default=True, when="~cuda~rocm~sycl target=x86_64:",
             description="bf16 matrix products by oneDNN, on processors with AVX512-BF16 or AMX")
     variant("nccl", default=True, when="+cuda", description="Collectives on GPU memory by NCCL")
