@@ -280,11 +280,10 @@ struct StoreBoth {
 
 template <class Rows>
 void launch_rows(std::string const& label, ExecSpace const& exec, Rows const& rows) {
-  static_assert(sizeof(Rows) < 512, "larger functors go through Kokkos' constant memory, one after the other");
   constexpr int threads = 128;  // two rounds of four columns for 1,024 keys
   auto const teams = rows.block.rows();
   auto const policy = on_cores ? team_policy<RowPolicy>(exec, teams) : RowPolicy(exec, team_count(teams), threads);
-  Kokkos::parallel_for(label, policy, rows);
+  launch_kernel(label, policy, rows);
 }
 
 /// One call: where things lie, and the steps of a block.

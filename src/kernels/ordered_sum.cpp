@@ -3,7 +3,7 @@
 
 #include <p3d/base/error.hpp>
 
-#include "launch.hpp"
+#include "wide.hpp"
 
 namespace p3d::kernels {
 
@@ -30,19 +30,22 @@ void combine_in_order(ExecSpace const& exec, Combine op, int rank, View2<S const
   S const* const rows = others.data();
   auto const stride = static_cast<std::int64_t>(others.stride(0));
   S* const own = inout.data();
-  for_chunks<flat_width>(
-      "p3d::kernels::combine_in_order", exec, 1, n, KOKKOS_LAMBDA(std::int64_t, std::int64_t begin, int count) {
-        Acc<S> value[flat_width] = {};  // g++ does not see that all that is read is written
-        S const* const first = rank == 0 ? own : rows;
+  for_vector<wide_flat<S>>(
+      "p3d::kernels::combine_in_order", exec, n, KOKKOS_LAMBDA(std::int64_t begin, int count) {
+        constexpr int W = wide_flat<S>;
+        Acc<S> value[W] = {};  // g++ does not see that all that is read is written
+        auto const first = read<W>((rank == 0 ? own : rows) + begin, count);
         P3D_SIMD
-        for (int i = 0; i < count; ++i) value[i] = Acc<S>(first[begin + i]);
+        for (int i = 0; i < lanes<W>(count); ++i) value[i] = Acc<S>(first[i]);
         for (std::int64_t r = 1; r < ranks; ++r) {
-          S const* const next = r == rank ? own : rows + (r < rank ? r : r - 1) * stride;
+          auto const next = read<W>((r == rank ? own : rows + (r < rank ? r : r - 1) * stride) + begin, count);
           P3D_SIMD
-          for (int i = 0; i < count; ++i) value[i] = combined(op, value[i], Acc<S>(next[begin + i]));
+          for (int i = 0; i < lanes<W>(count); ++i) value[i] = combined(op, value[i], Acc<S>(next[i]));
         }
+        auto out = write<W>(own + begin, count);
         P3D_SIMD
-        for (int i = 0; i < count; ++i) put(own[begin + i], value[i]);
+        for (int i = 0; i < lanes<W>(count); ++i) put(out[i], value[i]);
+        out.store();
       });
 }
 

@@ -36,7 +36,7 @@ def is_parameter(argument):
 def is_label(argument, room):
     """True for a literal of this room (a part may be added to it), or for a label handed on."""
     return (re.search(rf'"p3d::{room}::(?:[\w:. -]+"|"\)?\s*\+)', argument) is not None
-            or re.fullmatch(r"label_?(\.c_str\(\))?", argument) is not None)
+            or re.fullmatch(r"(\w+\.)?label(_|\(\))?(\.c_str\(\))?( \+ \"[\w:. -]+\")?", argument) is not None)
 
 
 def forwarders(texts):
