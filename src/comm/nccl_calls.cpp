@@ -7,9 +7,9 @@
 
 namespace p3d::comm::detail {
 
-using State = NcclApi::State;
-
 namespace {
+
+using State = NcclApi::State;
 
 /// Shares of the same length in the order of ranks, which NCCL knows.
 bool even(Work const& work) {
