@@ -17,7 +17,7 @@ namespace {
 
 using Bell = std::atomic<std::uint32_t>;
 static_assert(Bell::is_always_lock_free && sizeof(Bell) == 4);
-enum State : std::uint32_t { awake = 0, asleep = 1 };
+enum Sleeper : std::uint32_t { awake = 0, asleep = 1 };
 
 std::vector<Bell*> bells;
 Bell* own = nullptr;

@@ -149,11 +149,11 @@ check_open() {
 }
 
 build_program() {
-  quietly "$work/program.log" cmake --build "$build" -j "$JOBS" --target p3d p3d_app
+  quietly "$work/program.log" cmake --build "$build" -j "$JOBS" --target p3d p3d_app -- -k 0
   check_open "$build/lib/libp3d.so" "$build/p3d"
 }
 build_tests() {
-  quietly "$work/tests.log" cmake --build "$build" -j "$JOBS"
+  quietly "$work/tests.log" cmake --build "$build" -j "$JOBS" -- -k 0
   check_open "$build"/tests/bin/*
   note "$(find "$build/tests/bin" -type f -perm -u+x | wc -l) programs of tests are linked"
 }

@@ -16,7 +16,7 @@ while (( $# > 0 )); do
     --arch) arch=${2:?an architecture}; shift 2 ;;
     --wanted) targets=("${2:?a target}"); shift 2 ;;
     -j) JOBS=${2:?a number}; shift 2 ;;
-    *) sed -n '8,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+    *) sed -n '7,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
 
