@@ -87,7 +87,7 @@ void check(Op op_a, Op op_b, BatchedShape const& s, Place a, Place b, Place c, d
 }
 
 template <class S, class C>
-void check_all() {
+void check_batches() {
   for (Op op_a : {Op::none, Op::transpose})
     for (Op op_b : {Op::none, Op::transpose})
       for (double beta : {0.0, 1.0, -0.5}) {
@@ -108,12 +108,12 @@ void check_all() {
 }
 
 TEST(BatchedGemm, IsOneGemmAfterTheOther) {
-  check_all<double, double>();
-  check_all<float, float>();
-  check_all<device::bfloat16, device::bfloat16>();
-  check_all<device::bfloat16, float>();
-  check_all<device::float16, device::float16>();
-  check_all<device::float16, float>();
+  check_batches<double, double>();
+  check_batches<float, float>();
+  check_batches<device::bfloat16, device::bfloat16>();
+  check_batches<device::bfloat16, float>();
+  check_batches<device::float16, device::float16>();
+  check_batches<device::float16, float>();
 }
 
 TEST(BatchedGemm, OnlyNvidiasGpusMultiplyInTf32) {
