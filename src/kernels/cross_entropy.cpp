@@ -102,7 +102,7 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
         bool const counts = targets(r) >= 0;
         std::int64_t const left = counts ? valid_cols - c : 0;
         int const valid = static_cast<int>(left < 0 ? 0 : (left < n ? left : n));
-        A const shift = lse(r);
+        A const shift = lse(r), factor = scale;  // nvcc captures nothing inside "if constexpr"
         std::int64_t const target = targets(r) - vocab_begin - c;
         bool const hit = counts && target >= 0 && target < valid;
         // The target's number comes from its exponential, not from what is rounded: near a certain token the two parts
@@ -110,20 +110,20 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
         if constexpr (on_host) {
           A const logit = hit ? static_cast<A>(x[target]) : A(0);
           P3D_SIMD
-          for (int i = 0; i < valid; ++i) put(x[i], scale * exp_of(x[i] - shift));
+          for (int i = 0; i < valid; ++i) put(x[i], factor * exp_of(x[i] - shift));
           for (int i = valid; i < n; ++i) put(x[i], A(0));
           if (!hit) return;
           if constexpr (std::is_same_v<S, A>)
-            x[target] -= scale;
+            x[target] -= factor;
           else
-            put(x[target], scale * (exp_of(logit - shift) - A(1)));
+            put(x[target], factor * (exp_of(logit - shift) - A(1)));
         } else {
           constexpr int W = wide<S>;
           auto const in = read<W>(x, n);
           auto out = write<W>(x, n);
           for (int i = 0; i < W; ++i) {
             A const e = exp_of(in[i] - shift);
-            put(out[i], i >= valid ? A(0) : scale * (hit && i == target ? e - A(1) : e));
+            put(out[i], i >= valid ? A(0) : factor * (hit && i == target ? e - A(1) : e));
           }
           out.store();
         }

@@ -109,9 +109,10 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
         new_first.store();
         new_second.store();
         if (clear) new_gradient.store();
+        [[maybe_unused]] auto* const stored = storage.data();  // nvcc captures nothing inside "if constexpr"
+        if (!store) return;
         if constexpr (!std::is_same_v<Master, Storage>) {
-          if (!store) return;
-          auto rounded = write<W>(&storage(c), n);
+          auto rounded = write<W>(stored + c, n);
           P3D_SIMD
           for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
           rounded.store();
@@ -150,9 +151,10 @@ void sgd(ExecSpace const& exec, Sgd const& step, std::vector<DecaySegment> const
         }
         new_weight.store();
         if (clear) new_gradient.store();
+        [[maybe_unused]] auto* const stored = storage.data();  // nvcc captures nothing inside "if constexpr"
+        if (!store) return;
         if constexpr (!std::is_same_v<Master, Storage>) {
-          if (!store) return;
-          auto rounded = write<W>(&storage(c), n);
+          auto rounded = write<W>(stored + c, n);
           P3D_SIMD
           for (int i = 0; i < lanes<W>(n); ++i) put(rounded[i], new_weight[i]);
           rounded.store();
