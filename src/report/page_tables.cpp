@@ -115,9 +115,10 @@ std::string all_ranks(Runs const& runs) {
 }
 
 std::string memory_html(Runs const& runs) {
+  using Bytes = std::int64_t plan::MemoryPrediction::*;
   struct Purpose {
     char const* name;
-    std::int64_t plan::MemoryPrediction::*bytes;
+    Bytes bytes;
   };
   constexpr Purpose purposes[]{{"weights", &plan::MemoryPrediction::params},
                                {"gradients", &plan::MemoryPrediction::grads},
