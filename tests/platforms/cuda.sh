@@ -136,14 +136,14 @@ configure() {
   grep -E '^--   (C\+\+20 compiler|nvcc|Kokkos|cuBLAS|NCCL|cuDNN|MPI)' "$work/configure.log" | sed 's/^-- //'
 }
 
-# Only Kokkos' own functions may be open, and only where there is no library of it.
+# Only Kokkos' own functions may be open, and only where there is no library of it. The loader looks through all
+# libraries.
 check_open() {
   local file open
   [[ ! -f $kokkos/lib/libkokkoscore.a ]] || return 0
   for file; do
-    open=$(nm -u -C "$file" | sed -E 's/^ +[Uw] //' |
-      grep -v -E '@|^(Kokkos|desul)::|^(typeinfo|vtable)[a-z ]* for Kokkos::|^(_ITM_|__gmon|__cxa_finalize)' || true)
-    if [[ $file == *.so ]]; then open=$(grep -E 'p3d::|Kokkos' <<< "$open" || true); fi
+    open=$(ldd -r "$file" 2>&1 | sed -n -E 's/^undefined symbol: ([^[:space:]]+).*/\1/p' | sort -u | c++filt |
+      grep -v -E '^(Kokkos|desul)::|^(typeinfo|vtable|typeinfo name) for Kokkos::' || true)
     [[ -z $open ]] || { printf '%s\n' "$open" | head -n 20 >&2; fail "$file: undefined, and not Kokkos' own"; }
   done
 }
