@@ -59,6 +59,20 @@ struct ScoreRows {
   Problem<S> p;
   Block block;
 
+  /// What a row of scores belongs to, and the columns of the keys that it sees.
+  struct Row {
+    std::int64_t head, query;
+    int begin, end;
+    KOKKOS_INLINE_FUNCTION bool sees(int column) const { return column >= begin && column < end; }
+  };
+  KOKKOS_INLINE_FUNCTION Row find(int number) const {
+    Row row;
+    block.find(number, row.head, row.query);
+    auto const seen = p.visible_in(block.sample, row.query, block.key0, static_cast<int>(block.keys));
+    row.begin = static_cast<int>(seen.begin);
+    row.end = static_cast<int>(seen.end);
+    return row;
+  }
   /// Where the row of type S lies that takes the place of a row of scores.
   KOKKOS_INLINE_FUNCTION static S* narrowed(T* scores) { return static_cast<S*>(static_cast<void*>(scores)); }
   /// Elements of type S from one such row to the next.
@@ -112,17 +126,14 @@ struct Softmax : ScoreRows<S> {
 
   KOKKOS_INLINE_FUNCTION void operator()(RowMember const& team) const {
     auto const& b = this->block;
-    int const row = team.league_rank();
-    std::int64_t head, query;
-    b.find(row, head, query);
-    T* const s = scores + row * b.length;
-    auto const seen = this->p.visible_in(b.sample, query, b.key0, static_cast<int>(b.keys));
-    int const begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
+    int const number = team.league_rank();
+    auto const row = this->find(number);
+    T* const s = scores + number * b.length;
     T top = -infinity<T>;
-    for (int j = begin / 4 + team.team_rank(); 4 * j < end; j += team.team_size()) {
+    for (int j = row.begin / 4 + team.team_rank(); 4 * j < row.end; j += team.team_size()) {
       auto const four = Base::load(s + 4 * j);
       for (int i = 0; i < 4; ++i)
-        if (4 * j + i >= begin && 4 * j + i < end && four.x[i] > top) top = four.x[i];
+        if (row.sees(4 * j + i) && four.x[i] > top) top = four.x[i];
     }
     team.team_reduce(Kokkos::Max<T>(top));
     T sum = 0;
@@ -132,22 +143,21 @@ struct Softmax : ScoreRows<S> {
         [&](int column) {
           T e[4];
           for (int i = 0; i < 4; ++i) {
-            bool const visible = column + i >= begin && column + i < end;
-            e[i] = visible ? exp_of(four.x[i] - top) : T(0);
+            e[i] = row.sees(column + i) ? exp_of(four.x[i] - top) : T(0);
             sum += e[i];
           }
-          if (this->p.dropout.active()) this->drop(head, query, column, e, four.x);
+          if (this->p.dropout.active()) this->drop(row.head, row.query, column, e, four.x);
           Base::store(Base::narrowed(s) + column, e);
         });
     team.team_reduce(Kokkos::Sum<T>(sum));
     Kokkos::single(Kokkos::PerTeam(team), [&] {
-      T& norm = lse(this->p.statistic(b.sample, head, query));
+      T& norm = lse(this->p.statistic(b.sample, row.head, row.query));
       T const before = adds ? norm : -infinity<T>, most = before > top ? before : top;
       T const old_part = before > -infinity<T> ? exp_of(before - most) : T(0);
       T const new_part = sum == T(0) ? T(0) : exp_of(top - most);
       T const total = old_part + new_part * sum;
-      factor[2 * row] = total == T(0) ? T(0) : old_part / total;
-      factor[2 * row + 1] = total == T(0) ? T(0) : new_part / total;
+      factor[2 * number] = total == T(0) ? T(0) : old_part / total;
+      factor[2 * number + 1] = total == T(0) ? T(0) : new_part / total;
       norm = total == T(0) ? -infinity<T> : most + std::log(total);
     });
   }
@@ -166,13 +176,10 @@ struct ScoreGradients : ScoreRows<S> {
 
   KOKKOS_INLINE_FUNCTION void operator()(RowMember const& team) const {
     auto const& b = this->block;
-    int const row = team.league_rank();
-    std::int64_t head, query;
-    b.find(row, head, query);
-    T *const s = scores + row * b.length, *const d = gradients + row * b.length;
-    auto const seen = this->p.visible_in(b.sample, query, b.key0, static_cast<int>(b.keys));
-    int const begin = static_cast<int>(seen.begin), end = static_cast<int>(seen.end);
-    auto const at = this->p.statistic(b.sample, head, query);
+    int const number = team.league_rank();
+    auto const row = this->find(number);
+    T *const s = scores + number * b.length, *const d = gradients + number * b.length;
+    auto const at = this->p.statistic(b.sample, row.head, row.query);
     T const norm = lse(at), shift = delta(at);
     Four<T> score, gradient;
     this->each_four(
@@ -184,13 +191,12 @@ struct ScoreGradients : ScoreRows<S> {
         [&](int column) {
           T pm[4], ds[4], prob[4];
           for (int i = 0; i < 4; ++i) {
-            bool const visible = column + i >= begin && column + i < end;
-            pm[i] = prob[i] = visible ? exp_of(score.x[i] - norm) : T(0);
+            pm[i] = prob[i] = row.sees(column + i) ? exp_of(score.x[i] - norm) : T(0);
             ds[i] = gradient.x[i];
           }
-          if (this->p.dropout.active()) this->drop(head, query, column, pm, ds);
+          if (this->p.dropout.active()) this->drop(row.head, row.query, column, pm, ds);
           for (int i = 0; i < 4; ++i)  // what is not seen may be anything
-            ds[i] = column + i >= begin && column + i < end ? prob[i] * (ds[i] - shift) : T(0);
+            ds[i] = row.sees(column + i) ? prob[i] * (ds[i] - shift) : T(0);
           Base::store(Base::narrowed(s) + column, pm);
           Base::store(Base::narrowed(d) + column, ds);
         });
