@@ -53,28 +53,7 @@ void vendor_batched_gemm(void* stream, BatchedGemm const& g) {
   }
 }
 
-void vendor_gemm(void* stream, Gemm16 const& g) {
-  auto const type = g.type == Type16::bfloat16 ? Element::bfloat16 : Element::float16;
-  vendor_batched_gemm(stream, {.type = type,
-                               .type_c = g.wide_c ? Element::float32 : type,
-                               .op_a = g.op_a,
-                               .op_b = g.op_b,
-                               .batch = 1,
-                               .m = g.m,
-                               .n = g.n,
-                               .k = g.k,
-                               .alpha = g.alpha,
-                               .a = g.a,
-                               .lda = g.lda,
-                               .stride_a = 0,
-                               .b = g.b,
-                               .ldb = g.ldb,
-                               .stride_b = 0,
-                               .beta = g.beta,
-                               .c = g.c,
-                               .ldc = g.ldc,
-                               .stride_c = g.m * g.ldc});
-}
+void vendor_gemm(void* stream, Gemm16 const& g) { vendor_batched_gemm(stream, batch_of_one(g)); }
 
 char const* vendor_method() { return "oneMKL's gemm_batch, sums in float"; }
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "gemm16.hpp"
+
 namespace p3d::linalg::detail {
 
 enum class Element { float64, float32, bfloat16, float16 };
@@ -27,6 +29,30 @@ struct BatchedGemm {
   std::int64_t ldc, stride_c;
   bool tf32 = false;  ///< float32 may be multiplied as TF32; only NVIDIA's GPUs have it
 };
+
+/// A product of 16-bit matrices as a batch of one, for libraries that have no call of its own for it.
+inline BatchedGemm batch_of_one(Gemm16 const& g) {
+  auto const type = g.type == Type16::bfloat16 ? Element::bfloat16 : Element::float16;
+  return {.type = type,
+          .type_c = g.wide_c ? Element::float32 : type,
+          .op_a = g.op_a,
+          .op_b = g.op_b,
+          .batch = 1,
+          .m = g.m,
+          .n = g.n,
+          .k = g.k,
+          .alpha = g.alpha,
+          .a = g.a,
+          .lda = g.lda,
+          .stride_a = 0,
+          .b = g.b,
+          .ldb = g.ldb,
+          .stride_b = 0,
+          .beta = g.beta,
+          .c = g.c,
+          .ldc = g.ldc,
+          .stride_c = g.m * g.ldc};
+}
 
 /// `stream`: the vendor's, of device::native_stream. The same call gives the same bits: no atomics.
 void vendor_batched_gemm(void* stream, BatchedGemm const& gemms);
