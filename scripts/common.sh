@@ -9,6 +9,22 @@ say() { printf '\n== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
 fail() { printf '\np3d: error: %s\n' "$*" >&2; exit 1; }
 
+# quietly <log> <command...>: the output goes to a log, and its end to the screen when the command fails.
+quietly() {
+  local log=$1
+  shift
+  "$@" > "$log" 2>&1 || { tail -n 60 "$log" >&2; fail "failed: $* (all of it in $log)"; }
+}
+
+# timed <what> <command...>: runs it and puts its time into the array `summary`.
+summary=()
+timed() {
+  local what=$1 begin=$SECONDS
+  shift
+  "$@"
+  summary+=("$(printf '%-26s %4d s' "$what" $((SECONDS - begin)))")
+}
+
 # Processors we may use. (nproc alone would obey OMP_NUM_THREADS, which is meant for the programs.)
 processors() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
 

@@ -76,21 +76,15 @@ note "unpack packages/kokkos and packages/kokkos-kernels"
 mkdir "$work/src"
 tar -xf "$tarball" -C "$work/src" --strip-components=2 --wildcards '*/packages/kokkos/*' '*/packages/kokkos-kernels/*'
 
-# quietly <log name> <command...>: the output goes to a log, and to the screen when the command fails.
-quietly() {
-  local log=$work/$1.log
-  shift
-  "$@" > "$log" 2>&1 || { tail -n 60 "$log" >&2; fail "failed: $*"; }
-}
 build_and_install() {
   local name=$1
   shift
   note "build $name ($JOBS jobs)"
-  quietly "$name-configure" cmake -G Ninja -S "$work/src/$name" -B "$work/$name" -DCMAKE_BUILD_TYPE=Release \
+  quietly "$work/$name-configure.log" cmake -G Ninja -S "$work/src/$name" -B "$work/$name" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_STANDARD=17 -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib \
     -DCMAKE_INSTALL_RPATH="$prefix/lib" -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=ON "${compiler[@]}" "$@"
-  quietly "$name-build" cmake --build "$work/$name" -j "$JOBS"
-  quietly "$name-install" cmake --install "$work/$name"
+  quietly "$work/$name-build.log" cmake --build "$work/$name" -j "$JOBS"
+  quietly "$work/$name-install.log" cmake --install "$work/$name"
 }
 build_and_install kokkos -DKokkos_CXX_STANDARD=17 -DKokkos_ENABLE_OPENMP=ON -DKokkos_ENABLE_SERIAL=ON \
   -DKokkos_ENABLE_TESTS=OFF

@@ -29,16 +29,8 @@ done
 [[ $JOBS =~ ^[1-9][0-9]*$ ]] || { echo "not a number of jobs: '$JOBS'" >&2; exit 2; }
 export P3D_JOBS=$JOBS
 
-summary=()
 failed=()
 done_legs=()
-# timed <what> <command...>: runs it and puts its time into the summary.
-timed() {
-  local what=$1 begin=$SECONDS
-  shift
-  "$@"
-  summary+=("$(printf '%-26s %4d s' "$what" $((SECONDS - begin)))")
-}
 
 run_tests() {
   local leg=$1 log=build/$1/ctest.log begin=$SECONDS status=0

@@ -84,15 +84,6 @@ for arch in "${archs[@]:1}"; do NVCC_APPEND_FLAGS+="-gencode arch=compute_$arch,
 export NVCC_APPEND_FLAGS
 arch_flag=-arch=sm_${archs[0]}
 
-summary=()
-# timed <what> <command...>: its time goes into the summary.
-timed() {
-  local what=$1 begin=$SECONDS
-  shift
-  "$@"
-  summary+=("$(printf '%-10s %5d s' "$what" $((SECONDS - begin)))")
-}
-
 # The name that Kokkos has for the first architecture, which its own flags ask for.
 kokkos_arch() {
   case ${archs[0]} in

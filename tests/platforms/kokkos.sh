@@ -192,13 +192,6 @@ kokkos_source() {
   done
 }
 
-# quietly <log> <command...>: the output goes to a log, and its end to the screen when the command fails.
-quietly() {
-  local log=$1
-  shift
-  "$@" > "$log" 2>&1 || { tail -n 40 "$log" >&2; fail "failed: $* (all of it in $log)"; }
-}
-
 # kokkos_of_source <cuda|hip|sycl> <source> <prefix> <compiler> <kokkos options...>: built and installed.
 kokkos_of_source() {
   local kind=$1 source=$2 prefix=$3 compiler=$4 tpl=()
