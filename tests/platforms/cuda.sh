@@ -119,7 +119,9 @@ make_kokkos() {
 configure() {
   local options=()
   if [[ ! -f $kokkos/lib/libkokkoscore.a ]]; then
-    options=(-DP3D_GPU_FLAGS="$arch_flag" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--unresolved-symbols=ignore-all")
+    # Where functions may be open, CMake would find that BLAS needs no library: it is named.
+    options=(-DP3D_GPU_FLAGS="$arch_flag" -DBLA_VENDOR=OpenBLAS
+      "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--unresolved-symbols=ignore-all")
   fi
   quietly "$work/configure.log" cmake -S "$P3D_ROOT" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_COMPILER="$kokkos/bin/nvcc_wrapper" -DCMAKE_PREFIX_PATH="$kokkos" -DCUDAToolkit_ROOT="$CUDA_ROOT" \

@@ -35,7 +35,7 @@ note "$versions; $(cat "$root/build/kokkos/about"); $arch"
 
 quietly "$root/build/configure.log" inside "$root" cmake -S /p3d -B /build/p3d -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_CXX_COMPILER=hipcc -DCMAKE_PREFIX_PATH=/build/kokkos -DP3D_GPU_FLAGS=--offload-arch="$arch" \
-  -DP3D_BUILD_TESTS=OFF -DP3D_NCCL=OFF \
+  -DP3D_BUILD_TESTS=OFF -DP3D_NCCL=OFF -DBLA_VENDOR=OpenBLAS \
   -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXE_LINKER_FLAGS=-Wl,--unresolved-symbols=ignore-all
 say "Compile ($JOBS jobs)"
 status=0
