@@ -26,6 +26,11 @@ make_chroot() {
   (( $# == 0 )) || inside "$folder" sh -c 'dpkg -s "$@" > /dev/null 2>&1 || {
     apt-get -q update && apt-get -q install -y --no-install-recommends "$@"; }' sh "$@" > "$folder.log" 2>&1 ||
     { tail -n 20 "$folder.log" >&2; fail "the packages could not be installed"; }
+  # A site that looks into its own traffic has a certificate of its own, which the machine knows, and pip must too.
+  if [[ -f /etc/ssl/certs/ca-certificates.crt ]]; then
+    cp /etc/ssl/certs/ca-certificates.crt "$folder/etc/ssl/certs/"
+    printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' > "$folder/etc/pip.conf"
+  fi
 }
 
 # inside <folder> <command...>: runs the command there, in /p3d, which is this source tree. The mounts end with it.
