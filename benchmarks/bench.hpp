@@ -88,7 +88,7 @@ struct Setup {
   static int threads() { return std::max(1, comm::node_share().cores / comm::node_share().ranks); }
 };
 
-/// The input named by the first argument, the others override it; nothing (and a message) where it has faults.
+/// The input named by the first argument, the others override it; nothing (and a message) where it has errors.
 /// Collective.
 inline std::optional<config::Config> read_input(comm::Communicator& world, int argc, char** argv) {
   if (argc < 2) {

@@ -66,7 +66,7 @@ int list(std::string const& folder) {
     say(fmt::format("{:<24} {:>12} {:>12}  {:<8} {}", base::printable_line(f.run_name), f.step,
                     base::human_bytes(static_cast<double>(f.file_bytes)), f.valid ? "good" : "DAMAGED",
                     base::printable_line(f.path)));
-    if (!f.valid) say("    " + base::printable_line(f.fault));
+    if (!f.valid) say("    " + base::printable_line(f.error));
   }
   return refuse_damaged(files, folder);
 }
@@ -198,7 +198,7 @@ int prune(std::string const& folder, std::int64_t keep, std::string const& run_n
     if (f.valid)
       newest[f.run_name] = f;
     else
-      say(fmt::format("{}: {}", f.path, f.fault));
+      say(fmt::format("{}: {}", f.path, f.error));
   }
   for (auto const& [name, file] : newest) {
     if (auto const code = verify({file.path}); code != 0) {  // the older ones may be all there is

@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 config::Config stored_input(io::CheckpointHeader const& header) {
   auto result = config::parse_text(header.input, "the input in the checkpoint", "/", {"model.load=\"\""}, 0,
                                    config::Purpose::layout);
-  if (!result.config) throw config::InputError(result.faults);
+  if (!result.config) throw config::InputError(result.errors);
   return *std::move(result.config);
 }
 

@@ -31,7 +31,7 @@ int check(p3d::app::CommandLine const& line) {
   if (p3d::app::launcher_rank() != 0) return 0;
   auto const result = p3d::config::parse_file(line.input, line.overrides, line.ranks);
   if (!result.config) {
-    std::cerr << p3d::config::format(result.faults) << std::flush;
+    std::cerr << p3d::config::format(result.errors) << std::flush;
     return static_cast<int>(ExitCode::bad_input);
   }
   auto const choice = p3d::engine::choose_memory(*result.config);

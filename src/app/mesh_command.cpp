@@ -148,7 +148,7 @@ int mesh_command(int argc, char** argv) {
     (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
   auto const result = config::parse_file(input, overrides, ranks, config::Purpose::layout);
   if (!result.config) {
-    std::cerr << config::format(result.faults) << std::flush;
+    std::cerr << config::format(result.errors) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);
   }
   auto const& config = *result.config;

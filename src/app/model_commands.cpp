@@ -58,7 +58,7 @@ config::Config make_input(ModelWords const& words, std::string const& precision)
                 "data.format=synthetic"};
   all.insert(all.end(), words.keys.begin(), words.keys.end());
   auto result = config::parse_file("", all, 0);
-  if (!result.config) throw config::InputError(result.faults);
+  if (!result.config) throw config::InputError(result.errors);
   result.config->model.load.clear();  // from here on the weights are in the checkpoint
   return *std::move(result.config);
 }

@@ -273,7 +273,7 @@ int schedule_command(int argc, char** argv) {
     (word.find('=') == std::string::npos && input.empty() ? input : overrides.emplace_back()) = word;
   auto result = config::parse_file(input, overrides, o.ranks);
   if (!result.config) {
-    std::cerr << config::format(result.faults) << std::flush;
+    std::cerr << config::format(result.errors) << std::flush;
     return static_cast<int>(base::ExitCode::bad_input);
   }
   Command command(engine::choose_memory(*result.config).config, std::move(o));

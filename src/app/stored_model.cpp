@@ -29,7 +29,7 @@ constexpr std::array precisions{config::Precision::fp64, config::Precision::fp32
                                 config::Precision::fp16};
 
 config::Config required(config::ParseResult result) {
-  if (!result.config) throw config::InputError(result.faults);
+  if (!result.config) throw config::InputError(result.errors);
   return *std::move(result.config);
 }
 
@@ -83,7 +83,7 @@ std::string newest_checkpoint(std::string const& folder) {
     std::set<std::string> names;
     for (auto const& file : files) {
       if (!file.valid) {
-        base::warn_root(fmt::format("{} is passed over: {}", file.path, file.fault));
+        base::warn_root(fmt::format("{} is passed over: {}", file.path, file.error));
         continue;
       }
       names.insert(file.run_name);

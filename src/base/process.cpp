@@ -27,7 +27,7 @@ std::int64_t proportional_set_size() {
 SignalsBlocked::SignalsBlocked() {
   sigset_t all;
   sigfillset(&all);
-  for (int const fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, fault);
+  for (int const error : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS}) sigdelset(&all, error);
   pthread_sigmask(SIG_SETMASK, &all, &before_);
 }
 

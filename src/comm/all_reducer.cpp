@@ -75,7 +75,7 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
     throw base::Error(
         {.expected =
              fmt::format("memory that the ranks of a node share, for the all-reduce '{}'", to_string(algorithm)),
-         .found = "none" + (node_memory_fault().empty() ? " on some other rank" : ": " + node_memory_fault()),
+         .found = "none" + (node_memory_error().empty() ? " on some other rank" : ": " + node_memory_error()),
          .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), comm.name()),
          .fix = "make /dev/shm larger (containers: --shm-size or --ipc=host), or set comm.allreduce to "
                 "\"ring\" or \"tree\""});

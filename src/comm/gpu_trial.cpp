@@ -5,7 +5,7 @@
 // out of its handler would leave the library half way in what it did, with its locks held; a child process cannot use
 // this process' MPI. So the handler repairs what the library stumbled over: it puts zeroed memory of the host at the
 // page, and returns. The copy goes on, the library ends its call in good order, and the zeros say what happened. The
-// GPU's own memory is not touched; the pages are used for nothing else afterwards. What cannot be repaired (a fault
+// GPU's own memory is not touched; the pages are used for nothing else afterwards. What cannot be repaired (an error
 // elsewhere, an abort) ends the process as it would have done, behind one line that says what was tried.
 
 #include <p3d/base/error.hpp>
@@ -59,10 +59,10 @@ extern "C" void repair(int number, siginfo_t* info, void* /*context*/) {
       "comm.gpu_aware = \"off\"\n";
   [[maybe_unused]] auto const written = write(STDERR_FILENO, text, sizeof(text) - 1);
   for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before[i], nullptr);
-  if (number == SIGABRT) raise(SIGABRT);  // a fault comes again by itself
+  if (number == SIGABRT) raise(SIGABRT);  // an error comes again by itself
 }
 
-/// While it lives, faults inside the memory are repaired.
+/// While it lives, errors inside the memory are repaired.
 class Guard {
 public:
   explicit Guard(std::array<TrialMemory const*, 2> memories) {

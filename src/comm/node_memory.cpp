@@ -44,7 +44,7 @@ struct NodeMemory {
   NodePlace place;
   std::vector<std::byte*> parts;  ///< by rank on the node
   std::size_t bytes = 0;          ///< of this rank's part
-  std::string fault = "it was not opened";
+  std::string error = "it was not opened";
   std::vector<Free> free;
   std::vector<Retired> retired;
 };
@@ -105,7 +105,7 @@ std::byte* whole_page(void* begin) {
   return static_cast<std::byte*>(begin) + skip;
 }
 
-/// The window's parts by rank; empty with `fault` set when there is no window.
+/// The window's parts by rank; empty with `error` set when there is no window.
 void open_window(NodeMemory& memory) {
   int size = 1;
   MPI_Comm_size(memory.comm, &size);
@@ -119,7 +119,7 @@ void open_window(NodeMemory& memory) {
   std::int32_t good = code == MPI_SUCCESS ? 1 : 0;
   agree(good, memory.comm);
   if (good == 0) {
-    memory.fault = "MPI_Win_allocate_shared fails here: is /dev/shm missing, full or very small?";
+    memory.error = "MPI_Win_allocate_shared fails here: is /dev/shm missing, full or very small?";
     return;
   }
   // Plain loads and stores with C++ atomics, inside one epoch that lasts as long as the window.
@@ -148,7 +148,7 @@ void close_node_memory() {
 }
 
 bool node_memory_is_open() { return !the_memory.parts.empty(); }
-std::string const& node_memory_fault() { return the_memory.fault; }
+std::string const& node_memory_error() { return the_memory.error; }
 
 NodePlace place_on_node() {
   NodePlace place = the_memory.place;
@@ -168,14 +168,14 @@ std::int64_t allocate_region(std::size_t bytes) {
     if (piece.end - piece.begin < bytes) continue;
     auto const begin = piece.begin;
     if (!make_present(own_node_memory() + begin, bytes)) {
-      the_memory.fault = "no memory is left in /dev/shm";
+      the_memory.error = "no memory is left in /dev/shm";
       return 0;
     }
     piece.begin += bytes;
-    the_memory.fault.clear();
+    the_memory.error.clear();
     return static_cast<std::int64_t>(begin);
   }
-  the_memory.fault =
+  the_memory.error =
       "what was reserved at start is used up: more groups of ranks than were told of (comm::open_node_memory)";
   return 0;
 }
@@ -222,7 +222,7 @@ void open_node_memory(std::size_t buffer_bytes, int groups) {
   auto& memory = the_memory;
   if (memory.tried) return;
   memory.tried = true;
-  memory.fault.clear();
+  memory.error.clear();
   int world_rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
   watched_barrier(MPI_COMM_WORLD, "world", "open node memory");
@@ -250,7 +250,7 @@ void open_node_memory(std::size_t buffer_bytes, int groups) {
   agree(good, memory.comm);
   if (good == 0) {
     memory.parts.clear();
-    if (memory.fault.empty()) memory.fault = "no memory is left in /dev/shm";
+    if (memory.error.empty()) memory.error = "no memory is left in /dev/shm";
     return;
   }
   open_bells(memory.parts, rank);

@@ -14,9 +14,9 @@ namespace p3d::comm::detail {
 
 /// Before MPI_Finalize; collective over the node.
 void close_node_memory();
-/// After comm::open_node_memory(); where it did not succeed, the fault says why.
+/// After comm::open_node_memory(); where it did not succeed, the error says why.
 bool node_memory_is_open();
-std::string const& node_memory_fault();
+std::string const& node_memory_error();
 
 /// Where a rank is: the world rank of the first rank of its node, and its own number there.
 struct NodePlace {

@@ -8,8 +8,8 @@ namespace p3d::config {
 bool allowed(Config const& config) {
   Input const nothing_written;
   Sources const sources(nothing_written);
-  FaultList faults;
-  Check const check{config, sources, config.num_ranks(), faults};
+  KeyErrors errors;
+  Check const check{config, sources, config.num_ranks(), errors};
   check_model(check);
   check_size(check);
   check_mesh(check, Purpose::training);
@@ -19,7 +19,7 @@ bool allowed(Config const& config) {
   check_pipeline(check);
   check_precision(check);
   check_memory(check);
-  return faults.size() == 0;
+  return errors.size() == 0;
 }
 
 }  // namespace p3d::config

@@ -124,14 +124,14 @@ bool Check::known(std::vector<std::string_view> const& keys) const {
   return std::all_of(keys.begin(), keys.end(), [&](auto key) { return sources.known(key); });
 }
 
-void Check::fault(std::vector<std::string_view> const& keys, std::string expected, std::string found,
+void Check::error(std::vector<std::string_view> const& keys, std::string expected, std::string found,
                   std::string fix) const {
   std::string where;
   for (auto key : keys) {
     if (!where.empty()) where += "; ";
     where += sources.place(key, config);
   }
-  faults.add(FaultList::between_keys(), {.key = std::string(keys.front()),
+  errors.add(KeyErrors::between_keys(), {.key = std::string(keys.front()),
                                          .where = std::move(where),
                                          .expected = std::move(expected),
                                          .found = std::move(found),

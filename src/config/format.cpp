@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults as text for people.
+// Errors as text for people.
 
 #include <p3d/config/parse.hpp>
 
@@ -10,14 +10,14 @@
 
 namespace p3d::config {
 
-std::string format(std::vector<Fault> const& faults) {
-  if (faults.empty()) return "";
-  std::string out = fmt::format("the input has {}\n", base::counted(static_cast<std::int64_t>(faults.size()), "error"));
+std::string format(std::vector<KeyError> const& errors) {
+  if (errors.empty()) return "";
+  std::string out = fmt::format("the input has {}\n", base::counted(static_cast<std::int64_t>(errors.size()), "error"));
   int number = 0;
-  for (auto const& fault : faults) {
-    out += fmt::format("\n{}. {}\n", ++number, fault.key.empty() ? "the input as a whole" : fault.key);
+  for (auto const& error : errors) {
+    out += fmt::format("\n{}. {}\n", ++number, error.key.empty() ? "the input as a whole" : error.key);
     auto const text =
-        base::format({.expected = fault.expected, .found = fault.found, .where = fault.where, .fix = fault.fix});
+        base::format({.expected = error.expected, .found = error.found, .where = error.where, .fix = error.fix});
     std::size_t begin = 0;
     while (begin <= text.size()) {
       auto const end = std::min(text.find('\n', begin), text.size());
@@ -28,14 +28,14 @@ std::string format(std::vector<Fault> const& faults) {
   return out;
 }
 
-InputError::InputError(std::vector<Fault> const& faults)
-    : base::Error(faults.empty() ? base::ErrorText{}
-                                 : base::ErrorText{.expected = faults.front().expected,
-                                                   .found = faults.front().found,
-                                                   .where = faults.front().where,
-                                                   .fix = faults.front().fix},
+InputError::InputError(std::vector<KeyError> const& errors)
+    : base::Error(errors.empty() ? base::ErrorText{}
+                                 : base::ErrorText{.expected = errors.front().expected,
+                                                   .found = errors.front().found,
+                                                   .where = errors.front().where,
+                                                   .fix = errors.front().fix},
                   base::ExitCode::bad_input),
-      all_(format(faults)) {
+      all_(format(errors)) {
   while (all_.ends_with('\n')) all_.pop_back();
 }
 

@@ -81,7 +81,7 @@ public:
     seen_.insert(key);
     return has(key) ? file_[key] : null;
   }
-  void wrong(std::string expected, std::string found) { faults_.push_back(fmt::format("{}: {}", expected, found)); }
+  void wrong(std::string expected, std::string found) { errors_.push_back(fmt::format("{}: {}", expected, found)); }
 
   /// Without a default the key must be there.
   std::int64_t integer(char const* key, std::int64_t most, std::int64_t otherwise = 0) {
@@ -106,7 +106,7 @@ public:
   }
   std::string found(char const* key) const { return file_.contains(key) ? describe(file_[key]) : "no such key"; }
 
-  bool good() const { return faults_.empty(); }
+  bool good() const { return errors_.empty(); }
 
   /// Keys with one value, those without effect, and unknown ones.
   void finish() {
@@ -120,10 +120,10 @@ public:
       if (seen_.contains(item.key())) continue;
       wrong("no key but those that p3d knows", json(item.key()).dump(-1, ' ', false, json::error_handler_t::replace));
     }
-    if (faults_.empty()) return;
-    auto const n = faults_.size();
+    if (errors_.empty()) return;
+    auto const n = errors_.size();
     std::string lines;
-    for (std::size_t i = 0; i < std::min<std::size_t>(n, 20); ++i) lines += "\n            " + faults_[i];
+    for (std::size_t i = 0; i < std::min<std::size_t>(n, 20); ++i) lines += "\n            " + errors_[i];
     throw base::Error({.expected = "a config.json of a model that p3d computes in the same way",
                        .found = fmt::format("{} (expected: found):{}",
                                             base::counted(static_cast<std::int64_t>(n), "difference"), lines),
@@ -137,7 +137,7 @@ private:
   json const& file_;
   std::string path_;
   std::set<std::string> seen_;
-  std::vector<std::string> faults_;
+  std::vector<std::string> errors_;
 };
 
 void read_gpt2(Reader& r, HuggingFaceModel& out) {

@@ -88,9 +88,9 @@ std::string ask_for_section(std::string const& name, toml::table const& table, I
 
 /// The name of a section stands where a key is expected.
 void refuse_section(std::string const& name, toml::key const& key, toml::node const& node, Input& input,
-                    FaultList& faults) {
+                    KeyErrors& errors) {
   auto const at = key.source().begin;
-  faults.add(FaultList::in_file(at), {.key = name,
+  errors.add(KeyErrors::in_file(at), {.key = name,
                                       .where = position_text(input.name, at),
                                       .expected = fmt::format("[{}] as a section, once", name),
                                       .found = fmt::format("{} as a key, with {}", name, describe(node)),
@@ -98,15 +98,15 @@ void refuse_section(std::string const& name, toml::key const& key, toml::node co
   for (auto const& below : keys_of(name)) input.meant.push_back(name + "." + below);
 }
 
-void read_section(std::string const& section, toml::table const& table, Input& input, FaultList& faults) {
+void read_section(std::string const& section, toml::table const& table, Input& input, KeyErrors& errors) {
   for (auto const& [key, node] : table) {
-    if (faults.size() >= most_unknown) break;  // a text of another kind; each costs a search for what was meant
+    if (errors.size() >= most_unknown) break;  // a text of another kind; each costs a search for what was meant
     std::string const name(key.str());
     if (auto const inner = section + "." + name; !keys_of(inner).empty()) {
       if (auto const* below = node.as_table())
-        read_section(inner, *below, input, faults);
+        read_section(inner, *below, input, errors);
       else
-        refuse_section(inner, key, node, input, faults);
+        refuse_section(inner, key, node, input, errors);
       continue;
     }
     if (auto const* known = find_key(section + "." + name)) {
@@ -114,7 +114,7 @@ void read_section(std::string const& section, toml::table const& table, Input& i
       continue;
     }
     auto const at = key.source().begin;
-    faults.add(FaultList::in_file(at), {.key = section + "." + name,
+    errors.add(KeyErrors::in_file(at), {.key = section + "." + name,
                                         .where = position_text(input.name, at),
                                         .expected = expected_key(section),
                                         .found = shown_name(name),
@@ -159,10 +159,10 @@ void take_as_text(Key const& key, std::string const& text, toml::table& value) {
 
 }  // namespace
 
-std::vector<Fault> FaultList::sorted() const {
+std::vector<KeyError> KeyErrors::sorted() const {
   auto items = items_;
   std::stable_sort(items.begin(), items.end(), [](auto const& a, auto const& b) { return a.first < b.first; });
-  std::vector<Fault> out;
+  std::vector<KeyError> out;
   for (auto& item : items) out.push_back(std::move(item.second));
   return out;
 }
@@ -172,8 +172,8 @@ std::string Input::place(Entry const& entry, toml::node const& node) const {
   return position_text(name, node.source().begin);
 }
 
-FaultList::Order Input::order(Entry const& entry, toml::node const& node) const {
-  return entry.from_file() ? FaultList::in_file(node.source().begin) : FaultList::on_command_line(entry.override_index);
+KeyErrors::Order Input::order(Entry const& entry, toml::node const& node) const {
+  return entry.from_file() ? KeyErrors::in_file(node.source().begin) : KeyErrors::on_command_line(entry.override_index);
 }
 
 std::string Input::place_of_section(std::string_view section) const {
@@ -188,10 +188,10 @@ std::string Input::place_of_section(std::string_view section) const {
   return node ? position_text(name, node->source().begin) : name;
 }
 
-void read_document(std::string_view text, Input& input, FaultList& faults) {
+void read_document(std::string_view text, Input& input, KeyErrors& errors) {
   if (int const line = too_deep_at_line(text); line > 0) {
     input.readable = false;
-    faults.add(0, {.key = "",
+    errors.add(0, {.key = "",
                    .where = fmt::format("{}:{}", input.name, line),
                    .expected = fmt::format("lists, tables and dotted keys nested at most {} deep", deepest_nesting),
                    .found = "deeper ones",
@@ -204,7 +204,7 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
     input.readable = false;
     auto const at = error.source().begin;
     auto const line = line_of(text, at.line);
-    faults.add(FaultList::in_file(at), {.key = "",
+    errors.add(KeyErrors::in_file(at), {.key = "",
                                         .where = position_text(input.name, at),
                                         .expected = "valid TOML",
                                         .found = std::string(error.description()) +
@@ -213,30 +213,30 @@ void read_document(std::string_view text, Input& input, FaultList& faults) {
     return;
   }
   for (auto const& [key, node] : input.document) {
-    if (faults.size() >= most_unknown) break;
+    if (errors.size() >= most_unknown) break;
     std::string const name(key.str());
     if (!keys_of(name).empty()) {
       if (auto const* table = node.as_table())
-        read_section(name, *table, input, faults);
+        read_section(name, *table, input, errors);
       else
-        refuse_section(name, key, node, input, faults);
+        refuse_section(name, key, node, input, errors);
       continue;
     }
     auto const at = key.source().begin;
-    Fault fault{
+    KeyError error{
         .key = name, .where = position_text(input.name, at), .expected = expected_key(""), .found = "", .fix = ""};
     if (node.is_table()) {
-      fault.found = fmt::format("[{}]", name);
-      fault.fix = ask_for_section(name, *node.as_table(), input);
+      error.found = fmt::format("[{}]", name);
+      error.fix = ask_for_section(name, *node.as_table(), input);
     } else {
-      fault.found = fmt::format("the key {} outside of any section", name);
-      fault.fix = ask_for("", name, true, input);
+      error.found = fmt::format("the key {} outside of any section", name);
+      error.fix = ask_for("", name, true, input);
     }
-    faults.add(FaultList::in_file(at), std::move(fault));
+    errors.add(KeyErrors::in_file(at), std::move(error));
   }
 }
 
-void read_overrides(std::vector<std::string> const& overrides, Input& input, FaultList& faults) {
+void read_overrides(std::vector<std::string> const& overrides, Input& input, KeyErrors& errors) {
   for (std::size_t i = 0; i < overrides.size(); ++i) {
     auto const& text = overrides[i];
     auto const shown = base::printable_line(text);
@@ -246,19 +246,19 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
     bool const in_section = last != std::string::npos && !keys_of(name.substr(0, last)).empty();
     auto const dot = in_section ? last : name.find('.');
     auto const* key = find_key(name);
-    Fault fault{.key = base::printable_line(name),
-                .where = "command line: " + shown,
-                .expected = "section.key=value",
-                .found = shown,
-                .fix = ""};
+    KeyError error{.key = base::printable_line(name),
+                   .where = "command line: " + shown,
+                   .expected = "section.key=value",
+                   .found = shown,
+                   .fix = ""};
     if (equals == std::string::npos) {
-      fault.fix =
+      error.fix =
           key ? fmt::format("write {}=VALUE", name) : "give one input file, then only overrides such as run.steps=10";
     } else if (!key) {
       auto const section = dot == std::string::npos ? std::string() : name.substr(0, dot);
-      fault.expected = expected_key(section);
-      fault.found = shown_name(name);
-      fault.fix = ask_for(section, dot == std::string::npos ? name : name.substr(dot + 1), false, input);
+      error.expected = expected_key(section);
+      error.found = shown_name(name);
+      error.fix = ask_for(section, dot == std::string::npos ? name : name.substr(dot + 1), false, input);
     } else {
       Entry entry{.key = key, .node = nullptr, .override_text = shown, .override_index = i};
       toml::table value;
@@ -270,11 +270,11 @@ void read_overrides(std::vector<std::string> const& overrides, Input& input, Fau
         continue;
       }
       input.entries.push_back(std::move(entry));
-      fault.expected = fmt::format("{} ({})", key->type, key->help);
-      fault.found = shown.substr(equals + 1) + ", which is not a TOML value";
-      fault.fix = "close quotes and brackets, and keep the shell's hands off: put the whole argument in single quotes";
+      error.expected = fmt::format("{} ({})", key->type, key->help);
+      error.found = shown.substr(equals + 1) + ", which is not a TOML value";
+      error.fix = "close quotes and brackets, and keep the shell's hands off: put the whole argument in single quotes";
     }
-    faults.add(FaultList::on_command_line(i), std::move(fault));
+    errors.add(KeyErrors::on_command_line(i), std::move(error));
   }
 }
 

@@ -15,21 +15,21 @@
 
 namespace p3d::config {
 
-/// Collects faults in any order and hands them out in reading order: the file's from top to bottom, the command line's
+/// Collects errors in any order and hands them out in reading order: the file's from top to bottom, the command line's
 /// from left to right, then those of the rules between keys.
-class FaultList {
+class KeyErrors {
 public:
   using Order = std::uint64_t;
   static Order in_file(toml::source_position at) { return (Order{at.line} << 24) | at.column; }
   static Order on_command_line(std::size_t index) { return (Order{1} << 62) | index; }
   static Order between_keys() { return Order{1} << 63; }
 
-  void add(Order order, Fault fault) { items_.emplace_back(order, std::move(fault)); }
+  void add(Order order, KeyError error) { items_.emplace_back(order, std::move(error)); }
   std::size_t size() const { return items_.size(); }
-  std::vector<Fault> sorted() const;
+  std::vector<KeyError> sorted() const;
 
 private:
-  std::vector<std::pair<Order, Fault>> items_;
+  std::vector<std::pair<Order, KeyError>> items_;
 };
 
 /// One known key that was set. `node` is null when the value could not even be read as TOML.
@@ -57,14 +57,14 @@ struct Input {
 
   /// "input.toml:12:3" or "command line: parallel.tp=4" for a value of `entry`.
   std::string place(Entry const& entry, toml::node const& node) const;
-  FaultList::Order order(Entry const& entry, toml::node const& node) const;
+  KeyErrors::Order order(Entry const& entry, toml::node const& node) const;
   /// "input.toml:4:1" of the section's header, or the file, or the command line.
   std::string place_of_section(std::string_view section) const;
 };
 
-/// Fills `input` (whose name and folder are set) from the text; unknown keys and broken TOML go to `faults`.
-void read_document(std::string_view text, Input& input, FaultList& faults);
-/// Adds the overrides; what is no known key=value goes to `faults`.
-void read_overrides(std::vector<std::string> const& overrides, Input& input, FaultList& faults);
+/// Fills `input` (whose name and folder are set) from the text; unknown keys and broken TOML go to `errors`.
+void read_document(std::string_view text, Input& input, KeyErrors& errors);
+/// Adds the overrides; what is no known key=value goes to `errors`.
+void read_overrides(std::vector<std::string> const& overrides, Input& input, KeyErrors& errors);
 
 }  // namespace p3d::config

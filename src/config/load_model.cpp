@@ -43,7 +43,7 @@ std::vector<std::string> model_keys() {
   return out;
 }
 
-std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults) {
+std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, KeyErrors& errors) {
   Entry const* last = nullptr;
   for (auto const& entry : input.entries) {
     if (entry.key->full() == load_key) last = &entry;
@@ -62,7 +62,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
     }
     return loaded;
   } catch (base::Error const& e) {
-    faults.add(input.order(*last, *last->node),
+    errors.add(input.order(*last, *last->node),
                {.key = load_key,
                 .where = fmt::format("{} ({})", input.place(*last, *last->node), e.text().where),
                 .expected = e.text().expected,
@@ -76,7 +76,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
 void check_load(Check const& c, Model const& loaded) {
   if (!c.known({load_key}) || c.config.model.load.empty()) return;
   if (c.known({"model.preset"}) && !c.config.model.preset.empty()) {
-    c.fault({load_key, "model.preset"}, "one of model.load and model.preset",
+    c.error({load_key, "model.preset"}, "one of model.load and model.preset",
             fmt::format("load = \"{}\", preset = \"{}\"", c.config.model.load, c.config.model.preset),
             "remove model.preset: the model is that of the folder");
     return;
@@ -87,12 +87,12 @@ void check_load(Check const& c, Model const& loaded) {
     auto const full = key.full();
     if (!full.starts_with("model.") || is_free(full) || !c.sources.given(full)) continue;
     if (key.write(c.config) == key.write(there)) continue;
-    c.fault({full, load_key}, fmt::format("{} = {}, as config.json in that folder says", full, key.write(there)),
+    c.error({full, load_key}, fmt::format("{} = {}, as config.json in that folder says", full, key.write(there)),
             key.write(c.config), fmt::format("remove {}: it comes with model.load", full));
   }
   auto const& m = c.config.model;
   if (!c.known({"model.seq_len"}) || loaded.position != Position::learned || m.seq_len <= loaded.seq_len) return;
-  c.fault({"model.seq_len", load_key},
+  c.error({"model.seq_len", load_key},
           fmt::format("model.seq_len of at most {}: the folder's model has so many learned positions", loaded.seq_len),
           fmt::format("{}", m.seq_len), fmt::format("set model.seq_len to {}, or remove it", loaded.seq_len));
 }

@@ -14,8 +14,8 @@ namespace p3d::config {
 std::vector<std::string> model_keys();
 
 /// Sets all of config.model where model.load names a folder, and returns what the folder says. A file that cannot be
-/// used is a fault. Before the entries are applied.
-std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, FaultList& faults);
+/// used is an error. Before the entries are applied.
+std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, KeyErrors& errors);
 
 /// Keys that were written besides must agree; seq_len may be smaller, or larger with rotary positions, and dropout is
 /// free, as is what balances and dispatches experts.

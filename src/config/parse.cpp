@@ -45,7 +45,7 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
   }
 }
 
-void apply_entries(Input const& input, Config& config, Sources& sources, FaultList& faults) {
+void apply_entries(Input const& input, Config& config, Sources& sources, KeyErrors& errors) {
   for (auto const& entry : input.entries) {
     auto const name = entry.key->full();
     if (!entry.node) {
@@ -58,7 +58,7 @@ void apply_entries(Input const& input, Config& config, Sources& sources, FaultLi
       continue;
     }
     sources.set_lost(name);
-    faults.add(input.order(entry, *mismatch->node),
+    errors.add(input.order(entry, *mismatch->node),
                {.key = name,
                 .where = input.place(entry, *mismatch->node),
                 .expected = fmt::format("{} ({})", entry.key->type, entry.key->help),
@@ -67,20 +67,20 @@ void apply_entries(Input const& input, Config& config, Sources& sources, FaultLi
   }
 }
 
-ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultList& faults) {
+ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, KeyErrors& errors) {
   P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
   Config config;
   Sources sources(input);
   bool const training = purpose == Purpose::training;
   apply_preset(input, config, sources);
-  auto const loaded = training ? apply_load(input, config, sources, faults) : std::nullopt;
-  apply_entries(input, config, sources, faults);
+  auto const loaded = training ? apply_load(input, config, sources, errors) : std::nullopt;
+  apply_entries(input, config, sources, errors);
   for (auto const& key : input.meant) {
     if (!sources.given(key)) sources.set_lost(key);
   }
   if (input.readable) {
     derive(config, sources, num_ranks);
-    Check const check{config, sources, num_ranks, faults};
+    Check const check{config, sources, num_ranks, errors};
     if (training) {
       if (loaded) check_load(check, *loaded);
       check_model(check);
@@ -99,31 +99,31 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, FaultLis
     }
   }
   ParseResult result;
-  result.faults = faults.sorted();
-  if (result.faults.empty()) result.config = std::move(config);
+  result.errors = errors.sorted();
+  if (result.errors.empty()) result.config = std::move(config);
   return result;
 }
 
-/// The text of the file, or a fault.
-std::string read_file(std::string const& path, Input& input, FaultList& faults) {
+/// The text of the file, or an error.
+std::string read_file(std::string const& path, Input& input, KeyErrors& errors) {
   auto const full = absolute_path(path, "");
   std::error_code ignored;
-  Fault fault{.key = "", .where = path, .expected = "an input file", .found = "", .fix = ""};
+  KeyError error{.key = "", .where = path, .expected = "an input file", .found = "", .fix = ""};
   if (fs::is_directory(full, ignored)) {
-    fault.found = full + " is a folder";
-    fault.fix = "name the .toml file in it";
+    error.found = full + " is a folder";
+    error.fix = "name the .toml file in it";
   } else {
     try {
-      return base::read_text_file(full, fault.expected, path, limits::input_bytes);
+      return base::read_text_file(full, error.expected, path, limits::input_bytes);
     } catch (base::Error const& e) {
-      fault.found = e.text().found;
-      fault.fix = e.text().fix;
+      error.found = e.text().found;
+      error.fix = e.text().fix;
       if (!fs::exists(full, ignored))
-        fault.fix += fmt::format("{}; the current directory is {}", similar_file(full), absolute_path("", ""));
+        error.fix += fmt::format("{}; the current directory is {}", similar_file(full), absolute_path("", ""));
     }
   }
   input.readable = false;
-  faults.add(0, std::move(fault));
+  errors.add(0, std::move(error));
   return "";
 }
 
@@ -135,11 +135,11 @@ ParseResult parse_file(std::string const& path, std::vector<std::string> const& 
   Input input;
   input.name = path;
   input.folder = fs::path(path).parent_path().string();
-  FaultList faults;
-  auto const text = read_file(path, input, faults);
-  if (input.readable) read_document(text, input, faults);
-  read_overrides(overrides, input, faults);
-  return resolve(input, num_ranks, purpose, faults);
+  KeyErrors errors;
+  auto const text = read_file(path, input, errors);
+  if (input.readable) read_document(text, input, errors);
+  read_overrides(overrides, input, errors);
+  return resolve(input, num_ranks, purpose, errors);
 }
 
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
@@ -147,10 +147,10 @@ ParseResult parse_text(std::string_view text, std::string const& name, std::stri
   Input input;
   input.name = name;
   input.folder = folder;
-  FaultList faults;
-  read_document(text, input, faults);
-  read_overrides(overrides, input, faults);
-  return resolve(input, num_ranks, purpose, faults);
+  KeyErrors errors;
+  read_document(text, input, errors);
+  read_overrides(overrides, input, errors);
+  return resolve(input, num_ranks, purpose, errors);
 }
 
 }  // namespace p3d::config

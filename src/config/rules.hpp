@@ -26,12 +26,12 @@ struct Check {
   Config const& config;
   Sources const& sources;
   int num_ranks;  ///< 0: unknown
-  FaultList& faults;
+  KeyErrors& errors;
 
   /// Whether all of these have a value worth judging.
   bool known(std::vector<std::string_view> const& keys) const;
-  /// A fault of the first key, with the places of all.
-  void fault(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;
+  /// An error of the first key, with the places of all.
+  void error(std::vector<std::string_view> const& keys, std::string expected, std::string found, std::string fix) const;
 };
 
 /// The keys of axes: "parallel.tp", ...

@@ -17,20 +17,20 @@ void check_resume(Check const& c) {
   auto const& resume = c.config.checkpoint.resume;
   bool const file = resume != "auto" && resume != "none";
   if (c.known({"checkpoint.load"}) && c.config.checkpoint.load == Load::weights && !file) {
-    c.fault({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
+    c.error({"checkpoint.load", "checkpoint.resume"}, "checkpoint.resume to name the file whose weights are loaded",
             fmt::format("resume = \"{}\"", resume),
             "set checkpoint.resume = \"FOLDER/NAME-STEP.h5\" (a run that was stopped goes on by the same command), or "
             "checkpoint.load = \"all\"");
   }
   if (c.known({"checkpoint.load", "model.load"}) && file && c.config.checkpoint.load == Load::weights &&
       !c.config.model.load.empty()) {
-    c.fault({"checkpoint.load", "model.load"}, "weights from one place",
+    c.error({"checkpoint.load", "model.load"}, "weights from one place",
             fmt::format("checkpoint.resume = \"{}\" and model.load = \"{}\"", resume, c.config.model.load),
             "remove model.load, or set checkpoint.resume to \"auto\" and checkpoint.load to \"all\"");
   }
   std::error_code ignored;
   if (file && !fs::is_regular_file(resume, ignored)) {
-    c.fault({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),
+    c.error({"checkpoint.resume"}, "\"auto\", \"none\" or an existing checkpoint", fmt::format("no file {}", resume),
             fmt::format("correct the path{}; p3d checkpoint ls FOLDER lists checkpoints", similar_file(resume)));
   }
 }
@@ -38,7 +38,7 @@ void check_resume(Check const& c) {
 void check_at_start(Check const& c) {
   if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
   if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;
-  c.fault({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
+  c.error({"checkpoint.at_start", "checkpoint.every"}, "checkpoint.every, without which no checkpoints are written",
           "checkpoint.every = 0", "set checkpoint.every = \"end\", or checkpoint.at_start = false");
 }
 

@@ -18,15 +18,15 @@ void check_tokenizer_file(Check const& c) {
   auto const& d = c.config.data;
   bool const ranks = d.tokenizer.ends_with(".tiktoken");
   if (ranks && d.tokenizer_pattern.empty())
-    c.fault({"data.tokenizer_pattern", "data.tokenizer"}, "how the .tiktoken file splits text, which it does not say",
+    c.error({"data.tokenizer_pattern", "data.tokenizer"}, "how the .tiktoken file splits text, which it does not say",
             "nothing", "set data.tokenizer_pattern, for example to \"gpt2\"");
   if (!ranks && !d.tokenizer_pattern.empty())
-    c.fault({"data.tokenizer_pattern", "data.tokenizer"}, "data.tokenizer_pattern only with a .tiktoken file",
+    c.error({"data.tokenizer_pattern", "data.tokenizer"}, "data.tokenizer_pattern only with a .tiktoken file",
             fmt::format("tokenizer {}", d.tokenizer), "remove data.tokenizer_pattern");
   if (d.tokenizer == "bytes") return;
   std::error_code error;
   if (fs::is_regular_file(d.tokenizer, error)) return;
-  c.fault({"data.tokenizer"}, "\"bytes\", or the file of a tokenizer",
+  c.error({"data.tokenizer"}, "\"bytes\", or the file of a tokenizer",
           fmt::format("{}: {}", d.tokenizer, fs::exists(d.tokenizer, error) ? "no regular file" : "no such file"),
           "correct the path" + similar_file(d.tokenizer));
 }
@@ -36,7 +36,7 @@ void check_vocabulary(Check const& c) {
   if (c.config.data.format != DataFormat::text || c.config.data.tokenizer != "bytes" ||
       c.config.model.vocab_size >= 256)
     return;
-  c.fault({"model.vocab_size", "data.tokenizer"},
+  c.error({"model.vocab_size", "data.tokenizer"},
           "model.vocab_size at least 256: the tokenizer makes a token of each byte",
           fmt::format("vocab_size {}", c.config.model.vocab_size), "set model.vocab_size to 256");
 }
@@ -47,7 +47,7 @@ void check_sample(Check const& c) {
   if (c.config.sample.tokens == 0 || c.config.data.tokenizer != "bytes") return;
   auto const vocabulary = c.config.model.vocab_size;
   if (vocabulary > 256) {
-    c.fault({"sample.tokens", "model.vocab_size"},
+    c.error({"sample.tokens", "model.vocab_size"},
             "no sample.tokens where model.vocab_size is above 256 and data.tokenizer is \"bytes\": a token is printed "
             "as one "
             "byte",
@@ -58,7 +58,7 @@ void check_sample(Check const& c) {
   for (char const byte : c.config.sample.prompt) {
     auto const token = static_cast<unsigned char>(byte);
     if (token < vocabulary) continue;
-    c.fault({"sample.prompt", "model.vocab_size"},
+    c.error({"sample.prompt", "model.vocab_size"},
             fmt::format("a prompt of tokens below model.vocab_size = {}", vocabulary), fmt::format("byte {}", token),
             "change the prompt, or set model.vocab_size to 256");
     return;
@@ -68,7 +68,7 @@ void check_sample(Check const& c) {
 void check_learning_rate(Check const& c) {
   auto const& o = c.config.optimizer;
   if (c.known({"optimizer.min_lr", "optimizer.lr"}) && o.min_lr > o.lr) {
-    c.fault({"optimizer.min_lr", "optimizer.lr"}, "optimizer.min_lr at most optimizer.lr",
+    c.error({"optimizer.min_lr", "optimizer.lr"}, "optimizer.min_lr at most optimizer.lr",
             fmt::format("min_lr {}, lr {}", o.min_lr, o.lr), "lower min_lr, or remove it: it is lr / 10 by default");
   }
 }

@@ -56,7 +56,7 @@ void check_paths(Check const& c, std::string const& key, std::vector<std::string
     }
     std::string const found =
         error && error != std::errc::no_such_file_or_directory ? error.message() : "no such file or folder";
-    c.faults.add(FaultList::between_keys(), {.key = key,
+    c.errors.add(KeyErrors::between_keys(), {.key = key,
                                              .where = input.place(*entry, node),
                                              .expected = "an existing file or folder",
                                              .found = fmt::format("{}: {}", paths[i], found),
@@ -69,13 +69,13 @@ void check_files(Check const& c) {
   auto const& d = c.config.data;
   if (d.format == DataFormat::synthetic) {
     if (!d.source.empty())
-      c.fault({"data.source", "data.format"}, "files, where data.source has some", "data.format = \"synthetic\"",
+      c.error({"data.source", "data.format"}, "files, where data.source has some", "data.format = \"synthetic\"",
               "remove data.source, or set data.format to that of the files");
     return;
   }
   if (d.path.empty() && d.source.empty()) {
     bool const text = d.format == DataFormat::text;
-    c.fault({"data.path"},
+    c.error({"data.path"},
             text ? "data.path: the text to train on, a file, a folder or a list of them"
                  : "data.path: the token files to train on, a file, a folder or a list of them",
             "nothing",
@@ -84,7 +84,7 @@ void check_files(Check const& c) {
     return;
   }
   if (!d.path.empty() && !d.source.empty()) {
-    c.fault({"data.source", "data.path"}, "data.path or data.source", "both",
+    c.error({"data.source", "data.path"}, "data.path or data.source", "both",
             "name every source in a table [[data.source]] of its own, and remove data.path");
     return;
   }
@@ -109,7 +109,7 @@ void check_weights(Check const& c) {
     sum += source.weight;
   }
   if (weights.size() < 2 || whole_weights(weights)) return;
-  c.fault({"data.source"},
+  c.error({"data.source"},
           "weights in the ratio of whole numbers with a sum of at most 4194304: shares are kept exactly",
           "weights with too many digits", "round them, to " + rounded(weights, sum));
 }
@@ -119,11 +119,11 @@ void check_shuffle(Check const& c) {
   auto const& d = c.config.data;
   if (d.shuffle == Shuffle::windows) return;
   if (d.format != DataFormat::megatron) {
-    c.fault({"data.shuffle", "data.format"}, "data.format = \"megatron\", whose files know their documents",
+    c.error({"data.shuffle", "data.format"}, "data.format = \"megatron\", whose files know their documents",
             fmt::format("data.shuffle = \"{}\" with data.format = \"{}\"", to_string(d.shuffle), to_string(d.format)),
             "set data.shuffle to \"windows\", or data.format to \"megatron\"");
   } else if (d.shuffle == Shuffle::megatron && c.config.run.seed > 0xffffffff) {
-    c.fault({"run.seed", "data.shuffle"}, "run.seed below 2^32, as Megatron-LM's random numbers need",
+    c.error({"run.seed", "data.shuffle"}, "run.seed below 2^32, as Megatron-LM's random numbers need",
             fmt::format("{}", c.config.run.seed), "choose a smaller seed");
   }
 }
@@ -134,14 +134,14 @@ void check_ends(Check const& c) {
     return;
   auto const& d = c.config.data;
   if (d.eod_token >= c.config.model.vocab_size) {
-    c.fault({"data.eod_token", "model.vocab_size"}, "data.eod_token below model.vocab_size",
+    c.error({"data.eod_token", "model.vocab_size"}, "data.eod_token below model.vocab_size",
             fmt::format("eod_token {}, vocab_size {}", d.eod_token, c.config.model.vocab_size),
             "correct data.eod_token; -1: none");
   }
   if (d.eod_token >= 0) return;
   if (d.pack) {  // implies the other two
     if (d.format == DataFormat::megatron || d.format == DataFormat::text) return;
-    c.fault({"data.pack", "data.eod_token", "data.format"},
+    c.error({"data.pack", "data.eod_token", "data.format"},
             "data.eod_token, or a data.format whose files say where documents end (megatron, text)",
             fmt::format("eod_token -1, data.format = \"{}\"", to_string(d.format)),
             "set data.eod_token to the token that ends a document, or data.pack to false");
@@ -150,7 +150,7 @@ void check_ends(Check const& c) {
   for (auto const* key : {"data.eod_mask_loss", "data.reset_positions"}) {
     bool const on = std::string_view(key) == "data.eod_mask_loss" ? d.eod_mask_loss : d.reset_positions;
     if (on)
-      c.fault({key, "data.eod_token"}, "data.eod_token, the token that ends a document", "-1: none",
+      c.error({key, "data.eod_token"}, "data.eod_token, the token that ends a document", "-1: none",
               fmt::format("set data.eod_token, or {} to false", key));
   }
 }
@@ -160,14 +160,14 @@ void check_variable(Check const& c) {
   if (!c.known({"batch.variable", "data.shuffle", "data.pack"}) || !c.config.batch.variable) return;
   auto const& d = c.config.data;
   if (d.shuffle != Shuffle::documents && d.shuffle != Shuffle::whole_documents)
-    c.fault(
+    c.error(
         {"batch.variable", "data.shuffle"},
         "data.shuffle = \"documents\" or \"whole_documents\" where samples are documents (and data.format = "
         "\"megatron\", whose files know them)",
         fmt::format("batch.variable with data.shuffle = \"{}\"", to_string(d.shuffle)),
         "set data.shuffle to \"documents\" (p3d data tokenize makes such files of text), or batch.variable to false");
   if (d.pack)
-    c.fault({"batch.variable", "data.pack"}, "batch.variable or data.pack: a sample is one document, or several",
+    c.error({"batch.variable", "data.pack"}, "batch.variable or data.pack: a sample is one document, or several",
             "both", "remove one of them");
 }
 
@@ -176,7 +176,7 @@ void check_tokenizer(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer"})) return;
   auto const& d = c.config.data;
   if (d.format != DataFormat::text || d.tokenizer == "bytes") return;
-  c.fault({"data.tokenizer", "data.format"}, "data.tokenizer = \"bytes\" where data.format is \"text\"",
+  c.error({"data.tokenizer", "data.format"}, "data.tokenizer = \"bytes\" where data.format is \"text\"",
           fmt::format("tokenizer {}", d.tokenizer),
           "make tokens of the text once: p3d data tokenize; then set data.format to \"megatron\"");
 }

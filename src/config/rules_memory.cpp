@@ -14,7 +14,7 @@ namespace {
 void check_auto(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.recompute", "memory.limit"}) && m.recompute == Recompute::automatic && m.limit == 0)
-    c.fault({"memory.recompute", "memory.limit"}, "memory.limit, within which \"auto\" chooses", "none",
+    c.error({"memory.recompute", "memory.limit"}, "memory.limit, within which \"auto\" chooses", "none",
             "set memory.limit to the GiB that a rank may use, or say what to recompute");
 }
 
@@ -25,7 +25,7 @@ void check_recompute_keys(Check const& c) {
   Memory const none;
   auto const refuse = [&](char const* key, bool used) {
     if (used && c.known({key}))
-      c.fault({key, "memory.recompute"}, fmt::format("{} only with recompute = \"full\"", key), "another recompute",
+      c.error({key, "memory.recompute"}, fmt::format("{} only with recompute = \"full\"", key), "another recompute",
               fmt::format("set memory.recompute to \"full\", or remove {}", key));
   };
   refuse("memory.recompute_every", m.recompute_every != none.recompute_every);
@@ -43,23 +43,23 @@ void check_full_recompute(Check const& c) {
   bool const every = c.known({"memory.recompute_every"}) && m.recompute_every > 1;
   bool const group = c.known({"memory.recompute_group"}) && m.recompute_group > 1;
   if (every && c.known({"memory.recompute_layers"}) && m.recompute_layers > 0)
-    c.fault({"memory.recompute_every", "memory.recompute_layers"}, "every n-th layer, or the first n",
+    c.error({"memory.recompute_every", "memory.recompute_layers"}, "every n-th layer, or the first n",
             fmt::format("recompute_every {}, recompute_layers {}", m.recompute_every, m.recompute_layers),
             "remove one of the two");
   if (every && group)
-    c.fault({"memory.recompute_group", "memory.recompute_every"}, "groups of neighbouring layers",
+    c.error({"memory.recompute_group", "memory.recompute_every"}, "groups of neighbouring layers",
             fmt::format("recompute_group {} of every {}th layer", m.recompute_group, m.recompute_every),
             "remove one of the two");
   bool const keeps_sums = c.known({"memory.recompute_communication"}) && !m.recompute_communication;
   if (group && keeps_sums)
-    c.fault({"memory.recompute_group", "memory.recompute_communication"},
+    c.error({"memory.recompute_group", "memory.recompute_communication"},
             "groups whose all-reduces over tp are made again: kept ones are all that a group saves",
             fmt::format("recompute_group {}, recompute_communication false", m.recompute_group),
             "remove one of the two");
   if (!c.known({"parallel.tp"}) || c.config.parallel.tp > 1) return;
   auto const needs_tp = [&](char const* key, char const* what, bool used) {
     if (used)
-      c.fault({key, "parallel.tp"}, fmt::format("parallel.tp above 1: {}", what), "tp 1",
+      c.error({key, "parallel.tp"}, fmt::format("parallel.tp above 1: {}", what), "tp 1",
               fmt::format("remove {}, or raise parallel.tp", key));
   };
   needs_tp("memory.recompute_communication", "one rank makes no all-reduces over tp to keep", keeps_sums);
@@ -73,16 +73,16 @@ void check_sequence(Check const& c) {
   if (!c.known({"parallel.sequence"}) || !p.sequence) return;
   auto const& m = c.config.memory;
   if (c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs)
-    c.fault({"memory.share_saved_inputs", "parallel.sequence"}, "inputs that all ranks of tp hold, to share them",
+    c.error({"memory.share_saved_inputs", "parallel.sequence"}, "inputs that all ranks of tp hold, to share them",
             "parallel.sequence, which divides them already", "remove memory.share_saved_inputs");
   if (!c.known({"parallel.tp"})) return;
   if (p.tp == 1)
-    c.fault({"parallel.sequence", "parallel.tp"}, "parallel.tp above 1: one rank has nobody to divide tokens with",
+    c.error({"parallel.sequence", "parallel.tp"}, "parallel.tp above 1: one rank has nobody to divide tokens with",
             "tp 1", "remove parallel.sequence, or raise parallel.tp");
   if (!c.known({"batch.micro", "model.seq_len", "parallel.cp"})) return;
   auto const tokens = c.config.batch.micro * (c.config.model.seq_len / p.cp);
   if (tokens < p.tp)
-    c.fault({"parallel.sequence", "parallel.tp", "batch.micro", "model.seq_len"},
+    c.error({"parallel.sequence", "parallel.tp", "batch.micro", "model.seq_len"},
             "a token of every microbatch (batch.micro x model.seq_len / parallel.cp) for each rank of tp",
             fmt::format("{} x {} / {} = {} for tp {}", c.config.batch.micro, c.config.model.seq_len, p.cp,
                         base::counted(tokens, "token"), p.tp),
@@ -93,28 +93,28 @@ void check_shard_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.shard"})) return;
   if (c.known({"memory.gather", "memory.offload_parameters"}) && m.gather != MessageEvery::step && !m.moves_weights())
-    c.fault(
+    c.error(
         {"memory.gather", "memory.shard"}, "memory.gather only with shard = \"parameters\" or with offload_parameters",
         fmt::format("shard \"{}\"", to_string(m.shard)), "set memory.shard to \"parameters\", or remove memory.gather");
   if (c.known({"memory.reduce"}) && m.reduce != MessageEvery::step && m.shard < Shard::gradients)
-    c.fault({"memory.reduce", "memory.shard"},
+    c.error({"memory.reduce", "memory.shard"},
             "memory.reduce = \"microbatch\" only with shard = \"gradients\" or \"parameters\": it saves no memory else",
             fmt::format("shard \"{}\"", to_string(m.shard)),
             "set memory.shard to one of these, or remove memory.reduce");
   if (c.known(axis_keys(token_axes)) && m.divides() && c.config.parallel.product(token_axes) == 1)
-    c.fault({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp x cp) to divide the state",
+    c.error({"memory.shard", "parallel.dp"}, "at least two replicas (parallel.dp x cp) to divide the state",
             "dp 1, cp 1", "raise parallel.dp, or remove memory.shard");
   if (c.known({"memory.shard_over", "parallel.cp"}) && m.shard_over > 0 && c.config.parallel.cp > 1)
-    c.fault({"memory.shard_over", "parallel.cp"}, "memory.shard_over only with parallel.cp = 1",
+    c.error({"memory.shard_over", "parallel.cp"}, "memory.shard_over only with parallel.cp = 1",
             fmt::format("shard_over {}, cp {}", m.shard_over, c.config.parallel.cp),
             "remove memory.shard_over: the state is divided over dp x cp");
   if (c.known({"memory.shard_over", "parallel.dp"}) && m.shard_over > 0) {
     auto const dp = c.config.parallel.dp;
     if (m.shard == Shard::none)
-      c.fault({"memory.shard_over", "memory.shard"}, "memory.shard_over only with something to divide",
+      c.error({"memory.shard_over", "memory.shard"}, "memory.shard_over only with something to divide",
               "shard \"none\"", "set memory.shard, or remove memory.shard_over");
     else if (dp % m.shard_over != 0 || m.shard_over == 1)
-      c.fault({"memory.shard_over", "parallel.dp"}, "a divisor of parallel.dp above 1",
+      c.error({"memory.shard_over", "parallel.dp"}, "a divisor of parallel.dp above 1",
               fmt::format("shard_over {}, dp {}", m.shard_over, dp), "choose one, or 0 for all replicas");
   }
 }
@@ -123,18 +123,18 @@ void check_offload_activations(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.offload_activations"}) || m.offload_activations == OffloadTo::none) return;
   if (c.known({"memory.recompute_microbatches_kept"}) && m.recompute_microbatches_kept > 0)
-    c.fault({"memory.offload_activations", "memory.recompute_microbatches_kept"},
+    c.error({"memory.offload_activations", "memory.recompute_microbatches_kept"},
             "microbatches that are kept in memory, or offloaded",
             fmt::format("recompute_microbatches_kept {}, offload_activations \"{}\"", m.recompute_microbatches_kept,
                         to_string(m.offload_activations)),
             "remove one of the two");
   if (c.known({"batch.variable"}) && c.config.batch.variable)
-    c.fault({"memory.offload_activations", "batch.variable"},
+    c.error({"memory.offload_activations", "batch.variable"},
             "microbatches of one length where activations are offloaded", "batch.variable",
             "remove memory.offload_activations, or batch.variable");
   auto const microbatches = c.config.batch.microbatches;
   if (c.known({"batch.microbatches"}) && microbatches < 3)
-    c.fault({"memory.offload_activations", "batch.microbatches"},
+    c.error({"memory.offload_activations", "batch.microbatches"},
             "at least 3 microbatches: two are in memory, the others wait", fmt::format("{}", microbatches),
             "lower batch.micro, or remove memory.offload_activations");
 }
@@ -143,18 +143,18 @@ void check_offload_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.offload_parameters", "memory.shard"}) && m.offloads_parameters() && m.divides() &&
       m.shard != Shard::parameters)
-    c.fault({"memory.offload_parameters", "memory.shard"},
+    c.error({"memory.offload_parameters", "memory.shard"},
             "offloaded weights that ranks own whole (shard \"none\") or in parts (shard \"parameters\")",
             fmt::format("shard \"{}\"", to_string(m.shard)), "set memory.shard to \"parameters\"");
   if (!c.known({"memory.offload_optimizer", "run.precision", "optimizer.type", "precision.moments"}) ||
       m.offload_optimizer == OffloadTo::none)
     return;
   if (c.config.optimizer.type == OptimizerType::sgd && !is_16bit(c.config.run.precision))
-    c.fault({"memory.offload_optimizer", "optimizer.type"}, "an optimizer with state, to offload it",
+    c.error({"memory.offload_optimizer", "optimizer.type"}, "an optimizer with state, to offload it",
             fmt::format("type \"sgd\" in {}, which has none", to_string(c.config.run.precision)),
             "remove memory.offload_optimizer, or choose \"adamw\"");
   if (c.config.precision.moments == Precision::bf16)
-    c.fault({"memory.offload_optimizer", "precision.moments"}, "moments in fp32 where they are offloaded", "bf16",
+    c.error({"memory.offload_optimizer", "precision.moments"}, "moments in fp32 where they are offloaded", "bf16",
             "remove precision.moments or memory.offload_optimizer");
 }
 

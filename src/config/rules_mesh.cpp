@@ -65,7 +65,7 @@ bool check_sizes(Check const& c) {
   if (!c.known({"parallel.dp"})) {
     if (c.sources.lost("parallel.dp")) return false;  // else it would follow from the others, but they do not let it
     auto const axes = shown(c, false);
-    c.fault(given(c, axes), fmt::format("a number of ranks divisible by {}; the quotient is dp", factors(axes)),
+    c.error(given(c, axes), fmt::format("a number of ranks divisible by {}; the quotient is dp", factors(axes)),
             fmt::format("{} = {}, but the run has {}", factors(axes, &p), below, base::counted(c.num_ranks, "rank")),
             start(nearest_multiples(c.num_ranks, below)) + ", or " + smaller_groups(c, below));
     return false;
@@ -75,7 +75,7 @@ bool check_sizes(Check const& c) {
   auto const product_text = fmt::format("{} = {}", factors(axes, &p), base::counted(product, "rank"));
   auto const where = given(c, axes);
   if (product > std::numeric_limits<int>::max()) {
-    c.fault(where, "at most 2147483647 ranks", product_text, "choose smaller sizes");
+    c.error(where, "at most 2147483647 ranks", product_text, "choose smaller sizes");
     return false;
   }
   if (c.num_ranks > 0 && product != c.num_ranks) {
@@ -86,7 +86,7 @@ bool check_sizes(Check const& c) {
     } else {
       fix += ", or remove parallel.dp and " + smaller_groups(c, below);
     }
-    c.fault(where, factors(axes) + " equal to the number of ranks",
+    c.error(where, factors(axes) + " equal to the number of ranks",
             fmt::format("{}, but the run has {}", product_text, c.num_ranks), fix);
     return false;
   }
@@ -112,7 +112,7 @@ bool check_order(Check const& c) {
     order.insert(std::find_if(order.rbegin(), order.rend(), behind).base(), row.place);
   }
   if (missing.empty()) return true;
-  c.fault(keys, "an order of the mesh that names every axis with more than one rank",
+  c.error(keys, "an order of the mesh that names every axis with more than one rank",
           fmt::format("\"{}\" without {}", p.order, base::join(missing, " and without ")),
           fmt::format("set parallel.order to \"{}\"", to_text(order)));
   return false;
@@ -136,7 +136,7 @@ bool check_has_experts(Check const& c) {
       "layout without one",
       base::join(wanted, " and "));
   keys.emplace_back("model.moe.experts");
-  c.fault(keys, base::join(wanted, " and ") + ": a dense model has no experts to divide", base::join(found), fix);
+  c.error(keys, base::join(wanted, " and ") + ": a dense model has no experts to divide", base::join(found), fix);
   return false;
 }
 
@@ -155,7 +155,7 @@ void check_experts(Check const& c, Purpose purpose) {
   if (sizes.product(rest) == 0)
     found = fmt::format("{} = {} ranks of a stage, for {}", factors(dense, &sizes), sizes.product(stage_axes),
                         factors(expert_axes.minus(rest).list(), &sizes));
-  c.fault(where,
+  c.error(where,
           fmt::format("{} and {} that count the ranks of a stage in common steps: their partial products, sorted, "
                       "divide each other",
                       factors(dense), factors(experts)),

@@ -16,12 +16,12 @@ void check_heads(Check const& c) {
   auto const step = m.heads * (even_head ? 2 : 1);
   if (c.known({"model.hidden", "model.heads"})) {
     if (m.hidden % m.heads != 0) {
-      c.fault({"model.hidden", "model.heads"}, "model.hidden divisible by model.heads",
+      c.error({"model.hidden", "model.heads"}, "model.hidden divisible by model.heads",
               fmt::format("hidden {}, heads {}: remainder {}", m.hidden, m.heads, m.hidden % m.heads),
               fmt::format("set model.hidden to {}, or model.heads to {}", one_of(nearest_multiples(m.hidden, step)),
                           one_of(nearest_divisors(m.heads, m.hidden))));
     } else if (even_head && m.head_dim() % 2 != 0) {
-      c.fault({"model.hidden", "model.heads", "model.position"},
+      c.error({"model.hidden", "model.heads", "model.position"},
               "an even model.hidden / model.heads: rotary position turns pairs of numbers",
               fmt::format("hidden {} / heads {} = {}", m.hidden, m.heads, m.head_dim()),
               fmt::format("set model.hidden to {}, or model.position to \"learned\"",
@@ -29,7 +29,7 @@ void check_heads(Check const& c) {
     }
   }
   if (c.known({"model.heads", "model.kv_heads"}) && m.heads % m.kv_heads != 0) {
-    c.fault({"model.kv_heads", "model.heads"},
+    c.error({"model.kv_heads", "model.heads"},
             "model.heads divisible by model.kv_heads: each kv head serves equally many heads",
             fmt::format("heads {}, kv_heads {}: remainder {}", m.heads, m.kv_heads, m.heads % m.kv_heads),
             fmt::format("set model.kv_heads to {}", one_of(nearest_divisors(m.kv_heads, m.heads))));
@@ -61,7 +61,7 @@ void check_tensor_parallel(Check const& c) {
         row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
     if (repeats_heads) continue;
     std::string const name(std::string_view(row.key).substr(6));
-    c.fault({"parallel.tp", row.key},
+    c.error({"parallel.tp", row.key},
             fmt::format("{} divisible by parallel.tp: each of the tp ranks holds {}", row.key, row.what),
             fmt::format("{} {}, tp {}: remainder {}", name, row.size, tp, row.size % tp),
             fmt::format("set parallel.tp to {}, or {} to {}", one_of(nearest_divisors(tp, common)), row.key,
@@ -74,14 +74,14 @@ void check_rope_scaling(Check const& c) {
   auto const& m = c.config.model;
   if (m.rope_scaling == RopeScaling::none) return;
   if (m.position != Position::rope) {
-    c.fault({"model.rope_scaling", "model.position"}, "model.rope_scaling only with model.position = \"rope\"",
+    c.error({"model.rope_scaling", "model.position"}, "model.rope_scaling only with model.position = \"rope\"",
             fmt::format("rope_scaling \"{}\", position \"{}\"", to_string(m.rope_scaling), to_string(m.position)),
             "set model.rope_scaling to \"none\", or model.position to \"rope\"");
     return;
   }
   bool const factors = c.known({"model.rope_low_freq_factor", "model.rope_high_freq_factor"});
   if (m.rope_scaling != RopeScaling::llama3 || !factors || m.rope_low_freq_factor < m.rope_high_freq_factor) return;
-  c.fault({"model.rope_low_freq_factor", "model.rope_high_freq_factor"},
+  c.error({"model.rope_low_freq_factor", "model.rope_high_freq_factor"},
           "model.rope_low_freq_factor below model.rope_high_freq_factor: frequencies between them are blended",
           fmt::format("low {}, high {}", m.rope_low_freq_factor, m.rope_high_freq_factor),
           "take the values of the model's config.json; Llama 3.1 has 1 and 4");

@@ -28,7 +28,7 @@ void check_unused(Check const& c) {
         follows ? c.sources.given(name) && c.known({"model.ffn"}) && c.config.model.moe.ffn != c.config.model.ffn
                 : key.write(c.config) != key.write(plain);
     if (!unused) continue;
-    c.fault({name, experts_key}, fmt::format("{} above 0, since {} says something of experts", experts_key, name),
+    c.error({name, experts_key}, fmt::format("{} above 0, since {} says something of experts", experts_key, name),
             fmt::format("{} = {}, and no experts", key.name, key.write(c.config)),
             fmt::format("set {}, or remove {}", experts_key, name));
     return;
@@ -39,7 +39,7 @@ void check_chosen(Check const& c) {
   if (!c.known({"model.moe.top_k"})) return;
   auto const& m = c.config.model.moe;
   if (m.top_k <= m.experts) return;
-  c.fault({"model.moe.top_k", experts_key}, "model.moe.top_k of at most model.moe.experts",
+  c.error({"model.moe.top_k", experts_key}, "model.moe.top_k of at most model.moe.experts",
           fmt::format("top_k {} of {}", m.top_k, base::counted(m.experts, "expert")),
           fmt::format("set model.moe.top_k to at most {0}, or model.moe.experts to at least {1}", m.experts, m.top_k));
 }
@@ -53,7 +53,7 @@ void check_layers(Check const& c) {
   auto const fix =
       last > 0 ? fmt::format("set model.moe.first_dense to at most {}", last - 1)
                : fmt::format("set model.moe.every to at most {}, and model.moe.first_dense below that", m.layers);
-  c.fault({"model.moe.every", "model.moe.first_dense", "model.layers"}, "a layer with experts",
+  c.error({"model.moe.every", "model.moe.first_dense", "model.layers"}, "a layer with experts",
           fmt::format("none of {}: every {}, first_dense {}", base::counted(m.layers, "layer"), m.moe.every,
                       m.moe.first_dense),
           fix + fmt::format(", or {} to 0", experts_key));
@@ -64,13 +64,13 @@ void check_groups(Check const& c) {
   auto const& m = c.config.model.moe;
   if (!m.grouped()) {
     if (m.group_top_k <= m.groups) return;
-    c.fault({"model.moe.group_top_k", "model.moe.groups"}, "model.moe.groups above 1, of which group_top_k are chosen",
+    c.error({"model.moe.group_top_k", "model.moe.groups"}, "model.moe.groups above 1, of which group_top_k are chosen",
             fmt::format("group_top_k {}, groups {}", m.group_top_k, m.groups),
             "set model.moe.groups, or remove model.moe.group_top_k");
     return;
   }
   if (m.experts % m.groups != 0) {
-    c.fault({"model.moe.groups", experts_key}, "model.moe.experts divisible by model.moe.groups",
+    c.error({"model.moe.groups", experts_key}, "model.moe.experts divisible by model.moe.groups",
             fmt::format("experts {}, groups {}: remainder {}", m.experts, m.groups, m.experts % m.groups),
             fmt::format("set model.moe.groups to {}, or {} to {}", one_of(nearest_divisors(m.groups, m.experts)),
                         experts_key, one_of(nearest_multiples(m.experts, m.groups))));
@@ -78,7 +78,7 @@ void check_groups(Check const& c) {
   }
   auto const size = m.experts / m.groups, least = std::min((m.top_k + size - 1) / size, m.groups);
   if (m.group_top_k >= least && m.group_top_k <= m.groups) return;
-  c.fault({"model.moe.group_top_k", "model.moe.groups", "model.moe.top_k", experts_key},
+  c.error({"model.moe.group_top_k", "model.moe.groups", "model.moe.top_k", experts_key},
           "model.moe.group_top_k of at most model.moe.groups, with at least top_k experts in the chosen groups",
           fmt::format("group_top_k {} of {} groups of {}, top_k {}", m.group_top_k, m.groups,
                       base::counted(size, "expert"), m.top_k),
@@ -91,11 +91,11 @@ void check_shared(Check const& c) {
   auto const& m = c.config.model.moe;
   std::int64_t const tp = c.config.parallel.tp;
   if (c.known({"model.moe.shared_gate"}) && m.shared_gate && m.shared_ffn == 0) {
-    c.fault({"model.moe.shared_gate", "model.moe.shared_ffn"}, "model.moe.shared_ffn above 0: shared experts to gate",
+    c.error({"model.moe.shared_gate", "model.moe.shared_ffn"}, "model.moe.shared_ffn above 0: shared experts to gate",
             "shared_gate true, shared_ffn 0", "set model.moe.shared_ffn, or model.moe.shared_gate to false");
   }
   if (!c.known({"parallel.tp"}) || m.shared_ffn % tp == 0) return;
-  c.fault({"parallel.tp", "model.moe.shared_ffn"},
+  c.error({"parallel.tp", "model.moe.shared_ffn"},
           "model.moe.shared_ffn divisible by parallel.tp: each of the tp ranks holds equal parts of the shared experts",
           fmt::format("shared_ffn {}, tp {}: remainder {}", m.shared_ffn, tp, m.shared_ffn % tp),
           fmt::format("set parallel.tp to {}, or model.moe.shared_ffn to {}",
@@ -107,7 +107,7 @@ void check_tokens_of_ranks(Check const& c) {
   if (!c.known({"parallel.tp", "parallel.sequence"})) return;
   auto const& p = c.config.parallel;
   if (p.tp == 1 || p.sequence) return;
-  c.fault({"parallel.sequence", "parallel.tp", experts_key},
+  c.error({"parallel.sequence", "parallel.tp", experts_key},
           "parallel.sequence = true with tp > 1 and experts: the tokens are divided over all ranks of a stage",
           fmt::format("sequence false, tp {}", p.tp), "set parallel.sequence to true, or parallel.tp to 1");
 }
@@ -132,7 +132,7 @@ void check_division(Check const& c) {
     std::int64_t const ranks = p[row.axis];
     if (!c.known({row.key}) || row.size % ranks == 0) continue;
     auto const* axis_key = row_of(row.axis).key;
-    c.fault({axis_key, row.key}, fmt::format("{} divisible by {}: each rank holds {}", row.key, axis_key, row.what),
+    c.error({axis_key, row.key}, fmt::format("{} divisible by {}: each rank holds {}", row.key, axis_key, row.what),
             fmt::format("{} {}, {} {}: remainder {}", std::string_view(row.key).substr(10), row.size, name(row.axis),
                         ranks, row.size % ranks),
             fmt::format("{}, or {} to {}", nearest_layouts(sizes, order, experts_fit(c)), row.key,
@@ -145,7 +145,7 @@ void check_together(Check const& c) {
   auto const& m = c.config.model.moe;
   auto const refuse = [&](bool wrong, std::vector<std::string_view> const& keys, char const* expected,
                           std::string const& found, char const* fix) {
-    if (wrong && c.known(keys)) c.fault(keys, expected, found, fix);
+    if (wrong && c.known(keys)) c.error(keys, expected, found, fix);
   };
   refuse(c.config.batch.variable, {"batch.variable", experts_key}, "samples of one length where there are experts",
          "batch.variable", "remove batch.variable (data.pack shares windows between documents)");
@@ -177,7 +177,7 @@ void check_overlap(Check const& c) {
   if (!c.known({key, "parallel.ep", "parallel.etp"}) || !c.config.comm.overlap_experts) return;
   auto const& p = c.config.parallel;
   if (c.config.model.moe.on() && p.ep * p.etp != 1) return;
-  c.fault({key, "parallel.ep", "parallel.etp", experts_key}, "experts on several ranks, whose messages can be hidden",
+  c.error({key, "parallel.ep", "parallel.etp", experts_key}, "experts on several ranks, whose messages can be hidden",
           fmt::format("{}, ep {}, etp {}", base::counted(c.config.model.moe.experts, "expert"), p.ep, p.etp),
           "set parallel.ep or parallel.etp above 1, or comm.overlap_experts to false");
 }

@@ -19,19 +19,19 @@ void check_batch(Check const& c) {
     if (b.global % dp == 0 && b.global / dp <= limits::axis * limits::axis) {
       fix += ", or batch.micro to " + one_of(nearest_divisors(b.micro, b.global / dp));
     }
-    c.fault({"batch.global", "batch.micro", "parallel.dp"}, "batch.global divisible by batch.micro x parallel.dp",
+    c.error({"batch.global", "batch.micro", "parallel.dp"}, "batch.global divisible by batch.micro x parallel.dp",
             fmt::format("global {}, micro {} x dp {} = {}: remainder {}", b.global, b.micro, dp, step, b.global % step),
             fix);
   } else if (c.known({"batch.microbatches"}) && b.global != step * b.microbatches) {
     auto fix = fmt::format("remove one of the two, or set batch.global to {}", step * b.microbatches);
     if (b.global % step == 0) fix += fmt::format(" or batch.microbatches to {}", b.global / step);
-    c.fault({"batch.global", "batch.microbatches", "batch.micro", "parallel.dp"},
+    c.error({"batch.global", "batch.microbatches", "batch.micro", "parallel.dp"},
             "batch.global equal to micro x microbatches x dp, since both are given",
             fmt::format("global {}, but micro {} x microbatches {} x dp {} = {}", b.global, b.micro, b.microbatches, dp,
                         step * b.microbatches),
             fix);
   } else if (c.known({"batch.microbatches"}) && b.microbatches > limits::axis) {
-    c.fault({"batch.global", "batch.micro", "parallel.dp"}, fmt::format("at most {} microbatches", limits::axis),
+    c.error({"batch.global", "batch.micro", "parallel.dp"}, fmt::format("at most {} microbatches", limits::axis),
             fmt::format("global {} / (micro {} x dp {}) = {}", b.global, b.micro, dp, b.microbatches),
             "choose a smaller batch.global");
   }
@@ -40,7 +40,7 @@ void check_batch(Check const& c) {
 void check_all_reduce(Check const& c) {
   if (!c.known({"comm.allreduce", "run.deterministic"})) return;
   if (c.config.comm.allreduce != AllReduce::mpi || !c.config.run.deterministic) return;
-  c.fault({"comm.allreduce", "run.deterministic"},
+  c.error({"comm.allreduce", "run.deterministic"},
           "an all-reduce with a fixed order of summation, as run.deterministic asks",
           "allreduce \"mpi\": the order is the library's affair",
           "set run.deterministic to false, or comm.allreduce to \"auto\" or any other value");
@@ -49,7 +49,7 @@ void check_all_reduce(Check const& c) {
 void check_backend(Check const& c) {
   if (!c.known({"comm.backend"}) || c.config.comm.backend != Backend::nccl) return;
   if (!has_nccl()) {
-    c.fault({"comm.backend"}, "\"auto\" or \"mpi\": this build of p3d has neither NCCL nor RCCL", "\"nccl\"",
+    c.error({"comm.backend"}, "\"auto\" or \"mpi\": this build of p3d has neither NCCL nor RCCL", "\"nccl\"",
             "choose one of these, or configure p3d with -DP3D_NCCL=ON, for GPUs, and build it again");
   }
 }

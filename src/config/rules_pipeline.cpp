@@ -26,11 +26,11 @@ void check_stages(Check const& c) {
   auto const least = p.layer_split == LayerSplit::even ? stages : std::max<std::int64_t>(stages - 2, 1);
   if (pp_known && c.known({"pipeline.layers_per_stage"}) && layers < least) {
     if (chunks == 1) {
-      c.fault({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
+      c.error({"parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
               fmt::format("layers {}, pp {}", layers, pp),
               fmt::format("set parallel.pp to {} or less, or model.layers to {} or more", layers, pp));
     } else {
-      c.fault({"pipeline.virtual_stages", "parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
+      c.error({"pipeline.virtual_stages", "parallel.pp", "model.layers"}, "at least one layer for each pipeline stage",
               fmt::format("layers {}, pp {} x virtual_stages {} = {}", layers, pp, chunks, stages),
               fmt::format("lower pipeline.virtual_stages or parallel.pp, or set model.layers to {} or more", least));
     }
@@ -43,7 +43,7 @@ void check_stages(Check const& c) {
   bool const exact = chunks_known && p.virtual_stages > 0;
   for (std::size_t s = 1; s + 1 < list.size(); ++s) {
     if (list[s] > 0) continue;
-    c.fault({"pipeline.layers_per_stage"}, "at least one layer for each stage but the first and the last",
+    c.error({"pipeline.layers_per_stage"}, "at least one layer for each stage but the first and the last",
             fmt::format("0 layers for stage {}", s), "give it a layer, or use \"cost\"");
     return;
   }
@@ -53,7 +53,7 @@ void check_stages(Check const& c) {
   if (wanted <= 32 && layers >= wanted) fix += fmt::format(", or [{}]", fmt::join(even_parts(layers, wanted), ", "));
   if (sum != layers) fix += fmt::format(", or set model.layers to {}", sum);
   if (pp_known && !exact && entries != pp) fix += fmt::format(", or parallel.pp to {}", entries);
-  c.fault({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
+  c.error({"pipeline.layers_per_stage", "model.layers", "parallel.pp"},
           fmt::format("{} entries, one per stage, that sum to the {} layers", wanted, layers),
           fmt::format("{} entr{} that sum{} to {}", entries, entries == 1 ? "y" : "ies", entries == 1 ? "s" : "", sum),
           fix);
@@ -66,22 +66,22 @@ void check_schedule_keys(Check const& c) {
   bool const from_file = p.schedule == "file";
   if (c.known({"pipeline.file"})) {
     if (from_file && p.file.empty()) {
-      c.fault({"pipeline.schedule"}, "pipeline.file, the schedule to read", "none",
+      c.error({"pipeline.schedule"}, "pipeline.file, the schedule to read", "none",
               "set pipeline.file, or choose another schedule");
     } else if (!from_file && !p.file.empty()) {
-      c.fault({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"",
+      c.error({"pipeline.file", "pipeline.schedule"}, "pipeline.file only with schedule = \"file\"",
               fmt::format("schedule \"{}\"", p.schedule), "set pipeline.schedule to \"file\", or remove pipeline.file");
     } else if (std::error_code ignored; from_file && !std::filesystem::is_regular_file(p.file, ignored)) {
-      c.fault({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file),
+      c.error({"pipeline.file"}, "an existing file", fmt::format("{}: no such file", p.file),
               "correct the path" + similar_file(p.file));
     }
   }
   if (c.known({"pipeline.max_memory"}) && p.max_memory > 0 && p.schedule != "auto")
-    c.fault({"pipeline.max_memory", "pipeline.schedule"}, "pipeline.max_memory only with schedule = \"auto\"",
+    c.error({"pipeline.max_memory", "pipeline.schedule"}, "pipeline.max_memory only with schedule = \"auto\"",
             fmt::format("schedule \"{}\"", p.schedule),
             "set pipeline.schedule to \"auto\", or remove pipeline.max_memory");
   if (c.known({"pipeline.virtual_stages"}) && p.virtual_stages > 0 && from_file)
-    c.fault({"pipeline.virtual_stages", "pipeline.schedule"},
+    c.error({"pipeline.virtual_stages", "pipeline.schedule"},
             "no pipeline.virtual_stages with schedule = \"file\": the file has the stages",
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
@@ -93,7 +93,7 @@ void check_vocabulary(Check const& c) {
   auto const refuse = [&](bool wrong, std::string_view other, std::string expected, std::string found) {
     if (!wrong || !c.known({other})) return;
     auto const fix = fmt::format("set {} to false, or change {}", key, other);
-    c.fault({other, key}, std::move(expected), std::move(found), fix);
+    c.error({other, key}, std::move(expected), std::move(found), fix);
   };
   auto const& m = c.config.memory;
   refuse(c.config.pipeline.schedule == "file", "pipeline.schedule",
@@ -126,7 +126,7 @@ void check_deferral(Check const& c) {
     return;
   auto const refuse = [&](bool wrong, std::string_view other, std::string expected, std::string found) {
     if (!wrong || !c.known({other})) return;
-    c.fault({other, key}, std::move(expected), std::move(found), fmt::format("set {} to 0, or change {}", key, other));
+    c.error({other, key}, std::move(expected), std::move(found), fmt::format("set {} to 0, or change {}", key, other));
   };
   refuse(c.config.divides_vocabulary(), "pipeline.vocab_parallel",
          "an output layer on the last stage where its weight gradients wait: divided, it needs no waiting",
@@ -143,7 +143,7 @@ void check_post_validation(Check const& c) {
   if (!c.known({key}) || !c.config.optimizer.post_validation) return;
   auto const refuse = [&](char const* other, bool is_set, char const* expected, std::string found) {
     if (!c.known({other}) || !is_set) return;
-    c.fault({key, other}, expected, std::move(found), fmt::format("remove {}, or {}", key, other));
+    c.error({key, other}, expected, std::move(found), fmt::format("remove {}, or {}", key, other));
   };
   auto const& config = c.config;
   refuse("model.moe.experts", config.model.moe.on(), "a model without experts: what they chose changes the next step",

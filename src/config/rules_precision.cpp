@@ -12,7 +12,7 @@ namespace {
 void check_build(Check const& c) {
   auto const precision = c.config.run.precision;
   if (has_precision(precision)) return;
-  c.fault({"run.precision"}, "\"fp64\" or \"fp32\": this build of p3d has no others",
+  c.error({"run.precision"}, "\"fp64\" or \"fp32\": this build of p3d has no others",
           fmt::format("\"{}\"", to_string(precision)),
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
@@ -21,15 +21,15 @@ void check_attention(Check const& c) {
   if (!c.known({"linalg.attention"}) || c.config.linalg.attention != AttentionKernel::fused) return;
   auto const precision = c.config.run.precision;
   if (!has_fused_attention())
-    c.fault({"linalg.attention"}, "\"auto\" or \"gemms\": this build of p3d has no library for attention as one kernel",
+    c.error({"linalg.attention"}, "\"auto\" or \"gemms\": this build of p3d has no library for attention as one kernel",
             "\"fused\"",
             "choose one of these; on NVIDIA's GPUs install cuDNN 9 and the headers of its C++ frontend, and build p3d "
             "again");
   else if (c.known({"run.precision"}) && precision != Precision::bf16 && precision != Precision::fp16)
-    c.fault({"linalg.attention", "run.precision"}, "\"auto\" or \"gemms\": attention as one kernel takes 16 bits alone",
+    c.error({"linalg.attention", "run.precision"}, "\"auto\" or \"gemms\": attention as one kernel takes 16 bits alone",
             "\"fused\"", "leave linalg.attention out, or choose run.precision = \"bf16\"");
   else if (c.known({"model.dropout"}) && c.config.model.dropout > 0)
-    c.fault({"linalg.attention", "model.dropout"},
+    c.error({"linalg.attention", "model.dropout"},
             "\"auto\" or \"gemms\": attention as one kernel draws no dropout as p3d does", "\"fused\"",
             "leave linalg.attention out, or set model.dropout = 0");
 }
@@ -37,10 +37,10 @@ void check_attention(Check const& c) {
 void check_linalg(Check const& c) {
   check_attention(c);
   if (c.known({"linalg.tf32", "run.precision"}) && c.config.linalg.tf32 && c.config.run.precision != Precision::fp32)
-    c.fault({"linalg.tf32", "run.precision"}, "run.precision = \"fp32\", whose products linalg.tf32 is about",
+    c.error({"linalg.tf32", "run.precision"}, "run.precision = \"fp32\", whose products linalg.tf32 is about",
             fmt::format("\"{}\"", to_string(c.config.run.precision)), "leave linalg.tf32 out");
   if (!c.known({"linalg.host"}) || c.config.linalg.host != HostGemm::onednn || has_onednn()) return;
-  c.fault({"linalg.host"}, "\"auto\" or \"blas\": this build of p3d has no oneDNN", "\"onednn\"",
+  c.error({"linalg.host"}, "\"auto\" or \"blas\": this build of p3d has no oneDNN", "\"onednn\"",
           "choose one of these, or install oneDNN (Debian: libdnnl-dev, Spack: onednn) and build p3d again");
 }
 
@@ -50,11 +50,11 @@ void check_type(Check const& c, std::string const& key, Precision type, Precisio
   if (!c.known({key}) || type == policy) return;
   if (type == Precision::bf16 && policy == Precision::fp32 && may_be_narrow) {
     if (!has_precision(type))
-      c.fault({key}, "\"fp32\": this build of p3d has no types of 16 bits", "\"bf16\"",
+      c.error({key}, "\"fp32\": this build of p3d has no types of 16 bits", "\"bf16\"",
               fmt::format("leave {} out, or configure p3d with -DP3D_16BIT=ON and build it again", key));
     return;
   }
-  c.fault({key, "run.precision"},
+  c.error({key, "run.precision"},
           policy == Precision::fp32 && may_be_narrow
               ? fmt::format("{} in fp32 or bf16", what)
               : fmt::format("{} in {}, as run.precision = \"{}\" has them", what, to_string(policy),
@@ -80,7 +80,7 @@ void check_slow_moments(Check const& c) {
   if (!c.known({"precision.moments", "optimizer.beta2"})) return;
   constexpr double slowest = 0.996;  // 1 - 2^-8, rounded up
   if (c.config.precision.moments != Precision::bf16 || c.config.optimizer.beta2 <= slowest) return;
-  c.fault({"precision.moments", "optimizer.beta2"},
+  c.error({"precision.moments", "optimizer.beta2"},
           fmt::format("optimizer.beta2 of at most {} with moments in bf16", slowest),
           fmt::format("beta2 = {}: a second moment in bf16 would never fall", c.config.optimizer.beta2),
           "lower optimizer.beta2, or leave precision.moments out");
@@ -91,7 +91,7 @@ void check_loss_scale(Check const& c) {
   auto const& p = c.config.precision;
   bool const fp16 = c.config.run.precision == Precision::fp16;
   if (p.loss_scaling != LossScaling::none && !fp16) {
-    c.fault(
+    c.error(
         {"precision.loss_scale", "run.precision"}, "no loss scale but with run.precision = \"fp16\"",
         fmt::format("precision \"{}\", which has the exponents of fp32{}: nothing underflows that a factor would save",
                     to_string(c.config.run.precision), c.config.run.precision == Precision::fp64 ? " and more" : ""),
@@ -100,7 +100,7 @@ void check_loss_scale(Check const& c) {
   }
   if (p.loss_scaling == LossScaling::dynamic) {
     if (p.loss_scale_initial < p.loss_scale_floor)
-      c.fault({"precision.loss_scale_initial", "precision.loss_scale_floor"}, "a first loss scale above its floor",
+      c.error({"precision.loss_scale_initial", "precision.loss_scale_floor"}, "a first loss scale above its floor",
               fmt::format("initial {}, floor {}", p.loss_scale_initial, p.loss_scale_floor), "raise the first one");
     return;
   }
@@ -108,7 +108,7 @@ void check_loss_scale(Check const& c) {
   PrecisionOptions const defaults;
   auto const refuse_unless = [&](bool as_default, char const* key) {
     if (as_default) return;
-    c.fault({key, "precision.loss_scale"}, "this key only with a dynamic loss scale",
+    c.error({key, "precision.loss_scale"}, "this key only with a dynamic loss scale",
             fmt::format("loss_scale {}",
                         p.loss_scaling == LossScaling::fixed ? fmt::format("{}", p.loss_scale) : "\"none\""),
             fp16 ? "leave it out, or set precision.loss_scale = \"dynamic\"" : "leave it out");
@@ -125,7 +125,7 @@ void check_rounding(Check const& c) {
   if (!c.known({"precision.stochastic_rounding"}) || !c.config.precision.stochastic_rounding) return;
   if (c.config.run.precision == Precision::bf16) return;
   bool const fp16 = c.config.run.precision == Precision::fp16;
-  c.fault({"precision.stochastic_rounding", "run.precision"}, "stochastic rounding only with run.precision = \"bf16\"",
+  c.error({"precision.stochastic_rounding", "run.precision"}, "stochastic rounding only with run.precision = \"bf16\"",
           fmt::format("precision \"{}\": {}", to_string(c.config.run.precision),
                       fp16 ? "its weights have 8 times finer steps" : "its weights are not rounded after an update"),
           "leave precision.stochastic_rounding out, or set run.precision = \"bf16\"");
@@ -136,7 +136,7 @@ void check_sums(Check const& c) {
   if (!c.known({"comm.allreduce", "parallel.tp"}) || !c.known(axis_keys(token_axes))) return;
   if (c.config.comm.allreduce != AllReduce::mpi) return;
   auto const refuse = [&](char const* key, char const* axis, Precision type) {
-    c.fault({"comm.allreduce", key, axis}, "an all-reduce of p3d's own for sums of 16-bit numbers over ranks",
+    c.error({"comm.allreduce", key, axis}, "an all-reduce of p3d's own for sums of 16-bit numbers over ranks",
             fmt::format("allreduce \"mpi\": MPI has no sum of {}", to_string(type)),
             "set comm.allreduce to \"auto\" or any other value");
   };

@@ -26,7 +26,7 @@ void check_parameters(Check const& c) {
   if (bytes <= real(limits::bytes)) return;
   std::vector<std::string_view> keys{"model.hidden", "model.layers", "model.ffn", "model.vocab_size"};
   if (experts) keys.insert(keys.end(), {"model.moe.experts", "model.moe.ffn"});
-  c.fault(keys, fmt::format("a model of at most {} with gradients and moments", base::human_bytes(real(limits::bytes))),
+  c.error(keys, fmt::format("a model of at most {} with gradients and moments", base::human_bytes(real(limits::bytes))),
           fmt::format("up to {} parameters, {}", base::human_count(numbers), base::human_bytes(bytes)),
           fmt::format("lower model.hidden, model.layers, model.ffn{} or model.vocab_size",
                       experts ? ", model.moe.experts, model.moe.ffn" : ""));
@@ -42,7 +42,7 @@ void check_microbatch(Check const& c) {
   double const scores = c.known({"model.heads"}) ? real(m.heads) * real(m.seq_len) : 0.0;
   double const bytes = 8.0 * tokens * std::max(width, scores);
   if (bytes <= real(limits::bytes)) return;
-  c.fault({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"},
+  c.error({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"},
           fmt::format("at most {} for one number for each token of a microbatch and each of hidden, ffn, vocab_size or "
                       "heads x seq_len",
                       base::human_bytes(real(limits::bytes))),
@@ -54,7 +54,7 @@ void check_tokens(Check const& c) {
   if (!c.known({"run.steps", "batch.global", "model.seq_len"})) return;
   double const tokens = real(c.config.run.steps) * real(c.config.batch.global) * real(c.config.model.seq_len);
   if (tokens <= real(limits::tokens)) return;
-  c.fault({"run.steps", "batch.global", "model.seq_len"},
+  c.error({"run.steps", "batch.global", "model.seq_len"},
           fmt::format("at most {} tokens in a run (steps x global x seq_len)", base::human_count(real(limits::tokens))),
           base::human_count(tokens), "lower run.steps, batch.global or model.seq_len");
 }

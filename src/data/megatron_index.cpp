@@ -109,14 +109,14 @@ std::int64_t MegatronIndex::first_sequence(std::int64_t i) const {
   return file_.load<std::int64_t>(header_bytes + 12 * sequences_ + 8 * i);
 }
 
-base::ErrorText MegatronIndex::text(Fault const& fault, std::string const& of) const {
-  return {.expected = fault.expected,
-          .found = fault.found,
-          .where = fmt::format("{}, byte {}: {}", file_.path(), fault.offset, of),
+base::ErrorText MegatronIndex::text(Error const& error, std::string const& of) const {
+  return {.expected = error.expected,
+          .found = error.found,
+          .where = fmt::format("{}, byte {}: {}", file_.path(), error.offset, of),
           .fix = again};
 }
 
-std::optional<base::ErrorText> MegatronIndex::sequence_fault(std::int64_t i) const {
+std::optional<base::ErrorText> MegatronIndex::sequence_error(std::int64_t i) const {
   auto const of = [&] { return fmt::format("sequence {} of {}", i, sequences_); };
   auto const at_size = header_bytes + 4 * i, at_pointer = header_bytes + 4 * sequences_ + 8 * i;
   auto const size = size_at(i), begin = pointer(i);
@@ -145,7 +145,7 @@ std::optional<base::ErrorText> MegatronIndex::sequence_fault(std::int64_t i) con
   return {};
 }
 
-std::optional<base::ErrorText> MegatronIndex::document_fault(std::int64_t i) const {
+std::optional<base::ErrorText> MegatronIndex::document_error(std::int64_t i) const {
   auto const of = [&] { return fmt::format("document {} of {}", i, documents_); };
   auto const at = header_bytes + 12 * sequences_ + 8 * i;
   auto const begin = first_sequence(i), end = first_sequence(i + 1);
@@ -164,14 +164,14 @@ std::optional<base::ErrorText> MegatronIndex::document_fault(std::int64_t i) con
 
 layout::Range MegatronIndex::sequence(std::int64_t i) const {
   P3D_REQUIRE(i >= 0 && i < sequences_, "the sequence exists");
-  if (auto const fault = sequence_fault(i)) throw base::Error(*fault, base::ExitCode::bad_input);
+  if (auto const error = sequence_error(i)) throw base::Error(*error, base::ExitCode::bad_input);
   auto const begin = pointer(i) / item_;
   return {begin, begin + size_at(i)};
 }
 
 layout::Range MegatronIndex::document(std::int64_t i) const {
   P3D_REQUIRE(i >= 0 && i < documents_, "the document exists");
-  if (auto const fault = document_fault(i)) throw base::Error(*fault, base::ExitCode::bad_input);
+  if (auto const error = document_error(i)) throw base::Error(*error, base::ExitCode::bad_input);
   auto const first = first_sequence(i), end = first_sequence(i + 1);
   if (first == sequences_) return {tokens_, tokens_};
   auto const begin = sequence(first);
@@ -202,10 +202,10 @@ std::int64_t MegatronIndex::document_of(std::int64_t token) const {
 
 void MegatronIndex::walk(std::function<bool(base::ErrorText const&)> const& tell) const {
   for (std::int64_t i = 0; i < sequences_; ++i) {
-    if (auto const fault = sequence_fault(i); fault && !tell(*fault)) return;
+    if (auto const error = sequence_error(i); error && !tell(*error)) return;
   }
   for (std::int64_t i = 0; i < documents_; ++i) {
-    if (auto const fault = document_fault(i); fault && !tell(*fault)) return;
+    if (auto const error = document_error(i); error && !tell(*error)) return;
   }
   if (documents_ == 0 && sequences_ > 0)
     tell(text({"documents", "none", header_bytes + 12 * sequences_}, fmt::format("{} sequences", sequences_)));

@@ -43,11 +43,11 @@ public:
   layout::Range document(std::int64_t i) const;
   /// The document that holds a token; of damaged files any.
   std::int64_t document_of(std::int64_t token) const;
-  /// Calls tell() with every fault of the arrays until it returns false.
+  /// Calls tell() with every error of the arrays until it returns false.
   void walk(std::function<bool(base::ErrorText const&)> const& tell) const;
 
 private:
-  struct Fault {
+  struct Error {
     std::string expected, found;
     std::int64_t offset;
   };
@@ -57,9 +57,9 @@ private:
   std::int64_t size_at(std::int64_t i) const;
   std::int64_t pointer(std::int64_t i) const;
   std::int64_t first_sequence(std::int64_t i) const;
-  std::optional<base::ErrorText> sequence_fault(std::int64_t i) const;
-  std::optional<base::ErrorText> document_fault(std::int64_t i) const;
-  base::ErrorText text(Fault const& fault, std::string const& of) const;
+  std::optional<base::ErrorText> sequence_error(std::int64_t i) const;
+  std::optional<base::ErrorText> document_error(std::int64_t i) const;
+  base::ErrorText text(Error const& error, std::string const& of) const;
   [[noreturn]] void refuse(std::string expected, std::string found, std::int64_t offset) const;
 
   MappedFile file_;

@@ -224,7 +224,7 @@ std::vector<TokenFileFacts> TokenFiles::files() const {
 
 void TokenFiles::walk(std::function<bool(base::ErrorText const&)> const& tell) const {
   bool more = true;
-  auto const told = [&](base::ErrorText const& fault) { return more = tell(fault); };
+  auto const told = [&](base::ErrorText const& error) { return more = tell(error); };
   std::array<int, 4096> ids{};
   read_ahead(true);
   for (auto const& shard : shards_) {

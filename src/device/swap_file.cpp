@@ -57,7 +57,7 @@ struct SwapFile::Job {
   // Under the state's mutex.
   std::int64_t done_bytes = 0;
   bool done = false;
-  std::optional<base::ErrorText> fault;
+  std::optional<base::ErrorText> error;
 
   std::string where(std::int64_t begin, std::int64_t length) const;
 };
@@ -109,9 +109,9 @@ base::ErrorText closed(std::string where) {
           .where = std::move(where),
           .fix = "wait for the requests of a device::SwapFile before it ends"};
 }
-base::ErrorText refused(int fault, std::string expected, std::string where) {
+base::ErrorText refused(int error, std::string expected, std::string where) {
   return {.expected = std::move(expected),
-          .found = std::generic_category().message(fault),
+          .found = std::generic_category().message(error),
           .where = std::move(where),
           .fix =
               "look at the disk (dmesg, df), or name another folder in memory.offload_dir; then resume from the "
@@ -127,20 +127,20 @@ void SwapFile::State::run() {
     auto const job = queue.front();
     lock.unlock();
     base::Stopwatch watch;
-    auto fault = carry_out(*job);
+    auto error = carry_out(*job);
     double const seconds = watch.seconds();
     lock.lock();
-    if (!fault) {
+    if (!error) {
       (job->writes ? accounting.bytes_written : accounting.bytes_read) += job->bytes;
       (job->writes ? accounting.write_seconds : accounting.read_seconds) += seconds;
     }
-    job->fault = std::move(fault);
+    job->error = std::move(error);
     job->done = true;
     queue.pop_front();
     changed.notify_all();
   }
   for (auto const& job : queue) {
-    job->fault = closed(job->where(job->offset, job->bytes));
+    job->error = closed(job->where(job->offset, job->bytes));
     job->done = true;
   }
   queue.clear();
@@ -152,20 +152,20 @@ std::optional<base::ErrorText> SwapFile::State::carry_out(Job& job) {
   for (std::int64_t begin = 0; begin < job.bytes; begin += piece_bytes) {
     auto const length = std::min(piece_bytes, job.bytes - begin);
     if (hooks.before_piece) hooks.before_piece();
-    auto fault = job.writes ? write_piece(job, begin, length) : read_piece(job, begin, length);
-    if (!fault) {
+    auto error = job.writes ? write_piece(job, begin, length) : read_piece(job, begin, length);
+    if (!error) {
       std::lock_guard const lock(mutex);
       job.done_bytes += length;
-      if (stops && job.done_bytes < job.bytes) fault = closed(job.where(job.offset, job.bytes));
+      if (stops && job.done_bytes < job.bytes) error = closed(job.where(job.offset, job.bytes));
     }
-    if (fault) {
+    if (error) {
       file.leave_cache();  // so that the next request hears of its own pieces only
-      return fault;
+      return error;
     }
   }
   if (!job.writes) return {};
-  if (int const fault = file.leave_cache(); fault != 0) {
-    return refused(fault, fmt::format("to write {} to the swap file", human(job.bytes)),
+  if (int const error = file.leave_cache(); error != 0) {
+    return refused(error, fmt::format("to write {} to the swap file", human(job.bytes)),
                    job.where(job.offset, job.bytes));
   }
   job.range->good = true;
@@ -183,9 +183,9 @@ std::optional<base::ErrorText> SwapFile::State::write_piece(Job& job, std::int64
   }
   std::memset(piece.get() + size, 0, whole - size);
   job.range->checksums.push_back(XXH3_64bits(piece.get(), size));
-  int const fault = file.write(job.offset + begin, piece.get(), whole);
-  if (fault == 0) return {};
-  return refused(fault, fmt::format("to write {} to the swap file", human(length)), where());
+  int const error = file.write(job.offset + begin, piece.get(), whole);
+  if (error == 0) return {};
+  return refused(error, fmt::format("to write {} to the swap file", human(length)), where());
 }
 
 std::optional<base::ErrorText> SwapFile::State::read_piece(Job& job, std::int64_t begin, std::int64_t length) {
@@ -199,8 +199,8 @@ std::optional<base::ErrorText> SwapFile::State::read_piece(Job& job, std::int64_
   }
   if (auto const next = begin + piece_bytes; next < job.bytes)
     file.read_ahead(job.offset + next, static_cast<std::size_t>(std::min(piece_bytes, job.bytes - next)));
-  int const fault = file.read(job.offset + begin, piece.get(), static_cast<std::size_t>(padded(length)));
-  if (fault != 0) return refused(fault, fmt::format("to read {} from the swap file", human(length)), where());
+  int const error = file.read(job.offset + begin, piece.get(), static_cast<std::size_t>(padded(length)));
+  if (error != 0) return refused(error, fmt::format("to read {} from the swap file", human(length)), where());
   auto const expected = job.range->checksums[static_cast<std::size_t>(begin / piece_bytes)];
   auto const found = XXH3_64bits(piece.get(), size);
   if (found != expected) {
@@ -316,7 +316,7 @@ bool SwapFile::Request::test() {
     if (!job_->done) return false;
   }
   auto const job = std::move(job_);
-  if (job->fault) throw base::Error(*job->fault);
+  if (job->error) throw base::Error(*job->error);
   return true;
 }
 

@@ -32,7 +32,7 @@ int open_unnamed(std::string const& folder) {
 #if defined(O_TMPFILE)
   if (swap_hooks().unnamed) {
     int const fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return fd;  // else a file system without such files, or a fault that shows again below
+    if (fd >= 0) return fd;  // else a file system without such files, or an error that shows again below
   }
 #endif
   auto path = fmt::format("{}/{}-{}-XXXXXX", folder, UnnamedFile::name, ::getpid());
@@ -122,11 +122,11 @@ UnnamedFile::~UnnamedFile() { ::close(fd_); }
 
 void UnnamedFile::reserve(std::string const& folder, std::int64_t bytes) {
   auto const free = free_bytes(fd_);
-  int const fault = free < bytes ? ENOSPC : take_room(fd_, bytes);
-  if (fault == 0) return;
+  int const error = free < bytes ? ENOSPC : take_room(fd_, bytes);
+  if (error == 0) return;
   auto const human = [](std::int64_t n) { return base::human_bytes(static_cast<double>(n)); };
   throw base::Error({.expected = fmt::format("room for a swap file of {}", human(bytes)),
-                     .found = fmt::format("{} free ({})", human(free), text_of(fault)),
+                     .found = fmt::format("{} free ({})", human(free), text_of(error)),
                      .where = folder,
                      .fix = "name a folder on a larger disk of the node in memory.offload_dir, offload less, or run "
                             "fewer ranks on a node"});
@@ -154,10 +154,10 @@ int UnnamedFile::transfer(std::int64_t offset, std::size_t bytes, Call&& call) {
 }
 
 int UnnamedFile::write(std::int64_t offset, std::byte const* from, std::size_t bytes) {
-  int const fault = transfer(offset, bytes, [&](std::int64_t place, std::size_t done) {
+  int const error = transfer(offset, bytes, [&](std::int64_t place, std::size_t done) {
     return ::pwrite(fd_, from + done, bytes - done, place);
   });
-  if (fault != 0 || direct_ || in_memory_) return fault;
+  if (error != 0 || direct_ || in_memory_) return error;
 #if defined(__linux__)
   ::sync_file_range(fd_, offset, static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);  // begins
 #endif
@@ -166,11 +166,11 @@ int UnnamedFile::write(std::int64_t offset, std::byte const* from, std::size_t b
 }
 
 int UnnamedFile::read(std::int64_t offset, std::byte* to, std::size_t bytes) {
-  int const fault = transfer(offset, bytes, [&](std::int64_t place, std::size_t done) {
+  int const error = transfer(offset, bytes, [&](std::int64_t place, std::size_t done) {
     return ::pread(fd_, to + done, bytes - done, place);
   });
-  if (fault == 0 && !direct_ && !in_memory_) drop_pages(fd_, offset, bytes);
-  return fault;
+  if (error == 0 && !direct_ && !in_memory_) drop_pages(fd_, offset, bytes);
+  return error;
 }
 
 void UnnamedFile::read_ahead(std::int64_t offset, std::size_t bytes) {
@@ -182,12 +182,12 @@ void UnnamedFile::read_ahead(std::int64_t offset, std::size_t bytes) {
 }
 
 int UnnamedFile::leave_cache() {
-  int fault = 0;
+  int error = 0;
   while (!cached_.empty()) {
     int const next = drop_oldest();
-    fault = fault == 0 ? next : fault;
+    error = error == 0 ? next : error;
   }
-  return fault;
+  return error;
 }
 
 /// Pages leave the cache only once they are on disk.

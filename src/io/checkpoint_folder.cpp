@@ -72,9 +72,9 @@ std::vector<CheckpointFile> find_checkpoints(std::string const& dir, std::string
     try {
       auto const inside = read_checkpoint(f.path).header.step;
       f.valid = inside == f.step;
-      if (!f.valid) f.fault = fmt::format("holds step {}", inside);
+      if (!f.valid) f.error = fmt::format("holds step {}", inside);
     } catch (base::Error const& e) {
-      f.fault = fmt::format("expected {}, found {}", e.text().expected, e.text().found);
+      f.error = fmt::format("expected {}, found {}", e.text().expected, e.text().found);
     }
     out.push_back(std::move(f));
   });

@@ -37,7 +37,7 @@ std::string ranks_text(std::vector<int> const& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", base::number_ranges(ranks));
 }
 
-/// Sets of cores to check, small ones first: the first fault found is the one closest to its cause.
+/// Sets of cores to check, small ones first: the first error found is the one closest to its cause.
 std::vector<Cores> candidates(std::vector<RankPlacement> const& places, Host const& host) {
   std::set<Cores> masks;
   for (int const r : host.ranks) {
@@ -73,13 +73,13 @@ bool takes_turns(std::vector<RankPlacement> const& places, Host const& host) {
                      [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
 }
 
-std::optional<std::string> core_fault(std::vector<RankPlacement> const& places, Host const& host) {
+std::optional<std::string> core_error(std::vector<RankPlacement> const& places, Host const& host) {
   if (takes_turns(places, host)) return std::nullopt;
   auto const sets = candidates(places, host);
   int const whole = sets.empty() ? 0 : static_cast<int>(sets.back().size());
   int all_threads = 0;
   for (int const r : host.ranks) all_threads += places[r].threads;
-  // Too many for the whole host: then that is the fault, however they are bound.
+  // Too many for the whole host: then that is the error, however they are bound.
   bool const too_many = all_threads > std::max(whole, places[host.ranks.front()].host_cores);
   for (auto const& set : sets) {
     if (too_many && &set != &sets.back()) continue;
@@ -95,7 +95,7 @@ std::optional<std::string> core_fault(std::vector<RankPlacement> const& places, 
     auto const found = fmt::format("{} thread(s) of {} share {} core{} ({})", threads, ranks_text(ranks), cores,
                                    cores == 1 ? "" : "s", base::number_ranges(set));
     std::string fix;
-    if (!too_many) {  // cores are there: the binding is at fault
+    if (!too_many) {  // cores are there: the binding is at error
       int const each = std::max(1, threads / count);
       fix = fmt::format(
           "give each rank cores of its own: srun --cpus-per-task={0} --cpu-bind=cores, or MPICH's mpiexec -bind-to "
@@ -114,7 +114,7 @@ std::optional<std::string> core_fault(std::vector<RankPlacement> const& places, 
   return std::nullopt;
 }
 
-std::optional<std::string> blas_fault(std::vector<RankPlacement> const& places, Host const& host) {
+std::optional<std::string> blas_error(std::vector<RankPlacement> const& places, Host const& host) {
   for (int const r : host.ranks) {
     auto const& p = places[r];
     if (p.blas_threads <= std::max(1, p.threads)) continue;
@@ -125,7 +125,7 @@ std::optional<std::string> blas_fault(std::vector<RankPlacement> const& places, 
   return std::nullopt;
 }
 
-std::optional<std::string> gpu_fault(std::vector<RankPlacement> const& places, Host const& host) {
+std::optional<std::string> gpu_error(std::vector<RankPlacement> const& places, Host const& host) {
   std::map<std::string, std::vector<int>> users;
   for (int const r : host.ranks) {
     auto const& p = places[r];
@@ -168,17 +168,17 @@ std::string placement_note(std::vector<RankPlacement> const& places) {
 
 std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places) {
   auto const hosts = hosts_of(places);
-  // The same fault on many hosts is one fault of the command line: the first host stands for all.
+  // The same error on many hosts is one error of the command line: the first host stands for all.
   std::vector<std::string> warnings;
-  for (auto const check : {core_fault, blas_fault, gpu_fault}) {
+  for (auto const check : {core_error, blas_error, gpu_error}) {
     std::optional<std::string> first;
     int more = 0;
     for (auto const& host : hosts) {
-      auto const fault = check(places, host);
+      auto const error = check(places, host);
       if (first) {
-        more += fault ? 1 : 0;
+        more += error ? 1 : 0;
       } else {
-        first = fault;
+        first = error;
       }
     }
     if (first) warnings.push_back(more == 0 ? *first : fmt::format("{}\n(the like on {} more host(s))", *first, more));

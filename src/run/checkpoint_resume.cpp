@@ -133,7 +133,7 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
                             io::StoredTokenizer const& tokenizer, Accept&& accept) {
   for (auto const& f : files) {
     if (!f.valid) {
-      base::warn_root(fmt::format("passing over {}: {}", f.path, f.fault));
+      base::warn_root(fmt::format("passing over {}: {}", f.path, f.error));
       continue;
     }
     try {

@@ -44,7 +44,7 @@ config::Config read_input_together(comm::Communicator& world, std::string const&
   std::string text;
   comm::agree_on_root(world, [&] {
     result = config::parse_file(path, overrides, world.size());
-    if (!result.config) refuse(config::format(result.faults));
+    if (!result.config) refuse(config::format(result.errors));
     require_plan(*result.config);
     text = config::canonical_toml(*result.config);
   });
@@ -54,7 +54,7 @@ config::Config read_input_together(comm::Communicator& world, std::string const&
   comm::agree(world, "use the input that rank 0 read", [&] {
     if (world.rank() == 0) return;
     result = config::parse_text(text, "the resolved input", "/", {}, world.size());
-    if (!result.config) throw config::InputError(result.faults);
+    if (!result.config) throw config::InputError(result.errors);
   });
   return *std::move(result.config);
 }

@@ -92,13 +92,13 @@ public:
 
 private:
   template <class... Args>
-  bool fault(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
+  bool error(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
     found_.push_back({rank, index, fmt::format(text, std::forward<Args>(args)...)});
     return false;
   }
   template <class... Args>
-  bool fault_here(int rank, fmt::format_string<Args...> text, Args&&... args) {
-    return fault(rank, static_cast<int>(next_[static_cast<std::size_t>(rank)]), text, std::forward<Args>(args)...);
+  bool error_here(int rank, fmt::format_string<Args...> text, Args&&... args) {
+    return error(rank, static_cast<int>(next_[static_cast<std::size_t>(rank)]), text, std::forward<Args>(args)...);
   }
 
   ChannelState& line(int channel) { return lines_[static_cast<std::size_t>(channel)]; }
@@ -142,7 +142,7 @@ private:
       if (other.stage != peer_stage(a) || other.microbatch != a.microbatch) {
         Op const op = sends ? (c.gradient ? Op::recv_gradient : Op::recv_activation)
                             : (c.gradient ? Op::send_gradient : Op::send_activation);
-        return fault(rank, index, "message {} from rank {} to rank {}: {} meets {} (action {} of rank {})",
+        return error(rank, index, "message {} from rank {} to rank {}: {} meets {} (action {} of rank {})",
                      sends ? l.sent : l.received, c.source, c.destination, to_string(a),
                      to_string({op, other.stage, other.microbatch}), other.index, sends ? c.destination : c.source);
       }
@@ -153,7 +153,7 @@ private:
     return true;
   }
 
-  /// One action of a rank; false: it has to wait, or a fault was found.
+  /// One action of a rank; false: it has to wait, or an error was found.
   bool execute(int rank) {
     auto const r = static_cast<std::size_t>(rank);
     Action const& a = program_.ranks[r][next_[r]];
@@ -167,10 +167,10 @@ private:
     if (takes) {
       if (a.op == Op::forward && !takes_over(rank, a)) return false;
       if (a.op == Op::forward && a.stage > 0 && !(done(a.stage - 1, a.microbatch) & bit(Op::forward)))
-        return fault_here(rank, "runs before {}F{} on the same rank", a.stage - 1, a.microbatch);
+        return error_here(rank, "runs before {}F{} on the same rank", a.stage - 1, a.microbatch);
       if (!take(rank, a, slot)) return false;
     } else if (slot.owner != a.microbatch) {
-      return fault_here(rank, "slot {} of stage {} {}, not microbatch {}", a.slot, a.stage,
+      return error_here(rank, "slot {} of stage {} {}, not microbatch {}", a.slot, a.stage,
                         slot.owner < 0 ? std::string("is empty") : fmt::format("holds microbatch {}", slot.owner),
                         a.microbatch);
     }
@@ -197,10 +197,10 @@ private:
       for (int s = a.stage; output_is_local(program_, s); ++s)
         passed_on = passed_on && (done(s + 1, old) & bit(Op::forward)) != 0;
       if (!(done(a.stage, old) & bit(Op::forward)) || !passed_on)
-        return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
+        return error_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     } else if (old >= 0) {
       if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || !gradient_passed_on(a.stage, old))
-        return fault_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
+        return error_here(rank, "takes slot {} of stage {} while microbatch {} still needs it", a.slot, a.stage, old);
     }
     return true;
   }
@@ -225,23 +225,23 @@ private:
   /// The slot is another microbatch's from now on, when its sends are complete.
   bool offload(int rank, Action const& a, SlotState& slot) {
     auto const ran = [&](Op op) { return (done(a.stage, a.microbatch) & bit(op)) != 0; };
-    if (!ran(Op::forward)) return fault_here(rank, "runs before {}F{}", a.stage, a.microbatch);
+    if (!ran(Op::forward)) return error_here(rank, "runs before {}F{}", a.stage, a.microbatch);
     if (has_weight_gradient(a.stage, a.microbatch) && gradient_passed_on(a.stage, a.microbatch))
-      return fault_here(rank, "nothing needs these activations any more");
+      return error_here(rank, "nothing needs these activations any more");
     if (slot.gradient_in >= 0 && !has_input_gradient(a.stage, a.microbatch))
-      return fault_here(rank, "the gradient of its output is on its way into the slot");
+      return error_here(rank, "the gradient of its output is on its way into the slot");
     for (auto [remote, made, sent] :
          {std::tuple(output_is_remote(program_, a.stage), true, Op::send_activation),
           std::tuple(input_is_remote(program_, a.stage), has_input_gradient(a.stage, a.microbatch), Op::send_gradient)})
       if (remote && made && !ran(sent))
-        return fault_here(rank, "runs before {}", to_string({sent, a.stage, a.microbatch}));
+        return error_here(rank, "runs before {}", to_string({sent, a.stage, a.microbatch}));
     away_[cell(program_, a.stage, a.microbatch)] = true;
     slot.owner = -1;
     return true;
   }
   bool reload(int rank, Action const& a, SlotState& slot) {
     if (!is_away(a.stage, a.microbatch))
-      return fault_here(rank, "the activations of microbatch {} on stage {} are not offloaded", a.microbatch, a.stage);
+      return error_here(rank, "the activations of microbatch {} on stage {} are not offloaded", a.microbatch, a.stage);
     if (!is_free(rank, a, slot)) return false;
     bool const with_gradients = has_input_gradient(a.stage, a.microbatch);
     if (with_gradients && !(activation_sent(rank, a.stage, slot) && gradient_sent(rank, a.stage, slot))) return false;
@@ -261,7 +261,7 @@ private:
     }
     bool const gradient = a.op == Op::send_gradient;
     if (gradient ? !has_input_gradient(a.stage, a.microbatch) : !(done(a.stage, a.microbatch) & bit(Op::forward)))
-      return fault_here(rank, "sends before {}{}{}", a.stage, gradient ? "B" : "F", a.microbatch);
+      return error_here(rank, "sends before {}{}{}", a.stage, gradient ? "B" : "F", a.microbatch);
     auto const r = static_cast<std::size_t>(rank);
     if (!started_[r]) {
       if (!send_complete(rank, channel, l.sent - std::max(1, execution_.sends_in_flight))) return false;
@@ -276,13 +276,13 @@ private:
 
   bool compute(int rank, Action const& a, SlotState& slot) {
     auto const arrived = [&](int number, int out_channel, char const* what) {
-      if (number < 0) return fault_here(rank, "needs {} before its receive is posted", what);
+      if (number < 0) return error_here(rank, "needs {} before its receive is posted", what);
       return reached(rank, {out_channel, true, number + 1});
     };
     int away = -1;
     for_slots_in_use(program_, a, [&](int stage) { away = is_away(stage, a.microbatch) ? stage : away; });
     if (away >= 0)
-      return fault_here(rank, "uses slots of stage {}, whose activations are offloaded: {} has to come first", away,
+      return error_here(rank, "uses slots of stage {}, whose activations are offloaded: {} has to come first", away,
                         to_string({Op::reload_activations, away, a.microbatch}));
     if (makes_input_gradient(a.op) && !gradient_sent(rank, a.stage, slot)) return false;
     if (makes_input_gradient(a.op) && !takes_over(rank, a)) return false;
@@ -291,16 +291,16 @@ private:
       return !input_is_remote(program_, a.stage) ||
              arrived(slot.activation_in, channels_.activation_out[static_cast<std::size_t>(a.stage) - 1], "its input");
     if (a.op == Op::backward_weight) {
-      if (!has_input_gradient(a.stage, a.microbatch)) return fault_here(rank, "W runs before I");
+      if (!has_input_gradient(a.stage, a.microbatch)) return error_here(rank, "W runs before I");
       return true;
     }
     if (!(done(a.stage, a.microbatch) & bit(Op::forward)))
-      return fault_here(rank, "runs before {}F{}", a.stage, a.microbatch);
+      return error_here(rank, "runs before {}F{}", a.stage, a.microbatch);
     if (output_is_remote(program_, a.stage))
       return arrived(slot.gradient_in, channels_.gradient_out[static_cast<std::size_t>(a.stage) + 1],
                      "its output's gradient");
     if (output_is_local(program_, a.stage) && !has_input_gradient(a.stage + 1, a.microbatch))
-      return fault_here(rank, "runs before {}B{} on the same rank", a.stage + 1, a.microbatch);
+      return error_here(rank, "runs before {}B{} on the same rank", a.stage + 1, a.microbatch);
     return true;
   }
 
@@ -346,7 +346,7 @@ private:
       case Op::embed_forward: {
         int const before = m - vocabulary_slots.embed;
         if (before >= 0 && first_here && !(done(0, before) & bit(Op::forward)))
-          return fault_here(rank, "overwrites what 0F{} has not read", before);
+          return error_here(rank, "overwrites what 0F{} has not read", before);
         if (!over(rank, Exchange::sum, before)) return false;
         join(Exchange::sum, m);
         break;
@@ -356,10 +356,10 @@ private:
         join(Exchange::parts, m);
         break;
       case Op::head_backward: {
-        if (vocabulary_done(Op::head_forward, rank) <= m) return fault_here(rank, "T runs before S");
+        if (vocabulary_done(Op::head_forward, rank) <= m) return error_here(rank, "T runs before S");
         int const before = m - vocabulary_slots.head;
         if (training_ && before >= 0 && last_here && !has_input_gradient(last, before))
-          return fault_here(rank, "overwrites what {}B{} has not read", last, before);
+          return error_here(rank, "overwrites what {}B{} has not read", last, before);
         if (!over(rank, Exchange::parts, m) || (training_ && !over(rank, Exchange::input_gradient, before)))
           return false;
         if (training_) join(Exchange::input_gradient, m);
@@ -379,12 +379,12 @@ private:
     if (!program_.divides_vocabulary) return true;
     if (a.op == Op::forward && a.stage == 0) {
       if (vocabulary_done(Op::embed_forward, rank) <= a.microbatch)
-        return fault_here(rank, "runs before the rank's part of the embedding, E{}", a.microbatch);
+        return error_here(rank, "runs before the rank's part of the embedding, E{}", a.microbatch);
       return over(rank, Exchange::sum, a.microbatch);
     }
     if (!makes_input_gradient(a.op) || a.stage + 1 < program_.num_stages) return true;
     if (vocabulary_done(Op::head_backward, rank) <= a.microbatch)
-      return fault_here(rank, "runs before the rank's part of its gradient, T{}", a.microbatch);
+      return error_here(rank, "runs before the rank's part of its gradient, T{}", a.microbatch);
     return over(rank, Exchange::input_gradient, a.microbatch);
   }
   /// What it gives them: F of the last stage, B or I of the first.
@@ -392,12 +392,12 @@ private:
     if (!program_.divides_vocabulary) return true;
     if (a.op == Op::forward && a.stage + 1 == program_.num_stages) {
       if (a.microbatch - vocabulary_done(Op::head_backward, rank) >= vocabulary_slots.head)
-        return fault_here(rank, "overwrites what T{} has not read", a.microbatch - vocabulary_slots.head);
+        return error_here(rank, "overwrites what T{} has not read", a.microbatch - vocabulary_slots.head);
       join(Exchange::output, a.microbatch);
     }
     if (makes_input_gradient(a.op) && a.stage == 0) {
       if (a.microbatch - vocabulary_done(Op::embed_backward, rank) >= vocabulary_slots.gradient)
-        return fault_here(rank, "overwrites what G{} has not read", a.microbatch - vocabulary_slots.gradient);
+        return error_here(rank, "overwrites what G{} has not read", a.microbatch - vocabulary_slots.gradient);
       join(Exchange::gradient, a.microbatch);
     }
     return true;
@@ -413,13 +413,13 @@ private:
       --unreduced_[static_cast<std::size_t>(rank)];
     } else if (a.op == Op::reduce_gradients &&
                program_.ranks[static_cast<std::size_t>(rank)].back().op == Op::optimizer_step) {
-      return fault_here(rank, "reduces stage {} before the last of its backward actions", a.stage);
+      return error_here(rank, "reduces stage {} before the last of its backward actions", a.stage);
     }
     return true;
   }
 
   bool step(int rank) {
-    if (unreduced_[static_cast<std::size_t>(rank)] > 0) return fault_here(rank, "STEP before every stage is reduced");
+    if (unreduced_[static_cast<std::size_t>(rank)] > 0) return error_here(rank, "STEP before every stage is reduced");
     for (int channel : outgoing_[static_cast<std::size_t>(rank)])
       if (!send_complete(rank, channel, line(channel).sent - 1)) return false;
     if (!program_.divides_vocabulary) return true;
@@ -434,7 +434,7 @@ private:
       if (next_[r] == program_.ranks[r].size()) continue;
       RankWait const& wait = waits_[r];
       if (wait.exchange >= 0) {
-        fault_here(rank, "deadlock: {} waits until all ranks take part in {} of microbatch {}",
+        error_here(rank, "deadlock: {} waits until all ranks take part in {} of microbatch {}",
                    to_string(program_.ranks[r][next_[r]]),
                    vocabulary_exchanges[static_cast<std::size_t>(wait.exchange)], wait.count);
         continue;
@@ -442,7 +442,7 @@ private:
       Channel const& c = channels_.all[static_cast<std::size_t>(wait.channel)];
       int const other = wait.for_sends ? c.source : c.destination;
       auto const o = static_cast<std::size_t>(other);
-      fault_here(rank, "deadlock: {} waits until rank {} {} {} number {} with rank {}; rank {} is at {}",
+      error_here(rank, "deadlock: {} waits until rank {} {} {} number {} with rank {}; rank {} is at {}",
                  to_string(program_.ranks[r][next_[r]]), other, wait.for_sends ? "starts" : "posts",
                  wait.for_sends ? (c.gradient ? "SEND_B" : "SEND_F") : (c.gradient ? "RECV_B" : "RECV_F"), wait.count,
                  rank, other,

@@ -34,7 +34,7 @@ public:
 
 private:
   template <class... Args>
-  void fault(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
+  void error(int rank, int index, fmt::format_string<Args...> text, Args&&... args) {
     if (found_.size() < max_violations) found_.push_back({rank, index, fmt::format(text, std::forward<Args>(args)...)});
   }
 
@@ -42,27 +42,27 @@ private:
     Program const& p = program_;
     auto const size = [](auto const& v) { return static_cast<int>(v.size()); };
     if (p.num_stages < 1 || p.num_ranks < 1 || p.num_microbatches < 1)
-      fault(-1, -1, "{} stages, {} ranks and {} microbatches: each must be at least 1", p.num_stages, p.num_ranks,
+      error(-1, -1, "{} stages, {} ranks and {} microbatches: each must be at least 1", p.num_stages, p.num_ranks,
             p.num_microbatches);
     else if (std::int64_t{p.num_stages} * p.num_microbatches > most_forwards)
-      fault(-1, -1, "{} stages x {} microbatches: more than {} forwards", p.num_stages, p.num_microbatches,
+      error(-1, -1, "{} stages x {} microbatches: more than {} forwards", p.num_stages, p.num_microbatches,
             most_forwards);
     else if (p.tied &&
              (p.num_stages < 2 || size(p.stage_rank) != p.num_stages || p.stage_rank.front() != p.stage_rank.back()))
-      fault(-1, -1, "the last stage is to use the weights of stage 0, which is not another one on its rank");
+      error(-1, -1, "the last stage is to use the weights of stage 0, which is not another one on its rank");
     else if (size(p.stage_rank) != p.num_stages)
-      fault(-1, -1, "stage_rank has {} entries for {} stages", p.stage_rank.size(), p.num_stages);
+      error(-1, -1, "stage_rank has {} entries for {} stages", p.stage_rank.size(), p.num_stages);
     else if (size(p.num_slots) != p.num_stages)
-      fault(-1, -1, "num_slots has {} entries for {} stages: run assign_slots", p.num_slots.size(), p.num_stages);
+      error(-1, -1, "num_slots has {} entries for {} stages: run assign_slots", p.num_slots.size(), p.num_stages);
     else if (size(p.ranks) != p.num_ranks)
-      fault(-1, -1, "{} lists of actions for {} ranks", p.ranks.size(), p.num_ranks);
+      error(-1, -1, "{} lists of actions for {} ranks", p.ranks.size(), p.num_ranks);
     else
       for (int s = 0; s < p.num_stages; ++s) {
         int const slots = p.num_slots[static_cast<std::size_t>(s)];
         if (rank_of(p, s) < 0 || rank_of(p, s) >= p.num_ranks)
-          fault(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
+          error(-1, -1, "stage {} is on rank {}", s, rank_of(p, s));
         if (slots < 0 || slots > p.num_microbatches)
-          fault(-1, -1, "stage {} has {} slots for {} microbatches", s, slots, p.num_microbatches);
+          error(-1, -1, "stage {} has {} slots for {} microbatches", s, slots, p.num_microbatches);
       }
     return found_.empty();
   }
@@ -74,21 +74,21 @@ private:
       int const index = static_cast<int>(i);
       if (!training_ && !(a.op == Op::forward || a.op == Op::send_activation || a.op == Op::recv_activation ||
                           moves_weights(a.op) || (is_vocabulary(a.op) && a.op != Op::embed_backward))) {
-        fault(rank, index, "has no place in a program that only runs forward");
+        error(rank, index, "has no place in a program that only runs forward");
         continue;
       }
       if (a.op == Op::optimizer_step) {
-        if (i + 1 != actions.size()) fault(rank, index, "STEP is not the last action of the rank");
+        if (i + 1 != actions.size()) error(rank, index, "STEP is not the last action of the rank");
         continue;
       }
       if (a.op > Op::embed_backward)
-        fault(rank, index, "unknown action");
+        error(rank, index, "unknown action");
       else if (a.stage < 0 || a.stage >= program_.num_stages)
-        fault(rank, index, "stage {} of {}", a.stage, program_.num_stages);
+        error(rank, index, "stage {} of {}", a.stage, program_.num_stages);
       else if (rank_of(program_, a.stage) != rank)
-        fault(rank, index, "stage {} lives on rank {}", a.stage, rank_of(program_, a.stage));
+        error(rank, index, "stage {} lives on rank {}", a.stage, rank_of(program_, a.stage));
       else if (a.version < 0 || a.version > steps_of(a.stage))
-        fault(rank, index, "version {} of the weights of stage {}, which is updated {} times", a.version, a.stage,
+        error(rank, index, "version {} of the weights of stage {}, which is updated {} times", a.version, a.stage,
               steps_of(a.stage));
       else if (is_vocabulary(a.op))
         part(rank, index, a);
@@ -103,9 +103,9 @@ private:
   /// Several reductions of a stage are the business of check_weights: parts of its gradients, or one for each update.
   void reduction(int rank, int index, Action const& a) {
     auto& met = reductions_[static_cast<std::size_t>(a.stage)];
-    if (met.any && met.op != a.op) fault(rank, index, "stage {} has both REDUCE and REDUCE_SCATTER", a.stage);
+    if (met.any && met.op != a.op) error(rank, index, "stage {} has both REDUCE and REDUCE_SCATTER", a.stage);
     if (met.any && a.op == Op::reduce_gradients && steps_of(a.stage) == 0)
-      fault(rank, index, "stage {} is reduced twice", a.stage);
+      error(rank, index, "stage {} is reduced twice", a.stage);
     met = {true, a.op};
   }
 
@@ -120,11 +120,11 @@ private:
       ++stages;
       alone += steps_of(s) > 0;
     }
-    if (alone == 0 && !together) fault(rank, -1, "the rank's last action is not STEP");
+    if (alone == 0 && !together) error(rank, -1, "the rank's last action is not STEP");
     if (alone > 0 && together)
-      fault(rank, static_cast<int>(actions.size()) - 1, "STEP updates stages that are updated by themselves too");
+      error(rank, static_cast<int>(actions.size()) - 1, "STEP updates stages that are updated by themselves too");
     if (alone > 0 && !together && alone < stages)
-      fault(rank, -1, "{} of the rank's {} stages are updated, the others never", alone, stages);
+      error(rank, -1, "{} of the rank's {} stages are updated, the others never", alone, stages);
   }
 
   int steps_of(int stage) const { return steps_[static_cast<std::size_t>(stage)]; }
@@ -132,32 +132,32 @@ private:
   void once(int rank, int index, Action const& a) {
     int const slots = program_.num_slots[static_cast<std::size_t>(a.stage)];
     if (a.microbatch < 0 || a.microbatch >= program_.num_microbatches)
-      return fault(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
-    if (a.slot < 0 || a.slot >= slots) return fault(rank, index, "slot {} of {} on stage {}", a.slot, slots, a.stage);
+      return error(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
+    if (a.slot < 0 || a.slot >= slots) return error(rank, index, "slot {} of {} on stage {}", a.slot, slots, a.stage);
     if (moves_activations(a.op)) return;  // check_progress() follows them
     if (is_message(a.op) && !wanted_message(a))
-      return fault(rank, index, "there is no message here: stages {} and {} {}", a.stage, peer_stage(a),
+      return error(rank, index, "there is no message here: stages {} and {} {}", a.stage, peer_stage(a),
                    peer_stage(a) < 0 || peer_stage(a) >= program_.num_stages ? "do not both exist" : "share a rank");
     unsigned char& seen = seen_[cell(program_, a.stage, a.microbatch)];
-    if (seen & bit(a.op)) return fault(rank, index, "a second {}", to_string({a.op, a.stage, a.microbatch}));
+    if (seen & bit(a.op)) return error(rank, index, "a second {}", to_string({a.op, a.stage, a.microbatch}));
     seen = static_cast<unsigned char>(seen | bit(a.op));
     if ((seen & bit(Op::backward)) && (seen & (bit(Op::backward_input) | bit(Op::backward_weight))))
-      fault(rank, index, "stage {} has both B and I or W of microbatch {}", a.stage, a.microbatch);
+      error(rank, index, "stage {} has both B and I or W of microbatch {}", a.stage, a.microbatch);
   }
 
   /// E, S, T or G.
   void part(int rank, int index, Action const& a) {
-    if (!program_.divides_vocabulary) return fault(rank, index, "the vocabulary is not divided");
+    if (!program_.divides_vocabulary) return error(rank, index, "the vocabulary is not divided");
     if (first_stage_of(program_, rank) != a.stage)
-      return fault(rank, index, "names stage {}, not {}, the first of its rank", a.stage,
+      return error(rank, index, "names stage {}, not {}, the first of its rank", a.stage,
                    first_stage_of(program_, rank));
     int const slots = a.op == Op::embed_forward    ? vocabulary_slots.embed
                       : a.op == Op::embed_backward ? vocabulary_slots.gradient
                                                    : vocabulary_slots.head;
     if (a.microbatch < 0 || a.microbatch >= program_.num_microbatches)
-      return fault(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
+      return error(rank, index, "microbatch {} of {}", a.microbatch, program_.num_microbatches);
     if (a.slot != a.microbatch % slots)
-      fault(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, a.microbatch % slots);
+      error(rank, index, "is in slot {}, not in {}: slots are used in turn", a.slot, a.microbatch % slots);
   }
 
   /// What the ranks exchange they exchange in the order of the microbatches.
@@ -173,10 +173,10 @@ private:
         for (std::size_t i = 0; i < actions.size(); ++i) {
           if (!concerns(actions[i])) continue;
           if (actions[i].microbatch != next)
-            return fault(rank, static_cast<int>(i), "comes where {} of microbatch {} is due", what, next);
+            return error(rank, static_cast<int>(i), "comes where {} of microbatch {} is due", what, next);
           ++next;
         }
-        if (next != program_.num_microbatches) fault(rank, -1, "{} of microbatch {} is missing", what, next);
+        if (next != program_.num_microbatches) error(rank, -1, "{} of microbatch {} is missing", what, next);
       };
       for (Op kind : kinds)
         in_order([&](Action const& a) { return a.op == kind; }, to_string({kind, first_stage_of(program_, rank)}));
@@ -210,16 +210,16 @@ private:
                       Op::send_gradient, Op::recv_gradient}) {
           if (!(lacking & bit(op)) || (none && op == Op::backward_weight)) continue;
           bool const any_backward = none && op == Op::backward_input;
-          fault(rank_of(program_, s), first_of(s, m), "{} is missing",
+          error(rank_of(program_, s), first_of(s, m), "{} is missing",
                 any_backward ? fmt::format("{}B{} (or I and W)", s, m) : to_string({op, s, m}));
         }
       }
       if (training_ && !reductions_[static_cast<std::size_t>(s)].any)
-        fault(rank_of(program_, s), -1, "{}REDUCE is missing", s);
+        error(rank_of(program_, s), -1, "{}REDUCE is missing", s);
     }
   }
 
-  /// The first action of this stage and microbatch: something to mark near what is missing. Only walked for a fault.
+  /// The first action of this stage and microbatch: something to mark near what is missing. Only walked for an error.
   int first_of(int stage, int microbatch) const {
     auto const& actions = program_.ranks[static_cast<std::size_t>(rank_of(program_, stage))];
     for (std::size_t i = 0; i < actions.size(); ++i)

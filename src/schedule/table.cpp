@@ -14,7 +14,7 @@
 namespace p3d::schedule {
 namespace {
 
-/// Steps of the actions that are shown, every action one step long. Made for faulty programs too: actions that name
+/// Steps of the actions that are shown, every action one step long. Made for wrong programs too: actions that name
 /// what does not exist wait for nothing, and where nothing can run the lowest rank goes on regardless.
 class StepTable {
 public:

@@ -34,7 +34,7 @@ void require_valid(Program const& program, Execution execution, Pass pass) {
   for (std::size_t i = 0; i < std::min(found.size(), listed); ++i)
     text += fmt::format("{}{}", i == 0 ? "" : "\n          ", describe(found[i]));
   if (found.size() > listed) text += fmt::format("\n          and {} more", found.size() - listed);
-  // The table needs sound sizes; where those are at fault there is no cell to mark.
+  // The table needs sound sizes; where those are at error there is no cell to mark.
   if (found.front().rank >= 0)
     text += fmt::format("\n{}", to_table(program, found.front().rank, found.front().index, 16, 16));
   throw base::Error(

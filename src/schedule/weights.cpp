@@ -92,7 +92,7 @@ public:
 
 private:
   template <class... Args>
-  void fault(int index, fmt::format_string<Args...> text, Args&&... args) {
+  void error(int index, fmt::format_string<Args...> text, Args&&... args) {
     if (found_.size() < max_violations)
       found_.push_back({rank_, index, fmt::format(text, std::forward<Args>(args)...)});
   }
@@ -123,7 +123,7 @@ private:
     int& version = version_of_[cell(program_, a.stage, a.microbatch)];
     if (a.op == Op::forward) version = a.version;
     if (version >= 0 && version != a.version)
-      return fault(index, "runs with version {} of the weights, but {} ran with version {}", a.version,
+      return error(index, "runs with version {} of the weights, but {} ran with version {}", a.version,
                    to_string({Op::forward, a.stage, a.microbatch, -1, version}), version);
     if (reads_weights(a.op) && !has(s.present, a.version)) return absent(index, a, s);
     if (makes_weight_gradient(a.op)) ++s.pending;
@@ -139,14 +139,14 @@ private:
   void absent(int index, Action const& a, StageWeights const& s) {
     auto const fix = [&](Op op) { return to_string({op, a.stage, -1, -1, a.version}); };
     if (a.version > s.newest)
-      return fault(index, "version {} of the weights of stage {} is not made yet", a.version, a.stage);
+      return error(index, "version {} of the weights of stage {} is not made yet", a.version, a.stage);
     if (has(s.away, a.version))
-      return fault(index, "the weights of stage {} are offloaded: {} has to come first", a.stage,
+      return error(index, "the weights of stage {} are offloaded: {} has to come first", a.stage,
                    fix(Op::reload_weights));
     if (s.home == WeightHome::sharded && a.version == s.newest)
-      return fault(index, "the weights of stage {} are in parts: {} has to come first", a.stage,
+      return error(index, "the weights of stage {} are in parts: {} has to come first", a.stage,
                    fix(Op::gather_weights));
-    fault(index, "version {} of the weights of stage {} is gone: released, or overwritten by an update", a.version,
+    error(index, "version {} of the weights of stage {} is gone: released, or overwritten by an update", a.version,
           a.stage);
   }
 
@@ -155,16 +155,16 @@ private:
     switch (a.op) {
       case Op::gather_weights:
         if (s.home != WeightHome::sharded)
-          return fault(index, "stage {} has its weights whole: there is nothing to gather", a.stage);
-        if (there) return fault(index, "the weights of stage {} are whole already", a.stage);
+          return error(index, "stage {} has its weights whole: there is nothing to gather", a.stage);
+        if (there) return error(index, "the weights of stage {} are whole already", a.stage);
         if (a.version != s.newest)
-          return fault(index, "the parts of the weights of stage {} are of version {}", a.stage, s.newest);
+          return error(index, "the parts of the weights of stage {} are of version {}", a.stage, s.newest);
         s.present.push_back(a.version);
         return;
       case Op::release_weights:
         if (!there) return absent(index, a, s);
         if (s.home != WeightHome::sharded && a.version == s.newest)
-          return fault(index, "nothing else holds version {} of the weights of stage {}", a.version, a.stage);
+          return error(index, "nothing else holds version {} of the weights of stage {}", a.version, a.stage);
         drop(s.present, a.version);
         return;
       case Op::offload_weights:
@@ -174,7 +174,7 @@ private:
         return;
       default:
         if (!has(s.away, a.version))
-          return fault(index, "version {} of the weights of stage {} is not offloaded", a.version, a.stage);
+          return error(index, "version {} of the weights of stage {} is not offloaded", a.version, a.stage);
         drop(s.away, a.version);
         s.present.push_back(a.version);
         return;
@@ -184,7 +184,7 @@ private:
   void reduce(int index, Action const& a, StageWeights& s) {
     // One REDUCE and one STEP for the rank: check_progress() says when.
     bool const several = s.steps_alone || a.op == Op::reduce_scatter_gradients;
-    if (several && s.pending == 0) return fault(index, "stage {} has no gradients that were not reduced yet", a.stage);
+    if (several && s.pending == 0) return error(index, "stage {} has no gradients that were not reduced yet", a.stage);
     s.reduced += s.pending;
     s.pending = 0;
     s.scattered = s.scattered || a.op == Op::reduce_scatter_gradients;
@@ -193,18 +193,18 @@ private:
   void rank_step(int index, int stage) {
     auto const& s = stages_[static_cast<std::size_t>(stage)];
     if (s.scattered && s.pending > 0)
-      return fault(index, "STEP before the last gradients of stage {} are reduced", stage);
-    if (!s.at_home()) fault(index, "STEP updates the weights of stage {}, which are not in their place", stage);
+      return error(index, "STEP before the last gradients of stage {} are reduced", stage);
+    if (!s.at_home()) error(index, "STEP updates the weights of stage {}, which are not in their place", stage);
   }
 
   void step(int index, Action const& a, StageWeights& s, bool keep_older) {
     if (a.version != s.newest + 1)
-      return fault(index, "makes version {} of the weights of stage {}, whose newest is {}", a.version, a.stage,
+      return error(index, "makes version {} of the weights of stage {}, whose newest is {}", a.version, a.stage,
                    s.newest);
-    if (s.pending > 0) return fault(index, "STEP before the last gradients of stage {} are reduced", a.stage);
-    if (s.reduced == 0) return fault(index, "STEP of stage {} without new gradients", a.stage);
+    if (s.pending > 0) return error(index, "STEP before the last gradients of stage {} are reduced", a.stage);
+    if (s.reduced == 0) return error(index, "STEP of stage {} without new gradients", a.stage);
     if (!s.at_home())
-      return fault(index, "STEP updates the weights of stage {}, which are not in their place", a.stage);
+      return error(index, "STEP updates the weights of stage {}, which are not in their place", a.stage);
     s.step(keep_older);
     s.reduced = 0;
   }
@@ -213,18 +213,18 @@ private:
   void end(int stage) {
     auto const& s = stages_[static_cast<std::size_t>(stage)];
     if (training_ && s.steps_alone && (s.pending > 0 || s.reduced > 0))
-      return fault(-1, "stage {} ends with gradients that no STEP has used", stage);
+      return error(-1, "stage {} ends with gradients that no STEP has used", stage);
     std::vector<int> const none, newest{s.newest};
     bool const in_place = s.present == (s.home == WeightHome::resident ? newest : none) &&
                           s.away == (s.home == WeightHome::offloaded ? newest : none);
     if (in_place) return;
     for (int version : s.present)
       if (s.home != WeightHome::resident || version != s.newest)
-        return fault(-1, "version {} of the weights of stage {} stays at the end: {} is missing", version, stage,
+        return error(-1, "version {} of the weights of stage {} stays at the end: {} is missing", version, stage,
                      to_string({s.home == WeightHome::offloaded && version == s.newest ? Op::offload_weights
                                                                                        : Op::release_weights,
                                 stage, -1, -1, version}));
-    fault(-1, "the weights of stage {} are offloaded at the end: {} is missing", stage,
+    error(-1, "the weights of stage {} are offloaded at the end: {} is missing", stage,
           to_string({Op::reload_weights, stage, -1, -1, s.away.front()}));
   }
 

@@ -49,14 +49,14 @@ class CommandLine(AppTest):
 
 
 class BadInput(AppTest):
-    def refused(self, case, ranks, *arguments, faults=1):
+    def refused(self, case, ranks, *arguments, errors=1):
         run = self.run_to_end(ranks, *arguments)
         self.report(case, run, run.seconds)
         self.assertEqual((run.code, run.out), (2, ""), run.err)
         self.assert_once("the input has ", run.err)
-        self.assertTrue(run.err.startswith(f"the input has {faults} error"), run.err)
-        self.assertEqual(len(re.findall(r"^   expected: ", run.err, re.MULTILINE)), faults, run.err)
-        self.assertEqual(len(re.findall(r"^   fix: ", run.err, re.MULTILINE)), faults, run.err)
+        self.assertTrue(run.err.startswith(f"the input has {errors} error"), run.err)
+        self.assertEqual(len(re.findall(r"^   expected: ", run.err, re.MULTILINE)), errors, run.err)
+        self.assertEqual(len(re.findall(r"^   fix: ", run.err, re.MULTILINE)), errors, run.err)
         self.assertFalse(self.results.exists())
         return run.err
 
@@ -68,9 +68,9 @@ class BadInput(AppTest):
         self.assertIn(f"input.toml:{line}:1", said)
         self.assertIn("did you mean layers?", said)
 
-    def test_all_faults_at_once(self):
-        said = self.refused("four faults, 8 ranks", 8, "model.hiden=3", "optimizer.lr=fast", "data.path=nowhere.txt",
-                            "parallel.dp=3", faults=4)
+    def test_all_errors_at_once(self):
+        said = self.refused("four errors, 8 ranks", 8, "model.hiden=3", "optimizer.lr=fast", "data.path=nowhere.txt",
+                            "parallel.dp=3", errors=4)
         for words in ("did you mean model.hidden?", 'the string "fast"', "nowhere.txt: no such file",
                       "dp 3 x tp 1 x cp 1 x pp 1 = 3 ranks"):
             self.assert_once(words, said)
@@ -118,7 +118,7 @@ class Check(AppTest):
         self.assertIn("layers by stage: 8 + 8 + 7 + 7 (sum 30)", run.out)
         self.assertFalse(self.results.exists())
 
-    def test_faults_are_those_of_a_run(self):
+    def test_errors_are_those_of_a_run(self):
         run = self.run_to_end(0, "--check", "--ranks", "4", "parallel.pp=3")
         self.assertEqual((run.code, run.out), (2, ""))
         self.assert_once("expected:", run.err)

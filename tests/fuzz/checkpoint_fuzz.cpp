@@ -72,7 +72,7 @@ Verdict read_all(comm::Communicator& self, std::string const& path, io::Checkpoi
     throw std::runtime_error("ranks together say something else: " + again);
   if (folder) {
     auto const found = io::find_checkpoints(path.substr(0, path.rfind('/')), "");
-    if (found.size() != 1 || (v.refused && (found[0].valid || found[0].fault.empty())))
+    if (found.size() != 1 || (v.refused && (found[0].valid || found[0].error.empty())))
       throw std::runtime_error("the list of the folder says something else");
   }
   if (v.refused) return v;

@@ -126,21 +126,21 @@ enum class Verdict { refused, refused_later, read };
 
 Verdict read_all(std::string const& prefix) {
   bool later = false;
-  std::int64_t faults = 0;
+  std::int64_t errors = 0;
   bool const refused = refuses(prefix, [&] {
     data::TokenFiles const files(config::DataFormat::megatron, {prefix}, tokens, prefix);
-    files.walk([&](base::ErrorText const&) { return ++faults < 1000; });
+    files.walk([&](base::ErrorText const&) { return ++errors < 1000; });
     std::int64_t end = 0;
     for (std::int64_t d = 0; d < files.documents(); ++d) {
       later |= refuses(prefix, [&] {
         auto const r = files.document(d);
         if (r.begin < 0 || r.end < r.begin || r.end > files.size()) throw std::runtime_error("tokens that are none");
-        if (faults == 0 && r.begin != end) throw std::runtime_error("a gap between documents");
+        if (errors == 0 && r.begin != end) throw std::runtime_error("a gap between documents");
         end = r.end;
       });
     }
-    if (faults == 0 && end != files.size()) throw std::runtime_error("documents do not cover the tokens");
-    if (later && faults == 0) throw std::runtime_error("the walk found nothing");
+    if (errors == 0 && end != files.size()) throw std::runtime_error("documents do not cover the tokens");
+    if (later && errors == 0) throw std::runtime_error("the walk found nothing");
   });
   if (refused) return Verdict::refused;
   std::vector<int> in(16), out(16);

@@ -47,11 +47,11 @@ std::optional<std::uint64_t> read(std::string const& folder, std::string& text) 
   }
 }
 
-/// An input with model.load is right, or a list of faults.
+/// An input with model.load is right, or a list of errors.
 void parse(std::string const& folder) {
   auto const result =
       config::parse_text("[data]\nformat = \"synthetic\"\n", "t.toml", "/", {"model.load=" + folder}, 0);
-  if (!result.config && result.faults.empty()) throw std::runtime_error("no config and no fault");
+  if (!result.config && result.errors.empty()) throw std::runtime_error("no config and no error");
 }
 
 int fuzz(std::uint64_t files, std::uint64_t seed, std::uint64_t first) {

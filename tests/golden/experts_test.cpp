@@ -120,7 +120,7 @@ p3d::config::Config make_config(std::string const& name, Words const& layout, in
   for (auto const& more : {name == "mixtral" ? mixtral : deepseek, layout})
     words.insert(words.end(), more.begin(), more.end());
   auto const input = p3d::config::parse_text("", "experts", "/", words, ranks);
-  EXPECT_TRUE(input.config) << p3d::config::format(input.faults);
+  EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
   return input.config.value();
 }
 

@@ -53,7 +53,7 @@ TEST_P(Golden, LossesAndGradientsAgree) {
                                                {fmt::format("parallel.dp={}", dp), fmt::format("parallel.tp={}", tp),
                                                 fmt::format("parallel.pp={}", world.size() / (dp * tp))},
                                                world.size());
-    ASSERT_TRUE(input.config) << p3d::config::format(input.faults);
+    ASSERT_TRUE(input.config) << p3d::config::format(input.errors);
     p3d::engine::Trainer<p3d::device::Fp64> trainer(*input.config, world);
     for (std::size_t s = 0; s < reference.steps.size(); ++s) {
       trainer.keep_gradients(s == 0);

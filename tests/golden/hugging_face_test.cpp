@@ -65,7 +65,7 @@ std::unique_ptr<Trainer> make(std::string const& name, std::int64_t seq_len, Ove
       folder, name, P3D_SOURCE_DIR);
   overrides.push_back(fmt::format("model.seq_len={}", seq_len));
   auto const input = p3d::config::parse_text(text, "hugging_face.toml", "/", overrides, world.size());
-  EXPECT_TRUE(input.config) << p3d::config::format(input.faults);
+  EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
   auto trainer = std::make_unique<Trainer>(input.config.value(), world);
   auto const start = p3d::run::resume(*trainer, {});
   EXPECT_EQ(start.step, 0);

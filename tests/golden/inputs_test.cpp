@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The golden inputs as p3d itself understands them: accepted without a fault, with the same parameter table and the
+// The golden inputs as p3d itself understands them: accepted without an error, with the same parameter table and the
 // same places in the data as the independent implementation. When this fails, look here before looking at losses.
 #include "reference.hpp"
 
@@ -22,7 +22,7 @@ class GoldenInput : public ::testing::TestWithParam<char const*> {
 protected:
   void SetUp() override {
     auto const result = config::parse_file(folder + GetParam() + ".toml", {}, 1);
-    ASSERT_TRUE(result.config.has_value()) << config::format(result.faults);
+    ASSERT_TRUE(result.config.has_value()) << config::format(result.errors);
     config = *result.config;
     reference = read_reference(folder + GetParam() + ".reference.txt");
   }

@@ -13,7 +13,7 @@ namespace p3d::golden {
 
 namespace {
 
-/// A fault of the committed files; regenerating them is the only repair.
+/// An error of the committed files; regenerating them is the only repair.
 [[noreturn]] void reject(std::string expected, std::string found, std::string where) {
   throw base::Error(
       {std::move(expected), std::move(found), std::move(where),

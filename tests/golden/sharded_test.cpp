@@ -70,7 +70,7 @@ std::string file_of(std::string const& name) { return std::string(P3D_SOURCE_DIR
 
 p3d::config::Config make_config(std::string const& name, std::vector<std::string> const& overrides, int ranks) {
   auto result = p3d::config::parse_file(file_of(name + ".toml"), overrides, ranks);
-  if (!result.config) throw std::runtime_error(p3d::config::format(result.faults));
+  if (!result.config) throw std::runtime_error(p3d::config::format(result.errors));
   return *result.config;
 }
 

@@ -121,7 +121,7 @@ p3d::config::Config make_config(Options const& o, Case const& c, Layout const& l
     words.push_back(s);
   words.insert(words.end(), l.overrides.begin(), l.overrides.end());
   auto result = p3d::config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), l.name + "\n" + p3d::config::format(result.faults));
+  P3D_REQUIRE(result.config.has_value(), l.name + "\n" + p3d::config::format(result.errors));
   return *result.config;
 }
 

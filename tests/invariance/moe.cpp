@@ -67,7 +67,7 @@ config::Config make_config(Options const& o, Words const& model, Words const& la
     words.push_back(s);
   words.insert(words.end(), layout.begin(), layout.end());
   auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
   return *result.config;
 }
 

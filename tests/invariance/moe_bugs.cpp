@@ -40,7 +40,7 @@ config::ParseResult parse(Words const& more, int ranks) {
 RunResult run(Words words, Words const& layout, comm::Communicator const& comm, int steps = 4) {
   words.insert(words.end(), layout.begin(), layout.end());
   auto const parsed = parse(words, comm.size());
-  EXPECT_TRUE(parsed.config) << config::format(parsed.faults);
+  EXPECT_TRUE(parsed.config) << config::format(parsed.errors);
   return test::train(parsed.config.value(), comm, steps, Also::values);
 }
 
@@ -131,8 +131,8 @@ TEST_F(MoeBugs, LossOfBalanceCountsTheChosenExpertsOfGroups) {
 // Megatron #6108: a packed row counts as one sequence.
 TEST_F(MoeBugs, BalanceOverSequencesOfPackedRowsIsRefused) {
   auto const parsed = parse({"model.moe.aux_loss=sequence", "data.pack=true", "data.eod_token=10"}, 1);
-  ASSERT_EQ(parsed.faults.size(), 1u);
-  EXPECT_EQ(parsed.faults[0].key, "model.moe.aux_loss");
+  ASSERT_EQ(parsed.errors.size(), 1u);
+  EXPECT_EQ(parsed.errors[0].key, "model.moe.aux_loss");
 }
 
 // TorchTitan PR#4054: the router's gradient lacks a sum with tp and without ep.

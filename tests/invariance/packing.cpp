@@ -55,7 +55,7 @@ config::Config make_config(Words const& data, Words const& model, Words const& l
               "model.heads=8",        "optimizer.lr=1e-3", "comm.bucket_mb=0.02"};
   for (auto const& more : {data, model, layout}) words.insert(words.end(), more.begin(), more.end());
   auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
   return *result.config;
 }
 

@@ -82,7 +82,7 @@ config::Config make_config(Layout const& l, int seed) {
     words.push_back(s);
   words.insert(words.end(), l.words.begin(), l.words.end());
   auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, l.ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
   return *result.config;
 }
 

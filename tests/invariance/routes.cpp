@@ -45,7 +45,7 @@ config::Config make_config(Words const& router, Words const& layout, int ranks) 
               fmt::format("data.path=\"{}/LICENSE\"", P3D_SOURCE_DIR)};
   for (auto const& more : {router, layout}) words.insert(words.end(), more.begin(), more.end());
   auto const input = config::parse_text("", "routes", P3D_SOURCE_DIR, words, ranks);
-  EXPECT_TRUE(input.config) << fmt::format("{}\n", fmt::join(words, " ")) << config::format(input.faults);
+  EXPECT_TRUE(input.config) << fmt::format("{}\n", fmt::join(words, " ")) << config::format(input.errors);
   return input.config.value();
 }
 

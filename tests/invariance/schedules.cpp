@@ -110,7 +110,7 @@ Config make_config(bool llama, Mesh mesh, int microbatches, std::vector<std::str
       fmt::format("pipeline.layers_per_stage={}", microbatches % 2 == 1 ? "cost" : "even")};
   overrides.insert(overrides.end(), schedule.begin(), schedule.end());
   auto result = p3d::config::parse_text("", "schedules", P3D_SOURCE_DIR, overrides, mesh.dp * mesh.tp * mesh.pp);
-  if (!result.config) throw std::runtime_error(p3d::config::format(result.faults));
+  if (!result.config) throw std::runtime_error(p3d::config::format(result.errors));
   return *result.config;
 }
 

@@ -34,7 +34,7 @@ config::Config make_config(Words const& model, Words const& layout, int ranks) {
   words.insert(words.end(), model.begin(), model.end());
   words.insert(words.end(), layout.begin(), layout.end());
   auto result = config::parse_text("", "invariance", P3D_SOURCE_DIR, words, ranks);
-  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.faults)));
+  P3D_REQUIRE(result.config.has_value(), fmt::format("{}\n{}", fmt::join(words, " "), config::format(result.errors)));
   P3D_REQUIRE(ranks == 1 || result.config->divides_vocabulary(), "the vocabulary is divided");
   return *result.config;
 }

@@ -28,7 +28,7 @@ def documented(p3d):
     return keys
 
 
-def faults(recipe, p3d, source, known):
+def errors(recipe, p3d, source, known):
     text = recipe.read_text()
     found = [f"key {key} is not in p3d --help-input" for key, _ in OVERRIDE.findall(text)
              if key not in known | {"section.key"}]
@@ -54,7 +54,7 @@ STANDINS = {"p3d": 'echo "p3d $*"; exit "${CHECK:-0}"', "ldd": 'echo "$LIBRARIES
             "srun": 'echo "asked: ${MPICH_GPU_SUPPORT_ENABLED:-no}"'}
 
 
-def gpu_faults(recipe):
+def gpu_errors(recipe):
     """What a recipe of GPUs does, with stand-ins for the programs that it calls."""
     with tempfile.TemporaryDirectory() as folder:
         for name, line in STANDINS.items():
@@ -88,8 +88,8 @@ def main():
     recipes = sorted((args.source / "inputs" / "slurm").glob("*.sbatch"))
     if len(known) < 50 or len(recipes) < 4:
         sys.exit(f"expected at least 50 keys and 4 recipes, found {len(known)} and {len(recipes)}")
-    wrong = [f"{recipe.name}: {fault}" for recipe in recipes for fault in faults(recipe, args.p3d, args.source, known)]
-    wrong += [f"{recipe.name}: {fault}" for recipe in recipes if "gpu" in recipe.name for fault in gpu_faults(recipe)]
+    wrong = [f"{recipe.name}: {error}" for recipe in recipes for error in errors(recipe, args.p3d, args.source, known)]
+    wrong += [f"{recipe.name}: {error}" for recipe in recipes if "gpu" in recipe.name for error in gpu_errors(recipe)]
     print("\n".join(wrong) if wrong else f"{len(recipes)} recipes, {len(known)} documented keys: all good")
     sys.exit(1 if wrong else 0)
 

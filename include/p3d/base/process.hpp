@@ -15,7 +15,7 @@ std::string host_name();
 /// sums over ranks are right. 0 when the system does not say.
 std::int64_t proportional_set_size();
 
-/// While it lives, this thread takes no signals but those of its own faults (SIGSEGV and the like). Around the start of
+/// While it lives, this thread takes no signals but those of its own errors (SIGSEGV and the like). Around the start of
 /// a thread, which inherits that: signals are for the thread that trains. And around calls that a signal must not
 /// interrupt.
 class SignalsBlocked {

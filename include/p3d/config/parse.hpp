@@ -13,7 +13,7 @@
 namespace p3d::config {
 
 /// One thing that is wrong with an input.
-struct Fault {
+struct KeyError {
   std::string key;    ///< "parallel.tp", or "" for the file as a whole
   std::string where;  ///< "input.toml:12:3", "command line: parallel.tp=4"
   std::string expected;
@@ -21,10 +21,10 @@ struct Fault {
   std::string fix;
 };
 
-/// Either a configuration (faults empty) or every fault that could be found.
+/// Either a configuration (errors empty) or every error that could be found.
 struct ParseResult {
   std::optional<Config> config;
-  std::vector<Fault> faults;
+  std::vector<KeyError> errors;
 };
 
 /// What the input is read for. A layout is its mesh alone: rules of the model, the batch and the files are not checked,
@@ -45,13 +45,13 @@ ParseResult parse_file(std::string const& path, std::vector<std::string> const& 
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
                        std::vector<std::string> const& overrides, int num_ranks, Purpose purpose = Purpose::training);
 
-/// All faults as one text for people: numbered, each with expected / found / where / fix.
-std::string format(std::vector<Fault> const& faults);
+/// All errors as one text for people: numbered, each with expected / found / where / fix.
+std::string format(std::vector<KeyError> const& errors);
 
-/// The faults as an exception (bad_input): what() is all of them, text() the first.
+/// The errors as an exception (bad_input): what() is all of them, text() the first.
 class InputError : public base::Error {
 public:
-  explicit InputError(std::vector<Fault> const& faults);
+  explicit InputError(std::vector<KeyError> const& errors);
   char const* what() const noexcept override { return all_.c_str(); }
 
 private:

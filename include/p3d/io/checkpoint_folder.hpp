@@ -19,7 +19,7 @@ struct CheckpointFile {
   std::int64_t step = 0;  ///< by its name
   std::int64_t file_bytes = 0;
   bool valid = false;  ///< the seal is intact, and the step inside is that of the name
-  std::string fault;   ///< why not
+  std::string error;   ///< why not
 };
 
 /// All files of a folder that are named like checkpoints (of one run, unless `run_name` is empty), by run name and

@@ -27,13 +27,13 @@ RankPlacement this_placement(int blas_threads);
 std::vector<RankPlacement> gather_placements(RankPlacement const& mine, comm::Communicator& world);
 
 /// A line about ranks that are all free to use the same cores and are more than these; empty when there are none. No
-/// fault: a laptop is meant to be used so.
+/// error: a laptop is meant to be used so.
 std::string placement_note(std::vector<RankPlacement> const& places);
 
 /// Lines such as "  ranks 0-3 on node1: cores 0-7, 8 threads"; neighbours that are alike share one; at most
 /// `max_lines`.
 std::string describe(std::vector<RankPlacement> const& places, int max_lines);
-/// One message per fault, with its fix; empty when no two ranks are in each other's way.
+/// One message per error, with its fix; empty when no two ranks are in each other's way.
 std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places);
 
 /// Gathers, prints and warns. `blas_threads`: what linalg::set_blas_threads gave. Collective.

@@ -11,7 +11,7 @@
 namespace p3d::run {
 
 /// Rank 0 reads and checks the input for the size of `world`; the others get the resolved text from it, so that all
-/// work with one text, and check it where they run. Faults are printed, all of them, once; every rank then throws
+/// work with one text, and check it where they run. Errors are printed, all of them, once; every rank then throws
 /// base::ReportedError. Collective.
 config::Config read_input_together(comm::Communicator& world, std::string const& path,
                                    std::vector<std::string> const& overrides);

@@ -17,7 +17,7 @@ int train(char const* input) {
   auto const world = p3d::comm::Communicator::world();
   auto const parsed = p3d::config::parse_file(input, {}, world.size());
   if (!parsed.config) {
-    std::fprintf(stderr, "%s", p3d::config::format(parsed.faults).c_str());
+    std::fprintf(stderr, "%s", p3d::config::format(parsed.errors).c_str());
     return 2;
   }
   p3d::engine::Trainer<p3d::device::Fp64> trainer(*parsed.config, world);

@@ -173,7 +173,7 @@ void run(std::string const& name, std::string const& algorithm) {
     if (name == "absent" || name == "yields") sleep(60);
     if (name == "stopped") raise(SIGSTOP);
     if (name == "killed") raise(SIGKILL);
-    if (name == "thrown") throw std::runtime_error("a fault on the last rank");
+    if (name == "thrown") throw std::runtime_error("an error on the last rank");
     if (name == "working") {  // late, but within the budget
       sleep(1);
     }
@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
     }
     if (name == "unwound") {  // nobody catches inside: the environment must end the others
       comm::Communicator world = comm::Communicator::world();
-      if (world.rank() == world.size() - 1) throw std::runtime_error("a fault that unwinds the environment");
+      if (world.rank() == world.size() - 1) throw std::runtime_error("an error that unwinds the environment");
       std::fputs("waiting\n", stdout);
       world.barrier().wait();
       return 0;

@@ -93,7 +93,7 @@ TEST_F(Trial, FindsALibraryThatReachesTheMemory) {
   EXPECT_EQ(sums(Mpi::aware), GpuTrial::works);
 }
 
-// MPI's own copies fault, for which the process would end; afterwards MPI still works.
+// MPI's own copies error, for which the process would end; afterwards MPI still works.
 TEST_F(Trial, SurvivesALibraryThatTakesItForMemoryOfTheHost) {
   EXPECT_EQ(messages(Mpi::unaware), GpuTrial::host_access);
   EXPECT_EQ(sums(Mpi::unaware), GpuTrial::host_access);

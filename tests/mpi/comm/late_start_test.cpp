@@ -196,7 +196,7 @@ TEST(LateStartOfOneRank, IsNeverTouchedAfterItWasGivenUp) {
     auto const given_up = world.recv(&more, 1, Type::int64, world.rank(), 9, {Memory::host, nullptr, never});
     EXPECT_TRUE(given_up.active());
     EXPECT_GT(questions, 0);
-    throw std::runtime_error("a fault");
+    throw std::runtime_error("an error");
   } catch (std::runtime_error const&) {
   }
   int const asked = questions;

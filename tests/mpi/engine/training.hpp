@@ -19,7 +19,7 @@ namespace p3d::test {
 /// The input of these keys, which must be a valid one. Paths are relative to the sources.
 inline config::Config config_of(std::vector<std::string> const& keys, int ranks) {
   auto result = config::parse_text("", "test", P3D_SOURCE_DIR, keys, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 

@@ -36,7 +36,7 @@ config::Config tiny(bool llama, bool tied, double dropout, int tp, bool sequence
        fmt::format("model.dropout={}", dropout), fmt::format("parallel.tp={}", tp),
        fmt::format("parallel.sequence={}", sequence), "data.format=synthetic"},
       tp);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 

@@ -22,7 +22,7 @@ config::Config small() {
                          {"model.preset=llama-tiny", "model.heads=4", "model.kv_heads=2", "model.hidden=64",
                           "model.seq_len=24", "run.precision=bf16", "data.format=synthetic", "batch.global=1"},
                          1);
-  EXPECT_TRUE(result.config) << config::format(result.faults);
+  EXPECT_TRUE(result.config) << config::format(result.errors);
   return result.config.value_or(config::Config{});
 }
 

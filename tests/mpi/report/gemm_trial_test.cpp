@@ -22,7 +22,7 @@ bool has_onednn() { return !linalg::onednn_version().empty(); }
 config::Config config_of(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"model.preset=gpt2-tiny", "data.format=synthetic", "batch.global=12"});
   auto const result = config::parse_text("", "gemm_trial", "", keys, 1);
-  EXPECT_TRUE(result.config) << config::format(result.faults);
+  EXPECT_TRUE(result.config) << config::format(result.errors);
   return result.config.value_or(config::Config{});
 }
 

@@ -125,7 +125,7 @@ p3d::config::Config input_of(Layout const& l, int number_of_layers, double dropo
                                fmt::format("batch.microbatches={}", microbatches), "data.format=synthetic",
                                "comm.bucket_mb=0.1", fmt::format("model.dropout={}", dropout)},
                               l.ranks);
-  EXPECT_TRUE(input.config) << p3d::config::format(input.faults);
+  EXPECT_TRUE(input.config) << p3d::config::format(input.errors);
   return input.config.value();
 }
 

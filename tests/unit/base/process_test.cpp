@@ -29,12 +29,12 @@ TEST(SignalsBlocked, KeepsSignalsForLater) {
   std::signal(SIGUSR1, old);
 }
 
-TEST(SignalsBlocked, LeavesFaultsAndWhatWasBlocked) {
+TEST(SignalsBlocked, LeavesErrorsAndWhatWasBlocked) {
   base::SignalsBlocked const outer;
   {
     base::SignalsBlocked const inner;
     EXPECT_TRUE(blocked(SIGTERM));
-    for (int const fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) EXPECT_FALSE(blocked(fault));
+    for (int const error : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) EXPECT_FALSE(blocked(error));
   }
   EXPECT_TRUE(blocked(SIGTERM));
 }

@@ -16,7 +16,7 @@ namespace {
 
 Config reparsed(Config const& config) {
   auto const result = parse_text(canonical_toml(config), "resolved.toml", "/nowhere", {}, config.num_ranks());
-  EXPECT_TRUE(result.config) << canonical_toml(config) << format(result.faults);
+  EXPECT_TRUE(result.config) << canonical_toml(config) << format(result.errors);
   return result.config.value_or(Config{});
 }
 
@@ -243,7 +243,7 @@ TEST(Canonical, DerivedValuesAreFixedByIt) {
   auto const config = good("[parallel]\ntp = 2\n", {}, 6);
   auto const text = canonical_toml(config);
   expect_contains(text, "\ndp = 3\n");
-  EXPECT_EQ(only_fault(parse_text(text, "r.toml", "", {}, 4)).key, "parallel.dp");
+  EXPECT_EQ(only_error(parse_text(text, "r.toml", "", {}, 4)).key, "parallel.dp");
 }
 
 TEST(Canonical, FloatsAreTheShortestThatReadBackTheSame) {

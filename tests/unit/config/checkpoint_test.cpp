@@ -36,9 +36,9 @@ TEST(CheckpointKeys, EveryIsStepsOrTime) {
   for (char const* text : {"-1", "\"30\"", "\"0s\"", "\"-3s\"", "\"5 weeks\"", "\"min\"", "\"1e9h\"", "1.5", "\"0.5s\"",
                            "true", "\"END\"", "\"\""}) {
     auto const result = parse_text(base_text, "t", "/", {std::string("checkpoint.every=") + text}, 1);
-    ASSERT_EQ(result.faults.size(), 1u) << text;
-    EXPECT_EQ(result.faults[0].key, "checkpoint.every");
-    EXPECT_NE(result.faults[0].fix.find("write \"end\", a number of steps"), std::string::npos);
+    ASSERT_EQ(result.errors.size(), 1u) << text;
+    EXPECT_EQ(result.errors[0].key, "checkpoint.every");
+    EXPECT_NE(result.errors[0].fix.find("write \"end\", a number of steps"), std::string::npos);
   }
 }
 
@@ -64,14 +64,14 @@ TEST(CheckpointKeys, TheFolderFollowsTheOutputFolder) {
 
 TEST(CheckpointKeys, ResumeAndLoad) {
   EXPECT_EQ(good(base_text).checkpoint.resume, "auto");
-  auto const fault = [](std::vector<std::string> overrides) {
+  auto const error = [](std::vector<std::string> overrides) {
     auto const result = parse_text(base_text, "t", "/", overrides, 1);
-    return result.faults.size() == 1 ? result.faults[0].key + ": " + result.faults[0].found : format(result.faults);
+    return result.errors.size() == 1 ? result.errors[0].key + ": " + result.errors[0].found : format(result.errors);
   };
-  EXPECT_EQ(fault({"checkpoint.resume=/no/such.h5"}), "checkpoint.resume: no file /no/such.h5");
-  EXPECT_EQ(fault({"checkpoint.load=weights"}), "checkpoint.load: resume = \"auto\"");
-  EXPECT_EQ(fault({"run.name=a/b"}), "run.name: \"a/b\"");
-  EXPECT_EQ(fault({"checkpoint.at_start=true", "checkpoint.every=0"}), "checkpoint.at_start: checkpoint.every = 0");
+  EXPECT_EQ(error({"checkpoint.resume=/no/such.h5"}), "checkpoint.resume: no file /no/such.h5");
+  EXPECT_EQ(error({"checkpoint.load=weights"}), "checkpoint.load: resume = \"auto\"");
+  EXPECT_EQ(error({"run.name=a/b"}), "run.name: \"a/b\"");
+  EXPECT_EQ(error({"checkpoint.at_start=true", "checkpoint.every=0"}), "checkpoint.at_start: checkpoint.every = 0");
 }
 
 }  // namespace

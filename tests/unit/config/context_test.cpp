@@ -31,9 +31,9 @@ TEST(Context, ExchangeIsANameOrTwoSizes) {
   EXPECT_EQ(good(canonical_toml(c)), c);
   for (auto const& [value, found] : std::vector<std::pair<char const*, char const*>>{
            {"[2]", "1 number"}, {"[1, 2, 2]", "3 numbers"}, {"[0, 4]", "0 in the list"}, {"star", "star"}}) {
-    auto const fault = only_fault(input(4, value));
-    EXPECT_EQ(fault.key, "context.exchange");
-    expect_contains(fault.found, found);
+    auto const error = only_error(input(4, value));
+    EXPECT_EQ(error.key, "context.exchange");
+    expect_contains(error.found, found);
   }
 }
 
@@ -58,12 +58,12 @@ TEST(Context, AnExchangeThatDoesNotFitNamesThoseThatDo) {
            {8, "[4, 2]", 2, "4 ranks for 2 / 1 = 2 heads", "set context.exchange to [2, 4], or to \"ring\""},
            {2, "[2, 1]", 1, "2 ranks for 1 / 1 = 1 head", "set context.exchange to \"ring\" or \"gather\""}}) {
     SCOPED_TRACE(fmt::format("cp {}, {}, {} heads", r.cp, r.exchange, r.kv_heads));
-    auto const fault = only_fault(input(r.cp, r.exchange, r.kv_heads));
-    EXPECT_EQ(fault.key, "context.exchange");
-    expect_contains(fault.found, r.found);
-    EXPECT_EQ(fault.fix, r.fix);
-    auto const open = fault.fix.find('[');
-    auto const named = open == std::string::npos ? "ring" : fault.fix.substr(open, fault.fix.find(']') - open + 1);
+    auto const error = only_error(input(r.cp, r.exchange, r.kv_heads));
+    EXPECT_EQ(error.key, "context.exchange");
+    expect_contains(error.found, r.found);
+    EXPECT_EQ(error.fix, r.fix);
+    auto const open = error.fix.find('[');
+    auto const named = open == std::string::npos ? "ring" : error.fix.substr(open, error.fix.find(']') - open + 1);
     EXPECT_TRUE(input(r.cp, named, r.kv_heads).config) << named;
   }
   for (auto const* exchange : {"auto", "ring", "gather"})
@@ -72,29 +72,29 @@ TEST(Context, AnExchangeThatDoesNotFitNamesThoseThatDo) {
 
 TEST(Context, TheHeadsAreThoseOfARankOfTp) {
   EXPECT_TRUE(input(4, "all_to_all", 8, {"parallel.tp=2"}).config);
-  auto const fault = only_fault(input(8, "all_to_all", 8, {"parallel.tp=2"}));
-  EXPECT_EQ(fault.found, "8 ranks for 8 / 2 = 4 heads");
-  EXPECT_EQ(fault.fix, "set context.exchange to [4, 2], or to \"ring\"");
-  for (auto const* part : {"parallel.cp=8", "model.kv_heads=8", "parallel.tp=2"}) expect_contains(fault.where, part);
+  auto const error = only_error(input(8, "all_to_all", 8, {"parallel.tp=2"}));
+  EXPECT_EQ(error.found, "8 ranks for 8 / 2 = 4 heads");
+  EXPECT_EQ(error.fix, "set context.exchange to [4, 2], or to \"ring\"");
+  for (auto const* part : {"parallel.cp=8", "model.kv_heads=8", "parallel.tp=2"}) expect_contains(error.where, part);
   // That kv_heads cannot be divided over tp is said alone.
-  EXPECT_EQ(only_fault(input(2, "all_to_all", 4, {"parallel.tp=8", "model.ffn=64"})).key, "parallel.tp");
+  EXPECT_EQ(only_error(input(2, "all_to_all", 4, {"parallel.tp=8", "model.ffn=64"})).key, "parallel.tp");
 }
 
 TEST(Context, OneRankNeedsNoExchange) {
   EXPECT_TRUE(input(1, "all_to_all").config);
   EXPECT_TRUE(input(1, "[1, 1]").config);
-  EXPECT_EQ(only_fault(input(1, "[2, 1]")).fix, "set context.exchange to [1, 1]");
+  EXPECT_EQ(only_error(input(1, "[2, 1]")).fix, "set context.exchange to [1, 1]");
 }
 
 TEST(Context, EveryRankHasTwoTokens) {
   EXPECT_TRUE(input(4, "", 8, {"model.seq_len=8"}).config);
-  auto fault = only_fault(input(4, "", 8, {"model.seq_len=7"}));
-  EXPECT_EQ(fault.key, "parallel.cp");
-  EXPECT_EQ(fault.found, "seq_len 7 for cp 4");
-  EXPECT_EQ(fault.fix, "set parallel.cp to at most 3, or model.seq_len to at least 8");
+  auto error = only_error(input(4, "", 8, {"model.seq_len=7"}));
+  EXPECT_EQ(error.key, "parallel.cp");
+  EXPECT_EQ(error.found, "seq_len 7 for cp 4");
+  EXPECT_EQ(error.fix, "set parallel.cp to at most 3, or model.seq_len to at least 8");
   EXPECT_TRUE(input(3, "", 8, {"model.seq_len=7"}).config);
-  fault = only_fault(input(2, "", 8, {"model.seq_len=1"}));
-  expect_contains(fault.fix, "parallel.cp to at most 1");
+  error = only_error(input(2, "", 8, {"model.seq_len=1"}));
+  expect_contains(error.fix, "parallel.cp to at most 1");
   EXPECT_TRUE(input(1, "", 8, {"model.seq_len=1"}).config);
 }
 
@@ -117,7 +117,7 @@ TEST(Window, IsOneNumberOrAListThatBeginsAnew) {
   EXPECT_EQ(windows, (std::vector<std::int64_t>{16, 16, 0, 16, 16, 0, 16, 16}));
   EXPECT_EQ(good(canonical_toml(mixed)), mixed);
   for (auto const* wrong : {"-1", "[]", "[16, -1]", "[1.5]", "all"})
-    EXPECT_EQ(only_fault(parse("", {std::string("model.window=") + wrong})).key, "model.window") << wrong;
+    EXPECT_EQ(only_error(parse("", {std::string("model.window=") + wrong})).key, "model.window") << wrong;
 }
 
 }  // namespace

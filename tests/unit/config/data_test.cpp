@@ -11,8 +11,8 @@ std::string const here = P3D_SOURCE_DIR;
 /// An input with these lines below [data].
 std::string data(std::string const& lines) { return "[data]\n" + lines; }
 
-Fault fault_of(std::string const& lines, std::vector<std::string> const& overrides = {}) {
-  return only_fault(parse(data(lines), overrides));
+KeyError error_of(std::string const& lines, std::vector<std::string> const& overrides = {}) {
+  return only_error(parse(data(lines), overrides));
 }
 
 TEST(DataSource, TablesAndOverridesAreTheSame) {
@@ -28,23 +28,23 @@ TEST(DataSource, TablesAndOverridesAreTheSame) {
 }
 
 TEST(DataSource, SaysWhatIsWrongAndWhere) {
-  auto const wrong = [](std::string const& table) { return fault_of("format = \"text\"\n[[data.source]]\n" + table); };
-  auto fault = wrong("path = \"LICENSE\"\nwieght = 2\n");
-  EXPECT_EQ(fault.key, "data.source");
-  EXPECT_EQ(fault.where, "t.toml:5:10");
-  expect_contains(fault.found, "the key \"wieght\" of a source");
-  EXPECT_EQ(fault.fix, "did you mean weight?");
+  auto const wrong = [](std::string const& table) { return error_of("format = \"text\"\n[[data.source]]\n" + table); };
+  auto error = wrong("path = \"LICENSE\"\nwieght = 2\n");
+  EXPECT_EQ(error.key, "data.source");
+  EXPECT_EQ(error.where, "t.toml:5:10");
+  expect_contains(error.found, "the key \"wieght\" of a source");
+  EXPECT_EQ(error.fix, "did you mean weight?");
   expect_contains(wrong("weight = 2\n").found, "a source without path");
   expect_contains(wrong("path = \"LICENSE\"\nweight = 0\n").fix, "more than 0");
   expect_contains(wrong("path = \"LICENSE\"\nweight = \"x\"\n").found, "as weight of a source");
   expect_contains(wrong("path = 7\n").found, "as path of a source");
-  fault = wrong("path = \"LICENSE\"\n[[data.source]]\npath = \"nowhere\"\n");
-  EXPECT_EQ(fault.where, "t.toml:6:8");
-  expect_contains(fault.found, "/nowhere: no such file or folder");
-  expect_contains(fault_of("source = [\"LICENSE\"]\n").fix, "{path = ");
-  expect_contains(fault_of("format = \"text\"\n[data.source]\npath = \"LICENSE\"\n").fix, "double brackets");
-  expect_contains(fault_of("path = \"LICENSE\"\n[[data.source]]\npath = \"LICENSE\"\n").found, "both");
-  expect_contains(fault_of("format = \"synthetic\"\n[[data.source]]\npath = \"LICENSE\"\n").expected, "files");
+  error = wrong("path = \"LICENSE\"\n[[data.source]]\npath = \"nowhere\"\n");
+  EXPECT_EQ(error.where, "t.toml:6:8");
+  expect_contains(error.found, "/nowhere: no such file or folder");
+  expect_contains(error_of("source = [\"LICENSE\"]\n").fix, "{path = ");
+  expect_contains(error_of("format = \"text\"\n[data.source]\npath = \"LICENSE\"\n").fix, "double brackets");
+  expect_contains(error_of("path = \"LICENSE\"\n[[data.source]]\npath = \"LICENSE\"\n").found, "both");
+  expect_contains(error_of("format = \"synthetic\"\n[[data.source]]\npath = \"LICENSE\"\n").expected, "files");
 }
 
 TEST(DataSource, WeightsAreKeptExactlyOrRefused) {
@@ -53,48 +53,48 @@ TEST(DataSource, WeightsAreKeptExactlyOrRefused) {
            weight + "\n";
   };
   EXPECT_NO_THROW(good(data(sources("0.001"))));
-  auto const fault = fault_of(sources("1234567891234"));
-  EXPECT_EQ(fault.key, "data.source");
-  expect_contains(fault.fix, "round them, to 1, 1000000");
+  auto const error = error_of(sources("1234567891234"));
+  EXPECT_EQ(error.key, "data.source");
+  expect_contains(error.fix, "round them, to 1, 1000000");
 }
 
 TEST(DataRules, WhatDependsOnTheFormat) {
-  expect_contains(fault_of("format = \"megatron\"\n").expected, "the token files to train on");
-  expect_contains(fault_of("format = \"npy\"\npath = \"LICENSE\"\nshuffle = \"documents\"\n").found,
+  expect_contains(error_of("format = \"megatron\"\n").expected, "the token files to train on");
+  expect_contains(error_of("format = \"npy\"\npath = \"LICENSE\"\nshuffle = \"documents\"\n").found,
                   "data.shuffle = \"documents\" with data.format = \"npy\"");
   expect_contains(
-      fault_of("format = \"megatron\"\npath = \"LICENSE\"\nshuffle = \"megatron\"\n", {"run.seed=4294967296"}).expected,
+      error_of("format = \"megatron\"\npath = \"LICENSE\"\nshuffle = \"megatron\"\n", {"run.seed=4294967296"}).expected,
       "run.seed below 2^32");
-  expect_contains(fault_of("format = \"megatron\"\npath = \"nothing/here\"\n").found, "nothing/here: no such file");
+  expect_contains(error_of("format = \"megatron\"\npath = \"nothing/here\"\n").found, "nothing/here: no such file");
 }
 
 TEST(DataRules, EndsOfDocuments) {
-  expect_contains(fault_of("path = \"LICENSE\"\neod_mask_loss = true\n").fix, "set data.eod_token");
-  expect_contains(fault_of("path = \"LICENSE\"\nreset_positions = true\n").fix, "data.reset_positions to false");
-  expect_contains(fault_of("path = \"LICENSE\"\neod_token = 256\n").found, "eod_token 256, vocab_size 256");
+  expect_contains(error_of("path = \"LICENSE\"\neod_mask_loss = true\n").fix, "set data.eod_token");
+  expect_contains(error_of("path = \"LICENSE\"\nreset_positions = true\n").fix, "data.reset_positions to false");
+  expect_contains(error_of("path = \"LICENSE\"\neod_token = 256\n").found, "eod_token 256, vocab_size 256");
   EXPECT_EQ(good(data("path = \"LICENSE\"\neod_token = 10\neod_mask_loss = true\n")).data.eod_token, 10);
 }
 
 TEST(DataRules, PackingNeedsEndsOfDocuments) {
-  auto const fault = fault_of("format = \"npy\"\npath = \"LICENSE\"\npack = true\nreset_positions = true\n");
-  EXPECT_EQ(fault.key, "data.pack");
-  expect_contains(fault.found, "eod_token -1, data.format = \"npy\"");
-  expect_contains(fault.fix, "set data.eod_token");
-  expect_contains(fault_of("format = \"synthetic\"\npack = true\n").found, "synthetic");
+  auto const error = error_of("format = \"npy\"\npath = \"LICENSE\"\npack = true\nreset_positions = true\n");
+  EXPECT_EQ(error.key, "data.pack");
+  expect_contains(error.found, "eod_token -1, data.format = \"npy\"");
+  expect_contains(error.fix, "set data.eod_token");
+  expect_contains(error_of("format = \"synthetic\"\npack = true\n").found, "synthetic");
   EXPECT_TRUE(good(data("format = \"npy\"\npath = \"LICENSE\"\npack = true\neod_token = 1\n")).data.pack);
   EXPECT_TRUE(good(data("path = \"LICENSE\"\npack = true\neod_mask_loss = true\nreset_positions = true\n")).data.pack);
 }
 
 TEST(DataRules, VariableSamplesAreDocuments) {
   std::vector<std::string> const variable{"batch.variable=true"};
-  auto const fault = fault_of("path = \"LICENSE\"\n", variable);
-  EXPECT_EQ(fault.key, "batch.variable");
-  expect_contains(fault.found, "batch.variable with data.shuffle = \"windows\"");
-  expect_contains(fault.fix, "set data.shuffle to \"documents\"");
-  expect_contains(fault_of("format = \"synthetic\"\n", variable).fix, "p3d data tokenize");
+  auto const error = error_of("path = \"LICENSE\"\n", variable);
+  EXPECT_EQ(error.key, "batch.variable");
+  expect_contains(error.found, "batch.variable with data.shuffle = \"windows\"");
+  expect_contains(error.fix, "set data.shuffle to \"documents\"");
+  expect_contains(error_of("format = \"synthetic\"\n", variable).fix, "p3d data tokenize");
   std::string const documents = "format = \"megatron\"\npath = \"LICENSE\"\nshuffle = \"documents\"\n";
   EXPECT_TRUE(good(data(documents), variable).batch.variable);
-  expect_contains(fault_of(documents + "pack = true\n", variable).expected, "batch.variable or data.pack");
+  expect_contains(error_of(documents + "pack = true\n", variable).expected, "batch.variable or data.pack");
 }
 
 }  // namespace

@@ -497,9 +497,9 @@ TEST(ModelLoad, TheWindowIsTheFolders) {
   auto const load = "model.load=" + folder / "";
   EXPECT_EQ(good("", {load, "model.seq_len=64"}).model.window, std::vector<std::int64_t>{4096});
   EXPECT_EQ(good("", {load, "model.window=4096"}).model.window_of(3), 4096);
-  auto const fault = only_fault(parse("", {load, "model.window=64"}));
-  EXPECT_EQ(fault.key, "model.window");
-  expect_contains(fault.expected, "model.window = 4096, as config.json");
+  auto const error = only_error(parse("", {load, "model.window=64"}));
+  EXPECT_EQ(error.key, "model.window");
+  expect_contains(error.expected, "model.window = 4096, as config.json");
 }
 
 TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {
@@ -514,17 +514,17 @@ TEST(ModelLoad, SetsTheModelAndLetsNothingElse) {
   EXPECT_EQ(c.model.seq_len, 200000);
   EXPECT_EQ(c.model.load, folder / "m");
   EXPECT_EQ(good(canonical_toml(c)), c);
-  auto const fault = only_fault(parse("[model]\nffn = 128\n", {load}));
-  EXPECT_EQ(fault.key, "model.ffn");
-  expect_contains(fault.expected, "model.ffn = 14336, as config.json");
-  expect_contains(fault.where, "t.toml:2:7");
-  expect_contains(fault.where, "model.load");
-  EXPECT_EQ(only_fault(parse("", {load, "model.preset=llama-tiny"})).key, "model.load");
-  auto const missing = only_fault(parse("", {"model.load=" + folder / "n"}));
+  auto const error = only_error(parse("[model]\nffn = 128\n", {load}));
+  EXPECT_EQ(error.key, "model.ffn");
+  expect_contains(error.expected, "model.ffn = 14336, as config.json");
+  expect_contains(error.where, "t.toml:2:7");
+  expect_contains(error.where, "model.load");
+  EXPECT_EQ(only_error(parse("", {load, "model.preset=llama-tiny"})).key, "model.load");
+  auto const missing = only_error(parse("", {"model.load=" + folder / "n"}));
   EXPECT_EQ(missing.key, "model.load");
   expect_contains(missing.where, "n/config.json");
   folder.write("b/config.json", "{");
-  expect_contains(only_fault(parse("[model]\nload = \"b\"\n", {"model.load=" + folder / "b"})).found, "byte 2");
+  expect_contains(only_error(parse("[model]\nload = \"b\"\n", {"model.load=" + folder / "b"})).found, "byte 2");
 }
 
 TEST(ModelLoad, ExpertsAreTheFoldersAndTheirTrainingIsFree) {
@@ -536,17 +536,17 @@ TEST(ModelLoad, ExpertsAreTheFoldersAndTheirTrainingIsFree) {
   EXPECT_EQ(c.model.moe.aux_loss, AuxLoss::sequence);
   EXPECT_EQ(good(canonical_toml(c), {}, 4), c);
   for (auto const* other : {"model.moe.experts=4", "model.moe.top_k=1", "model.moe.bias_update_rate=0.001"})
-    expect_contains(only_fault(parse("", {load, other})).expected, "as config.json in that folder says");
+    expect_contains(only_error(parse("", {load, other})).expected, "as config.json in that folder says");
   folder.write("config.json", llama().dump());
-  expect_contains(only_fault(parse("", {load, "model.moe.experts=4"})).expected, "model.moe.experts = 0");
+  expect_contains(only_error(parse("", {load, "model.moe.experts=4"})).expected, "model.moe.experts = 0");
 }
 
 TEST(ModelLoad, ItsFolderIsThePlaceOfWhatIsWrongInIt) {
   p3d::test::TempDir folder;
   folder.write("config.json", with(llama(), "num_key_value_heads", 4).dump());
-  auto const fault = only_fault(parse("[model]\nload = \"" + (folder / "") + "\"\n", {"parallel.tp=8"}));
-  EXPECT_EQ(fault.key, "parallel.tp");
-  expect_contains(fault.where, "t.toml:2:8 (model.kv_heads = 4 of this model)");
+  auto const error = only_error(parse("[model]\nload = \"" + (folder / "") + "\"\n", {"parallel.tp=8"}));
+  EXPECT_EQ(error.key, "parallel.tp");
+  expect_contains(error.where, "t.toml:2:8 (model.kv_heads = 4 of this model)");
 }
 
 TEST(ModelLoad, LearnedPositionsEnd) {
@@ -554,9 +554,9 @@ TEST(ModelLoad, LearnedPositionsEnd) {
   folder.write("config.json", with(gpt2(), "vocab_size", 256).dump());
   auto const load = "model.load=" + folder / "";
   EXPECT_EQ(good("", {load, "model.seq_len=10"}).model.seq_len, 10);
-  auto const fault = only_fault(parse("", {load, "model.seq_len=1025"}));
-  EXPECT_EQ(fault.key, "model.seq_len");
-  expect_contains(fault.fix, "1024");
+  auto const error = only_error(parse("", {load, "model.seq_len=1025"}));
+  EXPECT_EQ(error.key, "model.seq_len");
+  expect_contains(error.fix, "1024");
 }
 
 }  // namespace

@@ -28,10 +28,10 @@ TEST_P(Example, IsRightAndReproducesItself) {
     overrides.push_back("data.path=" + std::string(P3D_SOURCE_DIR) + "/LICENSE");  // not a Debian system
   }
   auto const result = parse_file(file(c.name), overrides, c.num_ranks);
-  ASSERT_TRUE(result.config) << format(result.faults);
+  ASSERT_TRUE(result.config) << format(result.errors);
   EXPECT_EQ(result.config->num_ranks(), c.num_ranks);
   auto const again = parse_text(canonical_toml(*result.config), "resolved.toml", "", {}, c.num_ranks);
-  ASSERT_TRUE(again.config) << format(again.faults);
+  ASSERT_TRUE(again.config) << format(again.errors);
   EXPECT_EQ(*again.config, *result.config);
   EXPECT_EQ(hash(*again.config), hash(*result.config));
 }
@@ -77,8 +77,8 @@ TEST(Inputs, EachFileIsTestedHere) {
 
 TEST(Inputs, QuickstartOnTooFewRanksSaysWhatToDo) {
   auto const result = parse_file(file("quickstart.toml"), {}, 4);
-  ASSERT_FALSE(result.faults.empty());
-  EXPECT_EQ(result.faults.front().found, "dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4");
+  ASSERT_FALSE(result.errors.empty());
+  EXPECT_EQ(result.errors.front().found, "dp 2 x tp 2 x cp 1 x pp 2 = 8 ranks, but the run has 4");
 }
 
 }  // namespace

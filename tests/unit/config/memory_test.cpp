@@ -11,16 +11,16 @@ TEST(Memory, ReadsWhatIsRecomputed) {
   auto const list = good("[memory]\nrecompute = [\"attention\", \"norm\"]\n").memory;
   EXPECT_EQ(list.recompute, Recompute::list);
   EXPECT_EQ(list.recompute_ops, (RecomputedOps{.norm = true, .attention = true}));
-  EXPECT_EQ(only_fault(parse("[memory]\nrecompute = [\"norm\", \"gelu\"]\n")).key, "memory.recompute");
-  EXPECT_EQ(only_fault(parse("[memory]\nrecompute = \"norm\"\n")).key, "memory.recompute");
+  EXPECT_EQ(only_error(parse("[memory]\nrecompute = [\"norm\", \"gelu\"]\n")).key, "memory.recompute");
+  EXPECT_EQ(only_error(parse("[memory]\nrecompute = \"norm\"\n")).key, "memory.recompute");
 }
 
-/// One fault, of this key, with these words.
+/// One error, of this key, with these words.
 void refused(std::string const& text, char const* key, char const* expected, char const* found) {
-  auto const fault = only_fault(parse("[memory]\n" + text));
-  EXPECT_EQ(fault.key, key) << text;
-  expect_contains(fault.expected, expected);
-  expect_contains(fault.found, found);
+  auto const error = only_error(parse("[memory]\n" + text));
+  EXPECT_EQ(error.key, key) << text;
+  expect_contains(error.expected, expected);
+  expect_contains(error.found, found);
 }
 
 TEST(Memory, KeysOfFullRecomputationNeedIt) {
@@ -117,7 +117,7 @@ TEST(MemoryPreset, KeysOfTheInputWin) {
   EXPECT_FALSE(limited.free.offload_optimizer);
   refused("preset = \"low\"\nrecompute_every = 2\n", "memory.recompute_every", "only with recompute = \"full\"",
           "another recompute");
-  EXPECT_EQ(only_fault(parse("[memory]\npreset = \"hihg\"\n")).key, "memory.preset");
+  EXPECT_EQ(only_error(parse("[memory]\npreset = \"hihg\"\n")).key, "memory.preset");
   EXPECT_EQ(good("[memory]\npreset = \"extreme\"\n[optimizer]\ntype = \"sgd\"\n").memory.offload_optimizer,
             OffloadTo::none);  // which has no state
 }
@@ -131,10 +131,10 @@ TEST(MemoryPreset, IsShownAsItsKeys) {
 
 TEST(Memory, SequenceParallelismHasTokensForEveryRank) {
   auto const refused_with = [](std::string const& text, char const* key, char const* expected, char const* found) {
-    auto const fault = only_fault(parse("[parallel]\nsequence = true\n" + text));
-    EXPECT_EQ(fault.key, key) << text;
-    expect_contains(fault.expected, expected);
-    expect_contains(fault.found, found);
+    auto const error = only_error(parse("[parallel]\nsequence = true\n" + text));
+    EXPECT_EQ(error.key, key) << text;
+    expect_contains(error.expected, expected);
+    expect_contains(error.found, found);
   };
   refused_with("", "parallel.sequence", "parallel.tp above 1", "tp 1");
   refused_with("tp = 2\n[memory]\nrecompute = \"full\"\nshare_saved_inputs = true\n", "memory.share_saved_inputs",

@@ -14,22 +14,22 @@ ParseResult layout(std::vector<std::string> const& overrides, int ranks) {
 }
 
 TEST(Mesh, RefusesToDivideTheExpertsOfADenseModel) {
-  auto const fault = only_fault(parse("[parallel]\netp = 2\n", {"parallel.ep=2"}, 4));
-  EXPECT_EQ(fault.key, "parallel.etp");
-  EXPECT_EQ(fault.where,
+  auto const error = only_error(parse("[parallel]\netp = 2\n", {"parallel.ep=2"}, 4));
+  EXPECT_EQ(error.key, "parallel.etp");
+  EXPECT_EQ(error.where,
             "t.toml:2:7 (parallel.etp = 2); command line: parallel.ep=2; t.toml (model.moe.experts = 0 by default)");
-  EXPECT_EQ(fault.expected, "parallel.etp = 1 and parallel.ep = 1: a dense model has no experts to divide");
-  EXPECT_EQ(fault.found, "etp 2, ep 2");
-  expect_contains(fault.fix, "or model.moe.experts");
-  expect_contains(fault.fix, "p3d mesh");
-  EXPECT_EQ(only_fault(parse("", {"parallel.etp=2"}, 4)).key, "parallel.etp");
+  EXPECT_EQ(error.expected, "parallel.etp = 1 and parallel.ep = 1: a dense model has no experts to divide");
+  EXPECT_EQ(error.found, "etp 2, ep 2");
+  expect_contains(error.fix, "or model.moe.experts");
+  expect_contains(error.fix, "p3d mesh");
+  EXPECT_EQ(only_error(parse("", {"parallel.etp=2"}, 4)).key, "parallel.etp");
   good("", {"parallel.etp=2", "parallel.ep=2", "model.moe.experts=2"}, 4);
   good("[parallel]\ncp = 2\netp = 1\nep = 1\n");
 }
 
 TEST(Mesh, ALayoutTakesThemAndWhatIsLeftIsEdp) {
   auto const c = layout({"parallel.tp=4", "parallel.cp=2", "parallel.ep=8", "batch.global=3", "model.heads=3"}, 32);
-  ASSERT_TRUE(c.config) << format(c.faults);
+  ASSERT_TRUE(c.config) << format(c.errors);
   EXPECT_EQ(c.config->parallel.dp, 4);
   EXPECT_EQ(c.config->parallel.edp, 4);
   EXPECT_EQ(c.config->num_ranks(), 32);
@@ -37,33 +37,33 @@ TEST(Mesh, ALayoutTakesThemAndWhatIsLeftIsEdp) {
 }
 
 TEST(Mesh, ALayoutWithoutRefinementNamesTheNearestOnesThatWork) {
-  auto fault = only_fault(layout({"parallel.tp=6", "parallel.dp=4", "parallel.ep=4"}, 24));
-  EXPECT_EQ(fault.where, "command line: parallel.tp=6; command line: parallel.dp=4; command line: parallel.ep=4");
-  EXPECT_EQ(fault.found, "tp 6 x cp 1 x dp 4 and etp 1 x ep 4 x edp 6");
-  EXPECT_EQ(fault.fix, "set parallel.etp to 3, or parallel.ep to 3 or 6");
+  auto error = only_error(layout({"parallel.tp=6", "parallel.dp=4", "parallel.ep=4"}, 24));
+  EXPECT_EQ(error.where, "command line: parallel.tp=6; command line: parallel.dp=4; command line: parallel.ep=4");
+  EXPECT_EQ(error.found, "tp 6 x cp 1 x dp 4 and etp 1 x ep 4 x edp 6");
+  EXPECT_EQ(error.fix, "set parallel.etp to 3, or parallel.ep to 3 or 6");
   for (auto const* works : {"parallel.etp=3", "parallel.ep=3", "parallel.ep=6"})
     EXPECT_TRUE(layout({"parallel.tp=6", "parallel.dp=4", "parallel.ep=4", works}, 24).config) << works;
 
-  fault = only_fault(layout({"parallel.dp=4", "parallel.ep=3"}, 4));
-  EXPECT_EQ(fault.found, "tp 1 x cp 1 x dp 4 = 4 ranks of a stage, for etp 1 x ep 3");
-  EXPECT_EQ(fault.fix, "set parallel.ep to 2 or 4");
+  error = only_error(layout({"parallel.dp=4", "parallel.ep=3"}, 4));
+  EXPECT_EQ(error.found, "tp 1 x cp 1 x dp 4 = 4 ranks of a stage, for etp 1 x ep 3");
+  EXPECT_EQ(error.fix, "set parallel.ep to 2 or 4");
   // No value of one alone helps.
-  fault = only_fault(layout({"parallel.dp=8", "parallel.ep=3", "parallel.etp=3"}, 8));
-  EXPECT_EQ(fault.fix,
+  error = only_error(layout({"parallel.dp=8", "parallel.ep=3", "parallel.etp=3"}, 8));
+  EXPECT_EQ(error.fix,
             "set parallel.ep to 1 and parallel.etp to 2 or 4, or parallel.etp to 1 and parallel.ep to 2 or 4");
 }
 
 TEST(Mesh, AnOrderNamesTheAxisWhosePlaceExpertsTake) {
-  auto const fault = only_fault(layout({"parallel.tp=4", "parallel.ep=2", "parallel.order=tp-pp"}, 4));
-  EXPECT_EQ(fault.found, "\"tp-pp\" without dp, whose place ep = 2 takes");
-  EXPECT_EQ(fault.fix, "set parallel.order to \"tp-pp-dp\"");
+  auto const error = only_error(layout({"parallel.tp=4", "parallel.ep=2", "parallel.order=tp-pp"}, 4));
+  EXPECT_EQ(error.found, "\"tp-pp\" without dp, whose place ep = 2 takes");
+  EXPECT_EQ(error.fix, "set parallel.order to \"tp-pp-dp\"");
 }
 
 TEST(Mesh, AMissingAxisTakesItsPlaceInTheDefaultOrder) {
   for (auto const& [order, fixed] : std::vector<std::pair<std::string, std::string>>{
            {"tp-pp-dp", "tp-cp-pp-dp"}, {"pp-tp", "pp-tp-cp"}, {"dp-pp", "cp-dp-pp"}}) {
-    auto const fault = only_fault(layout({"parallel.cp=4", "parallel.order=" + order}, 4));
-    EXPECT_EQ(fault.fix, fmt::format("set parallel.order to \"{}\"", fixed));
+    auto const error = only_error(layout({"parallel.cp=4", "parallel.order=" + order}, 4));
+    EXPECT_EQ(error.fix, fmt::format("set parallel.order to \"{}\"", fixed));
   }
 }
 

@@ -23,26 +23,26 @@ TEST(Moe, IsASectionOfTheModel) {
 }
 
 TEST(Moe, MistakesInTheSectionAreFound) {
-  auto fault = only_fault(parse("[model.moe]\nexpert = 8\n"));
-  EXPECT_EQ(fault.key, "model.moe.expert");
-  EXPECT_EQ(fault.where, "t.toml:2:1");
-  expect_contains(fault.expected, "a key of [model.moe]: experts, top_k");
-  EXPECT_EQ(fault.fix, "did you mean experts?");
-  EXPECT_EQ(only_fault(parse("", {"model.moe.expert=8"})).fix, "did you mean model.moe.experts?");
-  EXPECT_EQ(only_fault(parse("[moe]\nexperts = 8\n")).fix, "did you mean [model.moe]?");
-  fault = only_fault(parse("[model]\nmoe = 8\n"));
-  EXPECT_EQ(fault.where, "t.toml:2:1");
-  EXPECT_EQ(fault.fix, "write [model.moe] on a line of its own, its keys below it");
-  EXPECT_EQ(only_fault(parse("[[model.moe]]\nexperts = 8\n")).key, "model.moe");
-  EXPECT_EQ(only_fault(parse("[model.mo]\nexperts = 8\n")).key, "model.mo");
+  auto error = only_error(parse("[model.moe]\nexpert = 8\n"));
+  EXPECT_EQ(error.key, "model.moe.expert");
+  EXPECT_EQ(error.where, "t.toml:2:1");
+  expect_contains(error.expected, "a key of [model.moe]: experts, top_k");
+  EXPECT_EQ(error.fix, "did you mean experts?");
+  EXPECT_EQ(only_error(parse("", {"model.moe.expert=8"})).fix, "did you mean model.moe.experts?");
+  EXPECT_EQ(only_error(parse("[moe]\nexperts = 8\n")).fix, "did you mean [model.moe]?");
+  error = only_error(parse("[model]\nmoe = 8\n"));
+  EXPECT_EQ(error.where, "t.toml:2:1");
+  EXPECT_EQ(error.fix, "write [model.moe] on a line of its own, its keys below it");
+  EXPECT_EQ(only_error(parse("[[model.moe]]\nexperts = 8\n")).key, "model.moe");
+  EXPECT_EQ(only_error(parse("[model.mo]\nexperts = 8\n")).key, "model.mo");
   for (auto const* wrong : {"experts=-1", "top_k=0", "jitter=1", "scale=0", "buffer_factor=0", "dispatch=both"})
-    EXPECT_EQ(moe({std::string("model.moe.") + wrong}).faults.size(), 1u) << wrong;
+    EXPECT_EQ(moe({std::string("model.moe.") + wrong}).errors.size(), 1u) << wrong;
 }
 
 TEST(Moe, ALossThatDependsOnTheMicrobatchIsRefusedWithTheReason) {
-  auto const fault = only_fault(moe({"model.moe.aux_loss=microbatch"}));
-  EXPECT_EQ(fault.key, "model.moe.aux_loss");
-  expect_contains(fault.fix, "another one with every batch.micro");
+  auto const error = only_error(moe({"model.moe.aux_loss=microbatch"}));
+  EXPECT_EQ(error.key, "model.moe.aux_loss");
+  expect_contains(error.fix, "another one with every batch.micro");
   for (auto const* kind : {"none", "sequence", "global"})
     EXPECT_STREQ(to_string(moe({std::string("model.moe.aux_loss=") + kind}).config->model.moe.aux_loss), kind);
 }
@@ -52,9 +52,9 @@ TEST(Moe, OverlapHasMessagesToHide) {
            {"model.moe.experts=0", "parallel.dp=2"}, {"parallel.dp=2"}, {"parallel.dp=2", "parallel.tp=1"}}) {
     auto all = words;
     all.emplace_back("comm.overlap_experts=true");
-    auto const fault = only_fault(moe(all, 2));
-    EXPECT_EQ(fault.key, "comm.overlap_experts");
-    expect_contains(fault.fix, "set parallel.ep or parallel.etp above 1");
+    auto const error = only_error(moe(all, 2));
+    EXPECT_EQ(error.key, "comm.overlap_experts");
+    expect_contains(error.fix, "set parallel.ep or parallel.etp above 1");
   }
   for (auto const* axis : {"parallel.ep=2", "parallel.etp=2"})
     EXPECT_TRUE(moe({"parallel.dp=2", axis, "comm.overlap_experts=true"}, 2).config->comm.overlap_experts);
@@ -169,15 +169,15 @@ TEST(Moe, EachRuleNamesWhatWorks) {
             "set parallel.ep to 2",
             {"parallel.ep=2"}}}) {
     auto overrides = r.overrides;
-    auto const fault = only_fault(moe(overrides, r.ranks));
-    EXPECT_EQ(fault.key, r.key);
-    expect_contains(fault.found, r.found);
-    EXPECT_EQ(fault.fix.substr(0, fault.fix.find(", or parallel.etp to")), r.fix);
+    auto const error = only_error(moe(overrides, r.ranks));
+    EXPECT_EQ(error.key, r.key);
+    expect_contains(error.found, r.found);
+    EXPECT_EQ(error.fix.substr(0, error.fix.find(", or parallel.etp to")), r.fix);
     for (auto const& works : r.works) {
       auto repaired = overrides;
       repaired.push_back(works);
       auto const result = moe(repaired, works == "parallel.tp=1" ? 0 : r.ranks);
-      EXPECT_TRUE(result.config) << works << "\n" << format(result.faults);
+      EXPECT_TRUE(result.config) << works << "\n" << format(result.errors);
     }
   }
 }
@@ -208,22 +208,22 @@ TEST(Moe, WhatExpertsDoNotGoWithIsRefused) {
                             {{"model.moe.aux_loss=sequence", "data.pack=true", "data.eod_token=3"},
                              "model.moe.aux_loss",
                              "balance by model.moe.bias_update_rate"}}) {
-    auto const fault = only_fault(moe(r.overrides, 1));
-    EXPECT_EQ(fault.key, r.key);
-    expect_contains(fault.fix, r.fix);
+    auto const error = only_error(moe(r.overrides, 1));
+    EXPECT_EQ(error.key, r.key);
+    expect_contains(error.fix, r.fix);
   }
-  auto const fault =
-      only_fault(moe({"model.moe.capacity_factor=1", "parallel.cp=2", "context.order=zigzag", "parallel.dp=1"}, 2));
-  EXPECT_EQ(fault.key, "model.moe.capacity_factor");
-  expect_contains(fault.fix, "set context.order to \"contiguous\"");
+  auto const error =
+      only_error(moe({"model.moe.capacity_factor=1", "parallel.cp=2", "context.order=zigzag", "parallel.dp=1"}, 2));
+  EXPECT_EQ(error.key, "model.moe.capacity_factor");
+  expect_contains(error.fix, "set context.order to \"contiguous\"");
 }
 
 TEST(Moe, KeysOfExpertsWithoutExpertsAreRefused) {
-  auto const fault = only_fault(parse("[model.moe]\ntop_k = 4\n"));
-  EXPECT_EQ(fault.key, "model.moe.top_k");
-  EXPECT_EQ(fault.found, "top_k = 4, and no experts");
-  EXPECT_EQ(fault.where, "t.toml:2:9 (model.moe.top_k = 4); t.toml:1:1 (model.moe.experts = 0 by default)");
-  EXPECT_EQ(only_fault(parse("[model.moe]\nffn = 24\n")).key, "model.moe.ffn");
+  auto const error = only_error(parse("[model.moe]\ntop_k = 4\n"));
+  EXPECT_EQ(error.key, "model.moe.top_k");
+  EXPECT_EQ(error.found, "top_k = 4, and no experts");
+  EXPECT_EQ(error.where, "t.toml:2:9 (model.moe.top_k = 4); t.toml:1:1 (model.moe.experts = 0 by default)");
+  EXPECT_EQ(only_error(parse("[model.moe]\nffn = 24\n")).key, "model.moe.ffn");
   good("[model.moe]\ntop_k = 2\nexperts = 0\nffn = 256\n");  // as a dump of a dense model has them
 }
 
@@ -232,13 +232,13 @@ TEST(Moe, TpNeedNotDivideAnMlpThatNoLayerHas) {
   EXPECT_TRUE(moe(base, 4).config);
   auto dense = base;
   dense.push_back("model.moe.first_dense=1");
-  EXPECT_EQ(only_fault(moe(dense, 4)).key, "parallel.tp");
+  EXPECT_EQ(only_error(moe(dense, 4)).key, "parallel.tp");
 }
 
 TEST(Moe, SizesBeyondAnyMemoryAreRefused) {
-  auto const fault = only_fault(parse("", {"model.moe.experts=65536", "model.moe.ffn=16777216", "model.layers=100"}));
-  EXPECT_EQ(fault.key, "model.hidden");
-  expect_contains(fault.fix, "model.moe.experts");
+  auto const error = only_error(parse("", {"model.moe.experts=65536", "model.moe.ffn=16777216", "model.layers=100"}));
+  EXPECT_EQ(error.key, "model.hidden");
+  expect_contains(error.fix, "model.moe.experts");
 }
 
 TEST(Axes, ThoseOfExpertsSplitTokensOfExpertsOnly) {

@@ -50,12 +50,12 @@ TEST(Override, BareWordsAreTextWhereTextIsWanted) {
     EXPECT_EQ(config.sample.prompt, word);
   }
   EXPECT_EQ(good("[run]\nname = \"x\"\n", {"checkpoint.every=20", "checkpoint.resume=none"}).checkpoint.every, 20);
-  EXPECT_EQ(only_fault(parse("[run]\nname = 5\n", {})).found, "the integer 5");  // a file says what it means
+  EXPECT_EQ(only_error(parse("[run]\nname = 5\n", {})).found, "the integer 5");  // a file says what it means
 }
 
 TEST(Override, OverridesAlone) {
   auto const result = parse_file("", {"data.format=synthetic", "parallel.tp=2"}, 2);
-  ASSERT_TRUE(result.config) << format(result.faults);
+  ASSERT_TRUE(result.config) << format(result.errors);
   EXPECT_EQ(result.config->parallel.tp, 2);
 }
 
@@ -68,13 +68,13 @@ struct OverrideCase {
 
 class BadOverride : public testing::TestWithParam<OverrideCase> {};
 
-TEST_P(BadOverride, GivesOneFault) {
+TEST_P(BadOverride, GivesOneError) {
   auto const& c = GetParam();
-  auto const fault = only_fault(parse("", {c.text}));
-  EXPECT_EQ(fault.key, c.key);
-  EXPECT_EQ(fault.where, "command line: " + base::printable_line(c.text));
-  expect_contains(fault.found, c.found);
-  expect_contains(fault.fix, c.fix);
+  auto const error = only_error(parse("", {c.text}));
+  EXPECT_EQ(error.key, c.key);
+  EXPECT_EQ(error.where, "command line: " + base::printable_line(c.text));
+  expect_contains(error.found, c.found);
+  expect_contains(error.fix, c.fix);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -101,13 +101,13 @@ INSTANTIATE_TEST_SUITE_P(
         OverrideCase{"model.preset=gpt2-tny", "model.preset", "\"gpt2-tny\"", "did you mean \"gpt2-tiny\"?"}));
 
 TEST(Override, ALineBreakSmugglesNothingIn) {
-  EXPECT_EQ(only_fault(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");
-  auto const fault = only_fault(parse("", {"run.steps=3\nw = 3"}));
-  EXPECT_EQ(fault.where, "command line: run.steps=3\\nw = 3");
+  EXPECT_EQ(only_error(parse("", {"run.name=\"a\"\nw = 3"})).key, "run.name");
+  auto const error = only_error(parse("", {"run.steps=3\nw = 3"}));
+  EXPECT_EQ(error.where, "command line: run.steps=3\\nw = 3");
 }
 
-TEST(Override, AFaultOfTheFileStaysOneWhenOverridden) {
-  EXPECT_EQ(only_fault(parse("[run]\nsteps = \"3\"\n", {"run.steps=4"})).where, "t.toml:2:9");
+TEST(Override, AErrorOfTheFileStaysOneWhenOverridden) {
+  EXPECT_EQ(only_error(parse("[run]\nsteps = \"3\"\n", {"run.steps=4"})).where, "t.toml:2:9");
 }
 
 }  // namespace

@@ -34,9 +34,9 @@ TEST(VocabParallel, RefusesWhatDoesNotGoWithIt) {
     auto words = c.more;
     words.push_back(c.key + "=" + c.value);
     auto const result = divided(words);
-    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
-    EXPECT_EQ(result.faults.front().key, c.key);
-    expect_contains(result.faults.front().fix, "set pipeline.vocab_parallel to false");
+    ASSERT_EQ(result.errors.size(), 1u) << format(result.errors);
+    EXPECT_EQ(result.errors.front().key, c.key);
+    expect_contains(result.errors.front().fix, "set pipeline.vocab_parallel to false");
     words.emplace_back("pipeline.vocab_parallel=false");
     EXPECT_TRUE(divided(words).config) << c.key;
     // Where nothing is divided the key is in nobody's way.
@@ -57,9 +57,9 @@ TEST(PostValidation, RefusesWhatCannotBeTakenBack) {
   for (auto const* other : {"memory.offload_optimizer=disk", "memory.offload_parameters=disk",
                             "memory.offload_activations=disk", "model.moe.experts=4"}) {
     auto const result = with({other});
-    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
+    ASSERT_EQ(result.errors.size(), 1u) << format(result.errors);
     auto const key = std::string(other).substr(0, std::string(other).find('='));
-    expect_contains(result.faults.front().fix, "remove optimizer.post_validation, or " + key);
+    expect_contains(result.errors.front().fix, "remove optimizer.post_validation, or " + key);
     EXPECT_TRUE(with({other, "optimizer.post_validation=false"}).config) << other;
   }
 }
@@ -76,8 +76,8 @@ TEST(WeightDeferral, RefusesWhatDoesNotGoWithIt) {
                                          {"comm.overlap_experts=true", "model.moe.experts=4", "parallel.dp=2",
                                           "parallel.ep=2", "batch.microbatches=4"}}) {
     auto const result = with(words);
-    ASSERT_EQ(result.faults.size(), 1u) << format(result.faults);
-    expect_contains(result.faults.front().fix, "set pipeline.weight_deferral_limit to 0");
+    ASSERT_EQ(result.errors.size(), 1u) << format(result.errors);
+    expect_contains(result.errors.front().fix, "set pipeline.weight_deferral_limit to 0");
     words.emplace_back("pipeline.weight_deferral_limit=0");
     EXPECT_TRUE(with(words).config) << words.front();
   }

@@ -15,13 +15,13 @@ TEST(Place, LineAndColumn) {
                           Row{"[run]\r\nsteps = 0\r\n", "t.toml:2:9"}, Row{"run.steps = 0\n", "t.toml:1:13"},
                           Row{"run = { steps = 0 }\n", "t.toml:1:17"}, Row{"[run]\n\"steps\" = 0\n", "t.toml:2:11"},
                           Row{"[run]\n# \xc3\xa9\nsteps = 0", "t.toml:3:9"}}) {
-    EXPECT_EQ(only_fault(parse(row.text)).where, row.where) << row.text;
+    EXPECT_EQ(only_error(parse(row.text)).where, row.where) << row.text;
   }
 }
 
 TEST(Place, TheNameIsTheOneGiven) {
   auto const result = parse_text("[run]\nsteps = 0\n", "some/where/x.toml", "", {"data.format=synthetic"}, 0);
-  EXPECT_EQ(only_fault(result).where, "some/where/x.toml:2:9");
+  EXPECT_EQ(only_error(result).where, "some/where/x.toml:2:9");
 }
 
 }  // namespace

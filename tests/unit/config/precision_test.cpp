@@ -13,7 +13,7 @@ namespace {
 struct Refusal {
   char const* keys;  ///< lines of [precision]
   char const* precision;
-  char const* key;    ///< that the fault names
+  char const* key;    ///< that the error names
   char const* found;  ///< part of it
   char const* fix;
 };
@@ -28,11 +28,11 @@ class PrecisionRule : public testing::TestWithParam<Refusal> {};
 
 TEST_P(PrecisionRule, RefusesWithPlaceAndFix) {
   auto const& r = GetParam();
-  auto const fault = only_fault(parse(input(r.precision, r.keys), {}, 0));
-  EXPECT_EQ(fault.key, r.key) << r.keys;
-  expect_contains(fault.found, r.found);
-  expect_contains(fault.where, "t.toml:4:");
-  expect_contains(fault.fix, r.fix);
+  auto const error = only_error(parse(input(r.precision, r.keys), {}, 0));
+  EXPECT_EQ(error.key, r.key) << r.keys;
+  expect_contains(error.found, r.found);
+  expect_contains(error.where, "t.toml:4:");
+  expect_contains(error.fix, r.fix);
 }
 
 #if P3D_16BIT
@@ -75,64 +75,64 @@ TEST(Precision, DefaultsFollowTheRun) {
                         Expected{"bf16", Precision::fp32, Precision::bf16, LossScaling::none},
                         Expected{"fp16", Precision::fp32, Precision::fp16, LossScaling::dynamic}}) {
     auto const result = parse(input(e.run, ""), {}, 0);
-    ASSERT_TRUE(result.config) << format(result.faults);
+    ASSERT_TRUE(result.config) << format(result.errors);
     EXPECT_EQ(result.config->precision.moments, e.moments) << e.run;
     EXPECT_EQ(result.config->precision.reduction, e.moments) << e.run;
     EXPECT_EQ(result.config->precision.pipeline, e.pipeline) << e.run;
     EXPECT_EQ(result.config->precision.loss_scaling, e.scaling) << e.run;
     // The resolved input names every key, and is an input.
     auto const again = parse(canonical_toml(*result.config), {}, 0);
-    ASSERT_TRUE(again.config) << format(again.faults);
+    ASSERT_TRUE(again.config) << format(again.errors);
     EXPECT_EQ(again.config->precision, result.config->precision);
   }
 }
 
 TEST(Precision, SumsOf16BitsAreOurOwn) {
   std::string const mpi = "[comm]\nallreduce = \"mpi\"\n[run]\ndeterministic = false\n";
-  auto const fault =
-      only_fault(parse(mpi + "precision = \"bf16\"\n[parallel]\ntp = 2\n[data]\nformat = \"synthetic\"\n", {}, 2));
-  EXPECT_EQ(fault.key, "comm.allreduce");
-  expect_contains(fault.found, "MPI has no sum of bf16");
+  auto const error =
+      only_error(parse(mpi + "precision = \"bf16\"\n[parallel]\ntp = 2\n[data]\nformat = \"synthetic\"\n", {}, 2));
+  EXPECT_EQ(error.key, "comm.allreduce");
+  expect_contains(error.found, "MPI has no sum of bf16");
   for (auto const* axis : {"dp", "cp"}) {
-    auto const narrow = only_fault(parse(mpi + "[precision]\nreduction = \"bf16\"\n",
+    auto const narrow = only_error(parse(mpi + "[precision]\nreduction = \"bf16\"\n",
                                          {"data.format=synthetic", std::string("parallel.") + axis + "=2"}, 2));
     expect_contains(narrow.where, std::string("parallel.") + axis);
   }
   auto const alone = parse(mpi + "precision = \"bf16\"\n[data]\nformat = \"synthetic\"\n", {}, 2);
-  EXPECT_TRUE(alone.config) << format(alone.faults);
+  EXPECT_TRUE(alone.config) << format(alone.errors);
 }
 #else
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PrecisionRule);
 TEST(Precision, ThisBuildLacks16Bits) {
   for (char const* name : {"bf16", "fp16"}) {
-    auto const fault =
-        only_fault(parse(std::string("[run]\nprecision = \"") + name + "\"\n[data]\nformat = \"synthetic\"\n", {}, 0));
-    EXPECT_EQ(fault.key, "run.precision");
-    expect_contains(fault.where, "t.toml:2:13");
-    expect_contains(fault.fix, "-DP3D_16BIT=ON");
+    auto const error =
+        only_error(parse(std::string("[run]\nprecision = \"") + name + "\"\n[data]\nformat = \"synthetic\"\n", {}, 0));
+    EXPECT_EQ(error.key, "run.precision");
+    expect_contains(error.where, "t.toml:2:13");
+    expect_contains(error.fix, "-DP3D_16BIT=ON");
   }
 }
 #endif
 
 TEST(FusedAttention, WantsALibraryThatIsThereAndSixteenBits) {
   auto const result = parse("[linalg]\nattention = \"fused\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
-  auto const fault = only_fault(result);
-  EXPECT_EQ(fault.key, "linalg.attention");
-  expect_contains(fault.where, "t.toml:2:13");
-  expect_contains(fault.expected, has_fused_attention() ? "16 bits" : "this build of p3d has no library");
+  auto const error = only_error(result);
+  EXPECT_EQ(error.key, "linalg.attention");
+  expect_contains(error.where, "t.toml:2:13");
+  expect_contains(error.expected, has_fused_attention() ? "16 bits" : "this build of p3d has no library");
 }
 
 TEST(HostGemm, WantsALibraryThatIsThere) {
   auto const result = parse("[linalg]\nhost = \"onednn\"\n[data]\nformat = \"synthetic\"\n", {}, 0);
   if (has_onednn()) {
-    ASSERT_TRUE(result.config) << format(result.faults);
+    ASSERT_TRUE(result.config) << format(result.errors);
     EXPECT_EQ(result.config->linalg.host, HostGemm::onednn);
     return;
   }
-  auto const fault = only_fault(result);
-  EXPECT_EQ(fault.key, "linalg.host");
-  expect_contains(fault.where, "t.toml:2:8");
-  expect_contains(fault.fix, "libdnnl-dev");
+  auto const error = only_error(result);
+  EXPECT_EQ(error.key, "linalg.host");
+  expect_contains(error.where, "t.toml:2:8");
+  expect_contains(error.fix, "libdnnl-dev");
 }
 
 }  // namespace

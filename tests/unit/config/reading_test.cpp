@@ -28,7 +28,7 @@ std::map<std::string, std::string> values(std::string const& toml) {
 
 Config stored(Config const& run) {
   auto const result = parse_stored(canonical_toml(run));
-  EXPECT_TRUE(result.config) << format(result.faults);
+  EXPECT_TRUE(result.config) << format(result.errors);
   return result.config.value_or(Config{});
 }
 
@@ -41,7 +41,7 @@ void expect_readable(Config const& run) {
   ways[2].variable = there.batch.variable;
   for (auto const& wanted : ways) {
     auto const result = reading_input(there, wanted);
-    ASSERT_TRUE(result.config) << format(result.faults) << canonical_toml(run);
+    ASSERT_TRUE(result.config) << format(result.errors) << canonical_toml(run);
     auto model = result.config->model;
     model.preset = run.model.preset;
     model.load = run.model.load;
@@ -115,8 +115,8 @@ TEST(Reading, InAnotherLayoutAndPrecision) {
   EXPECT_EQ(with(3, {}).config.value().parallel.dp, 3);
   EXPECT_EQ(with(4, {"parallel.cp=2", "parallel.order=cp-dp"}).config.value().parallel.order, "cp-dp");
   EXPECT_EQ(with(3, {"parallel.pp=3"}).config.value().pipeline.layer_split, LayerSplit::cost);  // 2 layers
-  auto const fault = only_fault(with(3, {"parallel.tp=2"}));
-  expect_contains(fault.where, "command line: parallel.tp=2");
+  auto const error = only_error(with(3, {"parallel.tp=2"}));
+  expect_contains(error.where, "command line: parallel.tp=2");
   Reading wanted;
   wanted.precision = Precision::fp32;
   wanted.seq_len = 4096;

@@ -17,13 +17,13 @@ struct RuleCase {
 
 class Rule : public testing::TestWithParam<RuleCase> {};
 
-TEST_P(Rule, GivesOneFault) {
+TEST_P(Rule, GivesOneError) {
   auto const& c = GetParam();
-  auto const fault = only_fault(parse(c.text, {}, c.num_ranks));
-  EXPECT_EQ(fault.key, c.key) << c.text;
-  expect_contains(fault.found, c.found);
-  for (auto const* part : c.where) expect_contains(fault.where, part);
-  for (auto const* part : c.fix) expect_contains(fault.fix, part);
+  auto const error = only_error(parse(c.text, {}, c.num_ranks));
+  EXPECT_EQ(error.key, c.key) << c.text;
+  expect_contains(error.found, c.found);
+  for (auto const* part : c.where) expect_contains(error.where, part);
+  for (auto const* part : c.fix) expect_contains(error.fix, part);
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, Rule,
@@ -253,32 +253,32 @@ INSTANTIATE_TEST_SUITE_P(
                              {"config.json"}}));
 
 TEST(Rules, AFileWithoutTheSectionIsThePlaceOfItsDefaults) {
-  auto const fault =
-      only_fault(parse("[model]\nheads = 3\nhidden = 6\nffn = 6\n[batch]\nglobal = 3\n", {"parallel.dp=2"}));
-  EXPECT_EQ(fault.where,
+  auto const error =
+      only_error(parse("[model]\nheads = 3\nhidden = 6\nffn = 6\n[batch]\nglobal = 3\n", {"parallel.dp=2"}));
+  EXPECT_EQ(error.where,
             "t.toml:6:10 (batch.global = 3); t.toml:5:1 (batch.micro = 1 by default); command line: parallel.dp=2");
-  EXPECT_EQ(only_fault(parse("", {"parallel.tp=3", "model.ffn=255"})).where,
+  EXPECT_EQ(only_error(parse("", {"parallel.tp=3", "model.ffn=255"})).where,
             "command line: parallel.tp=3; t.toml (model.heads = 4 by default)");
 }
 
 TEST(Rules, NcclWantsItsLibrary) {
   auto const free = parse("[run]\ndeterministic = true\n[comm]\nbackend = \"nccl\"\n");
   if (has_nccl()) {
-    EXPECT_TRUE(free.faults.empty()) << format(free.faults);
+    EXPECT_TRUE(free.errors.empty()) << format(free.errors);
   } else {
-    auto const fault = only_fault(free);
-    EXPECT_EQ(fault.key, "comm.backend");
-    expect_contains(fault.where, "t.toml:4:11");
-    expect_contains(fault.expected, "neither NCCL nor RCCL");
-    expect_contains(fault.fix, "-DP3D_NCCL=ON");
+    auto const error = only_error(free);
+    EXPECT_EQ(error.key, "comm.backend");
+    expect_contains(error.where, "t.toml:4:11");
+    expect_contains(error.expected, "neither NCCL nor RCCL");
+    expect_contains(error.fix, "-DP3D_NCCL=ON");
   }
   good("[comm]\nbackend = \"auto\"\nbackend_axes = \"dp\"\n");
   for (auto const& [axes, words] : {std::pair{"dp-pp", "messages along pp go by MPI"}, std::pair{"dp-dp", "dp twice"},
                                     std::pair{"dq", "'dq' is no axis"}}) {
-    auto const fault = only_fault(parse("", {std::string("comm.backend_axes=") + axes}));
-    EXPECT_EQ(fault.key, "comm.backend_axes");
-    expect_contains(fault.found, words);
-    expect_contains(fault.fix, "\"tp-cp-dp\"");
+    auto const error = only_error(parse("", {std::string("comm.backend_axes=") + axes}));
+    EXPECT_EQ(error.key, "comm.backend_axes");
+    expect_contains(error.found, words);
+    expect_contains(error.fix, "\"tp-cp-dp\"");
   }
 }
 

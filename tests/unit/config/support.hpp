@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Short ways to parse a text and to look for a fault.
+// Short ways to parse a text and to look for an error.
 
 #include <p3d/config/parse.hpp>
 
@@ -22,7 +22,7 @@ inline ParseResult parse(std::string const& text, std::vector<std::string> const
 /// The configuration of an input that must be right.
 inline Config good(std::string const& text, std::vector<std::string> const& overrides = {}, int num_ranks = 0) {
   auto const result = parse(text, overrides, num_ranks);
-  EXPECT_TRUE(result.faults.empty()) << text << "\n" << format(result.faults);
+  EXPECT_TRUE(result.errors.empty()) << text << "\n" << format(result.errors);
   return result.config.value_or(Config{});
 }
 
@@ -32,11 +32,11 @@ std::vector<std::string> changed_keys();
 std::vector<std::string> change_of(std::string const& key);
 std::string change_base();
 
-/// The one fault of an input that must have exactly one.
-inline Fault only_fault(ParseResult const& result) {
+/// The one error of an input that must have exactly one.
+inline KeyError only_error(ParseResult const& result) {
   EXPECT_FALSE(result.config.has_value());
-  EXPECT_EQ(result.faults.size(), 1u) << format(result.faults);
-  return result.faults.empty() ? Fault{} : result.faults.front();
+  EXPECT_EQ(result.errors.size(), 1u) << format(result.errors);
+  return result.errors.empty() ? KeyError{} : result.errors.front();
 }
 
 inline void expect_contains(std::string const& text, std::string const& part) {

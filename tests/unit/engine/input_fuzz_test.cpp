@@ -206,7 +206,7 @@ void expect_sane(config::Config const& c, engine::RunPlan const& plan) {
   static std::regex const negative("-[0-9.]+ ([KMGTPE]i)?B\\b");
   ASSERT_FALSE(std::regex_search(text, negative)) << text;
   auto const again = config::parse_text(config::canonical_toml(c), "resolved.toml", "/", {}, c.num_ranks());
-  ASSERT_TRUE(again.config) << config::format(again.faults);
+  ASSERT_TRUE(again.config) << config::format(again.errors);
   ASSERT_EQ(*again.config, c);
 }
 
@@ -232,8 +232,8 @@ TEST(InputFuzz, inputs) {
       ADD_FAILURE() << "parse_text throws";
       break;
     }
-    EXPECT_EQ(result.config.has_value(), result.faults.empty());
-    for (auto const& f : result.faults) expect_four_parts(f.expected, f.found, f.where, f.fix);
+    EXPECT_EQ(result.config.has_value(), result.errors.empty());
+    for (auto const& f : result.errors) expect_four_parts(f.expected, f.found, f.where, f.fix);
     if (!result.config) {
       ++refused;
       continue;

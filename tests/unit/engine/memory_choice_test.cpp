@@ -23,7 +23,7 @@ constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 config::Config input(std::vector<std::string> more) {
   more.insert(more.end(), {"data.format=synthetic", "model.preset=gpt2-124m", "model.seq_len=256"});
   auto result = config::parse_text("", "test", "", more, 4);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 
@@ -167,7 +167,7 @@ TEST(MemoryChoice, KeepsToTheRulesBetweenKeys) {
         auto const choice = engine::choose_memory(input(more));
         EXPECT_LE(most(choice.config), limit);
         auto const again = config::parse_text(config::canonical_toml(choice.config), "resolved", "", {}, 4);
-        EXPECT_TRUE(again.config) << config::format(again.faults);
+        EXPECT_TRUE(again.config) << config::format(again.errors);
         ++chosen;
       } catch (base::Error const& e) {
         EXPECT_EQ(e.code(), base::ExitCode::bad_input);

@@ -35,7 +35,7 @@ config::Config input(std::vector<std::string> words) {
                                "model.hidden=16384", "model.ffn=53248", "model.heads=128", "model.kv_heads=8",
                                "model.vocab_size=128256", "model.seq_len=131072", "parallel.dp=2", "batch.global=192"});
   auto result = config::parse_text("", "test", "/", words, 2);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 

@@ -23,7 +23,7 @@ using namespace p3d;
 config::Config input(std::vector<std::string> overrides, int ranks = 0) {
   overrides.insert(overrides.begin(), "data.format=synthetic");
   auto result = config::parse_text("", "test", "/", overrides, ranks);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 

@@ -230,7 +230,7 @@ TEST(Routing, TheLowerOfEqualExpertsAndGroupsIsChosen) {
   EXPECT_EQ(run<float>({6, 3, Score::softmax, 3, 2}, {0, 1, 2, 0, 2, 0}, {}).choice, (Vec{2, 4, 3}));
 }
 
-// Such logits end a run, but where the gates are seen to be NaN, not with a fault of memory.
+// Such logits end a run, but where the gates are seen to be NaN, not with an error of memory.
 TEST(Routing, LogitsThatAreNoNumbersStayInRange) {
   double const nan = std::numeric_limits<double>::quiet_NaN();
   for (auto const score : {Score::softmax, Score::sigmoid})

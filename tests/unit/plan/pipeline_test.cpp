@@ -230,7 +230,7 @@ TEST(PipelineCosts, backward_counts_what_is_remade) {
   EXPECT_DOUBLE_EQ(table.stages[1].input, costs.stages[1].input + costs.stages[1].recompute);
 }
 
-TEST(PipelineCosts, csv_round_trip_and_faults) {
+TEST(PipelineCosts, csv_round_trip_and_errors) {
   plan::PipelineCosts costs;
   costs.stages = {{1e-3, 2e-3, 0.1}, {0.3, 1.0 / 3, 0}};
   costs.latency = 5e-6;

@@ -17,7 +17,7 @@ using namespace p3d;
 
 config::Config config_of(std::vector<std::string> const& keys, int ranks) {
   auto const result = config::parse_text("", "ceiling", "", keys, ranks);
-  EXPECT_TRUE(result.config) << config::format(result.faults);
+  EXPECT_TRUE(result.config) << config::format(result.errors);
   return result.config.value_or(config::Config{});
 }
 

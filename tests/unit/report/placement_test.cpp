@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Placement: the report and the faults that it must, and must not, find. Made-up hosts, no MPI.
+// Placement: the report and the errors that it must, and must not, find. Made-up hosts, no MPI.
 #include <p3d/report/placement.hpp>
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(Placement, WhatFitsGetsNoWarning) {
   EXPECT_TRUE(placement_warnings({at({})}).empty()) << "unknown";
 }
 
-TEST(Placement, MoreRanksThanCoresIsNoFaultWhereAllAreFree) {
+TEST(Placement, MoreRanksThanCoresIsNoErrorWhereAllAreFree) {
   std::vector<RankPlacement> const places(8, at(span(0, 4)));
   EXPECT_TRUE(placement_warnings(places).empty());
   EXPECT_EQ(placement_note(places),
@@ -132,7 +132,7 @@ TEST(Placement, RanksThatShareAGpu) {
   EXPECT_TRUE(says(placement_warnings({with_gpu(at(cores), 1, ""), with_gpu(at(cores), 1, "")}), "GPU number 1"));
 }
 
-TEST(Placement, OneFaultOnManyHostsIsOneWarning) {
+TEST(Placement, OneErrorOnManyHostsIsOneWarning) {
   std::vector<RankPlacement> places;
   for (char const* host : {"a", "b", "c"}) {
     places.push_back(at({0}, 1, host));

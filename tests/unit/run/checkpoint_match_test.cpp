@@ -17,7 +17,7 @@ using namespace p3d;
 config::Config input(std::vector<std::string> words) {
   words.insert(words.begin(), {"data.format=megatron", "data.path=/", "model.seq_len=16", "batch.global=8"});
   auto result = config::parse_text("", "test", "/", words, 1);
-  if (!result.config) throw std::runtime_error(config::format(result.faults));
+  if (!result.config) throw std::runtime_error(config::format(result.errors));
   return *result.config;
 }
 

@@ -36,7 +36,7 @@ struct Lane {  ///< one (source, destination, kind)
   std::size_t delivered = 0;
 };
 
-struct Fault {
+struct Error {
   Outcome outcome;
   std::string why;
 };
@@ -63,25 +63,25 @@ public:
   }
   bool ended(int rank) const { return at[at_size(rank)] == program_->ranks[at_size(rank)].size(); }
 
-  /// Tries one action of a rank. False: it must wait. Throws Fault.
+  /// Tries one action of a rank. False: it must wait. Throws Error.
   bool go(int rank) {
     if (ended(rank)) return false;
     Action const& a = program_->ranks[at_size(rank)][at[at_size(rank)]];
     if (forward_only_ && a.op != Op::forward && a.op != Op::send_activation && a.op != Op::recv_activation)
-      throw Fault{Outcome::misuse, "more than forward"};
+      throw Error{Outcome::misuse, "more than forward"};
     if (a.op == Op::optimizer_step) {
       if (!step(rank)) return false;
     } else {
       if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank)
-        throw Fault{Outcome::misuse, "foreign stage"};
+        throw Error{Outcome::misuse, "foreign stage"};
       if (a.op == Op::reduce_gradients) {
-        if (++reduced_[at_size(a.stage)] > 1) throw Fault{Outcome::wrong_result, "reduced twice"};
+        if (++reduced_[at_size(a.stage)] > 1) throw Error{Outcome::wrong_result, "reduced twice"};
         check_sum(a.stage);
       } else {
         if (a.microbatch < 0 || a.microbatch >= program_->num_microbatches || a.slot < 0 ||
             a.slot >= static_cast<int>(slots_[at_size(a.stage)].size()))
-          throw Fault{Outcome::misuse, "out of range"};
-        if (stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "works after the step"};
+          throw Error{Outcome::misuse, "out of range"};
+        if (stepped_.contains(rank)) throw Error{Outcome::wrong_result, "works after the step"};
         if (!act(rank, a)) return false;
       }
     }
@@ -91,16 +91,16 @@ public:
 
   void check_end() const {
     for (int rank = 0; rank < program_->num_ranks; ++rank)
-      if (!forward_only_ && !stepped_.contains(rank)) throw Fault{Outcome::wrong_result, "a rank without a step"};
+      if (!forward_only_ && !stepped_.contains(rank)) throw Error{Outcome::wrong_result, "a rank without a step"};
     for (int s = 0; s < program_->num_stages; ++s)
       for (int m = 0; m < program_->num_microbatches; ++m)
-        if (!ran_.contains({s, m})) throw Fault{Outcome::wrong_result, "a forward is missing"};
+        if (!ran_.contains({s, m})) throw Error{Outcome::wrong_result, "a forward is missing"};
     for (auto const& of_stage : slots_)
       for (Buffers const& b : of_stage)
-        if (b.live()) throw Fault{Outcome::wrong_result, "an output that nobody reads"};
+        if (b.live()) throw Error{Outcome::wrong_result, "an output that nobody reads"};
     // An eager send that nobody receives is met by the first receive of the next step.
     for (auto const& [key, lane] : lanes_)
-      if (lane.sends.size() != lane.receives.size()) throw Fault{Outcome::misuse, "a message without its other end"};
+      if (lane.sends.size() != lane.receives.size()) throw Error{Outcome::misuse, "a message without its other end"};
   }
 
 private:
@@ -127,7 +127,7 @@ private:
     for (; lane.delivered < std::min(lane.sends.size(), lane.receives.size()); ++lane.delivered) {
       Transfer const from = lane.sends[lane.delivered], to = lane.receives[lane.delivered];
       Buffers& b = slots_[at_size(to.stage)][at_size(to.slot)];
-      if (b.user != to.microbatch) throw Fault{Outcome::misuse, "data arrive in a slot that has gone"};
+      if (b.user != to.microbatch) throw Error{Outcome::misuse, "data arrive in a slot that has gone"};
       (is_gradient ? b.output_gradient : b.input) =
           is_gradient ? gradient(from.stage, from.microbatch) : activation(from.stage, from.microbatch);
     }
@@ -145,7 +145,7 @@ private:
 
   bool take(Action const& a) {
     Buffers& b = slot(a);
-    if (b.live()) throw Fault{Outcome::misuse, "slot in use"};
+    if (b.live()) throw Error{Outcome::misuse, "slot in use"};
     if (sends_from_slot(a)) return false;
     b = Buffers{};
     b.user = a.microbatch;
@@ -153,7 +153,7 @@ private:
     b.hand_over_due = !forward_only_ && a.stage > 0;
     b.forward_due = forward_only_;
     b.output_due = forward_only_ && exists(a.stage + 1);
-    if (!taken_.insert({a.stage, a.microbatch}).second) throw Fault{Outcome::wrong_result, "a microbatch twice"};
+    if (!taken_.insert({a.stage, a.microbatch}).second) throw Error{Outcome::wrong_result, "a microbatch twice"};
     return true;
   }
 
@@ -161,7 +161,7 @@ private:
     Buffers& b = slot(a);
     bool const takes = a.op == Op::recv_activation || (a.op == Op::forward && !far(a.stage - 1, a.stage));
     if (!takes && a.op != Op::reload_activations && b.user != a.microbatch)
-      throw Fault{Outcome::misuse, "another microbatch's slot"};
+      throw Error{Outcome::misuse, "another microbatch's slot"};
     switch (a.op) {
       case Op::recv_activation: return receive(rank, a, a.stage - 1, false);
       case Op::recv_gradient: return receive(rank, a, a.stage + 1, true);
@@ -179,14 +179,14 @@ private:
   /// What is saved leaves the slot; so do gradients, once they are there. What messages use does not come back.
   bool offload(Action const& a) {
     Buffers& b = slot(a);
-    if (b.saved == none) throw Fault{Outcome::misuse, "offloads what is not there"};
-    if (!b.live()) throw Fault{Outcome::misuse, "offloads what nobody needs"};
+    if (b.saved == none) throw Error{Outcome::misuse, "offloads what is not there"};
+    if (!b.live()) throw Error{Outcome::misuse, "offloads what nobody needs"};
     if (b.backward_due && posted_.contains({a.stage, a.microbatch, true}))
-      throw Fault{Outcome::misuse, "a gradient comes into a slot that was offloaded"};
+      throw Error{Outcome::misuse, "a gradient comes into a slot that was offloaded"};
     if (far(a.stage + 1, a.stage) && !sent_.contains({a.stage, a.microbatch, false}))
-      throw Fault{Outcome::misuse, "offloaded before its output is sent"};
+      throw Error{Outcome::misuse, "offloaded before its output is sent"};
     if (far(a.stage - 1, a.stage) && !b.backward_due && !sent_.contains({a.stage, a.microbatch, true}))
-      throw Fault{Outcome::misuse, "offloaded before its gradient is sent"};
+      throw Error{Outcome::misuse, "offloaded before its gradient is sent"};
     if (far(a.stage + 1, a.stage)) b.output = none;
     away_[{a.stage, a.microbatch}] = b;
     b = Buffers{};
@@ -194,8 +194,8 @@ private:
   }
   bool reload(Action const& a) {
     auto const from = away_.find({a.stage, a.microbatch});
-    if (from == away_.end()) throw Fault{Outcome::misuse, "reloads what is not away"};
-    if (slot(a).live()) throw Fault{Outcome::misuse, "slot in use"};
+    if (from == away_.end()) throw Error{Outcome::misuse, "reloads what is not away"};
+    if (slot(a).live()) throw Error{Outcome::misuse, "slot in use"};
     if (!from->second.backward_due && sends_from_slot(a)) return false;  // the gradients come into buffers of messages
     slot(a) = from->second;
     away_.erase(from);
@@ -204,16 +204,16 @@ private:
   /// Stages in a row on a rank, before this one or behind it, whose slots it reads.
   void require_here(Action const& a, int step) const {
     for (int s = a.stage; near(s + step, s); s += step)
-      if (away_.contains({s + step, a.microbatch})) throw Fault{Outcome::misuse, "reads what is offloaded"};
+      if (away_.contains({s + step, a.microbatch})) throw Error{Outcome::misuse, "reads what is offloaded"};
   }
 
   bool receive(int rank, Action const& a, int from, bool is_gradient) {
-    if (!far(from, a.stage)) throw Fault{Outcome::misuse, "a receive from nowhere"};
-    if (posted_.contains({a.stage, a.microbatch, is_gradient})) throw Fault{Outcome::misuse, "a second receive"};
+    if (!far(from, a.stage)) throw Error{Outcome::misuse, "a receive from nowhere"};
+    if (posted_.contains({a.stage, a.microbatch, is_gradient})) throw Error{Outcome::misuse, "a second receive"};
     if (!is_gradient && !take(a)) return false;
     if (is_gradient && sends_from_slot(a, true)) return false;
     posted_.insert({a.stage, a.microbatch, is_gradient});
-    if (is_gradient && !slot(a).backward_due) throw Fault{Outcome::misuse, "a receive after its use"};
+    if (is_gradient && !slot(a).backward_due) throw Error{Outcome::misuse, "a receive after its use"};
     Lane& lane = lanes_[{home(from), rank, is_gradient}];
     lane.receives.push_back({a.stage, a.slot, a.microbatch});
     deliver(lane, is_gradient);
@@ -221,13 +221,13 @@ private:
   }
 
   bool send(int rank, Action const& a, int to, bool is_gradient) {
-    if (!far(to, a.stage)) throw Fault{Outcome::misuse, "a send to nowhere"};
+    if (!far(to, a.stage)) throw Error{Outcome::misuse, "a send to nowhere"};
     Lane& lane = lanes_[{rank, home(to), is_gradient}];
     bool const started = blocking_.contains(rank);
     if (!started) {
       Buffers& b = slot(a);
       int const value = is_gradient ? b.input_gradient : b.output;
-      if (value == none) throw Fault{Outcome::misuse, "sends what is not there"};
+      if (value == none) throw Error{Outcome::misuse, "sends what is not there"};
       if (outstanding(lane) >= static_cast<std::size_t>(std::max(execution_.sends_in_flight, 1))) return false;
       (is_gradient ? b.hand_over_due : b.output_due) = false;
       sent_.insert({a.stage, a.microbatch, is_gradient});
@@ -245,13 +245,13 @@ private:
   bool forward(Action const& a) {
     require_here(a, -1);
     if (far(a.stage - 1, a.stage)) {
-      if (!posted_.contains({a.stage, a.microbatch, false})) throw Fault{Outcome::misuse, "no receive posted"};
+      if (!posted_.contains({a.stage, a.microbatch, false})) throw Error{Outcome::misuse, "no receive posted"};
       if (slot(a).input == none) return false;
     } else {
       int value = none;
       if (a.stage > 0) {
         Buffers* before = holder(a.stage - 1, a.microbatch);
-        if (before == nullptr || before->output == none) throw Fault{Outcome::misuse, "no input"};
+        if (before == nullptr || before->output == none) throw Error{Outcome::misuse, "no input"};
         value = before->output;
       }
       if (!take(a)) return false;
@@ -263,8 +263,8 @@ private:
     }
     Buffers& b = slot(a);
     if (a.stage > 0 && b.input != activation(a.stage - 1, a.microbatch))
-      throw Fault{Outcome::wrong_result, "wrong input"};
-    if (b.saved != none) throw Fault{Outcome::misuse, "forward twice"};
+      throw Error{Outcome::wrong_result, "wrong input"};
+    if (b.saved != none) throw Error{Outcome::misuse, "forward twice"};
     b.saved = a.microbatch;
     b.forward_due = false;
     ran_.insert({a.stage, a.microbatch});
@@ -277,14 +277,14 @@ private:
     require_here(a, -1);
     require_here(a, 1);
     if (sends_from_slot(a, true) || (a.op == Op::backward_input && sends_from_slot(a, false))) return false;
-    if (b.saved != a.microbatch) throw Fault{Outcome::misuse, "no saved activations"};
-    if (!b.backward_due) throw Fault{Outcome::wrong_result, "backward twice"};
+    if (b.saved != a.microbatch) throw Error{Outcome::misuse, "no saved activations"};
+    if (!b.backward_due) throw Error{Outcome::wrong_result, "backward twice"};
     if (far(a.stage + 1, a.stage)) {
-      if (!posted_.contains({a.stage, a.microbatch, true})) throw Fault{Outcome::misuse, "no receive posted"};
+      if (!posted_.contains({a.stage, a.microbatch, true})) throw Error{Outcome::misuse, "no receive posted"};
       if (b.output_gradient == none) return false;
     } else if (near(a.stage + 1, a.stage)) {
       Buffers* after = holder(a.stage + 1, a.microbatch);
-      if (after == nullptr || after->input_gradient == none) throw Fault{Outcome::misuse, "no gradient"};
+      if (after == nullptr || after->input_gradient == none) throw Error{Outcome::misuse, "no gradient"};
       b.output_gradient = after->input_gradient;
       // The gradient is kept until the first of the row has it.
       if (!near(a.stage - 1, a.stage))
@@ -292,7 +292,7 @@ private:
           if (Buffers* above = holder(s + 1, a.microbatch)) above->hand_over_due = false;
     }
     if (exists(a.stage + 1) && b.output_gradient != gradient(a.stage + 1, a.microbatch))
-      throw Fault{Outcome::wrong_result, "wrong gradient"};
+      throw Error{Outcome::wrong_result, "wrong gradient"};
     b.input_gradient = gradient(a.stage, a.microbatch);
     b.for_weights = a.microbatch;
     b.backward_due = false;
@@ -301,8 +301,8 @@ private:
 
   bool weights(Action const& a) {
     Buffers& b = slot(a);
-    if (b.for_weights != a.microbatch) throw Fault{Outcome::misuse, "W without I"};
-    if (!b.weights_due) throw Fault{Outcome::wrong_result, "W twice"};
+    if (b.for_weights != a.microbatch) throw Error{Outcome::misuse, "W without I"};
+    if (!b.weights_due) throw Error{Outcome::wrong_result, "W twice"};
     b.weights_due = false;
     sums_[at_size(a.stage)].push_back(a.microbatch);
     return true;
@@ -313,20 +313,20 @@ private:
     std::sort(sum.begin(), sum.end());
     bool right = static_cast<int>(sum.size()) == program_->num_microbatches;
     for (std::size_t m = 0; right && m < sum.size(); ++m) right = sum[m] == static_cast<int>(m);
-    if (!right) throw Fault{Outcome::wrong_result, "wrong gradient sum"};
+    if (!right) throw Error{Outcome::wrong_result, "wrong gradient sum"};
   }
 
   bool step(int rank) {
     for (int s = 0; s < program_->num_stages; ++s)
       if (home(s) == rank) {
-        if (reduced_[at_size(s)] != 1) throw Fault{Outcome::wrong_result, "a step on gradients not reduced"};
+        if (reduced_[at_size(s)] != 1) throw Error{Outcome::wrong_result, "a step on gradients not reduced"};
         check_sum(s);
       }
     for (auto const& [key, lane] : lanes_) {
       if (std::get<0>(key) == rank && outstanding(lane) > 0) return false;
       if (std::get<1>(key) == rank && lane.delivered < lane.receives.size()) return false;
     }
-    if (!stepped_.insert(rank).second) throw Fault{Outcome::wrong_result, "two steps"};
+    if (!stepped_.insert(rank).second) throw Error{Outcome::wrong_result, "two steps"};
     return true;
   }
   schedule::Program const* program_;
@@ -378,8 +378,8 @@ Report interpret_all_orders(schedule::Program const& program, schedule::Executio
       if (status == Status::stuck) return {Outcome::deadlock, "no rank can go on"};
       if (status == Status::ended) machine.check_end();
     }
-  } catch (Fault const& fault) {
-    return {fault.outcome, fault.why};
+  } catch (Error const& error) {
+    return {error.outcome, error.why};
   }
   return {};
 }
@@ -407,8 +407,8 @@ Report interpret_one_order(schedule::Program const& program, schedule::Execution
       }
       if (!moved) return {Outcome::deadlock, "no rank can go on"};
     }
-  } catch (Fault const& fault) {
-    return {fault.outcome, fault.why};
+  } catch (Error const& error) {
+    return {error.outcome, error.why};
   }
 }
 

@@ -22,7 +22,7 @@ TEST(Scale, one_f_one_b_of_512_stages_and_4096_microbatches) {
   for (auto const& list : program.ranks) actions += list.size();
   std::cout << actions << " actions, made in " << made << " s, validated in " << validated << " s\n";
 
-  // And a fault in its midst is found.
+  // And an error in its midst is found.
   auto& list = program.ranks[300];
   std::swap(list[list.size() / 2], list[list.size() / 2 + 40]);
   EXPECT_FALSE(validate(program).empty());

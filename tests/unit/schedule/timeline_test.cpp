@@ -95,7 +95,7 @@ TEST(Timeline, large_pictures_stay_small) {
   EXPECT_LT(to_svg(t).size(), 10u << 20);
 }
 
-TEST(Csv, round_trip_and_faults) {
+TEST(Csv, round_trip_and_errors) {
   Program const program = one_f_one_b(3, 4);
   EXPECT_EQ(parse_csv(to_csv(program)), program);
   EXPECT_EQ(to_csv(one_f_one_b(2, 2)), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");

@@ -21,7 +21,7 @@ std::size_t find(std::vector<Action> const& list, char const* text) {
   return 0;
 }
 
-/// Expects a fault on that rank's action whose message has `words`.
+/// Expects an error on that rank's action whose message has `words`.
 void refused(Program const& program, int rank, int index, std::string const& words, Execution how = {}) {
   auto const found = validate(program, how);
   ASSERT_FALSE(found.empty()) << to_text(program);
