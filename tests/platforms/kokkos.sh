@@ -29,10 +29,10 @@ unstable_sources() {
   mkdir -p "$apt/parts" "$apt/lists/partial" "$apt/cache/archives/partial"
   entry=$(
     for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-      [[ -f $file ]] && sed -n -E "s/^deb +(\[[^]]*\] +)?([^ ]+) +$codename +.*main.*/\1\2/p" "$file"
+      [[ ! -f $file ]] || sed -n -E "s/^deb +(\[[^]]*\] +)?([^ ]+) +$codename +.*main.*/\1\2/p" "$file"
     done
     for file in /etc/apt/sources.list.d/*.sources; do
-      [[ -f $file ]] && awk -v RS= -v codename="$codename" -F'\n' '{
+      [[ ! -f $file ]] || awk -v RS= -v codename="$codename" -F'\n' '{
         uri = suites = components = key = ""
         for (i = 1; i <= NF; ++i) {
           if ($i ~ /^URIs:/) { split($i, words, " "); uri = words[2] }
