@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The predicted time of attention by GEMMs on a GPU (src/kernels/attention_gemm.cpp), for docs/gpu_attention.md.
+"""The predicted time of attention by GEMMs on a GPU (src/kernels/attention_gemm.cpp), and of a step of a model of a
+billion parameters, for docs/gpu_attention.md.
 
 usage: attention_model.py            prints the page's tables
        attention_model.py --check    exit code 1 if the page has others
 
 Nothing here is measured. A block of scores is cut as src/kernels/attention_blocks.hpp cuts it. A kernel takes the
 longest of its FLOPs, its instructions and its bytes, and the time of a launch. Bytes of a block that fits the
-second-level cache move at its rate, the rest at that of memory.
+second-level cache move at its rate, the rest at that of memory. A step is its GEMMs, its attention, and the other
+kernels of its layers, which take the time of the bytes that they read and write.
 """
 import pathlib
 import sys
@@ -96,17 +98,52 @@ def table():
     return "\n".join(lines)
 
 
+PEAK, STREAM, FUSED = 989e12, 0.5 * 3.35e12, 350e12  # the ceiling of MFU, bytes a second, FLOP/s of cuDNN's kernels
+LAYERS, HIDDEN, FFN, VOCAB, HEADS, KV_HEADS, DIM = 22, 2048, 5632, 32000, 32, 4, 64
+
+
+def step(tokens, fused):
+    """Seconds a token of attention and of all, and the FLOPs of a token: attention counts its causal half."""
+    qkv = (HEADS + 2 * KV_HEADS) * DIM
+    weights = LAYERS * (HIDDEN * (qkv + HEADS * DIM) + 3 * HIDDEN * FFN) + HIDDEN * VOCAB
+    # Elements read and written, forward and backward: two norms with their residuals, rotation of q and k, SwiGLU.
+    moved = LAYERS * (2 * (4 + 5) * HIDDEN + 2 * 2 * (HEADS + KV_HEADS) * DIM + (3 + 5) * FFN) + 3 * VOCAB
+    useful = LAYERS * 3.0 * 4 * DIM * HEADS * (tokens + 1) / 2
+    samples = 16384 // tokens
+    if fused:
+        attention = 3.5 / 3 * useful / FUSED  # a backward pass makes the scores again
+    else:
+        both = [predict(H100, tokens, HEADS, KV_HEADS, DIM, samples, backward)[0] for backward in (False, True)]
+        attention = LAYERS * sum(both) / (samples * tokens)
+    flops = 6.0 * weights + useful
+    return attention, 6.0 * weights / H100["tensor"] + ELEMENT * moved / STREAM + attention, flops
+
+
+def step_table():
+    lines = ["| tokens | attention | microseconds a token: attention, all | tokens/s | MFU, at most |",
+             "|--:|---|--:|--:|--:|"]
+    for tokens in (2048, 8192):
+        for fused in (False, True):
+            attention, seconds, flops = step(tokens, fused)
+            name = "GEMMs" if not fused else "cuDNN" if tokens < 4096 else "cuDNN, without `run.deterministic`"
+            lines.append(f"| {tokens:,} | {name} | {attention * 1e6:.1f}, {seconds * 1e6:.0f} | "
+                         f"{round(1e-3 / seconds) * 1000:,} | {flops / seconds / PEAK:.2f} |")
+    return "\n".join(lines)
+
+
 def main():
     if sys.argv[1:] == ["--check"]:
         page = pathlib.Path(__file__).resolve().parent.parent / "docs" / "gpu_attention.md"
-        if table() not in page.read_text(encoding="utf-8"):
-            print(f"{page.name}: expected the table that attention_model.py prints now:\n{table()}", file=sys.stderr)
-            return 1
+        for expected in (table(), step_table()):
+            if expected not in page.read_text(encoding="utf-8"):
+                print(f"{page.name}: expected the table that attention_model.py prints now:\n{expected}",
+                      file=sys.stderr)
+                return 1
     elif sys.argv[1:]:
         print(__doc__, file=sys.stderr)
         return 2
     else:
-        print(table())
+        print(table() + "\n\n" + step_table())
     return 0
 
 
