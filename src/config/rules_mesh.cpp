@@ -52,7 +52,7 @@ std::string smaller_groups(Check const& c, std::int64_t below) {
   auto const axes = shown(c, false);
   std::vector<std::string> keys;
   for (auto a : axes) keys.emplace_back(row_of(a).key);
-  return fmt::format("choose {} so that {} divides {}: for example {}", base::join(keys, " and "), factors(axes),
+  return fmt::format("choose {} so that {} divides {}: a product of {}", base::join(keys, " and "), factors(axes),
                      c.num_ranks, one_of(nearest_divisors(below, c.num_ranks)));
 }
 
