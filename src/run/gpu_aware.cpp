@@ -39,16 +39,12 @@ comm::TrialMemory trial_memory() {
   return {memory.data(), write, read};
 }
 
-struct Path {
-  bool messages = false, sums = false;
-  std::string reason;
-};
+}  // namespace
 
-Path try_path(config::Config const& config, comm::Communicator& world) {
-  auto const choice = config.comm.gpu_aware;
-  bool const asked = choice == config::GpuAware::on;
-  if (choice == config::GpuAware::off) return {false, false, "comm.gpu_aware"};
-  if (engine::choose_nccl(config, world)) {
+MessagePath message_path(PathQuestion const& q) {
+  bool const asked = q.choice == config::GpuAware::on;
+  if (q.choice == config::GpuAware::off) return {false, false, "comm.gpu_aware"};
+  if (q.nccl) {
     if (!asked) return {false, false, "MPI is given no GPU memory beside NCCL"};
     base::warn_root(base::format({.expected = "one library at a time on a GPU",
                                   .found = "comm.gpu_aware = \"on\" beside NCCL: the two may wait for each other for "
@@ -56,32 +52,39 @@ Path try_path(config::Config const& config, comm::Communicator& world) {
                                   .where = "comm.gpu_aware",
                                   .fix = "set comm.gpu_aware = \"auto\", or comm.backend = \"mpi\""}));
   }
-  auto const answer = comm::reaches_memory_of(device::backend_name());
-  if (!asked && !answer.value_or(false))
-    return {false, false, answer ? "MPI says that it does not reach GPU memory" : "MPI does not say what it can do"};
-  // The trial has a communicator of its own, which stays: what is not over in time is still under way on it.
-  auto& trial = *new comm::Communicator(world.mpi(), "trial of GPU memory");
-  auto const messages = comm::try_messages(trial, trial_memory(), trial_memory());
-  Path path{messages == GpuTrial::works, false, std::string(comm::describe(messages))};
+  if (!asked && !q.reaches.value_or(false))
+    return {false, false, q.reaches ? "MPI says that it does not reach GPU memory" : "MPI does not say what it can do"};
+  auto const messages = q.try_messages();
+  MessagePath path{messages == GpuTrial::works, false, std::string(comm::describe(messages))};
   if (!path.messages && asked) {
     throw base::Error(
         {.expected = "an MPI library that reaches GPU memory, as comm.gpu_aware = \"on\" says",
-         .found = fmt::format("{}: {}", comm::library_version(), path.reason),
+         .found = fmt::format("{}: {}", q.library, path.reason),
          .where = "comm.gpu_aware",
          .fix = "set comm.gpu_aware = \"auto\" or \"off\", or turn the library's GPU support on (MPICH: "
                 "MPIR_CVAR_ENABLE_GPU=1; Cray MPICH: MPICH_GPU_SUPPORT_ENABLED=1; Open MPI: build it with UCX)"},
         base::ExitCode::bad_input);
   }
-  if (path.messages && config.comm.allreduce == config::AllReduce::mpi && !comm::is_open_mpi(comm::library_version()))
-    path.sums = comm::try_sums(trial, trial_memory()) == GpuTrial::works;
+  if (path.messages && q.mpi_sums && !comm::is_open_mpi(q.library)) path.sums = q.try_sums() == GpuTrial::works;
   return path;
 }
 
-}  // namespace
-
 std::string choose_message_path(config::Config const& config, comm::Communicator& world) {
   if (device::on_host() || world.size() == 1) return "";
-  auto const path = try_path(config, world);
+  // The trial has a communicator of its own, which stays: what is not over in time is still under way on it.
+  comm::Communicator* trial = nullptr;
+  auto const communicator = [&]() -> comm::Communicator& {
+    if (trial == nullptr) trial = new comm::Communicator(world.mpi(), "trial of GPU memory");
+    return *trial;
+  };
+  auto const path =
+      message_path({.choice = config.comm.gpu_aware,
+                    .nccl = config.comm.gpu_aware != config::GpuAware::off && engine::choose_nccl(config, world),
+                    .reaches = comm::reaches_memory_of(device::backend_name()),
+                    .library = comm::library_version(),
+                    .mpi_sums = config.comm.allreduce == config::AllReduce::mpi,
+                    .try_messages = [&] { return comm::try_messages(communicator(), trial_memory(), trial_memory()); },
+                    .try_sums = [&] { return comm::try_sums(communicator(), trial_memory()); }});
   collectives::set_gpu_aware(path.messages, path.sums);
   return fmt::format("Messages: {} ({})",
                      path.sums       ? "MPI reads and writes GPU memory, and sums it in its own order"

@@ -3,11 +3,31 @@
 // comm.gpu_aware: whether MPI is given the addresses of GPU memory.
 
 #include <p3d/comm/communicator.hpp>
+#include <p3d/comm/gpu.hpp>
 #include <p3d/config/config.hpp>
 
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace p3d::run {
+
+/// What the way of messages between GPUs depends on. A trial runs only when the answer needs it.
+struct PathQuestion {
+  config::GpuAware choice;      ///< comm.gpu_aware
+  bool nccl;                    ///< NCCL is in use in this run
+  std::optional<bool> reaches;  ///< comm::reaches_memory_of
+  std::string library;          ///< comm::library_version
+  bool mpi_sums;                ///< comm.allreduce = "mpi"
+  std::function<comm::GpuTrial()> try_messages, try_sums;
+};
+/// Whether MPI is given addresses of GPU memory, for messages and for sums, and why.
+struct MessagePath {
+  bool messages, sums;
+  std::string reason;
+};
+/// The rule of choose_message_path, apart from the machine. Throws base::Error where "on" was tried and does not work.
+MessagePath message_path(PathQuestion const& question);
 
 /// Decides, by a trial where MPI says that it can or "on" says so, and sets it for all messages of this process. What
 /// is not tried is not used. Returns a line for the log; "" on host backends, where the question does not arise.
