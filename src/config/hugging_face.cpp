@@ -345,17 +345,6 @@ void require_heads(Reader& r, HuggingFaceModel const& read) {
 
 }  // namespace
 
-char const* to_string(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::gpt2: return "gpt2";
-    case ModelFamily::llama: return "llama";
-    case ModelFamily::mistral: return "mistral";
-    case ModelFamily::mixtral: return "mixtral";
-    case ModelFamily::qwen2_moe: return "qwen2_moe";
-  }
-  return "?";
-}
-
 HuggingFaceModel read_hugging_face(std::string_view text, std::string const& path) {
   auto const file = parse_json(text, path);
   Reader r(file, path);

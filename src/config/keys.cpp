@@ -9,7 +9,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 namespace p3d::config {
@@ -44,7 +43,7 @@ void add_run(std::vector<Key>& table) {
   s.integer("log_every", &Run::log_every, {1}, "steps between log lines");
   s.integer("eval_every", &Run::eval_every, {0}, "steps between evaluations; 0: only at the end");
   s.integer("eval_batches", &Run::eval_batches, {0, limits::steps}, "global batches per evaluation; 0: never evaluate");
-  s.choice("precision", &Run::precision, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
+  s.choice("precision", &Run::precision,
            "bf16, fp16: weights and activations of 16 bits; sums, gradients and the optimizer in fp32; fp64 is for "
            "verification");
   s.flag("deterministic", &Run::deterministic,
@@ -80,12 +79,7 @@ MaybeMismatch read_window(toml::node const& node, std::string const&, Config& co
     return mismatch;
   };
   if (auto const* list = node.as_array()) {
-    for (auto const& element : *list) {
-      if (auto mismatch = read_one(element)) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
-    }
+    if (auto mismatch = read_list(*list, read_one)) return mismatch;
     if (windows.empty()) return Mismatch{&node, "an empty list", "give one number for each layer, or remove the key"};
   } else if (auto mismatch = read_one(node)) {
     return mismatch;
@@ -124,16 +118,15 @@ void add_model(std::vector<Key>& table) {
   s.integer("ffn", &Model::ffn, {1, limits::width}, "width of the feed-forward layer; a multiple of parallel.tp",
             "4 hidden (gelu); 8/3 hidden, rounded up to 16 (swiglu)");
   s.integer("seq_len", &Model::seq_len, {1, limits::width}, "tokens in a sequence");
-  s.choice("norm", &Model::norm, {Norm::layernorm, Norm::rmsnorm}, "normalisation before attention and feed-forward");
-  s.choice("position", &Model::position, {Position::learned, Position::rope}, "how a token knows its place");
-  s.choice("activation", &Model::activation, {Activation::gelu, Activation::swiglu},
-           "nonlinearity of the feed-forward layer");
+  s.choice("norm", &Model::norm, "normalisation before attention and feed-forward");
+  s.choice("position", &Model::position, "how a token knows its place");
+  s.choice("activation", &Model::activation, "nonlinearity of the feed-forward layer");
   s.flag("bias", &Model::bias, "bias vectors in linears and norms");
   s.flag("tied_embeddings", &Model::tied_embeddings, "the output layer shares the embedding's weights");
   s.number("dropout", &Model::dropout, {.max = 1.0, .max_open = true},
            "probability, on the embedding, the attention probabilities and both residual branches");
   s.number("rope_theta", &Model::rope_theta, {.max = 1e12, .min_open = true}, "base of the rotary frequencies");
-  s.choice("rope_scaling", &Model::rope_scaling, {RopeScaling::none, RopeScaling::linear, RopeScaling::llama3},
+  s.choice("rope_scaling", &Model::rope_scaling,
            "how rotary frequencies are stretched beyond the length of the first training: linear (all of them), llama3 "
            "(the slow ones)");
   s.number("rope_scaling_factor", &Model::rope_scaling_factor, {.min = 1.0, .max = 1e6},
@@ -195,12 +188,10 @@ MaybeMismatch read_exchange(toml::node const& node, std::string const&, Config& 
   auto& c = config.context;
   if (auto const* list = node.as_array()) {
     std::vector<std::int64_t> sizes;
-    for (auto const& element : *list) {
-      if (auto mismatch = read_integer(element, {1, limits::axis}, sizes.emplace_back())) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
-    }
+    auto const read_one = [&](toml::node const& element) {
+      return read_integer(element, {1, limits::axis}, sizes.emplace_back());
+    };
+    if (auto mismatch = read_list(*list, read_one)) return mismatch;
     if (sizes.size() != 2)
       return Mismatch{&node, base::counted(static_cast<std::int64_t>(sizes.size()), "number"),
                       "give two: the ranks of an all-to-all and the groups in the ring, such as [2, 4]"};
@@ -209,19 +200,12 @@ MaybeMismatch read_exchange(toml::node const& node, std::string const&, Config& 
     c.ring = static_cast<int>(sizes[1]);
     return {};
   }
-  constexpr std::array kinds{ContextExchange::automatic, ContextExchange::ring, ContextExchange::gather,
-                             ContextExchange::all_to_all};
-  std::vector<std::string> names;
-  for (auto kind : kinds) names.emplace_back(to_string(kind));
-  std::size_t index = 0;
-  auto mismatch = read_choice(node, names, index);
-  if (!mismatch) c.exchange = kinds[index];
-  return mismatch;
+  return read_enum(node, c.exchange);
 }
 
 void add_context(std::vector<Key>& table) {
   Section<Context> s(table, "context", &Config::context);
-  s.choice("order", &Context::order, {ContextOrder::zigzag, ContextOrder::striped, ContextOrder::contiguous},
+  s.choice("order", &Context::order,
            "which tokens of a sequence each rank of cp has; zigzag and striped make causal attention even",
            "zigzag; with data.pack: striped");
   s.add("exchange", "string: auto | ring | gather | all_to_all, or a list [a, r]",
@@ -255,18 +239,10 @@ MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, 
     if (!mismatch) paths.push_back(absolute_path(path, folder));
     return mismatch;
   };
-  if (auto const* list = node.as_array()) {
-    for (auto const& element : *list) {
-      if (auto mismatch = read_one(element)) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
-    }
-  } else if (auto mismatch = read_one(node)) {
-    return mismatch;
-  }
-  config.data.path = paths;
-  return {};
+  auto const* list = node.as_array();
+  auto mismatch = list ? read_list(*list, read_one) : read_one(node);
+  if (!mismatch) config.data.path = paths;
+  return mismatch;
 }
 
 MaybeMismatch read_tokenizer(toml::node const& node, std::string const& folder, Config& config) {
@@ -279,7 +255,6 @@ MaybeMismatch read_tokenizer(toml::node const& node, std::string const& folder, 
 void add_data(std::vector<Key>& table) {
   Section<Data> s(table, "data", &Config::data);
   s.choice("format", &Data::format,
-           {DataFormat::text, DataFormat::megatron, DataFormat::llmc, DataFormat::npy, DataFormat::synthetic},
            "text files; token files of Megatron-LM (.bin and .idx), llm.c or numpy; or tokens made up on the spot");
   s.add("path", "string or list of strings",
         "file(s) or folder(s), of megatron also without .bin and .idx, relative to the input file",
@@ -296,7 +271,6 @@ void add_data(std::vector<Key>& table) {
   s.name("tokenizer_pattern", &Data::tokenizer_pattern, {"", "gpt2", "cl100k", "o200k", "llama3", "qwen2"},
          "how a .tiktoken file, which does not say it, splits text");
   s.choice("shuffle", &Data::shuffle,
-           {Shuffle::windows, Shuffle::documents, Shuffle::whole_documents, Shuffle::megatron},
            "what every epoch puts in a new order: windows of seq_len tokens; documents, and then the windows cut from "
            "them; whole documents only, so that the samples of a batch are neighbouring windows of few documents; or "
            "both as Megatron-LM does");
@@ -314,11 +288,10 @@ void add_data(std::vector<Key>& table) {
 void add_optimizer(std::vector<Key>& table) {
   Section<Optimizer> s(table, "optimizer", &Config::optimizer);
   NumberRange const below_one{.max = 1.0, .max_open = true};
-  s.choice("type", &Optimizer::type, {OptimizerType::adamw, OptimizerType::sgd}, "update rule");
+  s.choice("type", &Optimizer::type, "update rule");
   s.number("lr", &Optimizer::lr, {.max = 1e30}, "highest learning rate");
   s.number("min_lr", &Optimizer::min_lr, {.max = 1e30}, "learning rate of the last step; at most lr", "lr / 10");
-  s.choice("lr_schedule", &Optimizer::lr_schedule, {LrSchedule::cosine, LrSchedule::linear, LrSchedule::constant},
-           "from lr, after the warm-up, down to min_lr");
+  s.choice("lr_schedule", &Optimizer::lr_schedule, "from lr, after the warm-up, down to min_lr");
   s.integer("warmup_steps", &Optimizer::warmup_steps, {0, limits::steps}, "steps from 0 up to lr; may outlast the run");
   s.number("beta1", &Optimizer::beta1, below_one, "decay of the first moment");
   s.number("beta2", &Optimizer::beta2, below_one, "decay of the second moment");
@@ -354,15 +327,15 @@ void add_comm(std::vector<Key>& table) {
            "seconds after which a wait, or a blocking call of MPI, ends the run with a report");
   s.number("bucket_mb", &Comm::bucket_mb, {.max = 1 << 20, .min_open = true},
            "gradients are reduced over dp in buckets of at least this many MiB");
-  s.choice("allreduce", &Comm::allreduce, {base::all_reduces.begin(), base::all_reduces.end()},
+  s.choice("allreduce", &Comm::allreduce,
            "algorithm of all-reduces: MPI's (mpi), p3d's by send and receive (ring, tree), or through a node's shared "
            "memory "
            "(shared, hierarchical)");
   s.choice(
-      "gpu_aware", &Comm::gpu_aware, {GpuAware::automatic, GpuAware::on, GpuAware::off},
+      "gpu_aware", &Comm::gpu_aware,
       "give MPI GPU memory; off: through pinned host memory; auto: for messages, where a trial at the start succeeds "
       "and NCCL is not in use");
-  s.choice("backend", &Comm::backend, {Backend::automatic, Backend::mpi, Backend::nccl},
+  s.choice("backend", &Comm::backend,
            "what carries collectives of GPU memory; auto: NCCL where p3d has it and each rank has a GPU");
   s.add("backend_axes", fmt::format("string: names of axes joined by '-', of {}", base::join(words_of(stage_axes))),
         "axes along which NCCL may be used; MPI along the others", nullptr, read_backend_axes,
@@ -373,12 +346,7 @@ void add_comm(std::vector<Key>& table) {
 /// "none", "dynamic" or a number.
 MaybeMismatch read_loss_scale(toml::node const& node, std::string const&, Config& config) {
   auto& p = config.precision;
-  if (node.is_string()) {
-    std::size_t index = 0;
-    auto const mismatch = read_choice(node, {"none", "dynamic"}, index);
-    if (!mismatch) p.loss_scaling = index == 0 ? LossScaling::none : LossScaling::dynamic;
-    return mismatch;
-  }
+  if (node.is_string()) return read_enum(node, p.loss_scaling);
   auto const mismatch = read_number(node, {.max = 0x1p120, .min_open = true}, p.loss_scale);
   if (!mismatch) p.loss_scaling = LossScaling::fixed;
   return mismatch;
@@ -396,7 +364,7 @@ void add_precision(std::vector<Key>& table) {
   s.choice("reduction", &Options::reduction, {Precision::fp64, Precision::fp32, Precision::bf16},
            "type in which gradients travel when replicas sum them; bf16: half the bytes, and losses depend on dp",
            "precision.gradients");
-  s.choice("pipeline", &Options::pipeline, {Precision::fp64, Precision::fp32, Precision::bf16, Precision::fp16},
+  s.choice("pipeline", &Options::pipeline,
            "type in which activations and their gradients travel between stages; bf16 with fp32: half the bytes, and "
            "losses depend on pp",
            "run.precision");
@@ -426,16 +394,10 @@ MaybeMismatch read_stops(toml::node const& node, std::string const&, Config& con
   auto const* list = node.as_array();
   if (!list) return Mismatch{&node, describe(node), "give a list of strings, such as [\"\\n\\n\"]"};
   std::vector<std::string> stops;
-  for (auto const& element : *list) {
-    std::string text;
-    if (auto mismatch = read_string(element, false, text)) {
-      mismatch->found += " in the list";
-      return mismatch;
-    }
-    stops.push_back(text);
-  }
-  config.sample.stop = stops;
-  return {};
+  auto mismatch =
+      read_list(*list, [&](toml::node const& element) { return read_string(element, false, stops.emplace_back()); });
+  if (!mismatch) config.sample.stop = stops;
+  return mismatch;
 }
 
 void add_sample(std::vector<Key>& table) {
@@ -490,7 +452,7 @@ void add_checkpoint(std::vector<Key>& table) {
       },
       [](Config const& config) { return toml_string(config.checkpoint.resume); });
   s.choice(
-      "load", &Checkpoint::load, {Load::all, Load::weights},
+      "load", &Checkpoint::load,
       "what resume takes from the file: all, or the weights alone to start at step 0 (fine-tuning; the same command "
       "again goes on from that run's own newest checkpoint)");
   s.flag("at_start", &Checkpoint::at_start, "write one of step 0 too, before the first step");
@@ -498,8 +460,7 @@ void add_checkpoint(std::vector<Key>& table) {
          "write while training goes on, from a copy in host memory, every rank its share; false: training waits while "
          "rank 0 writes for all (no copy; for NFS)");
   s.integer("buffer_mb", &Checkpoint::buffer_mb, {1, 1 << 20}, "MiB of buffer on each rank for writing and reading");
-  s.choice("on_error", &Checkpoint::on_error, {OnError::stop, OnError::go_on},
-           "what to do when a checkpoint cannot be written");
+  s.choice("on_error", &Checkpoint::on_error, "what to do when a checkpoint cannot be written");
 }
 
 }  // namespace

@@ -8,11 +8,11 @@ namespace p3d::config {
 
 void add_linalg(std::vector<Key>& table) {
   Section<Linalg> s(table, "linalg", &Config::linalg);
-  s.choice("host", &Linalg::host, {HostGemm::automatic, HostGemm::blas, HostGemm::onednn},
+  s.choice("host", &Linalg::host,
            "library of fp32 GEMMs on the host; auto: with run.deterministic oneDNN where p3d has it and the processor "
            "has AVX-512, otherwise for each shape the quicker one of a trial at the start");
   s.choice(
-      "attention", &Linalg::attention, {AttentionKernel::automatic, AttentionKernel::gemms, AttentionKernel::fused},
+      "attention", &Linalg::attention,
       "on GPUs: attention as products of blocks and a softmax between them, or as one kernel of a vendor's library "
       "(cuDNN); auto: the one kernel where the run has 16 bits and the library takes the model's shape and gives "
       "the same numbers in a trial at the start");

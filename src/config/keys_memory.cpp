@@ -28,39 +28,31 @@ MaybeMismatch read_recompute(toml::node const& node, std::string const&, Config&
   for (auto const& op : recomputed_ops) names.emplace_back(op.first);
   if (auto const* list = node.as_array()) {
     RecomputedOps ops;
-    for (auto const& element : *list) {
+    auto const read_one = [&](toml::node const& element) {
       std::size_t index = 0;
-      if (auto mismatch = read_choice(element, names, index)) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
-      ops.*recomputed_ops[index].second = true;
-    }
+      auto mismatch = read_choice(element, names, index);
+      if (!mismatch) ops.*recomputed_ops[index].second = true;
+      return mismatch;
+    };
+    if (auto mismatch = read_list(*list, read_one)) return mismatch;
     if (!ops.any())
       return Mismatch{&node, "an empty list", "name operations, such as [\"norm\", \"activation\"], or write \"none\""};
     m.recompute = Recompute::list;
     m.recompute_ops = ops;
     return {};
   }
-  std::size_t index = 0;
-  if (auto mismatch = read_choice(node, {"none", "full", "auto"}, index)) {
+  if (auto mismatch = read_enum(node, m.recompute)) {
     if (!node.is_string())
       mismatch->fix = "use \"none\", \"full\", \"auto\" or a list of operations, such as [\"norm\", \"activation\"]";
     return mismatch;
   }
-  m.recompute = std::array{Recompute::none, Recompute::full, Recompute::automatic}[index];
   m.recompute_ops = {};
   return {};
 }
 
 std::string write_recompute(Config const& config) {
   auto const& m = config.memory;
-  switch (m.recompute) {
-    case Recompute::none: return toml_string("none");
-    case Recompute::full: return toml_string("full");
-    case Recompute::automatic: return toml_string("auto");
-    case Recompute::list: break;
-  }
+  if (m.recompute != Recompute::list) return toml_string(to_string(m.recompute));
   std::vector<std::string> names;
   for (auto const& [name, member] : recomputed_ops) {
     if (m.recompute_ops.*member) names.emplace_back(name);
@@ -88,7 +80,7 @@ void add_recompute(Section<Memory>& s) {
 }
 
 void add_shard(Section<Memory>& s) {
-  s.choice("shard", &Memory::shard, {Shard::none, Shard::optimizer, Shard::gradients, Shard::parameters},
+  s.choice("shard", &Memory::shard,
            "state that replicas (dp) divide among them: moments and master weights, gradients too, weights too (ZeRO "
            "1, 2, 3)");
   s.integer("shard_over", &Memory::shard_over, {0, limits::axis},
@@ -96,21 +88,20 @@ void add_shard(Section<Memory>& s) {
   s.integer("shard_layers", &Memory::shard_layers, {1, limits::layers},
             "layers whose weights, or gradients, come and go together where they are divided");
   s.choice(
-      "gather", &Memory::gather, {MessageEvery::step, MessageEvery::microbatch},
+      "gather", &Memory::gather,
       "with shard = \"parameters\" or offload_parameters: weights come once a step, or for every use: less memory, "
       "more communication; default step, with offload_parameters microbatch");
-  s.choice("reduce", &Memory::reduce, {MessageEvery::step, MessageEvery::microbatch},
+  s.choice("reduce", &Memory::reduce,
            "gradients are summed over replicas once a step, or after every microbatch: with shard = \"gradients\" less "
            "memory, more communication, and another order of additions");
 }
 
 void add_offload(Section<Memory>& s) {
-  std::vector<OffloadTo> const places{OffloadTo::none, OffloadTo::host, OffloadTo::disk};
-  s.choice("offload_optimizer", &Memory::offload_optimizer, places,
+  s.choice("offload_optimizer", &Memory::offload_optimizer,
            "where moments and master weights wait between updates: host (GPU builds), or a file of each rank");
-  s.choice("offload_parameters", &Memory::offload_parameters, places,
+  s.choice("offload_parameters", &Memory::offload_parameters,
            "where weights wait between uses: host (GPU builds), or a file of each rank");
-  s.choice("offload_activations", &Memory::offload_activations, places,
+  s.choice("offload_activations", &Memory::offload_activations,
            "where activations of all but two microbatches (or 1 + pipeline.lookahead) wait for backward: host (GPU "
            "builds), or a file of each rank");
   s.add(

@@ -6,8 +6,6 @@
 #include "config/limits.hpp"
 #include "config/section.hpp"
 
-#include <array>
-
 namespace p3d::config {
 
 namespace {
@@ -19,10 +17,8 @@ struct MoeOfModel {
 using MoeSection = Section<Moe, MoeOfModel>;
 
 MaybeMismatch read_aux_loss(toml::node const& node, std::string const&, Config& config) {
-  constexpr std::array kinds{AuxLoss::none, AuxLoss::sequence, AuxLoss::global};
-  std::size_t index = 0;
-  auto mismatch = read_choice(node, {to_string(kinds[0]), to_string(kinds[1]), to_string(kinds[2])}, index);
-  if (!mismatch) return config.model.moe.aux_loss = kinds[index], mismatch;
+  auto mismatch = read_enum(node, config.model.moe.aux_loss);
+  if (!mismatch) return mismatch;
   auto const* text = node.as_string();
   if (text && (text->get() == "microbatch" || text->get() == "batch"))
     mismatch->fix =
@@ -45,7 +41,7 @@ void add_experts(MoeSection& s) {
 }
 
 void add_router(MoeSection& s) {
-  s.choice("score", &Moe::score, {RouterScore::softmax, RouterScore::sigmoid},
+  s.choice("score", &Moe::score,
            "scores of experts, over all of them or each alone; always in the type of sums (fp32 with 16 bits)");
   s.flag("normalize", &Moe::normalize,
          "gates are divided by their sum over the chosen experts; with softmax that is the softmax over these");
@@ -72,7 +68,7 @@ void add_balance(MoeSection& s) {
 }
 
 void add_dispatch(MoeSection& s) {
-  s.choice("dispatch", &Moe::dispatch, {Dispatch::all_to_all, Dispatch::gather},
+  s.choice("dispatch", &Moe::dispatch,
            "rows to the ranks of their experts; or all tokens to all of these ranks, which sends less where top_k is "
            "above ep, and takes room for the worst routing");
   s.number("buffer_factor", &Moe::buffer_factor, {.max = 1e6, .min_open = true},

@@ -19,27 +19,24 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   auto& pipeline = config.pipeline;
   if (auto const* list = node.as_array()) {
     std::vector<int> layers;
-    for (auto const& element : *list) {
+    auto const read_one = [&](toml::node const& element) {
       std::int64_t value = 0;
-      if (auto mismatch = read_integer(element, {0, limits::layers}, value)) {
-        mismatch->found += " in the list";
-        return mismatch;
-      }
+      auto mismatch = read_integer(element, {0, limits::layers}, value);
       layers.push_back(static_cast<int>(value));
-    }
+      return mismatch;
+    };
+    if (auto mismatch = read_list(*list, read_one)) return mismatch;
     if (layers.empty())
       return Mismatch{&node, "an empty list", "give one number of layers for each of the parallel.pp stages"};
     pipeline.layer_split = LayerSplit::list;
     pipeline.layers_per_stage = layers;
     return {};
   }
-  std::size_t index = 0;
-  if (auto mismatch = read_choice(node, {"even", "cost"}, index)) {
+  if (auto mismatch = read_enum(node, pipeline.layer_split)) {
     if (!node.is_string())
       mismatch->fix = "use \"even\", \"cost\" or a list with one number per stage, such as [3, 3, 2]";
     return mismatch;
   }
-  pipeline.layer_split = index == 0 ? LayerSplit::even : LayerSplit::cost;
   pipeline.layers_per_stage.clear();
   return {};
 }

@@ -98,6 +98,11 @@ public:
 
   /// An enum by the names of its values.
   template <class E>
+  void choice(char const* key, E S::*member, char const* help, char const* default_text = nullptr) {
+    choice(key, member, base::values_of<E>(), help, default_text);
+  }
+  /// An enum by the names of some of its values.
+  template <class E>
   void choice(char const* key, E S::*member, std::vector<E> const& values, char const* help,
               char const* default_text = nullptr) {
     auto const section = section_;
@@ -106,10 +111,7 @@ public:
     add(
         key, choices_text(names), help, default_text,
         [=](toml::node const& node, std::string const&, Config& config) {
-          std::size_t index = 0;
-          auto const mismatch = read_choice(node, names, index);
-          if (!mismatch) std::invoke(section, config).*member = values[index];
-          return mismatch;
+          return read_enum(node, std::invoke(section, config).*member, values);
         },
         [=](Config const& config) { return toml_string(to_string(std::invoke(section, config).*member)); });
   }

@@ -165,6 +165,16 @@ MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const
                   close.empty() ? all : fmt::format("did you mean {}?", toml_string(close))};
 }
 
+MaybeMismatch read_list(toml::array const& list, std::function<MaybeMismatch(toml::node const&)> const& read_one) {
+  for (auto const& element : list) {
+    if (auto mismatch = read_one(element)) {
+      mismatch->found += " in the list";
+      return mismatch;
+    }
+  }
+  return {};
+}
+
 MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds) {
   char const* const fix = "write a number and a unit: \"90s\", \"30min\" or \"2h\"";
   auto const* text = node.as_string();

@@ -4,7 +4,10 @@
 
 #include "config/toml.hpp"
 
+#include <p3d/base/enum_names.hpp>
+
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -48,5 +51,17 @@ MaybeMismatch read_string(toml::node const& node, bool may_be_empty, std::string
 MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds);
 /// One of `choices`; `out` is its index.
 MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const& choices, std::size_t& out);
+/// One of `values`, by its name.
+template <base::NamedEnum E>
+MaybeMismatch read_enum(toml::node const& node, E& out, std::vector<E> const& values = base::values_of<E>()) {
+  std::vector<std::string> names;
+  for (auto value : values) names.emplace_back(to_string(value));
+  std::size_t index = 0;
+  auto mismatch = read_choice(node, names, index);
+  if (!mismatch) out = values[index];
+  return mismatch;
+}
+/// Every element of a list by `read_one`, up to the first that does not fit; its mismatch says that it is in a list.
+MaybeMismatch read_list(toml::array const& list, std::function<MaybeMismatch(toml::node const&)> const& read_one);
 
 }  // namespace p3d::config

@@ -14,42 +14,65 @@ namespace p3d::config {
 
 /// A policy of types (run.precision), or one type ([precision]).
 enum class Precision { fp64, fp32, bf16, fp16 };
+constexpr auto enum_names(Precision) { return std::array{"fp64", "fp32", "bf16", "fp16"}; }
 enum class LossScaling { none, dynamic, fixed };
+constexpr auto enum_names(LossScaling) { return std::array{"none", "dynamic"}; }
 enum class Norm { layernorm, rmsnorm };
+constexpr auto enum_names(Norm) { return std::array{"layernorm", "rmsnorm"}; }
 enum class Position { learned, rope };
+constexpr auto enum_names(Position) { return std::array{"learned", "rope"}; }
 enum class Activation { gelu, swiglu };
+constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu"}; }
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
 enum class RopeScaling { none, linear, llama3 };
+constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3"}; }
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
-/// What a new epoch orders anew: windows; documents, then their windows; both as Megatron-LM does; whole documents.
-enum class Shuffle { windows, documents, megatron, whole_documents };
+constexpr auto enum_names(DataFormat) { return std::array{"text", "megatron", "llmc", "npy", "synthetic"}; }
+/// What a new epoch orders anew: windows; documents, then their windows; whole documents; both as Megatron-LM does.
+enum class Shuffle { windows, documents, whole_documents, megatron };
+constexpr auto enum_names(Shuffle) { return std::array{"windows", "documents", "whole_documents", "megatron"}; }
 enum class OptimizerType { adamw, sgd };
+constexpr auto enum_names(OptimizerType) { return std::array{"adamw", "sgd"}; }
 enum class LrSchedule { cosine, linear, constant };
+constexpr auto enum_names(LrSchedule) { return std::array{"cosine", "linear", "constant"}; }
 enum class GpuAware { automatic, on, off };
+constexpr auto enum_names(GpuAware) { return std::array{"auto", "on", "off"}; }
 enum class Backend { automatic, mpi, nccl };
+constexpr auto enum_names(Backend) { return std::array{"auto", "mpi", "nccl"}; }
 /// What is divided over the ranks that hold the same weights (ZeRO stages 0 to 3, Rajbhandari et al., arXiv
 /// 1910.02054); each includes those before it.
 enum class Shard { none, optimizer, gradients, parameters };
+constexpr auto enum_names(Shard) { return std::array{"none", "optimizer", "gradients", "parameters"}; }
 /// How often a message of all weights or gradients goes out.
 enum class MessageEvery { step, microbatch };
+constexpr auto enum_names(MessageEvery) { return std::array{"step", "microbatch"}; }
 /// Which tokens of a sequence a rank of cp has.
 enum class ContextOrder { zigzag, striped, contiguous };
+constexpr auto enum_names(ContextOrder) { return std::array{"zigzag", "striped", "contiguous"}; }
 /// How attention brings together what cp divides; nested: an all-to-all among neighbours, a ring over their groups.
 enum class ContextExchange { automatic, ring, gather, all_to_all, nested };
+constexpr auto enum_names(ContextExchange) { return std::array{"auto", "ring", "gather", "all_to_all"}; }
 /// Where something waits that is not needed now.
 enum class OffloadTo { none, host, disk };
+constexpr auto enum_names(OffloadTo) { return std::array{"none", "host", "disk"}; }
 /// Which activations are discarded by forward and made again for backward.
-enum class Recompute { none, full, list, automatic };
+enum class Recompute { none, full, automatic, list };
+constexpr auto enum_names(Recompute) { return std::array{"none", "full", "auto"}; }
 using base::AllReduce;
 /// Whose fp32 GEMMs the host runs.
 enum class HostGemm { automatic, blas, onednn };
+constexpr auto enum_names(HostGemm) { return std::array{"auto", "blas", "onednn"}; }
 enum class AttentionKernel { automatic, gemms, fused };
+constexpr auto enum_names(AttentionKernel) { return std::array{"auto", "gemms", "fused"}; }
 /// How a router turns its logits into scores of experts.
 enum class RouterScore { softmax, sigmoid };
+constexpr auto enum_names(RouterScore) { return std::array{"softmax", "sigmoid"}; }
 /// How rows travel to experts: one for each choice to its expert, or all tokens to all ranks.
 enum class Dispatch { all_to_all, gather };
+constexpr auto enum_names(Dispatch) { return std::array{"all_to_all", "gather"}; }
 /// What a balancing loss is the mean over; each is the same on every layout.
 enum class AuxLoss { none, sequence, global };
+constexpr auto enum_names(AuxLoss) { return std::array{"none", "sequence", "global"}; }
 
 /// A wall time that is written as "90s", "30min" or "2h".
 struct Duration {
@@ -184,6 +207,7 @@ struct Batch {
 
 /// How layers are dealt to stages.
 enum class LayerSplit { even, cost, list };
+constexpr auto enum_names(LayerSplit) { return std::array{"even", "cost"}; }
 
 /// [pipeline]; layers_per_stage is "even", "cost" or a list of integers.
 struct Pipeline {
@@ -317,8 +341,10 @@ struct Sample {
 /// What a checkpoint gives to the run: everything, or only the parameters (fine-tuning: step 0, new moments, other
 /// data).
 enum class Load { all, weights };
+constexpr auto enum_names(Load) { return std::array{"all", "weights"}; }
 /// After a checkpoint could not be written.
 enum class OnError { stop, go_on };
+constexpr auto enum_names(OnError) { return std::array{"stop", "continue"}; }
 
 /// [checkpoint]: files dir/<run.name>-<step>.h5.
 struct Checkpoint {
@@ -395,32 +421,7 @@ std::int64_t bytes_of(Precision type);
 /// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
 constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
 
-char const* to_string(Precision);
-char const* to_string(LossScaling);
-char const* to_string(Norm);
-char const* to_string(Position);
-char const* to_string(Activation);
-char const* to_string(LayerSplit);
-char const* to_string(RopeScaling);
-char const* to_string(DataFormat);
-char const* to_string(Shuffle);
-char const* to_string(ContextOrder);
-char const* to_string(ContextExchange);  ///< nested: "[a, r]" is written instead
-char const* to_string(OptimizerType);
-char const* to_string(HostGemm);
-char const* to_string(AttentionKernel);
-char const* to_string(RouterScore);
-char const* to_string(Dispatch);
-char const* to_string(AuxLoss);
-char const* to_string(LrSchedule);
-char const* to_string(GpuAware);  ///< "auto", "on", "off"
-char const* to_string(Backend);   ///< "auto", "mpi", "nccl"
-using base::to_string;            ///< of AllReduce
-char const* to_string(Shard);
-char const* to_string(MessageEvery);
-char const* to_string(OffloadTo);
-char const* to_string(Load);
-char const* to_string(OnError);  ///< "stop", "continue"
+using base::to_string;  ///< of enums
 /// "90s", "30min", "2h": in the largest unit that divides it; "0s".
 std::string to_string(Duration);
 

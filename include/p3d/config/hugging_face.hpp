@@ -14,7 +14,8 @@ namespace p3d::config {
 
 /// The families of models that p3d shares with transformers.
 enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2_moe };
-char const* to_string(ModelFamily family);  ///< as model_type says it
+/// Names as model_type says them.
+constexpr auto enum_names(ModelFamily) { return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2_moe"}; }
 
 struct HuggingFaceModel {
   ModelFamily family = ModelFamily::gpt2;
