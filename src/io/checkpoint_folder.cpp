@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// NAME-STEP out of "NAME-STEP.h5" or "NAME-STEP.h5.part".
+/// The name and step of a run: ("NAME", 15) for "NAME-00000015" + `ending`; nothing for other names of files.
 std::optional<std::pair<std::string, std::int64_t>> parse_name(std::string name, std::string_view ending) {
   if (!name.ends_with(ending)) return {};
   name.resize(name.size() - ending.size());
@@ -33,6 +33,8 @@ std::optional<std::pair<std::string, std::int64_t>> parse_name(std::string name,
   return std::pair(name.substr(0, dash), step);
 }
 
+/// Calls visit(entry) for every regular file of a folder. The folder is read to its end first, so `visit` may delete
+/// files.
 template <class Visit>
 void for_files(std::string const& dir, Visit&& visit) {
   std::error_code error;
@@ -89,7 +91,7 @@ std::vector<std::string> prune_checkpoints(std::string const& dir, std::string c
   if (keep <= 0) return out;
   auto files = find_checkpoints(dir, run_name);
   std::erase_if(files, [&](auto const& f) { return !f.valid || f.step > newest_step; });
-  // Without the newest itself there is nothing that makes the older ones superfluous.
+  // Without the newest one itself, nothing makes the older ones superfluous.
   if (files.empty() || files.back().step != newest_step) return out;
   while (static_cast<std::int64_t>(files.size()) > keep) {
     std::error_code error;

@@ -13,8 +13,10 @@ namespace p3d::io {
 
 namespace {
 
-constexpr std::int64_t piece = 1 << 18;  // elements
+/// Elements that are read at once.
+constexpr std::int64_t piece = 1 << 18;
 
+/// Element i of a buffer, as double.
 double element(std::vector<char> const& buffer, std::int64_t i, Element type) {
   if (type == Element::float32) {
     float v;
@@ -26,7 +28,7 @@ double element(std::vector<char> const& buffer, std::int64_t i, Element type) {
   return v;
 }
 
-/// Calls visit(first element, count) for pieces of an array, each read into `buffer`.
+/// Reads an array piece by piece into `buffer` and calls visit(first element, count) for each piece.
 template <class Visit>
 void for_pieces(PosixFile const& file, CheckpointArray const& array, Element type, std::vector<char>& buffer,
                 Visit&& visit) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The stages of writing a checkpoint (write_state.hpp names them). The work of a stage runs in a thread of each rank,
+// which makes no MPI call; poll() asks with one all-reduce whether all threads are done and then begins the next stage.
+// Example with WriteBy::copied: start() copies the share and begins `make`; polls at later steps begin `data`, `commit`
+// and `verify`, and the last one returns the result.
 #include <p3d/io/checkpoint_writer.hpp>
 
 #include "hdf5.hpp"
@@ -25,7 +29,7 @@ void CheckpointWriter::State::begin(Stage next, std::function<void()> work) {
   };
   try {
     thread = std::thread(run);
-  } catch (std::system_error const&) {  // no more threads for this user: training waits
+  } catch (std::system_error const&) {  // no more threads for this user: training waits for the work
     run();
   }
 }
@@ -44,7 +48,7 @@ void CheckpointWriter::State::begin_data() {
     by_root ? write_by_root(job, world, options.buffer_bytes) : write_shares(job, world, options.buffer_bytes);
   });
   done = true;
-  // In the thread, as the others wait for no more than a moment at a time.
+  // The flush runs in the thread: no rank may keep the others waiting for more than a moment at a time.
   if (!by_root && !failure) begin(Stage::data, [this] { flush_share(job); });
 }
 
@@ -58,7 +62,7 @@ std::optional<WriteResult> CheckpointWriter::State::end(std::optional<base::Erro
   stage = Stage::idle;
   result.error = std::move(error);
   if (result.error && world.rank() == 0) {
-    // The next run of this name removes what cannot be removed now.
+    // A file that cannot be removed now is removed by the next run of this name.
     if (auto const left = attempt_apart([this] { remove_if_there(job.part_path); }))
       result.error->fix += "; delete the .part file";
   }
@@ -123,11 +127,11 @@ void CheckpointWriter::reserve(std::vector<CheckpointPart> const& parts, Element
   auto const bytes = static_cast<std::size_t>(elements) * size_of(element);
   if (s.copy_bytes >= bytes) return;
   s.copy_bytes = 0;
-  s.copy.reset();  // never two copies
+  s.copy.reset();  // so that there are never two copies
   s.copy = s.options.memory ? s.options.memory(bytes)
                             : std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
   s.copy_bytes = bytes;
-  std::fill_n(s.copy.get(), bytes, std::byte{});  // the system gives pages when they are touched
+  std::fill_n(s.copy.get(), bytes, std::byte{});  // the system gives memory when it is touched
 }
 
 void CheckpointWriter::start(std::string const& path, CheckpointHeader const& header,
@@ -161,11 +165,11 @@ void CheckpointWriter::start(std::string const& path, CheckpointHeader const& he
       }
     });
   }
-  // Reported by the next poll, as every later failure.
+  // An error of the copying is reported by the next poll, as every later one.
   s.begin(State::Stage::make, [&s, failure] {
     if (failure) throw base::Error(*failure);
     if (s.world.rank() != 0) return;
-    // A folder that was deleted meanwhile; when it cannot be made, H5Fcreate says so.
+    // The folder may have been deleted meanwhile. When it cannot be made, creating the file reports that.
     (void)attempt([&s] { make_folder(std::filesystem::path(s.job.path).parent_path().string()); });
     s.job.skeleton = make_skeleton(s.job.part_path, s.job.header, s.job.table, s.job.moments, s.job.model_files);
   });

@@ -8,15 +8,17 @@
 
 namespace p3d::io {
 
+/// 2^64 divided by the golden ratio: multiples of it are spread evenly.
 constexpr std::uint64_t golden = 0x9e3779b97f4a7c15ULL;
 
+/// The finaliser of splitmix64: a bijection that mixes all bits.
 constexpr std::uint64_t mix(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   return z ^ (z >> 31);
 }
 
-/// The part of the sum that `count` elements of an unsigned type add, the first of which has index `index`.
+/// The part of the checksum that `count` elements of an unsigned type add; the first of them has index `index`.
 template <class Bits>
 std::uint64_t checksum_of(void const* data, std::int64_t count, std::uint64_t index) {
   auto const* bytes = static_cast<unsigned char const*>(data);
@@ -30,13 +32,14 @@ std::uint64_t checksum_of(void const* data, std::int64_t count, std::uint64_t in
   return sum;
 }
 
-/// Elements of 4 or 8 bytes.
+/// The part of the checksum that `count` elements of 4 or 8 bytes add.
 inline std::uint64_t checksum(void const* data, std::int64_t count, std::uint64_t index, std::size_t element_bytes) {
   return element_bytes == 4 ? checksum_of<std::uint32_t>(data, count, index)
                             : checksum_of<std::uint64_t>(data, count, index);
 }
 
-/// Sum over the 8-byte words of a text of any length; the last word is filled with zeros and the length added.
+/// The hash of a text of any length: the checksum of its 8-byte words (the last one filled with zeros) and of its
+/// length.
 class ByteHash {
 public:
   void add(void const* data, std::size_t bytes) {

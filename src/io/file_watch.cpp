@@ -22,16 +22,17 @@ namespace p3d::io {
 
 namespace {
 
+/// Seconds that one file operation may take.
 double the_timeout = 1800.0;
 
-/// What apart() and the thread that it began know of each other.
+/// The state that apart() shares with the thread that it began.
 struct Apart {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
-  int depth = 0;            ///< operations that go on, one within the other
-  std::string operation;    ///< the last one that began: "fsync of FILE"
-  base::Stopwatch changes;  ///< since it began or ended
+  int depth = 0;            ///< operations that have begun and not ended, one within the other
+  std::string operation;    ///< the last operation that began: "fsync of FILE"
+  base::Stopwatch changes;  ///< time since an operation began or ended
 
   void begins(char const* name, std::string const& path) {
     std::lock_guard const lock(mutex);
@@ -54,13 +55,14 @@ private:
     changes.reset();
   }
 };
+/// The state of the thread's apart(); null in threads that apart() did not begin.
 thread_local Apart* the_apart = nullptr;
 
-/// Less than file_timeout(), so that the message is out when that has passed.
+/// Time budget of an operation. It is less than file_timeout(), so that the message is out when that has passed.
 double budget() { return the_timeout - std::min(1.0, 0.25 * the_timeout); }
 
-/// Other threads hang in the kernel or wait for MPI: this one ends the process without MPI, and the launcher the
-/// others.
+/// Ends the process without MPI after a message; the launcher ends the other ranks. The other threads of this process
+/// hang in the kernel or wait for MPI, so an orderly end is not possible.
 void end(comm::OverdueCall const& overdue) {
   base::error_here(
       "p3d stops: the disk does not answer\n" +
@@ -85,7 +87,8 @@ double file_timeout() { return the_timeout; }
 
 FileOperation::FileOperation(char const* name, std::string const& path)
     : path_(path), call_(name, path, budget(), end) {
-  // A file that reaches the limit of its size is an error of that write, told as such, and no reason to die.
+  // A file that reaches the limit of its size is an error of that write, reported as such, and must not end the
+  // process.
   static auto const ignored = std::signal(SIGXFSZ, SIG_IGN);
   (void)ignored;
   if (the_apart != nullptr) the_apart->begins(name, path_);
@@ -118,14 +121,16 @@ void apart(std::function<void()> const& work) {
       state.done = true;
       state.changed.notify_all();
     });
-  } catch (std::system_error const&) {  // no more threads for this user: the others wait as for any rank
+    // No more threads for this user: the other ranks wait as for any rank that computes.
+  } catch (std::system_error const&) {
     return work();
   }
   std::unique_lock lock(state.mutex);
   while (!state.done) {
     state.changed.wait_for(lock, std::chrono::milliseconds(1), [&] { return state.done; });
     if (state.done) break;
-    // Between two operations it computes; when that goes on for long it is as silent as any rank that computes.
+    // Between two operations the work computes. When that takes longer than comm.timeout_s, this rank is as silent as
+    // any rank that computes, so that an endless loop is found.
     bool const works = state.depth > 0 || state.changes.seconds() < comm::wait_policy().timeout_s;
     auto const operation = state.operation.empty() ? "file operations" : state.operation;
     lock.unlock();

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The lock of a folder. The owner holds a lock of the system (fcntl) where there is one, and stamps the file at every
+// beat of its heart. A second run decides in try_take() from the file's text whether the owner still lives: on the same
+// host by its process, on another host by whether the stamp moves. Stamps are compared with the clock that makes them,
+// the file server's, not with this host's.
 #include <p3d/io/folder_lock.hpp>
 
 #include "failure.hpp"
@@ -30,8 +34,9 @@ namespace p3d::io {
 
 namespace {
 
+/// Periods without a beat after which the lock of another host is stale.
 constexpr double beats_until_stale = 8.0;
-constexpr double owner_patience_s = 2.0;  ///< with an owner that may be about to end
+constexpr double owner_patience_s = 2.0;  ///< seconds to wait for an owner that may be about to end
 constexpr char const* first_line = "p3d run";
 
 std::string environment(char const* name) {
@@ -39,13 +44,13 @@ std::string environment(char const* name) {
   return value != nullptr ? value : "";
 }
 
-/// How often Slurm has started this job again.
+/// The count of restarts that Slurm keeps for this job; "0" for its first start.
 std::string job_restarts() {
   auto const count = environment("SLURM_RESTART_COUNT");
   return count.empty() ? "0" : count;
 }
 
-/// The start of a process, in ticks since the start of the system; empty when there is none of this number.
+/// Start time of a process, in ticks since the start of the system; empty when there is no process of this number.
 std::string start_of(std::string const& process) {
   std::ifstream in("/proc/" + process + "/stat");
   std::string const text((std::istreambuf_iterator<char>(in)), {});
@@ -53,10 +58,12 @@ std::string start_of(std::string const& process) {
   if (name_ends == std::string::npos) return {};
   std::istringstream rest(text.substr(name_ends + 1));
   std::string word;
+  // Field 22 of the file; the fields 1 and 2 (number and name) have been cut off, as a name may hold spaces.
   for (int field = 3; field <= 22; ++field) rest >> word;
   return word;
 }
 
+/// A name for this start of the system: after a reboot the numbers of processes begin anew.
 std::string boot_id() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
   std::string out;
@@ -64,6 +71,7 @@ std::string boot_id() {
   return out;
 }
 
+/// The text that this process writes into its lock file.
 std::string own_text(double heartbeat_s) {
   char since[64] = "";
   std::time_t const now = std::time(nullptr);
@@ -76,7 +84,7 @@ std::string own_text(double heartbeat_s) {
                      job.empty() ? "" : job_restarts(), heartbeat_s, since);
 }
 
-/// "key value" of each line.
+/// The text's lines "key value" as a map.
 std::map<std::string, std::string> fields(std::string const& text) {
   std::map<std::string, std::string> out;
   std::istringstream in(text);
@@ -87,6 +95,7 @@ std::map<std::string, std::string> fields(std::string const& text) {
   return out;
 }
 
+/// The owner in words, for messages.
 std::string describe(std::map<std::string, std::string>& owner) {
   return fmt::format("process {} on host {}{}, since {}", owner["process"], owner["host"],
                      owner["job"].empty() ? "" : ", Slurm job " + owner["job"], owner["since"]);
@@ -106,7 +115,7 @@ std::int64_t nanoseconds(struct stat const& info) {
   return std::int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec;
 }
 
-/// The time by the clock that stamps the files of this folder, which may be a server's.
+/// The current time (ns) by the clock that stamps the files of this folder, which may be a server's.
 std::int64_t now_there(std::string const& lock_path) {
   auto const path = fmt::format("{}.{}", lock_path, ::getpid());
   FileOperation const here("open", path);
@@ -138,6 +147,7 @@ struct Descriptor {
   int release() { return std::exchange(fd, -1); }
 };
 
+/// Result of asking the system for a lock; `none`: the file system has no locks.
 enum class SystemLock { taken, held, none };
 
 SystemLock lock_by_system(int fd, std::string const& path) {
@@ -163,8 +173,8 @@ bool FolderLock::try_take() {
   double const waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - first_try_).count();
 
   FileOperation here("open", path_);
-  // Who makes the file has it, also on a file system without locks (ENOSYS, ENOLCK): another run that looks meanwhile
-  // finds no text yet, and waits.
+  // The process that made the file has it, also on a file system without locks (ENOSYS, ENOLCK): another run that looks
+  // meanwhile finds no text yet, and waits.
   Descriptor file{::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
   bool const made = file.fd >= 0;
   if (!made) file.fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -173,7 +183,7 @@ bool FolderLock::try_take() {
   auto const system = lock_by_system(file.fd, path_);
   struct stat mine, named;
   if (::fstat(file.fd, &mine) != 0) throw failure("a folder that can be locked", path_, last_error());
-  // Its owner has just deleted it: the next try makes a new one.
+  // The file's owner has just deleted it: the next try makes a new one.
   if (::stat(path_.c_str(), &named) != 0 || named.st_ino != mine.st_ino) return false;
 
   auto const text = read_all(file.fd, path_);
@@ -185,7 +195,7 @@ bool FolderLock::try_take() {
     return true;
   };
   if (system == SystemLock::held) {
-    if (waited < owner_patience_s) return false;  // a run that was killed, and ends
+    if (waited < owner_patience_s) return false;  // a run that was killed may be about to end
     throw refuse(text.empty() ? "a run that has just started" : describe(owner), path_);
   }
   if (text.empty() && (made || system == SystemLock::taken || waited >= owner_patience_s)) return accept("");
@@ -201,7 +211,7 @@ bool FolderLock::try_take() {
   auto const job = environment("SLURM_JOB_ID");
   if (!job.empty() && owner["job"] == job && owner["restarts"] != job_restarts())
     return accept("an earlier start of this Slurm job");
-  // Whether the system's lock is known to the other host cannot be told: its heart can.
+  // Nobody can tell whether the system's lock reaches from one host to the other. The heart's stamps do.
   auto const beat = nanoseconds(named);
   if (other_beat_ns_ == 0) other_beat_ns_ = beat;
   if (other_beat_ns_ != beat) throw refuse(describe(owner) + "; it is alive", path_);
@@ -224,7 +234,7 @@ void FolderLock::take() {
   try {
     heart_ = std::thread([this] { beat(); });
   } catch (std::system_error const&) {
-    // No more threads for this user: the system's lock has to do.
+    // No more threads for this user: the system's lock has to be enough.
   }
 }
 
@@ -233,7 +243,7 @@ void FolderLock::beat() {
   while (!end_.wait_for(lock, std::chrono::duration<double>(heartbeat_s_), [this] { return ends_; })) {
     FileOperation here("open", path_);
     Descriptor const now{::open(path_.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (now.fd < 0) continue;  // a deleted folder: whoever writes there finds out
+    if (now.fd < 0) continue;  // a deleted folder: the next write there reports it
     here.next("read");
     std::string text(text_.size() + 1, '\0');
     auto const got = ::pread(now.fd, text.data(), text.size(), 0);
@@ -246,7 +256,7 @@ void FolderLock::beat() {
       comm::leave_without_mpi(static_cast<int>(base::ExitCode::run_failed));
     }
     here.next("futimens");
-    (void)::futimens(fd_, nullptr);  // a beat that fails is a beat that is missing
+    (void)::futimens(fd_, nullptr);  // a beat that fails counts as missing
   }
 }
 
@@ -261,7 +271,7 @@ FolderLock::~FolderLock() {
   FileOperation here("unlink", path_);
   struct stat mine, named;
   if (::fstat(fd_, &mine) == 0 && ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino)
-    (void)::unlink(path_.c_str());  // a file that stays is stale by the next look
+    (void)::unlink(path_.c_str());  // a file that cannot be deleted is stale for the next run
   ::close(fd_);
 }
 

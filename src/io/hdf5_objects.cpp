@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The reader of HDF5's descriptions (hdf5_objects.hpp). A group is a B-tree: nodes "TREE" lead to nodes "SNOD", whose
+// entries give the place of a name in the group's heap and the address of an object's header. An object header is a
+// list of messages (type, length, flags, body), which may go on in other pieces of the file. Every read is checked
+// against the end of the file, and a budget bounds all of them, so that loops end.
 #include "hdf5_objects.hpp"
 
 #include "seal.hpp"
@@ -14,11 +18,14 @@ namespace p3d::io {
 namespace {
 
 constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
+/// The address that means: there is none.
 constexpr auto nowhere = ~std::uint64_t{0};
+/// Most levels of a B-tree that are followed.
 constexpr int deepest_tree = 8;
 constexpr std::size_t longest_name = 255;
 
-/// Takes numbers off the front of some bytes; behind their end it fails.
+/// Takes numbers (little-endian) and texts off the front of some bytes. After a read behind their end every result is
+/// zero or empty, and failed() is true.
 class Bytes {
 public:
   explicit Bytes(std::string_view bytes) : bytes_(bytes) {}
@@ -35,7 +42,7 @@ public:
     bytes_.remove_prefix(size);
     return out;
   }
-  /// The first `size` of a piece that is filled up to a multiple of 8.
+  /// Takes the first `size` bytes of a piece that is filled up to a multiple of 8.
   std::string_view padded(std::size_t size) {
     auto const out = text((size + 7) / 8 * 8);
     return out.substr(0, std::min(size, out.size()));
@@ -50,7 +57,7 @@ private:
 
 std::string_view until_zero(std::string_view text) { return text.substr(0, text.find('\0')); }
 
-/// A dataspace message of version 1.
+/// Reads a dataspace message of version 1. A size of 2^62 or more becomes -1, which no caller accepts.
 Hdf5Shape read_shape(std::string_view message) {
   Bytes in(message);
   Hdf5Shape out;
@@ -64,6 +71,7 @@ Hdf5Shape read_shape(std::string_view message) {
   return out;
 }
 
+/// Reads an attribute message. Only version 1 is known; other versions are read for their name, to report them.
 Hdf5Attribute read_attribute(std::string_view message, bool shared) {
   Bytes in(message);
   Hdf5Attribute out;
@@ -80,6 +88,7 @@ Hdf5Attribute read_attribute(std::string_view message, bool shared) {
   return out;
 }
 
+/// Words for a message of an object header that p3d does not write, by the message's type.
 char const* kind_of_message(std::uint64_t type) {
   switch (type) {
     case 0x02:
@@ -110,7 +119,7 @@ char const* name(Hdf5Type::Kind kind) {
   }
 }
 
-/// Little-endian, without padding, IEEE 754.
+/// Compares the type with the descriptions that HDF5 writes for the four kinds.
 bool Hdf5Type::is(Kind kind) const {
   using namespace std::string_view_literals;
   static std::string_view const forms[4] = {"\x10\x08\0\0\x08\0\0\0\0\0\x40\0"sv, "\x10\0\0\0\x08\0\0\0\0\0\x40\0"sv,
@@ -142,17 +151,18 @@ std::string Hdf5Type::name() const {
 bool Hdf5Type::is_table_record() const {
   struct Member {
     char const* name;
-    std::uint64_t offset, text;  // text: its size, or 0 for a number
+    std::uint64_t offset, text;  ///< text: its bytes, or 0 for a number
   };
   static constexpr Member members[6] = {{"name", 0, 120},  {"rows", 120, 0},  {"cols", 128, 0},
                                         {"layer", 136, 0}, {"decay", 144, 0}, {"unit", 152, 8}};
+  // 0x16: version 1, class 6 (compound); then 6 members and 160 bytes.
   Bytes in(bytes);
   if (in.number(1) != 0x16 || in.number(3) != 6 || in.number(4) != 160) return false;
   for (auto const& m : members) {
     std::string_view const expected(m.name);
     if (in.padded(expected.size() + 1) != std::string_view(m.name, expected.size() + 1)) return false;
     if (in.number(4) != m.offset || in.number(1) != 0) return false;
-    in.text(27);  // of arrays
+    in.text(27);  // dimensions of a member that is an array: none here
     Hdf5Type type;
     type.bytes = in.text(m.text != 0 ? 8 : 12);
     if (m.text != 0 ? !type.is_text() || type.size() != m.text : !type.is(Kind::int64)) return false;
@@ -192,12 +202,16 @@ Hdf5Objects::Hdf5Objects(PosixFile const& file, std::int64_t user_block)
   if (in.text(8) != signature) wrong("another signature");
   auto const version = in.number(1);
   if (version != 0) wrong(fmt::format("a superblock of version {}", version));
+  // Versions of the parts, then bytes of an address and of a length.
   in.text(4);
   if (in.number(1) != 8 || in.number(1) != 8) wrong("addresses or lengths that have not 8 bytes");
+  // Reserved, sizes of tree nodes, flags; then the base address.
   in.text(9);
   if (in.number(8) != static_cast<std::uint64_t>(user_block)) wrong("another base address");
+  // Addresses of free space and of the file's end; then that of a driver's description.
   in.text(16);
   if (in.number(8) != nowhere) wrong("a driver of its own");
+  // The root's entry: the place of its name, then its header's address.
   in.text(8);
   root_ = in.number(8);
 }
@@ -213,6 +227,7 @@ Hdf5Object Hdf5Objects::object(std::uint64_t header, std::string const& what) {
   if (version != 1) refuse(what + ": an object header of version 1", fmt::format("version {}", version));
   Hdf5Object out;
   int layouts = 0, types = 0, shapes = 0, tables = 0;
+  // Pieces of the header (address, bytes); continuation messages add to them.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces{{header + 16, size}};
   std::uint64_t count = 0;
   for (std::size_t p = 0; p < pieces.size(); ++p) {
@@ -230,7 +245,7 @@ Hdf5Object Hdf5Objects::object(std::uint64_t header, std::string const& what) {
         case 0x00:
         case 0x04:
         case 0x05:
-        case 0x12: break;  // nothing, fill values, a time
+        case 0x12: break;  // nothing, fill values, a time: not needed
         case 0x01: out.shape = read_shape(body), ++shapes; break;
         case 0x03: out.type.bytes = body, ++types; break;
         case 0x08: {
@@ -246,6 +261,7 @@ Hdf5Object Hdf5Objects::object(std::uint64_t header, std::string const& what) {
         }
         case 0x0c: out.attributes.push_back(read_attribute(body, shared)); break;
         case 0x10: {
+          // A continuation message: the header goes on at another address.
           auto const at = m.number(8), bytes = m.number(8);
           if (!m.failed()) pieces.emplace_back(at, bytes);
           break;
@@ -263,6 +279,7 @@ Hdf5Object Hdf5Objects::object(std::uint64_t header, std::string const& what) {
 }
 
 std::map<std::string, Hdf5Link> Hdf5Objects::links(Hdf5Object const& group, std::string const& what) {
+  // The heap's head: signature, version, reserved, bytes of names, offset of free space, address of the names.
   auto const prefix = bytes(group.heap, 32, what);
   Bytes heap(prefix);
   if (heap.text(4) != "HEAP" || heap.number(1) != 0) refuse(what + ": the names of a group", "something else");
@@ -287,6 +304,7 @@ void Hdf5Objects::read_tree(std::uint64_t address, int level, std::string const&
     auto const entries = bytes(address + 8, count * 40, what);
     Bytes in(entries);
     for (std::uint64_t i = 0; i < count; ++i) {
+      // An entry of 40 bytes: place of the name, header, kind of link (2: soft), reserved.
       auto const at = in.number(8);
       Hdf5Link link;
       link.header = in.number(8);
@@ -299,6 +317,7 @@ void Hdf5Objects::read_tree(std::uint64_t address, int level, std::string const&
     return;
   }
   auto const start = bytes(address, 24, what);
+  // A node's head of 24 bytes: signature, type 0 (a group), level, number of children, addresses of its neighbours.
   Bytes head(start);
   if (head.text(4) != "TREE" || head.number(1) != 0) wrong();
   auto const here = static_cast<int>(head.number(1)) + 1;
@@ -307,6 +326,7 @@ void Hdf5Objects::read_tree(std::uint64_t address, int level, std::string const&
   auto const children = bytes(address + 24, count * 16, what);
   Bytes in(children);
   for (std::uint64_t i = 0; i < count; ++i) {
+    // A key, which is not needed, and a child's address.
     in.number(8);
     read_tree(in.number(8), here - 1, names, what, out);
   }

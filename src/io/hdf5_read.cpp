@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the objects of a checkpoint by name. The file may come from anywhere, so each object is compared with the one
+// form that p3d writes (hdf5_objects.hpp reads that form) before a byte of it is used; everything else is refused with
+// an error that names the object. Example: signed_number("/", "step") accepts one scalar int64 and nothing else.
 #include "hdf5_read.hpp"
 
 #include <fmt/format.h>
@@ -11,7 +14,7 @@ namespace p3d::io {
 
 namespace {
 
-constexpr std::size_t longest_text = 1 << 13;  ///< of an attribute that is read (one holds a path)
+constexpr std::size_t longest_text = 1 << 13;  ///< bytes of an attribute that is read (one holds a path)
 
 std::string describe(Hdf5Shape const& shape, Hdf5Type const& type) { return shape.text() + ": " + type.name(); }
 
@@ -35,7 +38,8 @@ std::map<std::string, Hdf5Link> const& Hdf5File::links_of(std::string const& gro
   return groups_[group] = objects_.links(object, "/" + group);
 }
 
-/// From group to group, only through hard links: these cannot leave the file.
+/// Walks from group to group, only through hard links: these cannot leave the file. The last object is kept, as its
+/// attributes are usually read one after the other.
 Hdf5Object const& Hdf5File::open(std::string const& object) {
   if (object == "/") return root_;
   if (object == last_name_) return last_;
@@ -69,6 +73,7 @@ std::uint64_t Hdf5File::number(std::string const& object, char const* name, Hdf5
            describe(a.shape, a.type));
   }
   std::uint64_t out = 0;
+  // The value is stored little-endian; this also reads it right on a big-endian machine.
   for (std::size_t i = 8; i > 0; --i) out = out << 8 | static_cast<unsigned char>(a.data[i - 1]);
   return out;
 }
@@ -105,6 +110,7 @@ Hdf5File::Found Hdf5File::dataset(std::string const& name) {
   if (!o.other.empty()) refuse(what + ", contiguous and in this file", o.other);
   if (!o.dataset) refuse(what, "an object of another kind");
   if (!o.contiguous) refuse(what + ", contiguous", o.layout);
+  // Addresses count from the end of the user block.
   auto const behind = static_cast<std::uint64_t>(file_.size() - objects_.user_block());
   if (o.address > behind || o.bytes > behind - o.address) {
     refuse(fmt::format("{}, within the {} bytes of the file", what, file_.size()),

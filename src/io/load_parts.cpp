@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the parts of all ranks from a checkpoint of any layout. Replicas hold the same rectangle, and share the work in
+// one of two ways (LoadBy): `each` where they are on one node, so that the node's page cache serves all but the first
+// reader; `rounds` elsewhere, where each element is read once and broadcast. The rank that reads its own share of a
+// part also adds the share's checksum, so that every element counts once.
 #include "checksum.hpp"
 #include "posix_file.hpp"
 #include "slices.hpp"
@@ -19,9 +23,11 @@ namespace p3d::io {
 
 namespace {
 
-/// Columns of a few bytes in long rows: whole rows are read at once and cut, which costs less than a call for each row.
+/// Bytes below which the rows of a part are too short to be read one by one. Whole rows of the array are then read and
+/// cut, which costs less than a call for each row.
 constexpr std::int64_t small_run = 2048;
 
+/// Converts `count` numbers of type From to To.
 template <class From, class To>
 void convert(std::vector<char> const& from, std::int64_t count, std::vector<char>& to) {
   to.resize(static_cast<std::size_t>(count) * sizeof(To));
@@ -30,6 +36,7 @@ void convert(std::vector<char> const& from, std::int64_t count, std::vector<char
   for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<To>(in[i]);
 }
 
+/// The reading of one rank, and its buffers.
 class Loader {
 public:
   Loader(Checkpoint const& checkpoint, Element element, std::int64_t buffer_bytes, LoadBy way)
@@ -39,7 +46,7 @@ public:
         way_(way),
         sums_(checkpoint.arrays.size(), 0) {}
 
-  /// Rows of a part from the file into own_; their checksum is added where `counts`.
+  /// Reads rows of a part from the file into own_. Where `counts`, their checksum is added to sums_.
   void read(CheckpointPart const& part, CheckpointArray const& array, layout::Range rows, bool counts) {
     auto const bytes = size_of(checkpoint_.header.element);
     open();
@@ -57,7 +64,7 @@ public:
     });
   }
 
-  /// Asks the system to read this rank's share while other things happen.
+  /// Asks the system to read this rank's share ahead, while other parts are loaded.
   void announce(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     auto const* array = checkpoint_.find(part.array);
     auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
@@ -71,6 +78,8 @@ public:
     });
   }
 
+  /// Loads one part on all of its replicas. Collective over them. After a failure the rank goes on with the broadcasts,
+  /// so that no other rank waits for ever.
   void load(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     if (on_one_node(*part.replicas))
       load_by_each(part, failure);
@@ -81,8 +90,9 @@ public:
   std::vector<std::uint64_t>& sums() { return sums_; }
 
 private:
-  /// Each rank reads the whole part, its own share first: the disk is asked once and the others find it in the node's
-  /// memory. A broadcast between ranks of one node costs two copies more (4 ranks, 1.5 GB: 2.7 s instead of 0.8 s).
+  /// Loads a part where every replica reads all of it, its own share first: the disk is read once, and the others find
+  /// the data in the node's memory. A broadcast between ranks of one node would cost two copies more (4 ranks, 1.5 GB:
+  /// 2.7 s instead of 0.8 s).
   void load_by_each(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     auto const* array = checkpoint_.find(part.array);
     auto const bytes = size_of(checkpoint_.header.element);
@@ -100,7 +110,8 @@ private:
     }
   }
 
-  /// Rounds: all replicas read a piece of their shares at the same time, then each gives its piece to the others.
+  /// Loads a part in rounds: all replicas read a piece of their shares at the same time, then each broadcasts its piece
+  /// to the others.
   void load_by_rounds(CheckpointPart const& part, std::optional<base::ErrorText>& failure) {
     auto const* array = checkpoint_.find(part.array);
     auto const bytes = size_of(checkpoint_.header.element);
@@ -130,7 +141,8 @@ private:
     }
   }
 
-  /// Collective over `group` when it is asked for the first time.
+  /// True when all replicas of a group run on one node, by the hash of its name. Collective over `group` when it is
+  /// asked for the first time.
   bool on_one_node(comm::Communicator& group) {
     if (way_ != LoadBy::place) return way_ == LoadBy::each;
     auto const known = on_one_node_.find(&group);
@@ -141,6 +153,7 @@ private:
     ByteHash hash;
     hash.add(name, static_cast<std::size_t>(length));
     auto const host = static_cast<std::int64_t>(hash.value() >> 2);
+    // The largest of the hashes and the smallest, in one reduction.
     std::int64_t extremes[2] = {host, -host};
     group.all_reduce(extremes, 2, comm::Type::int64, comm::Reduction::max).wait();
     return on_one_node_[&group] = extremes[0] == -extremes[1];
@@ -149,10 +162,12 @@ private:
   void open() {
     if (!file_) file_.emplace(checkpoint_.path, PosixFile::Mode::read);
   }
+  /// Makes a buffer at least this large.
   static void fit(std::vector<char>& buffer, std::int64_t bytes) {
     if (static_cast<std::int64_t>(buffer.size()) < bytes) buffer.resize(static_cast<std::size_t>(bytes));
   }
 
+  /// Reads whole rows of the array, at most 1 MiB at a time, and cuts the part's columns out into own_.
   void read_whole_rows(CheckpointPart const& part, CheckpointArray const& array, layout::Range rows) {
     auto const bytes = static_cast<std::int64_t>(size_of(checkpoint_.header.element));
     auto const row_bytes = part.global_cols * bytes;
@@ -169,6 +184,7 @@ private:
     }
   }
 
+  /// Passes rows that were read to the part, converted to its type where the file has another one.
   void hand_over(CheckpointPart const& part, layout::Range slice, std::int64_t count, std::vector<char> const& buffer) {
     auto const stored = checkpoint_.header.element;
     if (stored != element_) {
@@ -186,10 +202,12 @@ private:
   LoadBy way_;
   std::vector<std::uint64_t> sums_;
   std::optional<PosixFile> file_;
+  /// Own share; pieces of other replicas; whole rows; converted numbers.
   std::vector<char> own_, others_, wide_, converted_;
   std::map<comm::Communicator const*, bool> on_one_node_;
 };
 
+/// Throws when an array of the file is missing or has another shape than the run's model.
 void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& parts) {
   for (auto const& part : parts) {
     auto const* a = c.find(part.array);
@@ -216,7 +234,7 @@ void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element
   if (auto wrong = first_error(world, failure)) throw base::Error(*wrong);
 
   auto& sums = loader.sums();
-  // Arrays that nobody asked for have no sum to compare: mark those that were read, on any rank.
+  // An array that no rank asked for has no sum to compare: mark the arrays that were read.
   std::vector<std::int64_t> asked(sums.size(), 0);
   for (auto const& part : parts)
     asked[static_cast<std::size_t>(checkpoint.find(part.array) - checkpoint.arrays.data())] = 1;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The history of a run (metrics.csv): writing, and three ways of reading. metrics_until() repairs what a killed run
+// left, read_metrics() accepts a complete file only, and read_metrics_so_far() reads a file that a run may be writing.
+// Example of a row: "10,40960,3.21,0.8,0.0003,120.5,339900.4," (the last number is empty: no evaluation in this step).
 #include <p3d/io/metrics.hpp>
 
 #include "failure.hpp"
@@ -69,7 +72,7 @@ void MetricsWriter::write(MetricsRow const& row) {
     if (now <= 0) {
       auto const why = last_error();
       here.next("ftruncate");
-      // A piece of a line that stays after all is passed over by who reads.
+      // A piece of a line that cannot be removed stays in the file; readers ignore it.
       if (put > 0 && ::ftruncate(fd_, size_) != 0) size_ += static_cast<std::int64_t>(put);
       throw failure("room for one more row of the run's history", path_, why);
     }
@@ -89,6 +92,7 @@ void MetricsWriter::flush() const {
 
 namespace {
 
+/// The pieces of a text between separators; one more than there are separators.
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> out;
   for (std::size_t begin = 0;;) {
@@ -110,7 +114,7 @@ bool to_number(std::string const& cell, double& value) {
   return !cell.empty() && end == cell.c_str() + cell.size();
 }
 
-/// For a message: the beginning of a line, without what a terminal would obey.
+/// The beginning of a line for a message, without characters that a terminal would obey.
 std::string shown(std::string_view line) {
   constexpr std::size_t most = 100;
   std::string out = "\"" + std::string(line.substr(0, most));
@@ -118,9 +122,10 @@ std::string shown(std::string_view line) {
   return out + (line.size() > most ? fmt::format("\"... ({} characters)", line.size()) : "\"");
 }
 
-/// No row is longer: longer lines are not taken apart.
+/// Most characters of a row: longer lines are not parsed.
 constexpr std::size_t longest_row = 1000;
 
+/// The row of a line, or nothing when the line is no row.
 std::optional<MetricsRow> parse(std::string_view text) {
   if (text.size() > longest_row) return {};
   auto const cells = split(text, ',');
@@ -143,7 +148,7 @@ MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
                        .fix = "nothing: it stays under another name"});
   }
   MetricsHistory out;
-  if (!lines.back().empty()) ++out.dropped;  // cut off in the middle: not a row, even if it looks like one
+  if (!lines.back().empty()) ++out.dropped;  // a line without an end is no row, even if it looks like one
   lines.pop_back();
   std::map<std::int64_t, std::string> rows;
   for (std::size_t i = 1; i < lines.size(); ++i) {
@@ -154,7 +159,7 @@ MetricsHistory metrics_until(std::string const& path, std::int64_t last_step) {
     else if (row->step == last_step)
       out.last = row;
   }
-  // A run that began with another one's checkpoint has no rows of the steps before.
+  // A run that began with another run's checkpoint has no rows of the steps before.
   out.missing = last_step - static_cast<std::int64_t>(rows.size()) - (rows.empty() ? 0 : rows.begin()->first - 1);
   for (auto& [step, line] : rows) out.lines.push_back(std::move(line));
   return out;

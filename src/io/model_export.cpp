@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes the parameters of a checkpoint as a model in Hugging Face form. Every rank copies its rows of every parameter,
+// a buffer at a time: it reads them from the checkpoint, adds them to the checksum, and writes them to their places in
+// the tensors (layout::hugging_face_layout says where). The files get their names only after the checksums of all ranks
+// are right. Example: attn.q, attn.k and attn.v of GPT-2 are three arrays of the checkpoint and columns of one tensor,
+// c_attn.weight.
 #include <p3d/io/model_export.hpp>
 
 #include "checksum.hpp"
@@ -29,7 +34,8 @@ namespace fs = std::filesystem;
 
 constexpr char const* config_name = "config.json";
 
-/// From this size on numbers are rounded to infinity: halfway between the largest and what would follow it.
+/// The smallest size of a number that rounds to infinity: halfway between the largest number of the type and the next
+/// that it cannot hold.
 double rounds_to_infinity(TensorType type) {
   switch (type) {
     case TensorType::f64: break;
@@ -40,7 +46,7 @@ double rounds_to_infinity(TensorType type) {
   return std::numeric_limits<double>::infinity();
 }
 
-/// The arrays of the file are the parameters of the model.
+/// Throws unless the arrays of the file are the parameters of the model.
 void require_table(Checkpoint const& file, layout::ParamTable const& table) {
   auto const& specs = table.specs();
   for (std::size_t i = 0; i < std::max(specs.size(), file.table.size()); ++i) {
@@ -57,7 +63,8 @@ void require_table(Checkpoint const& file, layout::ParamTable const& table) {
   }
 }
 
-/// No file takes the place of another, nor lies elsewhere.
+/// Throws when a file beside the weights has the name of another one or of the weights, or a name that leads to another
+/// folder.
 void require_names(ModelFiles const& files) {
   for (auto const& f : files) {
     if (base::is_file_name(f.name) && f.name.find(".safetensors") == std::string::npos && find(files, f.name) == &f)
@@ -70,7 +77,8 @@ void require_names(ModelFiles const& files) {
   }
 }
 
-/// An older model in the folder would be mixed with this one, and no file is replaced.
+/// Throws when the folder holds a model or one of these files: an older model would be mixed with this one, and no file
+/// is replaced.
 void require_free(std::string const& folder, ModelFiles const& files) {
   make_folder(folder);
   for (auto const& entry : fs::directory_iterator(folder)) {
@@ -84,14 +92,14 @@ void require_free(std::string const& folder, ModelFiles const& files) {
   }
 }
 
-/// The pieces of one rank.
+/// Copies the share of one rank from the checkpoint to the tensors.
 class Exporter {
 public:
   Exporter(Checkpoint const& file, layout::HuggingFaceLayout const& layout, SafetensorsWriter& writer,
            ExportOptions const& options)
       : file_(file), layout_(layout), writer_(writer), options_(options) {}
 
-  /// Copies rows of a parameter; returns their part of the checksum.
+  /// Copies rows of a parameter. Returns what they add to the parameter's checksum.
   std::uint64_t copy(std::size_t parameter, layout::Range rows) {
     auto const& array = file_.arrays[parameter];
     auto const type = file_.header.element;
@@ -112,6 +120,7 @@ public:
   }
 
 private:
+  /// Writes rows x cols of a parameter from buffer_. A parameter may be stored in several tensors, or in none (tied).
   void write(std::size_t parameter, layout::Range rows, layout::Range cols) {
     if (!layout_.places[parameter].stored()) return;
     auto const bytes = static_cast<std::int64_t>(size_of(file_.header.element));
@@ -121,7 +130,7 @@ private:
                         });
   }
 
-  /// The numbers are at `data`.
+  /// Writes the rectangle rows x cols of one tensor; its numbers are at `data`, row-major.
   void write_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, char const* data) {
     auto const& shape = layout_.tensors[place.tensor].shape;
     auto const type = file_.header.element;
@@ -143,7 +152,7 @@ private:
     });
   }
 
-  /// No number becomes infinite by rounding.
+  /// Throws when a number of buffer_ would become infinite by rounding to the exported type.
   void require_range(CheckpointArray const& array, std::int64_t count) const {
     if (options_.type == TensorType::f64 ||
         (options_.type == TensorType::f32 && file_.header.element == Element::float32))
@@ -174,6 +183,7 @@ private:
   std::vector<char> buffer_, run_;
 };
 
+/// Throws the error of the first rank that has one, on every rank. Collective.
 void throw_first(comm::Communicator& world, std::optional<base::ErrorText> const& mine, base::ExitCode code) {
   if (auto wrong = first_error(world, mine)) throw base::Error(*wrong, code);
 }

@@ -20,7 +20,7 @@ namespace p3d::io {
 
 namespace {
 
-/// The names that transformers gives them (and llama.cpp's converter looks for).
+/// The names that transformers gives to the files (and llama.cpp's converter looks for), in the order of an export.
 constexpr char const* of_model[] = {"config.json", "generation_config.json"};
 constexpr char const* of_tokenizer[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -31,6 +31,7 @@ bool holds(Rows const& rows, std::string_view name) {
   return std::find(std::begin(rows), std::end(rows), name) != std::end(rows);
 }
 
+/// Calls visit(name) for every name, those of the model first.
 template <class Visit>
 void for_names(Visit&& visit) {
   for (auto const* name : of_model) visit(name);
@@ -73,6 +74,7 @@ ModelFiles stored_model_files(std::string const& checkpoint) {
     auto const seal = check_seal(posix);
     Hdf5File file(posix, seal.user_block);
     if (!file.has(model_files_group)) return out;
+    // The files may not be larger than the checkpoint in all.
     std::int64_t left = posix.size();
     for_names([&](char const* name) {
       if (!file.has_in(model_files_group, name)) return;

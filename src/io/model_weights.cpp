@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads a model in Hugging Face form. The tensors of the files must be just those that config.json implies: a missing
+// one, an unknown one or another shape is an error, since p3d would otherwise compute something else without a word.
+// layout::hugging_face_layout says where each parameter lies; GPT-2 stores its matrices as [in, out], p3d as [out, in],
+// so those are transposed while they are read.
 #include <p3d/io/model_weights.hpp>
 
 #include "checksum.hpp"
@@ -28,7 +32,8 @@ base::Error refused(std::string expected, std::string found, std::string where, 
 
 constexpr char const* complete = "copy the whole folder again from where it comes from";
 
-/// What config.json says is believed only as far as there are tensors: a layer has several.
+/// The parameters of the model. The number of layers and experts in config.json is believed only as far as there are
+/// tensors (a layer has several), so that a damaged number allocates nothing large.
 layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors const& files, std::string const& folder) {
   auto const tensors = static_cast<std::int64_t>(files.tensors.size());
   auto const& m = read.model;
@@ -42,7 +47,7 @@ layout::ParamTable table_of(config::HuggingFaceModel const& read, Safetensors co
   return layout::make_param_table(c);
 }
 
-/// `in` [rows, cols] as `out` [cols, rows], whose rows are `stride` apart.
+/// Writes `in` [rows, cols] transposed to `out` [cols, rows], whose rows are `stride` elements apart.
 template <class T>
 void transpose(void const* in, std::int64_t rows, std::int64_t cols, void* out, std::int64_t stride) {
   auto const* const from = static_cast<T const*>(in);
@@ -52,7 +57,7 @@ void transpose(void const* in, std::int64_t rows, std::int64_t cols, void* out, 
   }
 }
 
-/// Older files of GPT-2 leave the prefix out.
+/// The tensor of this name. Older files of GPT-2 leave the prefix out.
 Tensor const* find(Safetensors const& files, std::string_view name) {
   auto const* tensor = files.find(name);
   return tensor || !name.starts_with(gpt2_prefix) ? tensor : files.find(name.substr(gpt2_prefix.size()));
@@ -97,7 +102,7 @@ void ModelWeights::require_tensors() const {
   }
 }
 
-/// A tied output layer may be stored once more.
+/// Compares a tied output layer, which may be stored once more, with the embedding.
 void ModelWeights::require_tied() {
   auto const* output = files_.find(output_layer);
   if (!output || !config_.model.tied_embeddings) return;
@@ -152,7 +157,7 @@ void ModelWeights::read_part(layout::HuggingFacePlace const& place, layout::Rang
     });
     return;
   }
-  // Some columns at a time: then whole cache lines of the result are written.
+  // A few columns at a time are read and transposed: then whole cache lines of the result are written.
   constexpr std::int64_t block = 32;
   run_.resize(static_cast<std::size_t>(block * rows.size()) * bytes);
   for (auto begin = cols.begin; begin < cols.end; begin += block) {
@@ -173,10 +178,12 @@ namespace {
 
 constexpr std::string_view group = "parameters/";
 
-/// What balances experts is no weight of a model: no folder has it, and a run begins with its own.
+/// True for the state that balances experts. It is no weight of a model: no folder has it, and a run begins with its
+/// own.
 bool is_balance(CheckpointPart const& part) { return part.array.ends_with(".moe.router.load"); }
 
-/// The parameters of the run are those of the folder; of learned positions the first ones will do.
+/// Requires that the parameters of the run are those of the folder. A run with fewer learned positions takes the first
+/// ones.
 void require_shapes(ModelWeights const& weights, std::vector<CheckpointPart> const& parts) {
   for (auto const& part : parts) {
     P3D_REQUIRE(part.array.starts_with(group), "weights go into parameters");
@@ -205,7 +212,7 @@ std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Ele
       auto const own = share(part, bytes, part.replicas->rank(), part.replicas->size());
       auto const step = rows_in(part, bytes, buffer_bytes);
       for (std::int64_t row = 0; row < part.rows && part.cols > 0;) {
-        // Pieces end where the share begins or ends, of which this rank adds the checksum.
+        // Pieces end where this rank's share begins or ends: it adds the checksum of its share alone.
         auto end = std::min(row + step, part.rows);
         for (auto const edge : {own.begin, own.end})
           if (row < edge) end = std::min(end, edge);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Opening what must be a regular file: a FIFO would wait for a writer, a device has no end.
+// Opens files that must be regular ones: opening a FIFO would wait for a writer, and a device has no end.
 
 #include "failure.hpp"
 
@@ -13,6 +13,7 @@
 
 namespace p3d::io {
 
+/// The kind of a file in words, for messages.
 inline char const* kind_of(mode_t mode) {
   return S_ISDIR(mode)    ? "a folder"
          : S_ISFIFO(mode) ? "a FIFO (named pipe)"
@@ -22,8 +23,8 @@ inline char const* kind_of(mode_t mode) {
                           : "something else";
 }
 
-/// A descriptor; the caller closes it. Never waits for another process. Throws base::Error when the file cannot be
-/// opened or is not a regular one (links to one are followed).
+/// Opens a file and returns its descriptor, which the caller closes. Never waits for another process. Throws
+/// base::Error when the file cannot be opened or is not a regular one (links to one are followed).
 inline int open_regular(std::string const& path, int flags, char const* expected) {
   int fd = -1;
   do {
@@ -32,7 +33,7 @@ inline int open_regular(std::string const& path, int flags, char const* expected
   struct stat info;
   if (fd >= 0 && ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) return fd;
   auto const why = last_error();
-  // A folder or a FIFO without a reader cannot be opened for writing: what it is tells more than that.
+  // A folder or a FIFO without a reader cannot be opened for writing: the kind of the file tells more than that error.
   bool const known = (fd >= 0 ? ::fstat(fd, &info) : ::stat(path.c_str(), &info)) == 0 && !S_ISREG(info.st_mode);
   if (fd >= 0) ::close(fd);
   if (!known) throw failure(expected, path, why);

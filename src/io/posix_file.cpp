@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Files by descriptor, with pread and pwrite. Each call to the system stands inside a FileOperation, so that one that
+// never returns is reported (file_watch.hpp), and is repeated when a signal interrupts it (EINTR) or when it moves
+// fewer bytes than were asked for.
 #include "posix_file.hpp"
 
 #include "open_regular.hpp"
@@ -33,7 +36,7 @@ PosixFile::PosixFile(std::string path, Mode mode) : path_(std::move(path)) {
 }
 
 PosixFile::~PosixFile() {
-  FileOperation const here("close", path_);  // some file systems write now
+  FileOperation const here("close", path_);  // some file systems write only at close
   if (fd_ >= 0) ::close(fd_);
 }
 
@@ -73,6 +76,7 @@ void PosixFile::write(std::int64_t offset, void const* data, std::size_t bytes) 
     from += put;
     offset += put;
     bytes -= static_cast<std::size_t>(put);
+    // A long write is many operations for the watch: each has the whole time budget.
     if (bytes > 0) here.next("write");
   }
 }
@@ -123,6 +127,7 @@ bool PosixFile::is_local() const {
 #endif
 }
 
+/// Seconds after which a process writes without the lock.
 namespace {
 constexpr double turn_patience_s = 5.0;
 }
@@ -137,7 +142,7 @@ WritersTurn::~WritersTurn() {
 
 void WritersTurn::begin() {
   if (fd_ < 0) return;
-  // Not a blocking flock: whoever has the turn may hang or be stopped, and only speed is lost without it.
+  // This is no blocking flock: the process that has the lock may hang or be stopped, and only speed is lost without it.
   base::Stopwatch waited;
   for (useconds_t pause = 20; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; pause = std::min<useconds_t>(2 * pause, 1000)) {
     if (errno == EINTR || (errno == EWOULDBLOCK && waited.seconds() < turn_patience_s)) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading everything of a checkpoint but its numbers.
+// Reads everything of a checkpoint but its numbers. read_here() reads the file on one process and believes nothing:
+// each number has limits, and the arrays must be just the extents of the seal. For a collective read, rank 0 reads and
+// broadcasts the result, or the error, in a small binary form (Packer), so that one process alone touches the file.
 
 #include "hdf5_read.hpp"
 #include "seal.hpp"
@@ -24,17 +26,18 @@ namespace p3d::io {
 
 namespace {
 
-/// No step, sample or token of a run has a larger number; products with a batch and sums stay within 63 bits.
+/// The largest number that a step, sample or token of a run may have: products with a batch and sums then stay within
+/// 63 bits.
 constexpr std::int64_t largest_position = std::int64_t{1} << 53;
 
-/// A number that is no less than zero and that later arithmetic can hold.
+/// Reads a number that is not negative and that later arithmetic can hold.
 std::int64_t position(Hdf5File& file, std::string const& path, char const* name) {
   auto const n = file.signed_number("/", name);
   if (n >= 0 && n <= largest_position) return n;
   throw damaged(path, fmt::format("attribute \"{}\" of /: 0 to 2^53", name), fmt::format("{}", n));
 }
 
-/// The rows of the table, each of a shape whose array fits into the file.
+/// Reads the rows of the table; each must have a shape whose array fits into the file.
 std::vector<TableRow> read_table(Hdf5File& file, std::string const& path, std::int64_t file_bytes) {
   auto const bytes = file.table_records("table", sizeof(TableRecord));
   std::vector<TableRecord> records(bytes.size() / sizeof(TableRecord));
@@ -61,8 +64,8 @@ std::vector<TableRow> read_table(Hdf5File& file, std::string const& path, std::i
   return unpack(records);
 }
 
-/// Places and checksums. Each byte of an array is under its checksum, and each other byte under the seal: that is so
-/// when the arrays lie apart from each other and are just what the seal leaves out.
+/// Reads the places and checksums of the arrays. Each byte of an array must be under its checksum, and each other byte
+/// under the seal: that is so when the arrays do not overlap and are just the extents that the seal leaves out.
 void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
   auto const bytes = static_cast<std::int64_t>(size_of(c.header.element));
   std::vector<Extent> places;
@@ -80,6 +83,7 @@ void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
                     fmt::format("{} bytes at byte {}, outside", a.size() * bytes, a.offset));
     }
   }
+  // Sort the arrays by offset, to find two that overlap.
   std::vector<std::size_t> order(places.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](auto x, auto y) { return places[x].offset < places[y].offset; });
@@ -98,7 +102,7 @@ void read_arrays(Hdf5File& file, Checkpoint& c, Seal const& seal) {
   }
 }
 
-// A small binary form for the broadcast.
+/// Writes texts and numbers one behind the other, for the broadcast. A text is its length and its bytes.
 class Packer {
 public:
   void put(std::string const& s) {
@@ -109,6 +113,7 @@ public:
   void put(std::int64_t v) { put(static_cast<std::uint64_t>(v)); }
   std::string bytes;
 };
+/// Reads what a Packer wrote, in the same order.
 class Unpacker {
 public:
   explicit Unpacker(std::string const& bytes) : bytes_(bytes) {}
@@ -168,6 +173,7 @@ Checkpoint unpack(std::string const& bytes) {
   return c;
 }
 
+/// Reads the file on this process.
 Checkpoint read_here(std::string const& path) {
   Checkpoint c;
   c.path = path;
@@ -219,7 +225,7 @@ Checkpoint read_here(std::string const& path) {
   return c;
 }
 
-/// A number of text parts of an error, in front of it the exit code.
+/// Reads an error from its binary form: the exit code, then its four texts.
 base::Error unpack_error(std::string const& bytes) {
   Unpacker u(bytes);
   auto const code = static_cast<base::ExitCode>(u.number());
@@ -238,6 +244,7 @@ std::string pack(base::Error const& e) {
 }  // namespace
 
 Checkpoint read_checkpoint(std::string const& path) {
+  // Whatever the reason of the error: this file is not to be used.
   return base::as_bad_input([&] { return read_here(path); });  // whatever the reason: this file is not to be used
 }
 
@@ -250,7 +257,7 @@ Checkpoint read_checkpoint(comm::Communicator& world, std::string const& path) {
     } catch (base::Error const& e) {
       failed = 1;
       bytes = pack(e);
-    } catch (std::exception const& e) {  // no memory, for example: the others must not wait
+    } catch (std::exception const& e) {  // no memory, for example: the other ranks must not wait for ever
       failed = 1;
       bytes = pack(base::Error({.expected = "a checkpoint that can be read",
                                 .found = e.what(),

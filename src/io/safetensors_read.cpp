@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads safetensors files of strangers. read_safetensors() checks every number of the header before it is used: sizes
+// against the file, offsets against shapes, and that the tensors cover the data without a hole or an overlap. A folder
+// of several files is read through its index. TensorReader then reads pieces of a tensor at their offsets and widens
+// them.
 #include <p3d/io/safetensors.hpp>
 
 #include "open_regular.hpp"
@@ -26,9 +30,11 @@ namespace fs = std::filesystem;
 using config::describe;
 using nlohmann::json;
 
+/// Most bytes of a header or an index; the library safetensors has the same limit.
 constexpr std::int64_t largest_header = 100'000'000;
 constexpr std::size_t most_dimensions = 16;
 
+/// The error for a file that is not in the format. Its exit code is bad_input.
 base::Error refused(std::string expected, std::string found, std::string where) {
   return base::Error({.expected = std::move(expected),
                       .found = std::move(found),
@@ -37,6 +43,7 @@ base::Error refused(std::string expected, std::string found, std::string where) 
                      base::ExitCode::bad_input);
 }
 
+/// Opens a file for reading; every error has the exit code bad_input.
 PosixFile open(std::string const& path) {
   try {
     return {open_regular(path, O_RDONLY, "a safetensors file that can be read"), path};
@@ -45,9 +52,10 @@ PosixFile open(std::string const& path) {
   }
 }
 
+/// A name as JSON text, so that control characters are harmless.
 std::string in_quotes(std::string_view name) { return describe(json(std::string(name))).substr(11); }
 
-/// A list of whole numbers from 0 on.
+/// The value of a key that must be a list of at most `most` whole numbers from 0 on.
 std::vector<std::int64_t> numbers(json const& entry, char const* key, std::size_t most, std::string const& where) {
   std::vector<std::int64_t> out;
   auto const& list = entry[key];
@@ -62,7 +70,7 @@ std::vector<std::int64_t> numbers(json const& entry, char const* key, std::size_
   return out;
 }
 
-/// Bytes of a shape, or nothing when they do not fit into 63 bits.
+/// Bytes of a shape whose numbers have `element` bytes, or nothing when 63 bits cannot count them.
 std::optional<std::int64_t> bytes_of(std::vector<std::int64_t> const& shape, std::int64_t element) {
   std::int64_t n = element;
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
@@ -72,6 +80,7 @@ std::optional<std::int64_t> bytes_of(std::vector<std::int64_t> const& shape, std
   return n;
 }
 
+/// Reads the description of one tensor. The data begin at byte `data` of the file and are `data_bytes` long.
 Tensor read_entry(std::string const& tensor, json const& entry, std::int64_t data, std::int64_t data_bytes,
                   std::string const& path) {
   auto const where = fmt::format("{}, tensor {}", path, in_quotes(tensor));
@@ -108,7 +117,7 @@ Tensor read_entry(std::string const& tensor, json const& entry, std::int64_t dat
   return t;
 }
 
-/// Every byte of the data belongs to one tensor.
+/// Throws unless every byte of the data belongs to just one tensor.
 void require_cover(Safetensors const& all, std::int64_t data, std::int64_t end, std::string const& path) {
   std::vector<Tensor const*> order;
   order.reserve(all.tensors.size());
@@ -132,7 +141,7 @@ void require_cover(Safetensors const& all, std::int64_t data, std::int64_t end, 
   }
 }
 
-/// The text of the index, with its names of files.
+/// Reads the index of a folder: the file of each tensor.
 std::map<std::string, std::string> read_index(std::string const& path) {
   auto const file = open(path);
   auto const size = file.size();
@@ -157,7 +166,8 @@ std::map<std::string, std::string> read_index(std::string const& path) {
 }  // namespace
 
 std::int64_t Tensor::elements() const {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;  // whatever the other sizes are
+  // Whatever the other sizes are: their product may not fit.
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   std::int64_t n = 1;
   for (auto const size : shape) n *= size;
   return n;
@@ -273,7 +283,7 @@ void TensorReader::read(Tensor const& tensor, std::int64_t first, std::int64_t c
     auto const n = std::min(piece, count - i);
     auto* const to = static_cast<char*>(out) + i * static_cast<std::int64_t>(size_of(as));
     auto const at = tensor.offset + (first + i) * width;
-    if (same) {  // F32 and F64 as they are
+    if (same) {  // F32 as float and F64 as double are copied as they are
       file->second.read(at, to, static_cast<std::size_t>(n * width));
       continue;
     }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes a model as safetensors files. All places follow from the list of items alone, so the constructor computes
+// every header; create() then makes files of the final length, and any process can write any piece of an item at its
+// place. Example: two items [2, 3] and [3] in F32 lie at bytes 0 and 24 of the data, behind a header of a multiple of 8
+// bytes.
 #include <p3d/io/safetensors.hpp>
 
 #include "posix_file.hpp"
@@ -31,25 +35,26 @@ std::string in_quotes(std::string const& text) { return nlohmann::json(text).dum
 }  // namespace
 
 struct SafetensorsWriter::State {
+  /// One file of the model.
   struct Shard {
     std::string path;
-    std::string header;  ///< with its length in front
-    std::int64_t bytes = 0;
-    std::size_t first = 0, end = 0;  ///< items
+    std::string header;              ///< the JSON with its length in front, as it stands in the file
+    std::int64_t bytes = 0;          ///< length of the whole file
+    std::size_t first = 0, end = 0;  ///< its items are [first, end)
   };
   std::string folder;
   std::vector<Item> items;
   TensorType type;
   std::vector<Shard> shards = {};
-  std::vector<std::pair<std::size_t, std::int64_t>> places = {};  ///< of items: shard, byte
-  std::string index = {};                                         ///< "" with one file
-  std::vector<std::string> files = {};
-  std::map<std::size_t, PosixFile> open = {};
+  std::vector<std::pair<std::size_t, std::int64_t>> places = {};  ///< of each item: its shard, and its first byte there
+  std::string index = {};                                         ///< text of the index; "" where one file is enough
+  std::vector<std::string> files = {};                            ///< final paths
+  std::map<std::size_t, PosixFile> open = {};                     ///< files that this object writes to, by shard
   std::vector<char> buffer = {};
 
   std::int64_t bytes_of(Item const& item) const { return elements_of(item) * static_cast<std::int64_t>(size_of(type)); }
 
-  /// Items in order; a new file where one would grow beyond `most` bytes of data.
+  /// Distributes the items over files, in order; a new file begins where one would have more than `most` bytes of data.
   void divide(std::int64_t most) {
     std::int64_t used = 0;
     for (std::size_t i = 0; i < items.size(); ++i) {
@@ -63,6 +68,7 @@ struct SafetensorsWriter::State {
     }
   }
 
+  /// Makes the header of a shard, and the places of its items.
   void make_header(std::size_t shard) {
     auto& s = shards[shard];
     std::string text = R"({"__metadata__":{"format":"pt"})";
@@ -77,7 +83,7 @@ struct SafetensorsWriter::State {
       at = end;
     }
     text += '}';
-    text.resize((text.size() + 7) / 8 * 8, ' ');
+    text.resize((text.size() + 7) / 8 * 8, ' ');  // the data begin at a multiple of 8
     std::uint64_t const length = text.size();
     s.header.assign(reinterpret_cast<char const*>(&length), sizeof length);
     s.header += text;
@@ -85,6 +91,7 @@ struct SafetensorsWriter::State {
     s.bytes = static_cast<std::int64_t>(s.header.size()) + at;
   }
 
+  /// Makes the text of the index, which names the file of every item.
   void make_index() {
     std::int64_t total = 0;
     std::string map;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writing and checking the seal of a checkpoint (seal.hpp shows its text). The check trusts nothing: it hashes the user
+// block, reads the numbers, writes the seal again from them and compares the texts, and last hashes all bytes of the
+// file that belong to no array.
 #include "seal.hpp"
 
 #include "checksum.hpp"
@@ -19,7 +22,7 @@ namespace {
 
 constexpr char const* magic = "p3d checkpoint 1\n";
 constexpr std::size_t magic_bytes = 17;
-constexpr std::size_t head_bytes = magic_bytes + 11 + 21;  // the first two lines
+constexpr std::size_t head_bytes = magic_bytes + 11 + 21;  // the lines with magic and user_block
 constexpr std::size_t hash_line = 17;
 
 std::uint64_t hash_of(std::string_view text) {
@@ -28,7 +31,7 @@ std::uint64_t hash_of(std::string_view text) {
   return hash.value();
 }
 
-/// Hash of the bytes from the end of the user block on that lie in no extent.
+/// The hash of all bytes behind the user block that lie in no extent.
 std::uint64_t hash_of_others(PosixFile const& file, std::int64_t user_block, std::int64_t file_bytes,
                              std::vector<Extent> const& extents) {
   ByteHash hash;
@@ -50,7 +53,7 @@ std::uint64_t hash_of_others(PosixFile const& file, std::int64_t user_block, std
   return hash.value();
 }
 
-/// The whole user block. Empty when there is no room in it.
+/// The text of the whole user block; empty when it does not fit.
 std::string seal_text(std::int64_t user_block, std::int64_t file_bytes, std::uint64_t other_hash,
                       std::vector<Extent> const& extents) {
   auto text = fmt::format("{}user_block {:020}\nfile_bytes {:020}\nother_hash {:016x}\nextents {}\n", magic, user_block,
@@ -61,7 +64,7 @@ std::string seal_text(std::int64_t user_block, std::int64_t file_bytes, std::uin
   return text + fmt::format("{:016x}\n", hash_of(text));
 }
 
-/// Takes words and numbers off the front of a text.
+/// Takes words and numbers off the front of a text. Each call returns false when something else stands there.
 class Words {
 public:
   explicit Words(std::string_view text) : text_(text) {}
@@ -70,7 +73,7 @@ public:
     text_.remove_prefix(expected.size());
     return true;
   }
-  /// A number and the character behind it.
+  /// Takes a number and the character behind it.
   template <class T>
   bool number(T& out, char behind, int base = 10) {
     auto const [end, problem] = std::from_chars(text_.data(), text_.data() + text_.size(), out, base);
@@ -161,7 +164,7 @@ Seal check_seal(PosixFile const& file) {
     end = e.offset + e.bytes;
     out.extents.push_back(e);
   }
-  // As it would be written: no number of another form, no word more.
+  // The text must be the one that write_seal() makes: no number in another form, nothing more.
   if (!good || seal_text(user_block, file_bytes, other, out.extents) != block) {
     throw damaged(path, fmt::format("a seal that lists its {} extents", count),
                   fmt::format("one that is not in its form after {}", out.extents.size()));

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes the skeleton of a checkpoint. HDF5 builds the whole file in memory (SparseFile) and gives every array a place;
+// the real file gets its length, and the numbers are written at these places without HDF5. finish_file() sets the
+// checksums, copies all bytes outside the arrays to the real file, and seals it. Equal content gives equal bytes: no
+// times are stored, and the form does not depend on the version of HDF5.
 #include "skeleton.hpp"
 
 #include "hdf5.hpp"
@@ -17,6 +21,7 @@
 
 namespace p3d::io {
 
+/// An HDF5 file that is open and lives in memory.
 class DescriptionFile {
 public:
   DescriptionFile(hid_t create, hid_t access, std::string const& checkpoint) {
@@ -35,17 +40,19 @@ private:
 
 namespace {
 
-/// Writes the parts of one file; remembers its path for errors.
+/// Writes the parts of one file. It keeps the path for errors.
 class Builder {
 public:
   Builder(hid_t file, std::string const& path) : file_(file), path_(path) {}
 
+  /// Adds a text attribute to an object.
   void text(hid_t place, char const* name, std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
     hdf5_check(H5Tset_size(type, value.empty() ? 1 : value.size()), "a text type", path_);
     hdf5_check(H5Tset_strpad(type, H5T_STR_NULLPAD), "a text type", path_);
     attribute(place, name, type, value.c_str());
   }
+  /// Adds a number, 8 bytes, as an attribute.
   void number(hid_t place, char const* name, std::int64_t value) {
     attribute(place, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
   }
@@ -53,6 +60,7 @@ public:
     attribute(place, name, H5T_STD_U64LE, H5T_NATIVE_UINT64, &value);
   }
 
+  /// Adds a dataset that holds one text.
   void text_set(char const* name, std::string const& value) {
     H5 const type(H5Tcopy(H5T_C_S1), H5Tclose, "a text type", path_);
     hdf5_check(H5Tset_size(type, value.empty() ? 1 : value.size()), "a text type", path_);
@@ -65,6 +73,7 @@ public:
       hdf5_failed(std::string("room for ") + name, path_);
   }
 
+  /// Adds the dataset /table.
   void table(std::vector<TableRow> const& rows) {
     auto const records = pack(rows);
     hsize_t const n = rows.size();
@@ -76,7 +85,8 @@ public:
       hdf5_failed("room for the table", path_);
   }
 
-  /// Room for one array, with its attributes. Returns its place in the file.
+  /// Makes room for one array and adds its attributes; the checksum is 0 for now. Returns the array's first byte in the
+  /// file.
   std::int64_t array(std::string const& name, TableRow const& row, Element element, char const* unit) {
     hsize_t const dims[2] = {static_cast<hsize_t>(row.rows), static_cast<hsize_t>(row.cols)};
     H5 const space(row.vector ? H5Screate_simple(1, dims + 1, nullptr) : H5Screate_simple(2, dims, nullptr), H5Sclose,
@@ -91,7 +101,7 @@ public:
     return static_cast<std::int64_t>(offset);
   }
 
-  /// A second name of an object.
+  /// Gives an object a second name.
   void link(char const* object, char const* name) {
     hdf5_check(H5Lcreate_hard(file_, object, file_, name, H5P_DEFAULT, H5P_DEFAULT), "a link", path_);
   }
@@ -111,7 +121,8 @@ private:
     H5 const made(H5Acreate2(place, name, stored, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, "an attribute", path_);
     if (H5Awrite(made, given, value) < 0) hdf5_failed("an attribute", path_);
   }
-  /// Contiguous, given its place at once, not filled, without times: equal content gives equal bytes.
+  /// Properties of a dataset: contiguous, given its place at once, not filled, without times, so that equal content
+  /// gives equal bytes.
   hid_t plain() {
     if (plain_ < 0) {
       plain_ = H5(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "array properties", path_);
@@ -127,7 +138,7 @@ private:
   H5 plain_;
 };
 
-/// Copies the bytes from the end of the user block on that lie in no extent.
+/// Copies all bytes behind the user block that lie in no extent.
 void copy_others(SparseFile const& from, PosixFile const& to, std::int64_t user_block, std::vector<Extent> extents) {
   auto const size = from.size();
   to.resize(size);
@@ -159,10 +170,10 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     hdf5_check(H5Pset_userblock(create, static_cast<hsize_t>(out.user_block)), "HDF5 settings", path);
     hdf5_check(H5Pset_obj_track_times(create, false), "HDF5 settings", path);
     H5 const access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file properties", path);
-    // The same form with every version of the library: the one that hdf5_objects.hpp reads.
+    // Every version of the library then writes the same form: the one that hdf5_objects.hpp reads.
     hdf5_check(H5Pset_libver_bounds(access, H5F_LIBVER_EARLIEST, H5F_LIBVER_LATEST), "HDF5 settings", path);
-    hdf5_check(H5Pset_meta_block_size(access, 1 << 16), "HDF5 settings",
-               path);  // descriptions together, arrays together
+    // Descriptions lie next to each other, and so do arrays.
+    hdf5_check(H5Pset_meta_block_size(access, 1 << 16), "HDF5 settings", path);
     hdf5_check(H5Pset_alignment(access, 1 << 16, 4096), "HDF5 settings", path);  // large arrays begin on a page
     out.descriptions = std::make_shared<DescriptionFile>(create, access, path);
     hid_t const file = out.descriptions->hdf5();
@@ -192,6 +203,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
     if (!model_files.empty()) b.group(model_files_group);
     for (auto const& f : model_files) {
       auto const name = fmt::format("{}/{}", model_files_group, f.name);
+      // A tokenizer that is also a file of the model is stored once, under two names.
       bool const is_tokenizer = f.name == header.tokenizer.name && f.bytes == header.tokenizer.file;
       is_tokenizer ? b.link("tokenizer", name.c_str()) : b.text_set(name.c_str(), f.bytes);
     }
@@ -205,7 +217,7 @@ Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, 
   }
   PosixFile const file(path, PosixFile::Mode::create);
   file.resize(out.descriptions->bytes().size());
-  // A disk that is too small is found here, before anything large is written.
+  // A disk that is too small is found here, before the numbers are written.
   file.reserve();
   return out;
 }
@@ -230,7 +242,7 @@ void finish_file(std::string const& path, CheckpointHeader const& header, std::v
   }
   PosixFile const file(path, PosixFile::Mode::write);
   copy_others(descriptions.bytes(), file, skeleton.user_block, extents);
-  file.flush();  // nothing is sealed that is not on disk
+  file.flush();  // only what is on disk is sealed
   write_seal(file, skeleton.user_block, extents);
   file.flush();
 }

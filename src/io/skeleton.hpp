@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Everything of a checkpoint but the numbers, written by one process.
+// The skeleton of a checkpoint: everything but the numbers. One process writes it.
 
 #include "seal.hpp"
 
@@ -16,18 +16,19 @@ namespace p3d::io {
 /// A file of HDF5 in memory: HDF5 never writes to the disk of a checkpoint (SparseFile says why).
 class DescriptionFile;
 
+/// A file that has been made and not yet filled.
 struct Skeleton {
   std::int64_t user_block = 0;
-  std::vector<std::int64_t> offsets;              ///< of the arrays, in their order
-  std::shared_ptr<DescriptionFile> descriptions;  ///< the file without the numbers; on the rank that made it
+  std::vector<std::int64_t> offsets;  ///< first bytes of the arrays in the file, in the order of checkpoint_arrays()
+  std::shared_ptr<DescriptionFile> descriptions;  ///< the file without the numbers; only on the rank that made it
 };
 
-/// Makes a file with room for all arrays, and all groups and attributes in memory. An older file of this name is
-/// replaced.
+/// Makes the file `path` with room for all arrays, and its groups and attributes in memory. An older file of this name
+/// is replaced.
 Skeleton make_skeleton(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                        bool moments, ModelFiles const& model_files = {});
 
-/// Puts the checksums and all descriptions in and seals the file.
+/// Adds the checksums, writes all descriptions and seals the file. The numbers must be on disk.
 void finish_file(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table,
                  bool moments, Skeleton const& skeleton, std::vector<std::uint64_t> const& checksums);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Who reads or writes which rows of a part, and in which pieces.
+// How the rows of a part are shared among replicas, and cut into pieces that fit a buffer.
 
 #include <p3d/io/checkpoint.hpp>
 #include <p3d/layout/params.hpp>
@@ -15,14 +15,15 @@ inline layout::Range share(CheckpointPart const& part, std::size_t element_bytes
   return layout::replica_share(part.rows, part.cols, static_cast<std::int64_t>(element_bytes), r, replicas);
 }
 
-/// Rows that fit into a buffer, at least one.
+/// The number of rows of a part that fit into a buffer; at least one.
 inline std::int64_t rows_in(CheckpointPart const& part, std::size_t element_bytes, std::int64_t buffer_bytes) {
   return std::max<std::int64_t>(
       1, buffer_bytes / std::max<std::int64_t>(1, part.cols * static_cast<std::int64_t>(element_bytes)));
 }
 
-/// Calls visit(element index in the global array, elements, place in the slice) for the contiguous runs of rows [begin,
-/// end).
+/// Calls visit(index, count, place) for each contiguous run of the part's rows [begin, end): `index` is the run's first
+/// element in the global array, `count` its elements, and `place` its first element in the packed rows. A part with all
+/// columns of the array is one run; otherwise each row is one.
 template <class Visit>
 void for_runs(CheckpointPart const& part, layout::Range rows, Visit&& visit) {
   if (part.cols == part.global_cols) {

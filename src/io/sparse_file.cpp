@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A driver of HDF5 (H5FD_class_t) whose files are SparseFile objects. HDF5 finds the object through the property list
+// with which a file is created: use_for() stores its address there, and Driver::open reads it. The arrays of a
+// checkpoint get places in such a file but no bytes, so a large file costs no more memory than its descriptions.
 #include "sparse_file.hpp"
 
 #include <p3d/base/error.hpp>
@@ -16,19 +19,21 @@ namespace p3d::io {
 
 namespace {
 
+/// Bytes of a page. Descriptions lie in blocks of 64 KiB (skeleton.cpp), so few pages are partly used.
 constexpr std::int64_t page_bytes = 16 << 10;
 
-/// A file as HDF5 knows it: its part comes first.
+/// An open file as HDF5 knows it. HDF5's own part comes first, so that a pointer to it is a pointer to this.
 struct Open {
   H5FD_t hdf5{};
   SparseFile* file = nullptr;
-  haddr_t end = 0;  // of what HDF5 has given to objects
+  haddr_t end = 0;  ///< end of the bytes that HDF5 has given to objects
 };
 
+/// The file of a pointer that HDF5 holds.
 Open& of(H5FD_t* file) { return *reinterpret_cast<Open*>(file); }
 Open const& of(H5FD_t const* file) { return *reinterpret_cast<Open const*>(file); }
 
-/// The functions that HDF5 calls.
+/// The functions that HDF5 calls for an open file; their signatures are those of H5FD_class_t.
 struct Driver {
   static H5FD_t* open(char const*, unsigned, hid_t access, haddr_t) {
     auto const* const info = static_cast<SparseFile* const*>(H5Pget_driver_info(access));
@@ -49,7 +54,7 @@ struct Driver {
     return x == y ? 0 : std::less<>()(x, y) ? -1 : 1;
   }
 
-  /// What a plain file has, so that every byte lies where it would lie in one.
+  /// The features of a plain file, so that every byte lies where it would lie in one.
   static herr_t query(H5FD_t const*, unsigned long* flags) {
     *flags = H5FD_FEAT_AGGREGATE_METADATA | H5FD_FEAT_ACCUMULATE_METADATA | H5FD_FEAT_DATA_SIEVE |
              H5FD_FEAT_AGGREGATE_SMALLDATA;
@@ -70,6 +75,7 @@ struct Driver {
     return 0;
   }
 
+  /// HDF5 is C: an exception may not pass through it.
   static herr_t write(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, std::size_t bytes, void const* data) try {
     of(file).file->write(static_cast<std::int64_t>(offset), data, bytes);
     return 0;
@@ -83,14 +89,16 @@ struct Driver {
   }
 };
 
-/// Field by field: later versions of HDF5 have more of them, in other places.
+/// The description of the driver. It is filled field by field: later versions of HDF5 have more fields, in other
+/// places.
 H5FD_class_t driver() {
   H5FD_class_t d{};
 #if H5_VERSION_GE(1, 13, 2)
   d.version = H5FD_CLASS_VERSION;
 #endif
 #if H5_VERSION_GE(1, 13, 0)
-  d.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED);  // of those for drivers that are not registered
+  // A number for drivers that are not registered with the HDF Group.
+  d.value = static_cast<H5FD_class_value_t>(H5_VFD_RESERVED);
 #endif
   d.name = "p3d sparse memory";
   d.maxaddr = INT64_MAX;

@@ -11,6 +11,7 @@ namespace p3d::io {
 
 namespace {
 
+/// All dtypes; the first four stand in the order of TensorType.
 constexpr DtypeRow dtypes[] = {{"F64", 8, TensorType::f64},
                                {"F32", 4, TensorType::f32},
                                {"F16", 2, TensorType::f16},
@@ -29,6 +30,7 @@ constexpr DtypeRow dtypes[] = {{"F64", 8, TensorType::f64},
                                {"U64", 8, {}},
                                {"C64", 8, {}}};
 
+/// Number i at `from`, of any alignment.
 template <class T>
 T load(char const* from, std::int64_t i) {
   T value;
@@ -59,16 +61,16 @@ void store(char* out, std::int64_t i, T value) {
   std::memcpy(out + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
-/// A float that rounds to 16 bits as x does. A double rounded to the nearest float and then to 16 bits is rounded
-/// twice: 1 + 2^-8 + 2^-40 becomes the float 1 + 2^-8, which lies in the middle between two bfloat16. Here what is cut
-/// off only sets the last bit ("rounding to odd"), which is enough where the float has two bits more than the result
-/// (Boldo and Melquiond, IEEE Transactions on Computers 57, 2008).
+/// A float that rounds to 16 bits as x does. Without it a double would be rounded twice, to the nearest float and then
+/// to 16 bits: 1 + 2^-8 + 2^-40 becomes the float 1 + 2^-8, which lies in the middle between two bfloat16. Here what is
+/// cut off only sets the last bit ("rounding to odd"), which is enough where the float has two bits more than the
+/// result (Boldo and Melquiond, IEEE Transactions on Computers 57, 2008).
 float to_odd(float x) { return x; }
 float to_odd(double x) {
   auto const near = static_cast<float>(x);
   if (static_cast<double>(near) == x || x != x) return near;
   auto bits = base::bits_of_float(near);
-  if (std::fabs(static_cast<double>(near)) > std::fabs(x)) --bits;  // toward zero; the largest float for infinity
+  if (std::fabs(static_cast<double>(near)) > std::fabs(x)) --bits;  // toward zero; infinity becomes the largest float
   return base::float_of_bits(bits | 1u);
 }
 

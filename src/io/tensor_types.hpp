@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Numbers of a model file to numbers of a checkpoint, and back.
+// Converts numbers of a model file (F16, BF16, F32, F64) to numbers of a checkpoint (float32, float64), and back.
 
 #include <p3d/io/safetensors.hpp>
 
 namespace p3d::io {
 
-/// Every dtype of the format that has whole bytes: its size, and what it is among weights.
+/// A dtype of the format that has whole bytes: its size, and which type of weights it is, if any.
 struct DtypeRow {
   char const* name;
   std::int64_t bytes;
   std::optional<TensorType> type;
 };
-/// Null when there is none.
+/// The dtype of this name, or null.
 DtypeRow const* find_dtype(std::string_view name);
 
-/// `count` numbers at `from`, of any alignment.
+/// Converts `count` numbers at `from`, of any alignment, to float or double.
 void widen(TensorType type, char const* from, std::int64_t count, Element as, void* out);
+/// Converts `count` floats or doubles to a type of weights, rounding to nearest, ties to even.
 void narrow(Element from, void const* numbers, std::int64_t count, TensorType type, char* out);
 
 }  // namespace p3d::io

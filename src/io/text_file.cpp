@@ -24,7 +24,7 @@ void make_folder(std::string const& path) {
   FileOperation const here("mkdir", path);
   std::error_code why;
   std::filesystem::create_directories(path, why);
-  // An existing folder is no error; a file in its place is one that some libraries report and others do not.
+  // An existing folder is no error. A file in the folder's place is an error that some libraries do not report.
   if (!why && !std::filesystem::is_directory(path)) why = std::make_error_code(std::errc::not_a_directory);
   if (why) throw failure("a folder that can be made and written", path, why);
 }

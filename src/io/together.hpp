@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Failures of single ranks become failures of all.
+// Failures of single ranks become failures of all: a rank that throws alone would leave the others waiting.
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/communicator.hpp>
@@ -10,7 +10,7 @@
 
 namespace p3d::io {
 
-/// Runs `work` and returns its error, if any.
+/// Runs `work` and returns its error, or nothing when there was none.
 template <class Work>
 std::optional<base::ErrorText> attempt(Work&& work) {
   try {
@@ -23,7 +23,7 @@ std::optional<base::ErrorText> attempt(Work&& work) {
   return {};
 }
 
-/// The same of `work` that is file operations: apart().
+/// Runs `work`, which is file operations, by apart(), and returns its error, or nothing when there was none.
 template <class Work>
 std::optional<base::ErrorText> attempt_apart(Work&& work) {
   return attempt([&] { apart(work); });

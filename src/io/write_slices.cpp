@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing and reading back a rank's share of a checkpoint.
+// Writes a rank's share of a checkpoint, and reads it back. Three writers give the same bytes: write_copy from a copy
+// in host memory (in a thread, no MPI), write_shares straight from the parts, write_by_root through rank 0. A share is
+// cut into pieces of whole rows that fit a buffer; the checksum of a piece is taken while it lies in the buffer. In the
+// two collective writers all ranks agree before every load whether one has failed, so that none waits for a rank that
+// has stopped.
 
 #include "checksum.hpp"
 #include "posix_file.hpp"
@@ -15,7 +19,7 @@ namespace p3d::io {
 
 namespace {
 
-/// Checksum of the rows of a part whose elements lie at `data`.
+/// The checksum of the rows of a part, whose elements lie packed at `memory`.
 std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, void const* memory, std::size_t bytes) {
   auto const* const data = static_cast<std::byte const*>(memory);
   std::uint64_t sum = 0;
@@ -25,7 +29,7 @@ std::uint64_t sum_of(CheckpointPart const& part, layout::Range rows, void const*
   return sum;
 }
 
-/// Cuts a slice's rows into pieces for a buffer.
+/// Cuts a slice's rows into pieces that fit a buffer, and calls visit(rows) for each.
 template <class Visit>
 void for_pieces(CheckpointSlice const& slice, std::size_t bytes, std::int64_t buffer_bytes, Visit&& visit) {
   auto const step = rows_in(slice.part, bytes, buffer_bytes);
@@ -62,7 +66,8 @@ void write_copy(CheckpointJob& job, std::byte const* copy) {
   WritersTurn turn(file);
   for (auto& slice : job.slices) {
     slice.checksum = 0;
-    for_pieces(slice, bytes, 4 << 20, [&](layout::Range rows) {  // pieces that stay in cache between sum and write
+    // Pieces that stay in the cache between checksum and write.
+    for_pieces(slice, bytes, 4 << 20, [&](layout::Range rows) {
       auto const* data =
           copy + static_cast<std::size_t>(slice.place + (rows.begin - slice.rows.begin) * slice.part.cols) * bytes;
       slice.checksum += sum_of(slice.part, rows, data, bytes);
@@ -71,7 +76,7 @@ void write_copy(CheckpointJob& job, std::byte const* copy) {
         file.write(job.skeleton.offsets[slice.array] + index * static_cast<std::int64_t>(bytes),
                    data + static_cast<std::size_t>(place) * bytes, static_cast<std::size_t>(count) * bytes);
       });
-      turn.end();  // an exception's way out closes the lock
+      turn.end();  // after an exception, the destructor's close releases the lock
     });
   }
   file.flush();
@@ -103,8 +108,8 @@ void read_back(CheckpointJob const& job, std::int64_t buffer_bytes) {
 
 namespace {
 
-/// What rank 0 writes at once: `rows` runs of `run_bytes`, `stride` bytes apart in the file, one behind the other in
-/// the buffer. Travels as it is.
+/// Bytes that rank 0 writes: `rows` runs of `run_bytes` each, `stride` bytes apart in the file and packed in the
+/// buffer. It is sent as four int64.
 struct Runs {
   std::int64_t offset = 0;
   std::int64_t run_bytes = 0;
@@ -113,12 +118,13 @@ struct Runs {
 };
 static_assert(sizeof(Runs) == 4 * sizeof(std::int64_t));
 
-/// Rows of slices that fill a buffer together.
+/// Rows of slices that fill one buffer.
 struct Load {
   std::vector<std::pair<CheckpointSlice*, layout::Range>> pieces;
   std::int64_t bytes = 0;
 };
 
+/// Packs the rows of all slices of this rank into loads of at most `buffer_bytes` (a single row may be larger).
 std::vector<Load> make_loads(CheckpointJob& job, std::size_t bytes, std::int64_t buffer_bytes) {
   std::vector<Load> out;
   for (auto& slice : job.slices) {
@@ -133,7 +139,7 @@ std::vector<Load> make_loads(CheckpointJob& job, std::size_t bytes, std::int64_t
   return out;
 }
 
-/// Copies a load out of the parts, and adds to the checksums.
+/// Copies a load out of the parts into `buffer`, adds to the slices' checksums, and returns where its bytes go.
 std::vector<Runs> fill(CheckpointJob const& job, Load const& load, std::size_t element, std::vector<char>& buffer) {
   auto const bytes = static_cast<std::int64_t>(element);
   buffer.resize(static_cast<std::size_t>(load.bytes));
@@ -154,6 +160,7 @@ std::vector<Runs> fill(CheckpointJob const& job, Load const& load, std::size_t e
   return runs;
 }
 
+/// Writes the runs, whose bytes lie one behind the other at `data`.
 void write_runs(PosixFile const& file, std::vector<Runs> const& runs, char const* data) {
   for (auto const& r : runs) {
     for (std::int64_t row = 0; row < r.rows; ++row, data += r.run_bytes)
@@ -161,8 +168,8 @@ void write_runs(PosixFile const& file, std::vector<Runs> const& runs, char const
   }
 }
 
-/// True on every rank when one of them has a failure, which that rank throws. Collective: all agree before each load,
-/// so that none waits longer than one load takes, and an error ends it for all.
+/// True on every rank when one of them has a failure; the rank with the failure throws it instead. Collective: all
+/// agree before each load, so that none waits longer than one load takes, and an error ends the writing for all.
 bool one_has_failed(comm::Communicator& world, std::optional<base::ErrorText> const& failure) {
   std::int64_t bad = failure ? 1 : 0;
   world.all_reduce(&bad, 1, comm::Type::int64, comm::Reduction::max).wait();
@@ -174,7 +181,7 @@ bool one_has_failed(comm::Communicator& world, std::optional<base::ErrorText> co
 
 void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t buffer_bytes) {
   auto const element = size_of(job.header.element);
-  // Pieces that the disk takes in a moment: the others wait for each.
+  // Loads are small enough for the disk to take one in a moment: the other ranks wait for each.
   auto const loads = make_loads(job, element, std::min<std::int64_t>(buffer_bytes, 16 << 20));
   auto rounds = static_cast<std::int64_t>(loads.size());
   world.all_reduce(&rounds, 1, comm::Type::int64, comm::Reduction::max).wait();
@@ -196,7 +203,7 @@ void write_shares(CheckpointJob& job, comm::Communicator& world, std::int64_t bu
       write_runs(*file, runs, buffer.data());
       turn->end();
     });
-    if (failure) turn.reset();  // which gives the lock back: others of this round may wait for it
+    if (failure) turn.reset();  // releases the lock: other ranks of this round may wait for it
   }
   if (failure) throw base::Error(*failure);
 }

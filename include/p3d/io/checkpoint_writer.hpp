@@ -2,8 +2,8 @@
 #pragma once
 // Writes checkpoints, in the foreground or while training goes on.
 //
-// In all ways a thread of rank 0 first makes all descriptions, in memory, and the file NAME.part with room for all
-// arrays. Then
+// In all ways of writing (WriteBy) a thread of rank 0 first makes all descriptions, in memory, and the file NAME.part
+// with room for all arrays. Then the numbers are written:
 //   copied   each rank has copied its share of the state into host memory (the only time that training is held), and a
 //            thread that makes no MPI and no HDF5 call writes it with pwrite at the arrays' offsets and flushes it to
 //            disk. No thread support is asked of MPI, and no collective can meet one of the training;
@@ -11,14 +11,15 @@
 //            waits: for checkpoints at the end of a run, which need no copy;
 //   by_root  the ranks send their shares to rank 0, a buffer at a time, which alone writes: for file systems that share
 //            files badly between nodes (NFS: two clients that write into one page).
-// All give the same bytes. When all shares are on disk, rank 0 adds descriptions, checksums and the seal, flushes, and
-// renames the file. Then every rank reads its share back from disk and compares (`verify`), so that older files may be
+// All three ways give the same bytes. When all shares are on disk, rank 0 adds descriptions, checksums and the seal,
+// flushes, and renames the file. Then every rank reads its share back from disk and compares (`verify`), so that older
+// files may be
 // deleted. A write, fsync or other file operation that never returns ends the run (file_watch.hpp); a rank that is
 // stopped or dead is found by the others, which wait for it in all-reduces, sends and receives that comm.timeout_s
 // bounds.
 //
-// Memory of a rank: `buffer_bytes` (at least one row of an array), and with `copied` the copy of its share, allocated
-// once.
+// Memory of a rank: `buffer_bytes` (at least one row of an array), and with `copied` the copy of the rank's share,
+// which is allocated once.
 
 #include <p3d/base/error.hpp>
 #include <p3d/io/checkpoint.hpp>
@@ -33,51 +34,57 @@
 
 namespace p3d::io {
 
-/// How a checkpoint went, the same on every rank.
+/// How the writing of one checkpoint went. It is the same on every rank.
 struct WriteResult {
   std::string path;
   std::int64_t step = 0;
-  std::optional<base::ErrorText> error;  ///< nothing else was changed on disk, and the .part file was removed
-  bool verified = false;                 ///< read back and compared
-  std::int64_t bytes = 0;                ///< of the arrays
-  double seconds = 0.0;                  ///< from start to the renamed file
-  double held_seconds = 0.0;             ///< of these, inside start() and poll(): training was held
-  double verify_seconds = 0.0;
+  std::optional<base::ErrorText> error;  ///< set: the .part file was removed, and nothing else on disk was changed
+  bool verified = false;                 ///< the file was read back and compared
+  std::int64_t bytes = 0;                ///< bytes of the arrays
+  double seconds = 0.0;                  ///< from start() to the renamed file
+  double held_seconds = 0.0;             ///< the part of `seconds` inside start() and poll(), while training was held
+  double verify_seconds = 0.0;           ///< time of the reading back
 };
 
-/// How the arrays reach the file.
+/// How the arrays reach the file; the head of this file describes each way.
 enum class WriteBy { copied, direct, by_root };
 
+/// Writes one checkpoint at a time. The calls of a step loop: start() at a checkpoint, poll() at every later step until
+/// it returns the result. All ranks make the same calls in the same order.
 class CheckpointWriter {
 public:
   struct Options {
     std::int64_t buffer_bytes = 64 << 20;
     WriteBy way = WriteBy::copied;
     bool verify = true;
-    /// Called by a thread of rank 0 before a complete file gets its name: what must be on disk by then. Does not throw.
+    /// A thread of rank 0 calls it before a complete file gets its name: what must be on disk by then. It does not
+    /// throw.
     std::function<void()> before_commit = {};
-    /// Where the copy lies: so many bytes, which need not be zero. Ordinary memory if empty; a GPU wants pinned memory.
+    /// Allocates the memory of the copy: `bytes` bytes, which need not be zero. If empty, ordinary memory is taken; a
+    /// GPU wants pinned memory.
     std::function<std::shared_ptr<std::byte>(std::size_t bytes)> memory = {};
   };
-  /// Duplicates `world`. Collective.
+  /// Duplicates `world`, so that no message here can meet one of the training. Collective.
   CheckpointWriter(comm::Communicator const& world, Options options);
-  /// Waits for the disk; a file that is not complete stays behind as .part.
+  /// Waits for the disk. A file that is not complete remains as .part.
   ~CheckpointWriter();
   CheckpointWriter(CheckpointWriter const&) = delete;
   CheckpointWriter& operator=(CheckpointWriter const&) = delete;
 
-  /// Begins to write `path`; the parts may change as soon as this returns. `model_files` are those of rank 0. Not while
-  /// busy(). Collective.
+  /// Begins to write `path`; the parts may change as soon as this returns. `model_files` are those of rank 0; other
+  /// ranks may pass none. Must not be called while busy(). Collective.
   void start(std::string const& path, CheckpointHeader const& header, std::vector<TableRow> const& table, bool moments,
              std::vector<CheckpointPart> const& parts, ModelFiles const& model_files = {});
+  /// True from start() until poll() or finish() has returned the result.
   bool busy() const;
-  /// Moves things along (with `copied` without waiting for the disk), and returns the result once, when there is one.
-  /// Collective: call it on every rank at the same places (step boundaries).
+  /// Advances the writing (with `copied` without waiting for the disk), and returns the result once, when there is one.
+  /// Collective: every rank calls it at the same places (step boundaries).
   std::optional<WriteResult> poll();
   /// Waits for the result. Needs busy(). Collective.
   WriteResult finish();
 
-  /// Allocates and touches the copy before the first step, so that no later call does. `parts` as for start().
+  /// Allocates and touches the copy before the first step, so that no later call does. `parts` are those that start()
+  /// will get.
   void reserve(std::vector<CheckpointPart> const& parts, Element element);
   /// Bytes of the copy on this rank (0 unless `copied`).
   std::int64_t copy_bytes() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// File operations that never return (a frozen file system, a dead server) are reported and end the run; those that are
-// only slow let other ranks wait.
+// A watch on file operations. One that never returns (a frozen file system, a dead server) is reported and ends the
+// run; while one is only slow, the rank that waits for it tells the others so, and they wait longer.
 
 #include <p3d/comm/wait.hpp>
 
@@ -10,7 +10,8 @@
 
 namespace p3d::io {
 
-/// Seconds that one file operation may take (run.file_timeout_s). Set once per process; before that 1800.
+/// Sets how many seconds one file operation may take (run.file_timeout_s). It is set once per process; before that the
+/// limit is 1800 s.
 void set_file_timeout(double seconds);
 double file_timeout();
 
@@ -23,7 +24,7 @@ public:
   ~FileOperation();
   FileOperation(FileOperation const&) = delete;
   FileOperation& operator=(FileOperation const&) = delete;
-  /// The next operation on the same file, with a budget of its own.
+  /// Begins the next operation on the same file, with a time budget of its own.
   void next(char const* name);
 
 private:
@@ -31,9 +32,9 @@ private:
   comm::BlockingCall call_;
 };
 
-/// Runs `work`, which makes file operations and no MPI call, in a thread of its own, and returns when it is done, or
-/// throws what it throws. Meanwhile this thread, which calls MPI, answers other ranks: their waits for this one may
-/// last longer than comm.timeout_s while the disk is at work (comm::progress_at). A single rank just runs it.
+/// Runs `work`, which makes file operations and no MPI call, in a thread of its own. Returns when it is done, or throws
+/// what it throws. Meanwhile the calling thread, which may call MPI, answers other ranks: their waits for this one may
+/// last longer than comm.timeout_s while the disk is at work (comm::progress_at). A single rank just runs `work`.
 void apart(std::function<void()> const& work);
 
 }  // namespace p3d::io

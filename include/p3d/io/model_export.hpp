@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The parameters of a checkpoint as a model in Hugging Face form.
+// Export of a checkpoint's parameters as a model in Hugging Face form.
 
 #include <p3d/config/config.hpp>
 #include <p3d/io/checkpoint.hpp>
@@ -15,17 +15,18 @@ namespace p3d::io {
 
 struct ExportOptions {
   TensorType type = TensorType::f32;
-  std::int64_t shard_bytes = 5'000'000'000;  ///< of data in one file; one larger tensor has a file of its own
+  std::int64_t shard_bytes = 5'000'000'000;  ///< most bytes of data in one file; a larger tensor has a file of its own
   std::int64_t buffer_bytes = 64 << 20;
-  /// Beside the weights, on rank 0; their names are base::is_file_name. Without a config.json it is that of the model.
+  /// Files that rank 0 writes beside the weights; their names satisfy base::is_file_name. Without a config.json among
+  /// them, one is made from the model.
   ModelFiles files = {};
 };
 
-/// How config.json names the type of weights.
+/// The name that config.json gives to a type of weights, for example "bfloat16".
 char const* torch_name(TensorType type);
 
 /// Writes the weights (safetensors.hpp) and the other files into a folder that has no model yet, and none of these
-/// files; returns their paths. Each rank reads and writes its share of the rows, `buffer_bytes` at a time (at least a
+/// files. Returns their paths. Each rank reads and writes its share of the rows, `buffer_bytes` at a time (at least a
 /// row). Throws base::Error on every rank: for a model of neither family, a checkpoint of another model, numbers that
 /// were changed after they were written, and numbers that float16 cannot hold. Collective.
 std::vector<std::string> export_model(comm::Communicator& world, Checkpoint const& checkpoint,

@@ -12,6 +12,7 @@
 
 namespace p3d::io {
 
+/// One such file with its bytes.
 struct ModelFile {
   static constexpr std::int64_t largest = std::int64_t{32} << 20;  ///< bytes of a file that is carried
   std::string name;                                                ///< one that is_model_file() knows
@@ -20,19 +21,20 @@ struct ModelFile {
 };
 using ModelFiles = std::vector<ModelFile>;
 
-/// The kinds of files that are carried: config.json; generation_config.json; and those of the tokenizer, among them the
-/// chat template.
+/// True for the files that are carried: config.json, generation_config.json, and the files of the tokenizer, among them
+/// the chat template.
 bool is_model_file(std::string_view name);
+/// True for the files of the tokenizer alone.
 bool is_tokenizer_file(std::string_view name);
 
-/// Null when there is none.
+/// The file of this name, or null when there is none.
 ModelFile const* find(ModelFiles const& files, std::string_view name);
 
-/// Those in a folder, config.json first. What is too large is named in `left_out`; what is empty or no regular file is
-/// passed over.
+/// Reads the model files of a folder, config.json first. A file that is too large is named in `left_out`; one that is
+/// empty or not regular is ignored.
 ModelFiles read_model_files(std::string const& folder, std::vector<std::string>& left_out);
-/// Those in a checkpoint, in the same order; an older one has none. Throws base::Error (bad_input) as read_checkpoint
-/// does.
+/// Reads the model files of a checkpoint, in the same order as read_model_files; a checkpoint from before they were
+/// carried has none. Throws base::Error (bad_input) as read_checkpoint does.
 ModelFiles stored_model_files(std::string const& checkpoint);
 
 }  // namespace p3d::io

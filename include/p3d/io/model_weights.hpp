@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The weights of a model in Hugging Face form as parameters of p3d: into a trainer on any layout, or into a checkpoint.
+// Reads the weights of a model in Hugging Face form as parameters of p3d: into a trainer on any layout, or into a
+// checkpoint.
 
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/io/checkpoint.hpp>
@@ -13,12 +14,13 @@
 
 namespace p3d::io {
 
-/// A folder: config.json, model.safetensors (or several, with an index).
+/// A model in a folder: config.json and model.safetensors (or several files with an index). The numbers stay on disk
+/// until read().
 class ModelWeights {
 public:
-  /// Reads all but the numbers. Throws base::Error (bad_input) that names the file and the tensor, when a tensor is
+  /// Reads all but the numbers. Throws base::Error (bad_input) that names the file and the tensor: when a tensor is
   /// missing, unknown, of another shape than config.json says or of no type of weights, or when the output layer is
-  /// tied and a tensor of its own differs from the embedding.
+  /// tied and is also stored with other numbers than the embedding.
   explicit ModelWeights(std::string folder);
   ModelWeights(ModelWeights const&) = delete;
   ModelWeights& operator=(ModelWeights const&) = delete;
@@ -26,16 +28,19 @@ public:
   std::string const& folder() const { return folder_; }
   config::HuggingFaceModel const& config() const { return config_; }
   layout::ParamTable const& table() const { return table_; }
-  /// float64 where a tensor has numbers of float64, else float32.
+  /// The type that holds all weights: float64 where a tensor has numbers of float64, else float32.
   Element element() const;
-  /// Numbers of the rectangle rows x cols of a parameter, row-major.
+  /// Reads the rectangle rows x cols of a parameter into `out`, row-major, converted to `as`.
   void read(std::string const& parameter, layout::Range rows, layout::Range cols, Element as, void* out);
 
 private:
-  /// Of a parameter that is one tensor.
+  /// Reads a rectangle that lies in one tensor of the files, at `place`.
   void read_part(layout::HuggingFacePlace const& place, layout::Range rows, layout::Range cols, Element as, char* to);
+  /// The stored tensor for one that the model needs. Throws when it is missing or does not fit.
   Tensor const& tensor_of(layout::HuggingFaceTensor const& wanted) const;
+  /// Throws unless the files hold all tensors of the model and no others.
   void require_tensors() const;
+  /// Throws when a tied output layer is also stored, with other numbers than the embedding.
   void require_tied();
 
   std::string folder_;
@@ -44,12 +49,12 @@ private:
   layout::ParamTable table_;
   layout::HuggingFaceLayout layout_;
   TensorReader reader_;
-  std::vector<char> run_;
+  std::vector<char> run_;  ///< buffer for tensors that are stored transposed
 };
 
 /// Fills the parts "parameters/..." of all ranks. Each rank reads what it holds and nothing else, `buffer_bytes` at a
-/// time (at least a row). Returns content_hash() of a checkpoint that holds these weights alone, as `element`: the same
-/// on every layout. Throws base::Error on every rank. Collective.
+/// time (at least a row). Returns the content_hash() of a checkpoint that holds these weights alone, as `element`; it
+/// is the same on every layout. Throws base::Error on every rank. Collective.
 std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Element element,
                            std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes);
 

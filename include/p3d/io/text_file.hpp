@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whole text files, written so that a reader never sees half of one.
+// Reading and writing of whole text files; a reader never sees half of one.
 
 #include <string>
 #include <string_view>
 
 namespace p3d::io {
 
-/// Makes a folder and its parents; an existing folder is fine. Throws base::Error with the path and the system's
+/// Makes a folder and its parents; an existing folder is no error. Throws base::Error with the path and the system's
 /// reason.
 void make_folder(std::string const& path);
 
@@ -16,7 +16,7 @@ void make_folder(std::string const& path);
 /// then untouched.
 void write_text_atomically(std::string const& path, std::string_view text);
 
-/// The whole file. Throws base::Error when it cannot be read.
+/// Reads the whole file. Throws base::Error when it cannot be read.
 std::string read_text(std::string const& path);
 
 }  // namespace p3d::io
