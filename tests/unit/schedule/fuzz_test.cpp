@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mutated programs: the validator must refuse a mutant exactly when the interpreter (interpreter.hpp) finds that it
-// deadlocks, misuses a slot or a message, or changes the result.
+// deadlocks, misuses a slot or a message, or changes the result. fuzz_more_test.cpp does the same for weights, the
+// divided vocabulary and pairs.
 
 #include "interpreter.hpp"
 #include "programs.hpp"

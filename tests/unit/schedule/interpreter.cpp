@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include "interpreter_parts.hpp"
+
 namespace p3d::test {
 namespace {
 
@@ -36,11 +38,6 @@ struct Lane {  ///< one (source, destination, kind)
   std::size_t delivered = 0;
 };
 
-struct Error {
-  Outcome outcome;
-  std::string why;
-};
-
 using Key = std::tuple<int, int, bool>;
 
 class Machine {
@@ -50,8 +47,8 @@ public:
         execution_(execution),
         forward_only_(pass == schedule::Pass::forward_only),
         at(program.ranks.size(), 0),
-        reduced_(at_size(program.num_stages), 0),
-        sums_(at_size(program.num_stages)) {
+        weights_(program),
+        vocabulary_(program, forward_only_) {
     for (int s = 0; s < program.num_stages; ++s) slots_.emplace_back(at_size(program.num_slots[at_size(s)]));
   }
 
@@ -63,35 +60,22 @@ public:
   }
   bool ended(int rank) const { return at[at_size(rank)] == program_->ranks[at_size(rank)].size(); }
 
-  /// Tries one action of a rank. False: it must wait. Throws Error.
+  /// Tries one action of a rank, or the two of a pair. False: it must wait. Throws Error.
   bool go(int rank) {
     if (ended(rank)) return false;
-    Action const& a = program_->ranks[at_size(rank)][at[at_size(rank)]];
-    if (forward_only_ && a.op != Op::forward && a.op != Op::send_activation && a.op != Op::recv_activation)
-      throw Error{Outcome::misuse, "more than forward"};
-    if (a.op == Op::optimizer_step) {
-      if (!step(rank)) return false;
-    } else {
-      if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank)
-        throw Error{Outcome::misuse, "foreign stage"};
-      if (a.op == Op::reduce_gradients) {
-        if (++reduced_[at_size(a.stage)] > 1) throw Error{Outcome::wrong_result, "reduced twice"};
-        check_sum(a.stage);
-      } else {
-        if (a.microbatch < 0 || a.microbatch >= program_->num_microbatches || a.slot < 0 ||
-            a.slot >= static_cast<int>(slots_[at_size(a.stage)].size()))
-          throw Error{Outcome::misuse, "out of range"};
-        if (stepped_.contains(rank)) throw Error{Outcome::wrong_result, "works after the step"};
-        if (!act(rank, a)) return false;
-      }
-    }
-    ++at[at_size(rank)];
+    if (!begins_pair(rank)) return one(rank);
+    Machine both = *this;  // neither begins before the other one can
+    if (!both.one(rank) || !both.one(rank)) return false;
+    *this = std::move(both);
     return true;
   }
 
   void check_end() const {
     for (int rank = 0; rank < program_->num_ranks; ++rank)
-      if (!forward_only_ && !stepped_.contains(rank)) throw Error{Outcome::wrong_result, "a rank without a step"};
+      if (!forward_only_ && !stepped_.contains(rank) && !all_stages_step(rank))
+        throw Error{Outcome::wrong_result, "a rank without a step"};
+    weights_.check_end(forward_only_);
+    vocabulary_.check_end();
     for (int s = 0; s < program_->num_stages; ++s)
       for (int m = 0; m < program_->num_microbatches; ++m)
         if (!ran_.contains({s, m})) throw Error{Outcome::wrong_result, "a forward is missing"};
@@ -104,6 +88,83 @@ public:
   }
 
 private:
+  bool one(int rank) {
+    Action const& a = program_->ranks[at_size(rank)][at[at_size(rank)]];
+    if (forward_only_ && !runs_forward_only(a.op)) throw Error{Outcome::misuse, "more than forward"};
+    if (a.op == Op::optimizer_step) {
+      if (!step(rank)) return false;
+    } else {
+      if (a.stage < 0 || a.stage >= program_->num_stages || home(a.stage) != rank)
+        throw Error{Outcome::misuse, "foreign stage"};
+      if (stepped_.contains(rank)) throw Error{Outcome::wrong_result, "works after the step"};
+      if (!of_stage(rank, a)) return false;
+    }
+    ++at[at_size(rank)];
+    return true;
+  }
+
+  static bool runs_forward_only(Op op) {
+    switch (op) {
+      case Op::forward:
+      case Op::send_activation:
+      case Op::recv_activation:
+      case Op::gather_weights:
+      case Op::release_weights:
+      case Op::offload_weights:
+      case Op::reload_weights:
+      case Op::embed_forward:
+      case Op::head_forward:
+      case Op::head_backward: return true;
+      default: return false;
+    }
+  }
+
+  /// Any action but STEP of a rank.
+  bool of_stage(int rank, Action const& a) {
+    switch (a.op) {
+      case Op::gather_weights:
+      case Op::release_weights:
+      case Op::offload_weights:
+      case Op::reload_weights: weights_.move(a); return true;
+      case Op::reduce_gradients:
+      case Op::reduce_scatter_gradients: weights_.reduce(a); return true;
+      case Op::stage_step: weights_.step_stage(a, at[at_size(rank)]); return true;
+      case Op::embed_forward:
+      case Op::head_forward:
+      case Op::head_backward:
+      case Op::embed_backward:
+        if (!vocabulary_.act(rank, a)) return false;
+        weights_.compute(a);
+        return true;
+      default: break;
+    }
+    if (a.microbatch < 0 || a.microbatch >= program_->num_microbatches || a.slot < 0 ||
+        a.slot >= static_cast<int>(slots_[at_size(a.stage)].size()))
+      throw Error{Outcome::misuse, "out of range"};
+    if (!vocabulary_.takes(rank, a) || !act(rank, a)) return false;
+    vocabulary_.gives(rank, a);
+    if (computes(a.op)) weights_.compute(a);
+    return true;
+  }
+
+  static bool computes(Op op) {
+    return op == Op::forward || op == Op::backward || op == Op::backward_input || op == Op::backward_weight;
+  }
+  bool begins_pair(int rank) const {
+    auto const& list = program_->ranks[at_size(rank)];
+    std::size_t const i = at[at_size(rank)];
+    return execution_.pairs && i + 1 < list.size() && list[i].op == Op::forward && computes(list[i + 1].op) &&
+           list[i + 1].op != Op::forward && list[i + 1].microbatch != list[i].microbatch;
+  }
+  bool all_stages_step(int rank) const {
+    auto const& list = program_->ranks[at_size(rank)];
+    for (int s = 0; s < program_->num_stages; ++s)
+      if (home(s) == rank && std::none_of(list.begin(), list.end(),
+                                          [&](Action const& a) { return a.op == Op::stage_step && a.stage == s; }))
+        return false;
+    return true;
+  }
+
   static std::size_t at_size(int i) { return static_cast<std::size_t>(i); }
   int home(int stage) const { return program_->stage_rank[at_size(stage)]; }
   bool exists(int stage) const { return stage >= 0 && stage < program_->num_stages; }
@@ -304,37 +365,27 @@ private:
     if (b.for_weights != a.microbatch) throw Error{Outcome::misuse, "W without I"};
     if (!b.weights_due) throw Error{Outcome::wrong_result, "W twice"};
     b.weights_due = false;
-    sums_[at_size(a.stage)].push_back(a.microbatch);
     return true;
   }
 
-  void check_sum(int stage) const {
-    auto sum = sums_[at_size(stage)];
-    std::sort(sum.begin(), sum.end());
-    bool right = static_cast<int>(sum.size()) == program_->num_microbatches;
-    for (std::size_t m = 0; right && m < sum.size(); ++m) right = sum[m] == static_cast<int>(m);
-    if (!right) throw Error{Outcome::wrong_result, "wrong gradient sum"};
-  }
-
   bool step(int rank) {
-    for (int s = 0; s < program_->num_stages; ++s)
-      if (home(s) == rank) {
-        if (reduced_[at_size(s)] != 1) throw Error{Outcome::wrong_result, "a step on gradients not reduced"};
-        check_sum(s);
-      }
+    if (stepped_.contains(rank)) throw Error{Outcome::wrong_result, "two steps"};
     for (auto const& [key, lane] : lanes_) {
       if (std::get<0>(key) == rank && outstanding(lane) > 0) return false;
       if (std::get<1>(key) == rank && lane.delivered < lane.receives.size()) return false;
     }
-    if (!stepped_.insert(rank).second) throw Error{Outcome::wrong_result, "two steps"};
+    if (!vocabulary_.over()) return false;
+    weights_.step_rank(rank);
+    stepped_.insert(rank);
     return true;
   }
+
   schedule::Program const* program_;
   schedule::Execution execution_;
   bool forward_only_;
   std::vector<std::size_t> at;
-  std::vector<int> reduced_;
-  std::vector<std::vector<int>> sums_;
+  InterpretedWeights weights_;
+  InterpretedVocabulary vocabulary_;
   std::vector<std::vector<Buffers>> slots_;
   std::map<Key, Lane> lanes_;
   std::set<std::tuple<int, int, bool>> posted_, sent_;
