@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// GELU and SwiGLU with the bias of the linear layer before them, forward and backward.
 #include <p3d/kernels/elementwise.hpp>
 
 #include "wide.hpp"
@@ -7,14 +8,15 @@ namespace p3d::kernels {
 
 namespace {
 
-/// x/2 (1 + tanh u) = x sigmoid(2u): no cancellation at negative x, one exponential. This is 2u.
+/// The argument 2u of GELU's sigmoid: x/2 (1 + tanh u) = x sigmoid(2u), which has no cancellation at negative x and
+/// costs one exponential.
 template <class A>
 KOKKOS_INLINE_FUNCTION A gelu_argument(A x) {
   constexpr A a = static_cast<A>(1.5957691216057308);  // 2 sqrt(2 / pi)
   return a * (x + static_cast<A>(0.044715) * x * x * x);
 }
 
-/// value[i] = x[i] + bias[i]; without a bias x[i].
+/// value[i] = x[i] + bias[i], or x[i] where `bias` is null.
 template <class S>
 KOKKOS_INLINE_FUNCTION void biased(S const* x, S const* bias, int n, Acc<S>* value) {
   auto const in = read<wide<S>>(x, n);
@@ -28,7 +30,7 @@ KOKKOS_INLINE_FUNCTION void biased(S const* x, S const* bias, int n, Acc<S>* val
   }
 }
 
-/// What `biased` adds from a column on.
+/// The address of a bias from a column on, as `biased` takes it; null for an empty bias.
 template <class S>
 KOKKOS_INLINE_FUNCTION S const* bias_from(View1<S const> const& bias, std::int64_t column) {
   return bias.extent(0) != 0 ? &bias(column) : nullptr;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice between attention's form for devices (attention_gemm.cpp), that for the host (attention_blas.cpp) and a
-// vendor's library (attention_fused.hpp), and what they share.
+// The choice between attention's form for devices (attention_gemm.cpp), its form for the host (attention_blas.cpp) and
+// a vendor's library (attention_fused.hpp), and the functions that do not depend on the form. A call goes to the
+// library only if it is whole causal attention in 16 bits on a device; if the library refuses it, it takes the form for
+// devices.
 
 #include <p3d/device/environment.hpp>
 
@@ -14,13 +16,13 @@ namespace p3d::kernels {
 
 namespace {
 
-/// One team: some queries of one head.
+/// Delta of some queries of one head, by one team.
 template <class S>
 struct Delta {
   static constexpr int tile = 32;
   Problem<S> p;
   DeltaRows<S> rows;
-  std::int64_t tiles;  ///< of a head
+  std::int64_t tiles;  ///< tiles of queries of a head
   std::size_t bytes = 64;
   int level = 0;
 
@@ -55,7 +57,7 @@ void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRow
 
 namespace {
 
-/// The call as a vendor's library takes it, if it may go there.
+/// The call as a vendor's library takes it; empty where the call may not go there.
 template <class S, class D>
 std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                                     AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k,
@@ -68,7 +70,7 @@ std::optional<FusedCall> fused_call(ExecSpace const& exec, AttentionShape const&
     if (!fused_attention() || dropout.active() || shape.documents.extent(0) > 0 || !whole || tokens == 0)
       return std::nullopt;
     static bool const hooked = (Kokkos::push_finalize_hook([] { set_fused_attention(nullptr); }), true);
-    static_cast<void>(hooked);  // what a library holds goes before Kokkos ends
+    static_cast<void>(hooked);  // the library's memory must go before Kokkos ends
     auto const rows = [](HeadRows<S const> r) { return FusedCall::Rows{const_cast<S*>(r.data), r.stride}; };
     FusedCall call;
     call.stream = device::native_stream(exec);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on the host. The products of a tile go to the BLAS, which reads queries, keys and values where they lie;
+// Attention on the host. The GEMMs of a tile go to the BLAS, which reads queries, keys and values where they lie;
 // between them each row of scores is walked once, in cache. Tiles above the diagonal are left out. A tile on the
 // diagonal is cut into strips of queries that each end at their own last key, so at most half a strip of keys per query
 // is computed in vain.
+//
+// Example: 512 queries and keys are tiles of 256 x 256; the second tile of queries takes the first tile of keys as a
+// whole, and the second in 4 strips of 64 queries with 64, 128, 192 and 256 keys.
 //
 // The BLAS takes float and double. Elements of 16 bits are widened into panels in the scratch memory of the thread, a
 // tile or a block of keys at a time: 1/25 of the work at a head dimension of 64.
@@ -22,26 +25,26 @@ namespace {
 using linalg::host_gemm;
 using linalg::Op;
 
-/// Queries and keys of a score tile. Large ones give the BLAS long runs and pack keys and values less often; two of
-/// them must stay in a core's second-level cache.
+/// Queries and keys of a score tile. Large tiles give the BLAS long runs and pack keys and values less often; two of
+/// them must fit in a core's second-level cache.
 constexpr int edge = 256;
-/// Queries of a strip on the diagonal. (Where kernels run on a device, nothing here is used.)
+/// Queries of a strip on the diagonal. (Unused where kernels run on a device.)
 [[maybe_unused]] constexpr int strip_rows = 64;
 
-/// Scratch for `tiles` score tiles, `vectors` numbers per query of a tile and, where elements are narrow, `panels` of a
-/// tile's rows; and `more` numbers, in bytes, as scratch_of wants it.
+/// The bytes of a tile's scratch memory, as scratch_of wants them: `tiles` score tiles, `vectors` numbers per query of
+/// a tile, `panels` panels of a tile's rows where elements are narrow, and `more` numbers.
 template <class S>
 std::size_t scratch_bytes(Problem<S> const& p, int tiles, int vectors, int panels, std::int64_t more = 0) {
   std::int64_t const wide = p.narrow ? panels * edge * p.shape.head_dim : 0;
   return static_cast<std::size_t>(tiles * edge * edge + vectors * edge + wide + more) * sizeof(Acc<S>) + 64;
 }
 
-/// Memory for a panel, if elements of type D are narrow.
+/// Takes memory for a panel where elements of type D are narrow; else null.
 template <class D, class S>
 Acc<S>* take_panel(Problem<S> const& p, Scratch<Acc<S>>& scratch, std::int64_t rows = edge) {
   return p.template beside<D> ? scratch.take(rows * p.shape.head_dim) : nullptr;
 }
-/// m [rows, head_dim] as the BLAS takes it: where it lies, or widened into the panel.
+/// m [rows, head_dim] as the BLAS takes it: the matrix itself, or its elements widened into the panel.
 template <class S>
 StridedMatrix<Acc<S> const> widened(TileTeam const& team, [[maybe_unused]] int rows, [[maybe_unused]] std::int64_t dim,
                                     StridedMatrix<S const> m, [[maybe_unused]] Acc<S>* panel) {
@@ -52,7 +55,7 @@ StridedMatrix<Acc<S> const> widened(TileTeam const& team, [[maybe_unused]] int r
     return {panel, dim};
   }
 }
-/// Where a result that belongs into m is added up: there, or in the panel.
+/// The place where a result that belongs into m is added up: m itself, or the panel.
 template <class D>
 StridedMatrix<Acc<D>> sums_of(std::int64_t dim, StridedMatrix<D> m, Acc<D>* panel) {
   if constexpr (std::is_same_v<D, Acc<D>>)
@@ -60,7 +63,7 @@ StridedMatrix<Acc<D>> sums_of(std::int64_t dim, StridedMatrix<D> m, Acc<D>* pane
   else
     return {panel, dim};
 }
-/// Rounds them into their place, if they are not there.
+/// Rounds sums into m, unless they were added up there.
 template <class T, class D>
 void round_into(TileTeam const& team, std::int64_t rows, std::int64_t dim, StridedMatrix<T> sums, StridedMatrix<D> m) {
   if constexpr (!std::is_same_v<T, D>) convert_tile(team, static_cast<int>(rows), static_cast<int>(dim), sums, m);
@@ -70,11 +73,13 @@ void fill_zero(StridedMatrix<T> m, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t i = 0; i < rows; ++i) std::fill_n(m.row(i), columns, T(0));
 }
 
-/// Which strips of a tile's sums have numbers: the first product overwrites, for which a BLAS has quicker kernels.
+/// The strips of a tile's sums that hold numbers already. The first GEMM of a strip overwrites, for which a BLAS has
+/// quicker kernels than for adding, and which saves clearing the sums.
 class StartedStrips {
 public:
   explicit StartedStrips(bool all) { std::fill_n(started_, edge / strip_rows, all); }
-  /// What the sums of these rows are multiplied with before a product is added; they are cleared where some go on.
+  /// The beta of the next GEMM into these rows: 0 where none of their strips has numbers, else 1. In the latter case
+  /// strips without numbers are cleared first.
   template <class T>
   T beta(int first, int rows, StridedMatrix<T> sums, std::int64_t columns) {
     int const begin = first / strip_rows, end = (first + rows - 1) / strip_rows + 1;
@@ -83,7 +88,7 @@ public:
     std::fill(started_ + begin, started_ + end, true);
     return none ? T(0) : T(1);
   }
-  /// Clears what nothing was added to.
+  /// Clears the strips that no GEMM has written.
   template <class T>
   void finish(int rows, StridedMatrix<T> sums, std::int64_t columns) {
     finish(0, (rows + strip_rows - 1) / strip_rows, rows, sums, columns);
@@ -98,12 +103,12 @@ private:
   bool started_[edge / strip_rows];
 };
 
-/// Queries of the tile, or keys of the block, of which so many are left.
+/// The queries of a tile, or the keys of a block, when `left` are left.
 [[maybe_unused]] int in_edge(std::int64_t left) { return static_cast<int>(std::min<std::int64_t>(edge, left)); }
 
-/// Calls body(first query, queries, first key, keys) for the parts of one tile of queries and the keys that they see,
-/// keys ascending: whole blocks of keys where every query sees them all, else strips of queries with the keys that some
-/// of them see.
+/// Calls body(first query, queries, first key, keys) for one tile of queries and the keys that they see, keys
+/// ascending. A block of keys that every query sees comes whole; else each strip of queries comes with the keys that
+/// some of them see.
 template <class S, class Body>
 void for_strips(Problem<S> const& p, std::int64_t sample, std::int64_t query0, int queries, Body const& body) {
   auto const seen = p.visible(sample, query0, queries);
@@ -123,14 +128,14 @@ void for_strips(Problem<S> const& p, std::int64_t sample, std::int64_t query0, i
   }
 }
 
-/// Dropout factors of a tile: keep(query, key).
+/// Dropout factors of a tile's probabilities: keep(query, key).
 template <class S>
 void draw(Problem<S> const& p, std::int64_t sample, std::int64_t head, std::int64_t query0, int rows, std::int64_t key0,
           int keys, StridedMatrix<Acc<S>> keep) {
   for (int i = 0; i < rows; ++i) p.factors(sample, head, query0 + i, key0, keys, keep.row(i));
 }
 
-/// The keys and values that a tile is at.
+/// The block of keys and values that a tile works on, widened where elements are narrow.
 template <class S>
 struct KeyBlock {
   Problem<S> const& p;
@@ -145,10 +150,10 @@ struct KeyBlock {
         value_panel(take_panel<S>(p, scratch)),
         sample(s),
         kv(kv_head) {}
-  /// To the block of the key; k and v are the block's.
+  /// Makes k and v the block that a key lies in.
   void move_to(TileTeam const& team, std::int64_t key) {
     auto const begin = key / edge * edge;
-    if (begin == key0) return;  // the next strip
+    if (begin == key0) return;  // the next strip of the same block
     key0 = begin;
     int const keys = in_edge(p.keys - key0);
     k = widened(team, keys, p.shape.head_dim, p.of_key(p.k, sample, key0, kv), key_panel);
@@ -156,13 +161,13 @@ struct KeyBlock {
   }
 };
 
-/// One thread: one tile of queries of one head, over blocks of keys with a running maximum and sum (arXiv 2205.14135,
-/// algorithm 1).
+/// The forward pass of one tile of queries of one head, by one thread: over blocks of keys with a running maximum and
+/// sum (arXiv 2205.14135, algorithm 1).
 template <class S, class O>
 struct ForwardTile {
   using T = Acc<S>;
   Problem<S> p;
-  std::int64_t tiles;  ///< of queries
+  std::int64_t tiles;  ///< tiles of queries of a head
   Store mode;
   StridedMatrix<O> out;
   View1<T> lse;
@@ -170,7 +175,7 @@ struct ForwardTile {
   int level = 0;
 
   void operator()(TileTeam const& team) const {
-    // The longest tiles first.
+    // The longest tiles come first, so that no thread starts a long one at the end.
     std::int64_t const query0 = (tiles - 1 - team.league_rank() % tiles) * edge;
     std::int64_t const head = team.league_rank() / tiles % p.shape.heads;
     std::int64_t const sample = team.league_rank() / tiles / p.shape.heads;
@@ -215,8 +220,8 @@ struct ForwardTile {
     }
   }
 
-  /// Scores of one row become exp(score - top) for the visible keys, times their dropout factors; what was summed
-  /// before shrinks to the new maximum.
+  /// Turns the scores of one row into exp(score - top) for the visible keys, times their dropout factors. The sums from
+  /// before shrink to the new maximum.
   static void softmax_row(TileTeam const& team, T* row, T const* keep_row, KeyRange visible, int keys, T& top, T& sum,
                           T* y, int dim) {
     int const begin = static_cast<int>(visible.begin), n = static_cast<int>(visible.end) - begin;
@@ -239,8 +244,9 @@ struct ForwardTile {
   }
 };
 
-/// One thread: all queries that use one kv head of one sample, so no two threads add to one element of dk and dv. The
-/// formulas stand in attention_gemm.cpp; each block of scores is made once, five products in all.
+/// The backward pass of all queries that use one kv head of one sample, by one thread, so that no two threads add to
+/// one element of dk and dv. attention_gemm.cpp has the formulas; each block of scores is computed once, with five
+/// GEMMs in all.
 template <class S, class D>
 struct BackwardHead {
   using T = Acc<S>;
@@ -250,14 +256,14 @@ struct BackwardHead {
   Store mode_q, mode_kv;
   StridedMatrix<D> dq_all, dk_all, dv_all;
   std::size_t bytes;
-  DeltaRows<S> makes{};  ///< delta, where it is not there yet
+  DeltaRows<S> makes{};  ///< computes delta, where it is not there yet
   int level = 0;
 
   void operator()(TileTeam const& team) const {
     auto const& shape = p.shape;
     std::int64_t const kv = team.league_rank() % shape.kv_heads, sample = team.league_rank() / shape.kv_heads;
     std::int64_t const group = shape.heads / shape.kv_heads, dim = shape.head_dim;
-    auto scratch = scratch_of<T>(team, level, bytes);  // once: asking again gives the next piece
+    auto scratch = scratch_of<T>(team, level, bytes);  // only once: a second call would give the next piece
     StridedMatrix<D> const place[] = {p.of_key(dk_all, sample, 0, kv), p.of_key(dv_all, sample, 0, kv)};
     StridedMatrix<T> const dk = sums_of(dim, place[0], take_panel<D>(p, scratch, p.keys));
     StridedMatrix<T> const dv = sums_of(dim, place[1], take_panel<D>(p, scratch, p.keys));
@@ -312,8 +318,8 @@ struct BackwardHead {
     round_into(team, queries, dim, tile_dq, place);
   }
 
-  /// Scores of one row become probabilities times their dropout factors, and gradients of probabilities those of
-  /// scores.
+  /// Turns the scores of one row into probabilities times their dropout factors, and gradients of probabilities into
+  /// gradients of scores.
   static void gradients_of_row(TileTeam const& team, T* score, T* dprob, T const* keep, KeyRange visible, int keys,
                                T norm, T shift, T scale) {
     int const begin = static_cast<int>(visible.begin), n = std::max(0, static_cast<int>(visible.end) - begin);
@@ -345,10 +351,10 @@ template <class S, class O>
 void blas::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                              AttentionScratch /*scratch*/, HeadRows<S const> q, HeadRows<S const> k,
                              HeadRows<S const> v, Store store, HeadRows<O> out, View1<Acc<S>> lse) {
-  if constexpr (on_host) {  // elsewhere this compiles to nothing and nobody calls it
+  if constexpr (on_host) {  // in builds for devices nobody calls this form, and it compiles to nothing
     Problem<S> const p(shape, dropout, q, k, v);
     std::int64_t const tiles = (p.queries + edge - 1) / edge;
-    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
+    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here: each tile calls the BLAS by itself
     launch_tiles(
         "p3d::kernels::attention_forward", exec, shape.samples * shape.heads * tiles,
         ForwardTile<S, O>{p, tiles, store, matrix(out), lse, scratch_bytes(p, dropout.active() ? 2 : 1, 2, 4)});
@@ -365,7 +371,7 @@ void blas::attention_backward(ExecSpace const& exec, AttentionShape const& shape
     Problem<S> const p(shape, dropout, q, k, v);
     bool const beside = p.template beside<D>;
     std::int64_t const head_sums = beside ? 2 * Scratch<Acc<S>>::padded(p.keys * shape.head_dim) : 0;  // dk and dv
-    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here
+    linalg::SingleThreadedBlas const alone;  // the threads are Kokkos' here: each head calls the BLAS by itself
     launch_tiles("p3d::kernels::attention_backward", exec, shape.samples * shape.kv_heads,
                  BackwardHead<S, D>{p,
                                     matrix(dout),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How attention by GEMMs (attention_gemm.cpp) is cut: the scores of some heads and a block of queries with all keys
-// that one of them sees are in memory at once. Arithmetic on the host. Blocks do not depend on the number of samples:
-// each sample has the same calls, and so the same bits, in every microbatch.
+// The blocks that attention by GEMMs (attention_gemm.cpp) is cut into. A block is the scores of some heads and some
+// queries with all keys that one of the queries sees; it is in memory at once. This is arithmetic on the host. Blocks
+// do not depend on the number of samples: each sample has the same calls, and so the same bits, in every microbatch.
 //
-// What limits a block. Each score is written by a GEMM, read and written by the kernel between, and read by GEMMs: 12
-// bytes forward and 26 backward of 4 and 10 head_dim FLOPs, so bandwidth is the limit, and a block should stay in the
+// The limits of a block. Each score is written by a GEMM, read and written by the kernel between, and read by GEMMs: 12
+// bytes forward and 26 backward for 4 and 10 head_dim FLOPs, so bandwidth is the limit, and a block should stay in the
 // second-level cache (50 MB on an H100). Each block has 4 or 5 launches forward and 8 or 9 backward, at 2 to 3
 // microseconds, so it should not be small either; and a long block of queries computes scores above the diagonal in
 // vain. 2^26 bytes are 2^23 scores of 16-bit elements backward, and half of the bytes forward (docs/gpu_attention.md).
@@ -17,7 +17,7 @@
 
 namespace p3d::kernels {
 
-/// Bytes of a block, but for one that cannot be made smaller. A variable for tests.
+/// The bytes of a block at most; a block that cannot be made smaller may have more. It is a variable for tests.
 inline std::int64_t attention_block_bytes = std::int64_t{1} << 26;
 
 /// Queries [query0, query0 + queries) and keys [key0, key0 + keys), as places in their sets.
@@ -25,7 +25,7 @@ struct ScoreBlock {
   std::int64_t query0 = 0, queries = 0, key0 = 0, keys = 0;
 };
 
-/// The blocks of a shape, for elements of type S.
+/// The way in which a shape is cut into blocks, for elements of type S.
 template <class S>
 class AttentionBlocks {
 public:
@@ -37,18 +37,20 @@ public:
     std::int64_t const seen = few ? std::min(keys, shape.window + usual_queries) : keys;
     std::int64_t const fit = attention_block_bytes / (usual_queries * row_bytes(seen));
     least_ = fit > 0 ? usual_queries : fewest_queries;
-    // Whole groups as long as one fits: their gradients of keys are one GEMM's sum.
+    // Blocks have whole groups of query heads as long as one group fits: then the gradients of a group's keys are one
+    // GEMM's sum.
     kv_heads_ = evenly(shape.kv_heads, std::min(fit / group_, most_head_keys() / std::max<std::int64_t>(1, keys)));
     members_ = kv_heads_ > 1 ? group_ : evenly(group_, fit);
   }
 
-  std::int64_t kv_heads() const { return kv_heads_; }  ///< heads of keys of a block
-  std::int64_t members() const { return members_; }    ///< query heads of a block that share one
-  /// The block that starts at a query.
+  std::int64_t kv_heads() const { return kv_heads_; }  ///< key/value heads of a block
+  std::int64_t members() const { return members_; }    ///< query heads of a block that share one key/value head
+  /// The block that starts at query query0.
   ScoreBlock at(std::int64_t query0) const {
     std::int64_t const left = shape_.queries.size() - query0;
     auto block = of(query0, std::min(left, least_));
-    // Longer while it fits, but no longer than what its first query sees: the scores above the diagonal.
+    // The block grows while it fits, but not beyond the number of keys that its first query sees, which bounds the
+    // scores above the diagonal.
     std::int64_t const longest = of(query0, 1).keys, step = std::min(least_, std::int64_t{64});
     while (block.queries < left) {
       auto const longer = of(query0, std::min(left, block.queries + step));
@@ -60,9 +62,9 @@ public:
     return block;
   }
 
-  /// Numbers from one row of scores to the next: rows begin on multiples of 64 bytes.
+  /// The distance from one row of scores to the next, in numbers: rows begin on multiples of 64 bytes.
   static std::int64_t row_length(std::int64_t keys) { return (keys + 15) / 16 * 16; }
-  /// What attention_scratch_bytes says.
+  /// The bytes that attention_scratch_bytes (attention.hpp) promises to suffice.
   static std::int64_t scratch_bytes(AttentionShape const& largest) {
     if (largest.heads == 0) return 0;
     AttentionBlocks const blocks(largest);
@@ -72,30 +74,34 @@ public:
     return std::min(all, std::max(attention_block_bytes, fewest_queries * row)) + sum_bytes(head_keys, largest) +
            pieces * alignment;
   }
-  /// Bytes of the sums of dk and dv of so many rows of keys, where they are not added up in their place.
+  /// The bytes of the sums of dk and dv of so many rows of keys; 0 where they are added up in their place.
   static std::int64_t sum_bytes(std::int64_t head_keys, AttentionShape const& shape) {
     return std::is_same_v<S, A> ? 0 : 2 * head_keys * shape.head_dim * static_cast<std::int64_t>(sizeof(A));
   }
-  static constexpr std::int64_t alignment = 64, pieces = 10;  ///< of the scratch memory
+  static constexpr std::int64_t alignment = 64,
+                                pieces = 10;  ///< bytes, and number of arrays, that the scratch memory is divided into
 
 private:
+  /// The queries that a block has at first, and the fewest where memory is short.
   static constexpr std::int64_t usual_queries = 128, fewest_queries = 16;
 
-  /// What a row of scores takes, backward: its scores and their gradients, the query, the output's gradient and that of
-  /// the query beside each other, two statistics.
+  /// The bytes of one row of scores in backward: the scores and their gradients; the query, the output's gradient and
+  /// the query's gradient; two statistics.
   std::int64_t row_bytes(std::int64_t keys) const {
     return static_cast<std::int64_t>(sizeof(A)) * (2 * row_length(keys) + shape_.head_dim + 2) +
            static_cast<std::int64_t>(2 * sizeof(S)) * shape_.head_dim;
   }
-  /// Rows of keys of all heads of a block, where there is more than one head.
+  /// The most rows of keys of all heads of a block, where the block has more than one head.
   static std::int64_t most_head_keys() {
     return attention_block_bytes / (2 * usual_queries * static_cast<std::int64_t>(sizeof(A)));
   }
-  /// The largest even part of n that is `most` at most, and 1 at least.
+  /// The size of the pieces when n is cut into as few equal pieces as `most` allows; at least 1. Example: evenly(12, 5)
+  /// is 4.
   static std::int64_t evenly(std::int64_t n, std::int64_t most) {
     std::int64_t const parts = most >= n ? 1 : (most <= 1 ? n : (n + most - 1) / most);
     return (n + parts - 1) / parts;
   }
+  /// The block of the given queries with all keys that one of them sees.
   ScoreBlock of(std::int64_t query0, std::int64_t queries) const {
     auto const seen = [&](std::int64_t query) { return shape_.queries.at(query) + 1; };
     std::int64_t const first = shape_.window > 0 ? shape_.keys.below(seen(query0) - shape_.window) : 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by cuDNN, through its C++ frontend: a graph for each shape, planned once and kept. No Kokkos, and no device
-// code: g++ alone compiles it.
+// Attention by cuDNN, through its C++ frontend: a graph for each shape, planned once and kept. There is no Kokkos and
+// no device code here, so g++ alone compiles it. A call finds the plan of its shape, gives it the addresses and runs it
+// on the call's stream. A shape that cuDNN refuses keeps the reason in place of a plan, so it is asked only once.
 
 #include <p3d/base/error.hpp>
 
@@ -24,6 +25,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
+/// Throws base::Error with the library's own text unless a call was good.
 void check(bool good, std::string const& call, std::string const& text) {
   if (good) return;
   throw base::Error(
@@ -33,15 +35,15 @@ void check(bool good, std::string const& call, std::string const& text) {
        .fix = "linalg.attention = \"gemms\" does without cuDNN; look for an earlier error of this GPU too"});
 }
 
-/// A graph, and where its plan wants its arrays. Without a plan the shape is refused.
+/// A graph of one shape, and the arrays that its plan wants. Without a plan the shape is refused.
 struct Planned {
   FusedCall::Shape shape;
   bool backward = false;
   fe::graph::Graph graph{};
   Tensor q{}, k{}, v{}, out{}, lse{}, dout{}, dq{}, dk{}, dv{};
-  std::unordered_map<Tensor, void*> pointers{};  ///< of the last call
+  std::unordered_map<Tensor, void*> pointers{};  ///< addresses of the last call
   std::int64_t workspace_bytes = 0;
-  std::string refusal{};  ///< "" with a plan
+  std::string refusal{};  ///< the reason of a refusal; "" with a plan
 };
 
 class Cudnn final : public FusedAttention {
@@ -97,7 +99,7 @@ private:
     return true;
   }
 
-  /// A list: graphs stay where they are.
+  /// The plan of a shape, which is made at the first question. The plans are a list because graphs must not move.
   Planned& planned(FusedCall::Shape const& shape, bool backward) {
     for (auto& plan : plans_)
       if (plan.backward == backward && plan.shape == shape) return plan;
@@ -126,7 +128,7 @@ private:
     return graph.build_plans(handle_);
   }
 
-  /// [samples, heads, seq_len, head_dim] as the rows have it.
+  /// An input tensor [samples, heads, seq_len, head_dim], as FusedCall::Rows has it in memory.
   static Tensor rows(Planned& plan, char const* name, std::int64_t heads, std::int64_t stride) {
     auto const& s = plan.shape;
     return plan.graph.tensor(fe::graph::Tensor_attributes()
@@ -134,6 +136,7 @@ private:
                                  .set_dim({s.samples, heads, s.seq_len, s.head_dim})
                                  .set_stride({s.seq_len * stride, s.head_dim, stride, 1}));
   }
+  /// Makes t an output, as FusedCall::Rows has it in memory.
   static void place_rows(Planned const& plan, Tensor const& t, std::int64_t heads, std::int64_t stride) {
     auto const& s = plan.shape;
     t->set_output(true)
@@ -141,6 +144,7 @@ private:
         .set_stride({s.seq_len * stride, s.head_dim, stride, 1});
   }
 
+  /// Fills the graph with the operations of forward or of backward.
   void describe(Planned& plan) const {
     auto const& s = plan.shape;
     plan.graph.set_io_data_type(s.type == FusedCall::Type::bfloat16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
@@ -151,7 +155,7 @@ private:
     plan.q = rows(plan, "q", s.heads, s.q_stride);
     plan.k = rows(plan, "k", s.kv_heads, s.k_stride);
     plan.v = rows(plan, "v", s.kv_heads, s.v_stride);
-    // A window of w counts the query itself, here and there: keys with column + w > row are seen.
+    // A window of w counts the query itself, in cuDNN as in p3d: keys with column + w > row are seen.
     bool const window = s.window > 0 && s.window < s.seq_len;
     if (!plan.backward) {
       auto options =
@@ -185,8 +189,8 @@ private:
   }
 
   bool deterministic_;
-  std::shared_ptr<fe::DeviceProperties> device_;  ///< null: of the handle
-  int sm_version_ = 0, sm_count_ = 0;             ///< of that GPU
+  std::shared_ptr<fe::DeviceProperties> device_;  ///< null: the GPU of the handle
+  int sm_version_ = 0, sm_count_ = 0;             ///< properties of that GPU
   cudnnHandle_t handle_ = nullptr;
   std::list<Planned> plans_;
   std::string refusal_;

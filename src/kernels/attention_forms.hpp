@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The two forms of attention, which attention.hpp chooses from.
+// The two forms of attention, between which attention.cpp chooses.
 
 #include <p3d/kernels/attention.hpp>
 
 namespace p3d::kernels {
 
-// Both forms; arguments as in attention.hpp. gemm: where kernels run on devices, or are tested in that form. blas:
-// where they run on the host.
+// Declares one form; the arguments are those of attention.hpp. The form `gemm` runs on devices, and in tests of the
+// portable form. The form `blas` runs on the host.
 #define P3D_ATTENTION_FORM(form)                                                                                     \
   namespace form {                                                                                                   \
   template <class S, class O = S>                                                                                    \

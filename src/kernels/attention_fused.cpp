@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Calls to a vendor's attention library: which library this process uses, and how a call is cut into pieces whose plans
+// work in the scratch memory that there is.
 #include "attention_fused.hpp"
 
 #include <p3d/base/error.hpp>
@@ -10,6 +12,7 @@ namespace p3d::kernels {
 
 namespace {
 
+/// The library of this process, with a count of the objects that keep calls from it (WithoutFusedAttention).
 struct State {
   std::shared_ptr<FusedAttention> library;
   int paused = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on devices, by batched GEMMs of the vendor's library. A block of queries of some heads takes all keys that
-// one of them sees at once (attention_blocks.hpp):
+// one of its queries sees at once (attention_blocks.hpp):
 //
 //   forward    S = scale q k^T;  P = exp(S - maximum) M, the row's sum;  Y = P v;  out = Y / sum
 //   backward   S = scale q k^T, D = dout v^T;  P = exp(S - lse), PM = P M, dS = P (D M - delta);
 //              dv += (PM)^T dout, dk += scale dS^T q, dq = scale dS k
 //
 // M are the dropout factors. GEMMs read elements of type S and add up in Acc<S>; P, PM and dS are rounded to S for them
-// and lie where the scores were. The query heads of a group are rows of one GEMM: where there is more than one, queries
-// are packed [heads of keys, members, queries, head_dim]. Example: 8 query heads, 2 of keys, blocks of 128 queries: two
+// and overwrite the scores. The query heads of a group are rows of one GEMM: where a group has more than one, queries
+// are packed [kv heads, members, queries, head_dim]. Example: 8 query heads, 2 kv heads, blocks of 128 queries: two
 // GEMMs of 512 rows in a batch. dk and dv are added up over blocks and members in one order, without atomics.
 
 #include "attention_blocks.hpp"
@@ -34,16 +34,17 @@ struct alignas(4 * sizeof(T)) Four {
   T x[4];
 };
 
-/// Which rows and columns of scores a block has: heads of keys from kv0 on, of their query heads `members` from member0
-/// on, and a ScoreBlock. Row (c * members + j) * queries + i is query query0 + i of member member0 + j of head kv0 + c.
+/// The rows and columns of scores that a block has: kv heads from kv0 on, `members` of each one's query heads from
+/// member0 on, and the queries and keys of a ScoreBlock. Row (c * members + j) * queries + i is query query0 + i of
+/// member member0 + j of kv head kv0 + c.
 struct Block {
   std::int64_t sample, kv0, kv_heads, member0, members, group;
   std::int64_t query0, queries, key0, keys;
-  std::int64_t length;  ///< numbers from one row of scores to the next
+  std::int64_t length;  ///< distance from one row of scores to the next, in numbers
 
   std::int64_t head_rows() const { return members * queries; }
   std::int64_t rows() const { return kv_heads * members * queries; }
-  /// The query head and the query of a row.
+  /// The query head and the query that a row belongs to.
   KOKKOS_INLINE_FUNCTION void find(int row, std::int64_t& head, std::int64_t& query) const {
     int const n = static_cast<int>(queries), m = static_cast<int>(members), line = row / n;
     query = query0 + (row - line * n);
@@ -51,7 +52,7 @@ struct Block {
   }
 };
 
-/// A team has a row of scores: four columns to a thread.
+/// The base of kernels on rows of scores. A team has one row; a thread takes four columns at a time.
 template <class S>
 struct ScoreRows {
   using T = Acc<S>;
@@ -59,7 +60,7 @@ struct ScoreRows {
   Problem<S> p;
   Block block;
 
-  /// What a row of scores belongs to, and the columns of the keys that it sees.
+  /// The head and query of a row of scores, and the columns of the keys that it sees.
   struct Row {
     std::int64_t head, query;
     int begin, end;
@@ -73,9 +74,9 @@ struct ScoreRows {
     row.end = static_cast<int>(seen.end);
     return row;
   }
-  /// Where the row of type S lies that takes the place of a row of scores.
+  /// The place of a row of type S that overwrites a row of scores: both begin at the same address.
   KOKKOS_INLINE_FUNCTION static S* narrowed(T* scores) { return static_cast<S*>(static_cast<void*>(scores)); }
-  /// Elements of type S from one such row to the next.
+  /// The distance from one such row of type S to the next, in elements.
   std::int64_t narrow_length() const {
     return block.length * static_cast<std::int64_t>(sizeof(T)) / static_cast<std::int64_t>(sizeof(S));
   }
@@ -86,7 +87,7 @@ struct ScoreRows {
   }
   KOKKOS_INLINE_FUNCTION static Four<T> load(T const* place) { return *reinterpret_cast<Four<T> const*>(place); }
 
-  /// Four columns times their dropout factors, which are not drawn beyond the last key.
+  /// Multiplies four columns of x and of y with their dropout factors. No factors are drawn beyond the last key.
   KOKKOS_INLINE_FUNCTION void drop(std::int64_t head, std::int64_t query, int column, T (&x)[4], T (&y)[4]) const {
     T factor[4] = {};
     int const left = static_cast<int>(block.keys) - column;
@@ -96,8 +97,9 @@ struct ScoreRows {
       y[i] *= factor[i];
     }
   }
-  /// f(column) for the groups of four columns of the row. The whole team has called `load(column)` of each round before
-  /// f of that round writes elements where scores were, which are twice as long.
+  /// Calls load_at(column) and f(column) for the groups of four columns of a row. Where S is narrower than scores, f
+  /// writes over scores that other threads still read; so the whole team has called load_at for a round before any
+  /// thread calls f for it.
   template <class Load, class F>
   KOKKOS_INLINE_FUNCTION void each_four(RowMember const& team, Load const& load_at, F const& f) const {
     int const groups = (static_cast<int>(block.keys) + 3) / 4, threads = team.team_size();
@@ -110,8 +112,9 @@ struct ScoreRows {
   }
 };
 
-/// Scores of a row become exp(score - maximum) for the visible keys, times their dropout factors, and 0 for others.
-/// What the old result and the product with v are multiplied with for the new one goes to `factor`: two numbers a row.
+/// Forward: turns the scores of a row into exp(score - maximum) for the visible keys, times their dropout factors, and
+/// 0 for others. Each row leaves two numbers in `factor` for the new result: the multiplier of the old result, and that
+/// of the GEMM with v.
 template <class S>
 struct Softmax : ScoreRows<S> {
   using T = Acc<S>;
@@ -163,7 +166,8 @@ struct Softmax : ScoreRows<S> {
   }
 };
 
-/// Scores of a row become probabilities times their dropout factors, and gradients of those the gradients of scores.
+/// Backward: turns the scores of a row into probabilities times their dropout factors, and the gradients of those into
+/// gradients of scores.
 template <class S>
 struct ScoreGradients : ScoreRows<S> {
   using T = Acc<S>;
@@ -195,7 +199,7 @@ struct ScoreGradients : ScoreRows<S> {
             ds[i] = gradient.x[i];
           }
           if (this->p.dropout.active()) this->drop(row.head, row.query, column, pm, ds);
-          for (int i = 0; i < 4; ++i)  // what is not seen may be anything
+          for (int i = 0; i < 4; ++i)  // an entry that is not seen may be anything, NaN included
             ds[i] = row.sees(column + i) ? prob[i] * (ds[i] - shift) : T(0);
           Base::store(Base::narrowed(s) + column, pm);
           Base::store(Base::narrowed(d) + column, ds);
@@ -203,9 +207,9 @@ struct ScoreGradients : ScoreRows<S> {
   }
 };
 
-// The kernels beside them take chunks of rows (for_chunks).
+// The kernels around the GEMMs take chunks of rows (for_chunks).
 
-/// Copies rows of queries, and of the output's gradients where they are given, in the order of the block's rows.
+/// Copies rows of queries, and of the output's gradients where they are given, into the order of the block's rows.
 template <class S>
 struct PackRows {
   Problem<S> p;
@@ -224,7 +228,7 @@ struct PackRows {
   }
 };
 
-/// out = old factor out + new factor y: rows of a block into their places.
+/// out = old factor * out + new factor * y, from the rows of a block to their places.
 template <class S, class O>
 struct StoreOutput {
   using T = Acc<S>;
@@ -246,7 +250,7 @@ struct StoreOutput {
   }
 };
 
-/// dq = y, or dq += y: rows of a block into their places.
+/// dq = y or dq += y, from the rows of a block to their places.
 template <class S, class D>
 struct StoreQueryGradient {
   using T = Acc<S>;
@@ -264,6 +268,7 @@ struct StoreQueryGradient {
   }
 };
 
+/// Clears two matrices.
 template <class T>
 struct ClearBoth {
   StridedMatrix<T> a, b;
@@ -272,6 +277,7 @@ struct ClearBoth {
   }
 };
 
+/// Rounds two matrices of sums into their places.
 template <class T, class D>
 struct StoreBoth {
   StridedMatrix<T> a, b;
@@ -284,15 +290,16 @@ struct StoreBoth {
   }
 };
 
+/// Launches a functor on the rows of scores of its block, one team to each.
 template <class Rows>
 void launch_rows(std::string const& label, ExecSpace const& exec, Rows const& rows) {
-  constexpr int threads = 128;  // two rounds of four columns for 1,024 keys
+  constexpr int threads = 128;  // 1,024 keys take two rounds of four columns
   auto const teams = rows.block.rows();
   auto const policy = on_cores ? team_policy<RowPolicy>(exec, teams) : RowPolicy(exec, team_count(teams), threads);
   launch_kernel(label, policy, rows);
 }
 
-/// One call: where things lie, and the steps of a block.
+/// One call of attention: its matrices, its scratch memory, and the steps of a block.
 template <class S>
 class Attention {
 public:
@@ -308,7 +315,8 @@ public:
   std::int64_t group() const { return p_.shape.heads / p_.shape.kv_heads; }
   std::int64_t dim() const { return p_.shape.head_dim; }
 
-  /// Memory for n numbers. What is taken after `keep` is free again at the next block.
+  /// Takes memory for n numbers from the call's scratch memory. each_block gives back at each block what the block
+  /// before took.
   template <class U>
   U* take(std::int64_t n) {
     auto* const piece = static_cast<void*>(next_);
@@ -316,7 +324,7 @@ public:
     next_ += (n * static_cast<std::int64_t>(sizeof(U)) + alignment - 1) / alignment * alignment;
     return static_cast<U*>(piece);
   }
-  /// f(block) for the blocks of some heads of keys of a sample, in a fixed order.
+  /// Calls f(block) for the blocks of some kv heads of a sample, in a fixed order.
   template <class F>
   void each_block(std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads, F const& f) {
     auto* const kept = next_;
@@ -332,7 +340,7 @@ public:
     }
     next_ = kept;
   }
-  /// f(sample, first head of keys, heads of keys) for the heads that blocks have at a time.
+  /// Calls f(sample, first kv head, kv heads) for the kv heads that blocks take at a time.
   template <class F>
   void each_heads(F const& f) {
     for (std::int64_t sample = 0; sample < p_.shape.samples; ++sample)
@@ -340,28 +348,32 @@ public:
         f(sample, kv0, std::min(blocks_.kv_heads(), p_.shape.kv_heads - kv0));
   }
 
-  /// The queries of a block (or the gradients of its output) where they lie, if a group has one member.
+  /// The queries of a block (or the gradients of its output) where they lie; only for groups of one member.
   Matrix in_place(Block const& b, StridedMatrix<S const> m) const {
     return {p_.of_query(m, b.sample, b.query0, b.kv0).data, m.stride, dim()};
   }
+  /// The rows of a block that were packed into `memory`.
   Matrix packed(Block const& b, S const* memory) const { return {memory, dim(), b.head_rows() * dim()}; }
+  /// Packs the queries of a block, and the gradients of its output where dout is given.
   void pack(Block const& b, StridedMatrix<S const> dout, S* queries, S* gradients) const {
     for_chunks<element_width>(label_ + "_pack", exec_, b.rows(), dim(), PackRows<S>{p_, b, dout, queries, gradients});
   }
+  /// The keys (or values) of a block where they lie.
   Matrix of_keys(Block const& b, StridedMatrix<S const> m) const {
     return {p_.of_key(m, b.sample, b.key0, b.kv0).data, m.stride, dim()};
   }
-  /// scores = alpha rows keys^T
+  /// scores = alpha rows keys^T.
   void scores(Block const& b, double alpha, Matrix rows, Matrix keys, T* scores) const {
     batched_gemm<S, T>(exec_, Op::none, Op::transpose, {b.kv_heads, b.head_rows(), b.keys, dim()},
                        static_cast<T>(alpha), rows, keys, T(0), {scores, b.length, b.head_rows() * b.length});
   }
-  /// result [rows, head_dim] = alpha probabilities keys
+  /// result [rows, head_dim] = alpha probabilities keys.
   void over_keys(Block const& b, double alpha, Matrix probabilities, Matrix keys, T* result) const {
     batched_gemm<S, T>(exec_, Op::none, Op::none, {b.kv_heads, b.head_rows(), dim(), b.keys}, static_cast<T>(alpha),
                        probabilities, keys, T(0), {result, dim(), b.head_rows() * dim()});
   }
-  /// sums of the block's keys += alpha probabilities^T rows; sums: of all keys, a head's columns beside the other's
+  /// sums of the block's keys += alpha probabilities^T rows. `sums` has a row for each key of the sample, with the
+  /// columns of the heads side by side.
   void over_rows(Block const& b, double alpha, Matrix probabilities, Matrix rows, StridedMatrix<T> sums) const {
     batched_gemm<S, T>(exec_, Op::transpose, Op::none, {b.kv_heads, b.keys, dim(), b.head_rows()},
                        static_cast<T>(alpha), probabilities, rows, T(1), {sums.row(b.key0), sums.stride, dim()});
@@ -382,7 +394,7 @@ template <class S, class O>
 void gemm::attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                              AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
                              Store store, HeadRows<O> out, View1<Acc<S>> lse) {
-  if constexpr (!on_host) {  // elsewhere this compiles to nothing and nobody calls it
+  if constexpr (!on_host) {  // in builds for the host nobody calls this form, and it compiles to nothing
     using T = Acc<S>;
     Problem<S> const p(shape, dropout, q, k, v);
     Attention<S> call("p3d::kernels::attention_forward", exec, p, scratch);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What both forms of attention share: where one head of one sample lies in the matrices, which keys a query sees, and
-// the dropout factors.
+// The problem that both forms of attention solve: the place of one head of one sample in the matrices, the keys that a
+// query sees, and the dropout factors. Queries and keys are named by their places in their token sets, which need not
+// be their places in the sample: under context parallelism a rank may have tokens 0-3 and 12-15 of 16, and its query at
+// place 4 is token 12.
 
 #include <p3d/base/error.hpp>
 #include <p3d/kernels/attention.hpp>
@@ -14,25 +16,25 @@
 
 namespace p3d::kernels {
 
-/// Places of keys, in the set of keys that there are.
+/// A range of keys, as places in the set of keys.
 struct KeyRange {
   std::int64_t begin, end;
 };
 
-/// Where one head of one sample lies, and the parts of the description that every kernel needs. Queries and keys are
-/// called by their places in their sets.
+/// One call's description, with functions that find heads and keys. Queries and keys are named by their places in their
+/// sets.
 template <class S>
 struct Problem {
   using A = Acc<S>;
-  /// Whether results add up beside a matrix of type D that they are stored in.
+  /// True when results of type D are added up in memory of type Acc<S> beside the matrix that takes them.
   template <class D>
   static constexpr bool beside = !std::is_same_v<D, A>;
-  /// Whether elements are widened for the BLAS.
+  /// True when elements are narrower than the BLAS takes and are widened for it.
   static constexpr bool narrow = beside<S>;
   AttentionShape shape;
   Dropout dropout;
   StridedMatrix<S const> q, k, v;
-  std::int64_t queries, keys;  ///< of a sample
+  std::int64_t queries, keys;  ///< queries and keys of one sample
 
   Problem(AttentionShape const& s, Dropout const& d, HeadRows<S const> query, HeadRows<S const> key,
           HeadRows<S const> value)
@@ -48,19 +50,21 @@ struct Problem {
                 "documents are known of all tokens of the samples");
   }
 
-  /// The [places, head_dim] block from `place` on of a head of a matrix with a row for each query.
+  /// The [queries, head_dim] block of one head, from query `place` on, of a matrix with a row for each query.
   template <class U>
   KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_query(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
                                                    std::int64_t head) const {
     return {m.row(sample * queries + place) + head * shape.head_dim, m.stride};
   }
-  /// The same of a matrix with a row for each key.
+  /// The [keys, head_dim] block of one head, from key `place` on, of a matrix with a row for each key.
   template <class U>
   KOKKOS_INLINE_FUNCTION StridedMatrix<U> of_key(StridedMatrix<U> m, std::int64_t sample, std::int64_t place,
                                                  std::int64_t head) const {
     return {m.row(sample * keys + place) + head * shape.head_dim, m.stride};
   }
+  /// The kv head that a query head uses.
   KOKKOS_INLINE_FUNCTION std::int64_t kv_of(std::int64_t head) const { return head / (shape.heads / shape.kv_heads); }
+  /// The place of a query's numbers in lse and delta.
   KOKKOS_INLINE_FUNCTION std::int64_t statistic(std::int64_t sample, std::int64_t head, std::int64_t query) const {
     return (sample * shape.heads + head) * queries + query;
   }
@@ -82,11 +86,11 @@ struct Problem {
     }
     return sum;
   }
-  /// The keys that some of `count` queries in a row see.
+  /// The keys that at least one of `count` consecutive queries sees.
   KOKKOS_INLINE_FUNCTION KeyRange visible(std::int64_t sample, std::int64_t query, int count) const {
     return {visible(sample, query).begin, visible(sample, query + count - 1).end};
   }
-  /// The part of `count` keys from key0 on that a query sees, counted from key0.
+  /// The keys that a query sees among `count` keys from key0 on, counted from key0.
   KOKKOS_INLINE_FUNCTION KeyRange visible_in(std::int64_t sample, std::int64_t query, std::int64_t key0,
                                              int count) const {
     auto const all = visible(sample, query);
@@ -97,7 +101,7 @@ struct Problem {
     return {clamp(all.begin), clamp(all.end)};
   }
 
-  /// Dropout factors of a query's probabilities for n keys in a row.
+  /// Writes the dropout factors of a query's probabilities for n consecutive keys from key0 on to out.
   KOKKOS_INLINE_FUNCTION void factors(std::int64_t sample, std::int64_t head, std::int64_t query, std::int64_t key0,
                                       int n, A* out) const {
     auto const stream = static_cast<std::uint64_t>(shape.first_sample + sample);
@@ -114,12 +118,13 @@ struct Problem {
   }
 };
 
+/// HeadRows as a StridedMatrix.
 template <class U>
 StridedMatrix<U> matrix(HeadRows<U> m) {
   return {m.data, m.stride};
 }
 
-/// INSTANTIATE(S, D) for the types of elements and of results.
+/// Calls INSTANTIATE(S, D) for the types of elements and of results.
 #define P3D_ATTENTION_TYPES(INSTANTIATE) \
   INSTANTIATE(float, float)              \
   INSTANTIATE(double, double)            \
@@ -128,7 +133,7 @@ StridedMatrix<U> matrix(HeadRows<U> m) {
   INSTANTIATE(float16, float16)          \
   INSTANTIATE(float16, float)
 
-/// delta of some queries of a head, from the rows of out and dout.
+/// Computes delta of some queries of a head from the rows of out and dout.
 template <class S>
 struct DeltaRows {
   using T = Acc<S>;

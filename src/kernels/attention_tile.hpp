@@ -7,15 +7,15 @@
 
 namespace p3d::kernels {
 
-/// Vector lanes of a thread and, on devices, threads of a team.
+/// The vector lanes of a thread and, on devices, the threads of a team.
 inline constexpr int tile_lanes = 16, tile_threads = 8;
 
-/// Late query tiles cost more than early ones: teams take the next tile when they are done with one. What a team
-/// computes does not depend on who takes it.
+/// Teams take the next tile when they are done with one, because late query tiles cost more than early ones. The result
+/// of a tile does not depend on the team that takes it.
 using TilePolicy = Kokkos::TeamPolicy<ExecSpace, Kokkos::Schedule<Kokkos::Dynamic>>;
 using TileTeam = TilePolicy::member_type;
 
-/// A policy for `teams` tiles with `bytes` of scratch memory each; the level of that memory is returned.
+/// A policy for `teams` tiles with `bytes` of scratch memory each. `level` becomes the level of that memory.
 inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::size_t bytes, int& level) {
   P3D_REQUIRE(bytes <= std::size_t{std::numeric_limits<int>::max()}, "scratch memory of a team fits 31 bits");
   TilePolicy policy = on_host    ? TilePolicy(exec, team_count(teams), 1, 1)
@@ -26,7 +26,7 @@ inline TilePolicy tile_policy(ExecSpace const& exec, std::int64_t teams, std::si
   return policy;
 }
 
-/// Runs the functor, which says how many `bytes` of scratch memory a tile needs and takes their `level`.
+/// Runs a functor on tiles. Its `bytes` say how much scratch memory a tile needs; its `level` is set here.
 template <class Functor>
 void launch_tiles(std::string const& label, ExecSpace const& exec, std::int64_t teams, Functor functor) {
   if (teams == 0) return;
@@ -34,7 +34,7 @@ void launch_tiles(std::string const& label, ExecSpace const& exec, std::int64_t 
   launch_kernel(label, policy, functor);
 }
 
-/// f(i) for the rows of a tile.
+/// Calls f(i) for the rows of a tile.
 template <class F>
 KOKKOS_INLINE_FUNCTION void tile_rows(TileTeam const& team, int n, F const& f) {
   if constexpr (on_host)
@@ -42,7 +42,7 @@ KOKKOS_INLINE_FUNCTION void tile_rows(TileTeam const& team, int n, F const& f) {
   else
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
 }
-/// f(j) for the columns of a row.
+/// Calls f(j) for the columns of a row.
 template <class F>
 KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const f) {
   if constexpr (on_host) {
@@ -52,6 +52,7 @@ KOKKOS_INLINE_FUNCTION void tile_cols(TileTeam const& team, int n, F const f) {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, n), f);
   }
 }
+/// The sum of f(j) over the columns of a row, known to all lanes of the thread.
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
   S s = 0;
@@ -64,6 +65,7 @@ KOKKOS_INLINE_FUNCTION S tile_col_sum(TileTeam const& team, int n, F const f) {
   }
   return s;
 }
+/// The maximum of f(j) over the columns of a row, and of `least`, known to all lanes of the thread.
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F const f) {
   S m = least;
@@ -85,7 +87,7 @@ KOKKOS_INLINE_FUNCTION S tile_col_max(TileTeam const& team, int n, S least, F co
     return m > least ? m : least;
   }
 }
-/// f() once for the row that this thread has: every vector lane of the thread gets here.
+/// Calls f() once for the row that this thread has. Every vector lane of the thread must get here.
 template <class F>
 KOKKOS_INLINE_FUNCTION void tile_once(TileTeam const& team, F const& f) {
   if constexpr (on_host)
@@ -93,11 +95,12 @@ KOKKOS_INLINE_FUNCTION void tile_once(TileTeam const& team, F const& f) {
   else
     Kokkos::single(Kokkos::PerThread(team), f);
 }
+/// Waits until all threads of the team have reached this point.
 KOKKOS_INLINE_FUNCTION void tile_barrier(TileTeam const& team) {
   if constexpr (!on_host) team.team_barrier();
 }
 
-/// A matrix in memory: first element and distance between rows.
+/// A matrix in memory: its first element, and the distance between rows in elements.
 template <class T>
 struct StridedMatrix {
   T* data;
@@ -106,7 +109,7 @@ struct StridedMatrix {
   KOKKOS_INLINE_FUNCTION StridedMatrix from(std::int64_t i, std::int64_t j) const { return {row(i) + j, stride}; }
 };
 
-/// Scratch memory handed out in pieces that start on multiples of 64 bytes.
+/// Scratch memory that is given out in pieces which start on multiples of 64 bytes (for T of 4 bytes; 128 for 8).
 template <class T>
 struct Scratch {
   T* next;
@@ -117,12 +120,14 @@ struct Scratch {
     return piece;
   }
 };
+/// The scratch memory of a team. `bytes` is what launch_tiles reserved: 64 more than the pieces need, for the
+/// alignment.
 template <class T>
 KOKKOS_INLINE_FUNCTION Scratch<T> scratch_of(TileTeam const& team, int level, std::size_t bytes) {
   return {static_cast<T*>(team.team_scratch(level).get_shmem_aligned(static_cast<int>(bytes - 64), 64))};
 }
 
-/// to [rows, cols] = from, converted.
+/// Copies `from` to `to`, both [rows, cols], and converts the elements.
 template <class From, class To>
 KOKKOS_INLINE_FUNCTION void convert_tile(TileTeam const& team, int rows, int cols, StridedMatrix<From> from,
                                          StridedMatrix<To> to) {

@@ -6,12 +6,13 @@
 
 namespace p3d::kernels {
 
+/// The most blocks that a sum is cut into. It is fixed, so that the order of additions depends on the sizes alone.
 inline constexpr std::int64_t max_sum_blocks = 1024;
 
-/// max_sum_blocks doubles, allocated on first use and kept until Kokkos ends.
+/// The workspace of partial sums: max_sum_blocks doubles, allocated on first use and kept until Kokkos ends.
 View1<double> sum_blocks();
 
-/// Blocks of n > 0 elements.
+/// The number of blocks that n > 0 elements are cut into: 4096 elements each, or more where there would be too many.
 inline std::int64_t sum_blocks_of(std::int64_t n) {
   constexpr std::int64_t smallest = 4096;
   std::int64_t const wanted = (n + smallest - 1) / smallest;
@@ -29,7 +30,8 @@ KOKKOS_INLINE_FUNCTION double ordered_sum(Team const& team, std::int64_t n, doub
   return sum_of<double>(team, n, [=](std::int64_t i) { return x[i]; });
 }
 
-/// The sums of blocks of f(i), i in [0, n), n > 0, in sum_blocks(); returns how many. f returns double.
+/// Writes the sums of blocks of f(i), i in [0, n), n > 0, to sum_blocks() and returns the number of blocks. f returns
+/// double.
 template <class F>
 std::int64_t sum_by_block(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
   std::int64_t const blocks = sum_blocks_of(n);
@@ -45,7 +47,7 @@ std::int64_t sum_by_block(std::string const& label, ExecSpace const& exec, std::
   return blocks;
 }
 
-/// sum(0) += the sum of f(i), i in [0, n), in double. Nothing waits for it.
+/// sum(0) += the sum of f(i), i in [0, n), in double. The host does not wait for it.
 template <class F>
 void add_block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f, View1<double> sum) {
   if (n == 0) return;
@@ -58,7 +60,7 @@ void add_block_sum(std::string const& label, ExecSpace const& exec, std::int64_t
       });
 }
 
-/// The sum itself: waits for it.
+/// The sum of f(i), i in [0, n), in double. The host waits for it.
 template <class F>
 double block_sum(std::string const& label, ExecSpace const& exec, std::int64_t n, F const& f) {
   if (n == 0) return 0.0;

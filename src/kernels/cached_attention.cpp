@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Attention of the newest tokens over cached keys and values, one row and head to a team. The team walks the keys in
+// tiles and keeps the softmax's running maximum and sum, as attention_blas.cpp does.
 #include <p3d/kernels/cached_attention.hpp>
 
 #include "attention_tile.hpp"
@@ -10,7 +12,7 @@ namespace {
 /// Keys whose scores a team has at a time.
 constexpr int tile = on_host ? 64 : 16;
 
-/// One team: one row of one query head, running over tiles of its text's keys with the softmax's running maximum.
+/// One row of one query head, by one team, which runs over tiles of its text's keys with the softmax's running maximum.
 template <class S>
 struct CachedForward {
   using T = Acc<S>;
@@ -34,7 +36,7 @@ struct CachedForward {
     T* const score = scratch.take(tile);
     T* const y = scratch.take(dim);
     tile_rows(team, 1, [&](int) { tile_cols(team, columns, [=](int d) { y[d] = T(0); }); });
-    // Every thread knows the maximum and the sum.
+    // Every thread of the team keeps the maximum and the sum for itself.
     T top = -infinity<T>, sum = T(0);
     std::int64_t const first = shape.window > 0 && shape.window < length ? length - shape.window : 0;
     for (std::int64_t key0 = first; key0 < length; key0 += tile) {

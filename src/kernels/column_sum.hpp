@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sums over the rows of a matrix. On devices, where a column to a thread would leave most of them idle: fixed blocks of
-// rows first, then the blocks in order. Neither depends on the number of threads or teams. The host walks chunks of
-// columns down all rows instead.
+// Sums over the rows of a matrix. The host walks chunks of columns down all rows. On devices a column to a thread would
+// leave most threads idle: there fixed blocks of rows are summed first, then the blocks in order. Neither way depends
+// on the number of threads or teams.
 
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
-/// Doubles of workspace: 8 MiB, on devices 64 MiB.
+/// The size of the workspace in doubles: 8 MiB, on devices 64 MiB.
 inline constexpr std::int64_t column_workspace_size = std::int64_t(1) << (on_host ? 20 : 23);
-/// The workspace, allocated on first use and kept until Kokkos ends: for one execution space at a time, and not for
-/// others while column sums wait (ColumnSums).
+/// The workspace of partial sums, allocated on first use and kept until Kokkos ends. It serves one execution space at a
+/// time, and only one ColumnSums while that has partial sums in it.
 View1<double> column_workspace();
+/// True while a ColumnSums has partial sums in the workspace; column_workspace() throws then.
 inline bool column_sums_wait = false;
 
-/// Rows of a block: at least `least`, at most 256 blocks, and so many rows that the partial sums of `width` doubles a
-/// block fit `room`.
+/// The rows of a block of a matrix: at least `least`, so many that there are at most 256 blocks, and so many that the
+/// partial sums of the blocks, `width` doubles each, fit into `room` doubles.
 inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width, std::int64_t room = column_workspace_size,
                                   std::int64_t least = 32) {
   constexpr std::int64_t most = 256;
@@ -26,14 +27,15 @@ inline std::int64_t rows_of_block(std::int64_t rows, std::int64_t width, std::in
   return size < least ? least : size;
 }
 
-/// add(r, c) for every column c of the rows r with key(r) >= 0: rows of one key one after the other in order, by one
-/// thread; rows of other keys at the same time. False where the rows are too many for the workspace: nothing is done.
+/// Calls add(r, c) for every column c of the rows r with key(r) >= 0. One thread takes the rows of one key one after
+/// the other, in order; rows of other keys run at the same time. Returns false, with nothing done, where the rows are
+/// too many for the workspace.
 template <class Key, class Add>
 bool add_by_key(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols, Key const& key,
                 Add const& add) {
   if (rows == 0 || cols == 0) return true;
   if (rows > column_workspace_size) return false;
-  // Of row r: whether it is the first of its key, and the next row of that key or -1.
+  // chain[2 r] says whether row r is the first of its key; chain[2 r + 1] is the next row of that key, or -1.
   auto* const chain = reinterpret_cast<int*>(column_workspace().data());
   launch_kernel(
       "p3d::kernels::order_by_key", FlatRange(exec, 0, rows), KOKKOS_LAMBDA(std::int64_t r) {

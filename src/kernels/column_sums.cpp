@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sums over rows, many matrices in one launch. The columns of all registered matrices are cut into pieces, numbered
+// through; a thread finds its matrix by the number of its piece. On devices a column of a tall matrix would keep one
+// thread busy and leave the others idle, so blocks of its rows are summed first, into the workspace, and the blocks are
+// added in order.
+//
+// Example: matrices of 64 and 96 columns are 2 and 3 pieces of 32 columns on the host; piece 3 is columns [32, 64) of
+// the second.
 #include <p3d/kernels/column_sums.hpp>
 
 #include <type_traits>
@@ -15,8 +22,9 @@ struct ColumnSources {
   using Source = typename ColumnSums<S, G>::Source;
   Source list[ColumnSums<S, G>::most];
   int count = 0;
-  std::int64_t pieces = 0;  ///< chunks of columns, or columns of blocks of rows
+  std::int64_t pieces = 0;  ///< chunks of columns, or in the first launch on devices columns of blocks of rows
 
+  /// Appends a matrix that has `its_pieces` pieces.
   void add(Source const& s, std::int64_t its_pieces) {
     list[count] = s;
     list[count++].first = pieces;
@@ -30,7 +38,7 @@ struct ColumnSources {
   }
 };
 
-/// sum[i] += over rows [begin, end) of columns c + i of m.
+/// sum[i] += the sum over rows [begin, end) of column c + i of m.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION void sum_values(T const* m, std::int64_t stride, std::int64_t begin, std::int64_t end,
                                             std::int64_t c, int n, Long* sum) {
@@ -41,7 +49,8 @@ KOKKOS_FORCEINLINE_FUNCTION void sum_values(T const* m, std::int64_t stride, std
   }
 }
 
-/// The same of a source; of a norm the products with xhat in weight[i].
+/// Adds rows [begin, end) of columns [c, c + n) of a source to sum; for a norm, also their products with xhat to
+/// weight.
 template <class Source>
 KOKKOS_FORCEINLINE_FUNCTION void sum_rows(Source const& s, std::int64_t begin, std::int64_t end, std::int64_t c, int n,
                                           Long* sum, Long* weight) {
@@ -80,7 +89,8 @@ void add_column_sums(ExecSpace const& exec, ColumnSources<S, G> const& sources) 
       });
 }
 
-/// Stage 1 of devices: blocks of `size` rows of a matrix, and where each leaves a sum for each column.
+/// The blocks of `size` rows that a device cuts a matrix into, and the memory where each block leaves a sum for each
+/// column.
 struct RowCut {
   double* parts;
   std::int64_t size;
@@ -107,7 +117,7 @@ void sum_row_blocks(ExecSpace const& exec, ColumnSources<S, G> const& sources, R
 
 template <class S, class G>
 ColumnSums<S, G>::~ColumnSums() {
-  if (used_ > 0) column_sums_wait = false;  // an error is on its way
+  if (used_ > 0) column_sums_wait = false;  // an error is on its way: nobody will call finish()
 }
 
 template <class S, class G>
@@ -172,7 +182,7 @@ std::int64_t ColumnSums<S, G>::rows_of_part(std::int64_t rows, std::int64_t colu
   return rows_of_block(rows, columns, column_workspace_size / 8, 8);
 }
 
-// Tall matrices become parts.
+// Replaces tall matrices by partial sums of their blocks of rows.
 template <class S, class G>
 void ColumnSums<S, G>::cut_rows(ExecSpace const& exec) {
   ColumnSources<S, G> tall;

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The rank-local parts of the cross entropy over a vocabulary shard. Reductions over shards lie between them
+// (parallel::VocabLoss): logits_parts of each shard, the maximum over shards, refer_sums, the sums over shards,
+// cross_entropy_loss; later cross_entropy_backward turns the logits into their gradient in place.
+//
+// Example: two shards with maxima 3 and 5 and sums of exponentials 2 and 4 have lse = 5 + log(2 exp(3 - 5) + 4).
 #include <p3d/kernels/cross_entropy.hpp>
 
 #include "block_sum.hpp"
@@ -9,8 +14,8 @@
 namespace p3d::kernels {
 
 namespace {
-/// Columns of a row that are walked twice, for their maximum and for their sum. On the host they stay in the first
-/// cache.
+/// The number of columns of a row that are walked twice in turn, for their maximum and for their sum. On the host they
+/// stay in the first-level cache.
 constexpr std::int64_t block_columns = on_host ? 2048 : std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
@@ -105,8 +110,8 @@ void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, Vie
         A const shift = lse(r), factor = scale;  // nvcc captures nothing inside "if constexpr"
         std::int64_t const target = targets(r) - vocab_begin - c;
         bool const hit = counts && target >= 0 && target < valid;
-        // The target's number comes from its exponential, not from what is rounded: near a certain token the two parts
-        // nearly cancel.
+        // The target's number is computed from its exponential, not from a rounded result: near a certain token the two
+        // parts nearly cancel.
         if constexpr (on_host) {
           A const logit = hit ? static_cast<A>(x[target]) : A(0);
           P3D_SIMD

@@ -27,7 +27,7 @@ void embedding_forward(ExecSpace const& exec, View1<int const> tokens, View2<S c
       });
 }
 
-// Some columns to each thread, all rows in order: a repeated token is no race, and the order of the sum is fixed.
+// Each thread adds some columns of all rows in order, so a repeated token is no race and the order of the sum is fixed.
 template <class S, class G>
 void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S const> dout, std::int64_t vocab_begin,
                         Given<View2<G>> dweight) {
@@ -81,7 +81,7 @@ void position_backward(ExecSpace const& exec, TokenRows const& rows, View2<S con
   auto const here = static_cast<std::int64_t>(dout.extent(0));
   auto const samples = rows.samples, first_row = rows.first_row, seq_len = rows.seq_len;
   if (auto const places = rows.positions; places.extent(0) > 0) {
-    // As in embedding_backward: a repeated position is no race.
+    // A repeated position is no race, as in embedding_backward.
     if constexpr (!on_host) {
       auto const key = KOKKOS_LAMBDA(std::int64_t row) { return places(first_row + row); };
       auto const add = KOKKOS_LAMBDA(std::int64_t row, std::int64_t c) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Kernels on the rows of one expert: gates, partial results of several ranks, jitter. Results of several ranks are
+// added in the order of the ranks, so that bits do not depend on when they arrive.
+//
+// Example: with 2 slots and copies = 2, a slot at place 1 has its partial results at rows 1 (rank 0) and 3 (rank 1).
 #include <p3d/kernels/expert_rows.hpp>
 
 #include "random_words.hpp"

@@ -9,7 +9,8 @@
 namespace p3d::kernels {
 
 namespace {
-/// Of so many bytes on, the C library writes zeros past the caches: twice as fast for what nobody reads soon.
+/// The number of bytes from which the C library writes zeros past the caches: twice as fast for memory that is not read
+/// soon.
 constexpr std::size_t large = std::size_t{1} << 22;
 }  // namespace
 
@@ -52,7 +53,7 @@ void fill_normal(ExecSpace const& exec, base::RandomKey key, double std, std::in
 template <class From, class To>
 void convert(ExecSpace const& exec, View1<From const> from, View1<To> to) {
   P3D_REQUIRE(from.extent(0) == to.extent(0), "a conversion keeps the number of elements");
-  constexpr int W = sizeof(From) < sizeof(To) ? wide_flat<From> : wide_flat<To>;  // of the smaller type a whole load
+  constexpr int W = sizeof(From) < sizeof(To) ? wide_flat<From> : wide_flat<To>;  // one whole load of the smaller type
   for_vector<W>(
       "p3d::kernels::convert", exec, to.extent(0), KOKKOS_LAMBDA(std::int64_t c, int n) {
         auto const in = read<W>(&from(c), n);

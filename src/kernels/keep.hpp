@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Dropout masks as factors.
+// Dropout masks as factors: 0 for a dropped element, 1 / (1 - rate) for a kept one.
 
 #include "random_words.hpp"
 

@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How kernels are spread over cores or device threads. Every result element is computed by one thread, in an order that
-// depends on the sizes alone: results do not depend on the number of threads.
+// The ways in which kernels are spread over cores or device threads. Every result element is computed by one thread, in
+// an order that depends on the sizes alone: results do not depend on the number of threads.
+//
+// A kernel names a unit of work and gets the rest from here: for_chunks (some columns of one row), for_vector (some
+// elements), for_rows (one row by a core or by a team; inside, each(), sum_of() and max_of() run along the row).
+// Example:
+//
+//   for_rows("p3d::kernels::f", exec, rows, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) {
+//     double const sum = sum_of<double>(team, cols, [=](std::int64_t c) { return x(r, c); });
+//     once(team, [&] { y(r) = sum; });
+//   });
 
 #include "numeric.hpp"
 
@@ -17,26 +26,28 @@ namespace p3d::kernels {
 
 using device::launch_kernel;
 
-/// Widths of the column chunks that one call of a body gets; see also wide.hpp.
+/// Widths of the column chunks that one call of a body gets; wide.hpp has the widths for elements of 16 bytes.
 inline constexpr int element_width = on_host ? 128 : 4;  ///< elementwise on a matrix
 inline constexpr int column_width = on_host ? 32 : 1;    ///< sums down the columns
 inline constexpr int flat_width = on_host ? 1024 : 1;    ///< elementwise on a vector
 
 using FlatRange = Kokkos::RangePolicy<ExecSpace, Kokkos::IndexType<std::int64_t>>;
 
-/// The quotient of numbers below 2^31 by one divisor, as a multiplication: GPUs have no instruction for divisions, and
-/// a function of about 70 for those of 64 bits. With l = ceil(log2 d) and m = ceil(2^(31+l) / d), which fits 32 bits,
-/// x m / 2^(31+l) is x / d and less than x / 2^(31+l) < 1 / d more: not enough to reach the next integer.
+/// The quotient of numbers below 2^31 by one divisor, as a multiplication. GPUs have no instruction for divisions, and
+/// for those of 64 bits they call a function of about 70 instructions. With l = ceil(log2 d) and m = ceil(2^(31+l) /
+/// d), which fits 32 bits, x m / 2^(31+l) exceeds x / d by less than x / 2^(31+l) < 1 / d, which is not enough to reach
+/// the next integer.
 class Divisor {
 public:
   static constexpr std::int64_t limit = std::int64_t(1) << 31;
   Divisor() = default;
-  /// 0 < d < limit.
+  /// The divisor d, with 0 < d < limit.
   explicit Divisor(std::int64_t d) {
     while ((std::int64_t(1) << (shift_ - 31)) < d) ++shift_;
     auto const one = std::uint64_t(1) << shift_, by = static_cast<std::uint64_t>(d);
     multiplier_ = static_cast<std::uint32_t>((one + by - 1) / by);
   }
+  /// x / d, for x < limit.
   KOKKOS_FORCEINLINE_FUNCTION std::uint32_t of(std::uint32_t x) const {
     return static_cast<std::uint32_t>((std::uint64_t(x) * multiplier_) >> shift_);
   }
@@ -46,6 +57,7 @@ private:
   int shift_ = 31;
 };
 
+/// for_chunks on the host: chunk i is some columns of row i / chunks.
 template <int Width, class Body>
 struct ChunkBody {
   std::int64_t cols;
@@ -57,7 +69,7 @@ struct ChunkBody {
     body(row, begin, static_cast<int>(cols - begin < Width ? cols - begin : Width));
   }
 };
-/// The same without a division of 64 bits, for fewer than 2^31 chunks of rows from `first_row` on.
+/// for_chunks on devices, without a division of 64 bits: fewer than 2^31 chunks, of rows from `first_row` on.
 template <int Width, class Body>
 struct DeviceChunkBody {
   std::int64_t cols;
@@ -71,6 +83,7 @@ struct DeviceChunkBody {
     body(first_row + row, begin, static_cast<int>(cols - begin < Width ? cols - begin : Width));
   }
 };
+/// for_vector: chunk i is elements [i * Width, (i + 1) * Width).
 template <int Width, class Body>
 struct VectorBody {
   std::int64_t size;
@@ -81,7 +94,7 @@ struct VectorBody {
   }
 };
 
-/// body(row, first column, number of columns <= Width) for all chunks of a [rows, cols] matrix.
+/// Calls body(row, first column, number of columns <= Width) for all chunks of a [rows, cols] matrix.
 template <int Width, class Body>
 void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t rows, std::int64_t cols,
                 Body const& body) {
@@ -91,38 +104,40 @@ void for_chunks(std::string const& label, ExecSpace const& exec, std::int64_t ro
     launch_kernel(label, FlatRange(exec, 0, rows * chunks), ChunkBody<Width, Body>{cols, chunks, body});
   } else {
     P3D_REQUIRE(chunks < Divisor::limit, "a row of a matrix has fewer than 2^31 chunks of columns");
-    std::int64_t const most = (Divisor::limit - 1) / chunks;  // rows of a launch
+    std::int64_t const most = (Divisor::limit - 1) / chunks;  // rows of one launch
     for (std::int64_t row = 0; row < rows; row += most)
       launch_kernel(label, FlatRange(exec, 0, std::min(most, rows - row) * chunks),
                     DeviceChunkBody<Width, Body>{cols, row, static_cast<std::uint32_t>(chunks), Divisor(chunks), body});
   }
 }
 
-/// body(first element, number of elements <= Width) for all chunks of a vector.
+/// Calls body(first element, number of elements <= Width) for all chunks of a vector.
 template <int Width, class Body>
 void for_vector(std::string const& label, ExecSpace const& exec, std::int64_t size, Body const& body) {
   if (size > 0)
     launch_kernel(label, FlatRange(exec, 0, (size + Width - 1) / Width), VectorBody<Width, Body>{size, body});
 }
 
-/// On the host one thread has a row to itself.
+/// The "team" of the host's form: one thread has a row to itself.
 struct Alone {};
 using DeviceTeam = Kokkos::TeamPolicy<ExecSpace>::member_type;
-/// Those who work on one row together.
+/// The threads that share the work on one row.
 using RowTeam = std::conditional_t<on_host, Alone, DeviceTeam>;
 
-/// The number of teams as Kokkos wants it. Throws base::Error beyond 2^31 - 1, which a cast would wrap.
+/// The number of teams in the type that Kokkos wants. Throws base::Error beyond 2^31 - 1, which a cast would wrap.
 inline int team_count(std::int64_t teams) {
   P3D_REQUIRE(teams >= 0 && teams <= std::numeric_limits<int>::max(),
               "a kernel takes at most 2^31 - 1 teams (rows, or tiles of attention): a smaller microbatch has fewer");
   return static_cast<int>(teams);
 }
 
+/// for_rows on the host.
 template <class Body>
 struct AloneBody {
   Body body;
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t row) const { body(Alone{}, row); }
 };
+/// for_rows on devices: the team with rank r in the league works on row r.
 template <class Body>
 struct TeamBody {
   Body body;
@@ -131,7 +146,7 @@ struct TeamBody {
   }
 };
 
-/// Threads of a team in the portable form; 0: Kokkos chooses, which on the host would be one. For tests.
+/// Threads of a team in the portable form, set by tests; 0 lets Kokkos choose, and on the host it would choose one.
 inline int team_threads = 0;
 
 /// A policy for `teams` teams of threads with `lanes` vector lanes each.
@@ -141,7 +156,7 @@ Policy team_policy(ExecSpace const& exec, std::int64_t teams, int lanes = 1) {
   return team_threads > 0 ? Policy(exec, league, team_threads, lanes) : Policy(exec, league, Kokkos::AUTO, lanes);
 }
 
-/// body(team, row) for every row.
+/// Calls body(team, row) for every row.
 template <class Body>
 void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows, Body const& body) {
   if (rows == 0) return;
@@ -151,10 +166,10 @@ void for_rows(std::string const& label, ExecSpace const& exec, std::int64_t rows
     launch_kernel(label, team_policy<Kokkos::TeamPolicy<ExecSpace>>(exec, rows), TeamBody<Body>{body});
 }
 
-// Bodies of these loops capture by value and are copied: behind references the compiler would load what they point to
-// again for every element and lane.
+// The bodies of the loops below capture by value and are copied. Behind references the compiler would load the same
+// address again for every element and lane.
 
-/// f(i) for i in [0, n), iterations independent.
+/// Calls f(i) for i in [0, n). The iterations must be independent.
 template <class F>
 KOKKOS_INLINE_FUNCTION void each(Alone const&, std::int64_t n, F const f) {
   P3D_SIMD
@@ -165,7 +180,7 @@ KOKKOS_INLINE_FUNCTION void each(Team const& team, std::int64_t n, F const& f) {
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, n), f);
 }
 
-/// f(first column, number of columns <= Width) for the chunks of a row of n columns.
+/// Calls f(first column, number of columns <= Width) for the chunks of a row of n columns.
 template <int Width, class F>
 KOKKOS_INLINE_FUNCTION void each_chunk(Alone const&, std::int64_t n, F const f) {
   for (std::int64_t c = 0; c < n; c += Width) f(c, static_cast<int>(n - c < Width ? n - c : Width));
@@ -178,16 +193,17 @@ KOKKOS_INLINE_FUNCTION void each_chunk(Team const& team, std::int64_t n, F const
   });
 }
 
-/// What the team has stored is there for all of it.
+/// Waits until every thread of the team has reached this point and sees what the others have stored.
 KOKKOS_INLINE_FUNCTION void wait_for_team(Alone const&) {}
 template <class Team>
 KOKKOS_INLINE_FUNCTION void wait_for_team(Team const& team) {
   team.team_barrier();
 }
 
+/// Partial sums that the host keeps in a row sum, however wide the vectors of the machine are.
 inline constexpr int sum_lanes = 32;
 
-/// The sum of f(i) in type S, known to the whole team.
+/// The sum of f(i), i in [0, n), in type S, known to the whole team.
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S sum_of(Alone const&, std::int64_t n, F const f) {
   // A fixed number of partial sums, whatever the width of the machine's vectors.
@@ -208,7 +224,7 @@ KOKKOS_INLINE_FUNCTION S sum_of(Team const& team, std::int64_t n, F const& f) {
   return s;
 }
 
-/// The maximum of f(i), not below `least`.
+/// The maximum of f(i), i in [0, n), and of `least`, known to the whole team.
 template <class S, class F>
 KOKKOS_INLINE_FUNCTION S max_of(Alone const&, std::int64_t n, S least, F const f) {
   S m = least;
@@ -232,7 +248,7 @@ KOKKOS_INLINE_FUNCTION S max_of(Team const& team, std::int64_t n, S least, F con
   return m > least ? m : least;
 }
 
-/// f() once.
+/// Calls f() in one thread of the team.
 template <class F>
 KOKKOS_INLINE_FUNCTION void once(Alone const&, F const& f) {
   f();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For builds without a vendor's attention.
+// The vendor's attention in builds that have none.
 #include "attention_fused.hpp"
 
 namespace p3d::kernels {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Layer norm and RMS norm, each with a form that is fused with the residual branches on both sides. A row belongs to
+// one core or one team. Forward first computes the row's residual sum, if it has one, then the statistics and the
+// result. Backward computes dx of a row and, from the same reads, the sums over rows that the gradients of weight, bias
+// and the next branch's bias need: on devices as partial sums of blocks of rows, on the host in a launch of their own.
 #include <p3d/kernels/norm.hpp>
 
 #include "residual.hpp"
@@ -7,7 +11,8 @@ namespace p3d::kernels {
 
 namespace {
 
-/// The residual sum that a forward pass makes of its rows before it reads them; without a branch nothing.
+/// The residual sum of a forward pass, which computes it row by row before it reads the row. With an empty branch there
+/// is nothing to compute.
 template <class S>
 struct MadeRows {
   ResidualSum<S> sum;
@@ -40,7 +45,7 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
         A const m = sum_row<A>(
                         team, hidden, [](S v) { return A(v); }, in) /
                     count;
-        // The variance about the mean, in a second pass over a row that is in cache: no cancellation.
+        // The variance is taken about the mean, in a second pass over a row that is in the cache: no cancellation.
         A const squares = sum_row<A>(
             team, hidden,
             [=](S v) {
@@ -112,7 +117,7 @@ void rmsnorm_forward(ExecSpace const& exec, ResidualSum<S> const& sum, View2<S> 
 
 namespace {
 
-/// Both norms; without a mean the RMS norm.
+/// The backward pass of both norms on one row. An empty mean makes it the RMS norm.
 template <class S, class G>
 struct NormBackward {
   using A = Acc<S>;
@@ -123,9 +128,9 @@ struct NormBackward {
   View2<S> dx;
   NormBranches<S, G> branches;
 
-  /// Of row r. With xhat = (x - mean) rstd and d = dy weight:
-  ///   dx = rstd (d - avg(d) - xhat avg(d xhat)); of the RMS norm, whose xhat has no mean, without avg(d).
-  /// also(r, mean, rstd) comes before anything is stored.
+  /// Computes row r of dx. With xhat = (x - mean) rstd and d = dy weight,
+  ///   dx = rstd (d - avg(d) - xhat avg(d xhat)),
+  /// without avg(d) for the RMS norm, whose xhat has no mean. also(r, mean, rstd) is called before anything is stored.
   template <class Team, class Also>
   KOKKOS_INLINE_FUNCTION void row(Team const& team, std::int64_t r, Also const& also) const {
     auto const hidden = static_cast<std::int64_t>(x.extent(1));
@@ -180,12 +185,13 @@ void norm_rows(std::string const& label, ExecSpace const& exec, NormBackward<S, 
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t r) { p.row(team, r, [](std::int64_t, Acc<S>, Acc<S>) {}); });
 }
 
-/// Partial sums of a block of rows: of dy xhat, of dy, and of the branch after the norm.
+/// Memory for the partial sums of blocks of rows: of dy xhat, of dy, and of the branch after the norm.
 struct NormParts {
   View2<double> weight, bias, after;
 };
 
-/// The team of a block takes its rows one after the other, and sums what it reads anyway.
+/// The backward pass by blocks of rows (devices). The team of a block takes its rows one after the other, and sums the
+/// numbers that it reads anyway.
 template <class S, class G>
 void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass, std::int64_t size,
                  std::int64_t blocks, NormParts const& parts) {
@@ -220,15 +226,16 @@ void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S
                 add(after, [&](int i) { return o[i]; });
               }
             });
-            wait_for_team(team);  // `other` may be what is stored next
+            wait_for_team(team);  // `other` may be the memory that is stored to next
           });
           wait_for_team(team);
         }
       });
 }
 
-// On devices the sums over rows fall out of the pass; on the host, where there may be far fewer threads than blocks
-// that would fit a cache, or far more than blocks that would fit the workspace, they are a pass of their own.
+// The backward pass of either norm with its sums over rows. On devices the sums fall out of the pass. On the host they
+// are a pass of their own: there may be far fewer threads than blocks that would fit a cache, or far more than blocks
+// that would fit the workspace.
 template <class S, class G>
 void norm_backward(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& p, View1<G> dweight,
                    View1<G> dbias, ColumnSums<S, G>& sums) {

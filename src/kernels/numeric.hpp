@@ -10,8 +10,8 @@
 #include <limits>
 #include <type_traits>
 
-// Vectorise this loop: its iterations are independent (but for the named sums). Not for HIP, whose threads are the
-// lanes.
+// P3D_SIMD vectorises the loop below it, whose iterations must be independent; the other two allow a sum or a maximum
+// over the iterations. HIP gets none of them: its threads are the lanes.
 #if (defined(_OPENMP) || defined(__GNUC__)) && !defined(KOKKOS_ENABLE_HIP)
 #define P3D_KERNELS_PRAGMA(text) _Pragma(#text)
 #define P3D_SIMD P3D_KERNELS_PRAGMA(omp simd)
@@ -25,21 +25,22 @@
 
 namespace p3d::kernels {
 
-/// Whether kernels run on the host's cores.
+/// True when kernels run on the host's cores.
 inline constexpr bool on_cores = std::is_same_v<device::MemSpace, device::HostSpace>;
-/// Whether they have the form for that: one thread walks along a row. Otherwise neighbouring threads take neighbouring
-/// columns: the portable form. The tests build that one for the host too (p3d_kernels_portable).
+/// True when kernels take the host's form, in which one thread walks along a row. In the portable form neighbouring
+/// threads take neighbouring columns. Tests build the portable form for the host too (p3d_kernels_portable).
 #if defined(P3D_PORTABLE_FORM)
 inline constexpr bool on_host = false;
 #else
 inline constexpr bool on_host = on_cores;
 #endif
 
-/// A constant, because std::numeric_limits has functions, and those are the host's.
+/// Infinity as a constant. The functions of std::numeric_limits are host functions, which device code may not call.
 template <class T>
 inline constexpr T infinity = std::numeric_limits<T>::infinity();
 
-/// Sums over all rows of a batch and over all elements: these grow with the batch, so single precision would not do.
+/// The type of sums over all rows of a batch and over all elements: these grow with the batch, so single precision
+/// would not do.
 using Long = double;
 
 /// place = x, rounded to S. Compilers vectorise stores of bits, but not of the struct around them.
@@ -81,7 +82,8 @@ KOKKOS_FORCEINLINE_FUNCTION float exp_polynomial(float x) {
   return p;
 }
 
-/// The same in double: Taylor polynomial of degree 13 (remainder below 2^-57). Saturates at exp(+-708).
+/// exp(x) in double, computed as in float: Taylor polynomial of degree 13 (remainder below 2^-57). Saturates at
+/// exp(+-708).
 KOKKOS_FORCEINLINE_FUNCTION double exp_polynomial(double x) {
   x = x > 708.0 ? 708.0 : x;
   x = x < -708.0 ? -708.0 : x;
@@ -112,7 +114,7 @@ KOKKOS_FORCEINLINE_FUNCTION double exp_polynomial(double x) {
 }
 
 /// exp(x), finite for every x that is a number: it saturates at exp(87) (exp(708) in double), so that its product with
-/// a zero is zero. On the host in the form that vectorises: there it stays at 1.6e-38 (3e-308) below -87 (-708).
+/// a zero is zero. The host uses the form that vectorises; its result stays at 1.6e-38 (3e-308) below -87 (-708).
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION T exp_of(T x) {
   constexpr T most = sizeof(T) == 4 ? T(87) : T(708);

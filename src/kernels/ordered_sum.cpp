@@ -9,7 +9,8 @@ namespace p3d::kernels {
 
 namespace {
 
-/// As comm's own reductions do on the host: of two that are neither more nor less, the first.
+/// Combines two numbers as comm's own reductions on the host do: of two that are neither more nor less (equal or NaN),
+/// the first.
 template <class A>
 KOKKOS_INLINE_FUNCTION A combined(Combine op, A a, A b) {
   switch (op) {
@@ -33,7 +34,7 @@ void combine_in_order(ExecSpace const& exec, Combine op, int rank, View2<S const
   for_vector<wide_flat<S>>(
       "p3d::kernels::combine_in_order", exec, n, KOKKOS_LAMBDA(std::int64_t begin, int count) {
         constexpr int W = wide_flat<S>;
-        Acc<S> value[W] = {};  // g++ does not see that all that is read is written
+        Acc<S> value[W] = {};  // g++ does not see that every element that is read is written
         auto const first = read<W>((rank == 0 ? own : rows) + begin, count);
         P3D_SIMD
         for (int i = 0; i < lanes<W>(count); ++i) value[i] = Acc<S>(first[i]);

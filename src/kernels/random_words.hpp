@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Random numbers (base/random.hpp) in a row.
+// Random numbers of base/random.hpp, many consecutive ones at a time.
 
 #include <p3d/base/random.hpp>
 
@@ -8,15 +8,16 @@
 
 namespace p3d::kernels {
 
-/// word[i] = random_word(key, stream, first + i), i in [0, n). Each block of four words is drawn once, on the host
-/// sixteen blocks at a time, a vector of each word: 1.2 ns a number in place of 8 one after the other.
+/// word[i] = random_word(key, stream, first + i), i in [0, n). Each block of four words is drawn once. The host draws
+/// sixteen blocks at a time, as vectors of the first, second, third and fourth words: 1.2 ns a number instead of 8 ns
+/// one after the other.
 KOKKOS_INLINE_FUNCTION void random_words(base::RandomKey key, std::uint64_t stream, std::uint64_t first, int n,
                                          std::uint32_t* word) {
   std::uint64_t block = first / 4;
   int i = -static_cast<int>(first % 4);  // where the block's first word goes
   if constexpr (on_host) {
     constexpr int together = 16, most = 4 * together;
-    while (n - i > most / 8) {  // for fewer words the blocks that nobody wants cost more than vectors spare
+    while (n - i > most / 8) {  // for fewer words, blocks that nobody needs cost more than vectors save
       std::uint32_t drawn[4][together];
       P3D_SIMD
       for (int b = 0; b < together; ++b) {

@@ -45,6 +45,7 @@ std::vector<double> take_sums(ExecSpace const& exec, View1<double> sums) {
 
 namespace {
 
+/// SegmentTable's value for sums: a segment needs none.
 struct Nothing {};
 using Segments = SegmentTable<Nothing>;
 static_assert(Segments::most * (max_sum_blocks + 1) <= column_workspace_size);
@@ -64,7 +65,8 @@ void add_sum_squares(ExecSpace const& exec, S const* data, Segments const& table
         });
         once(team, [&] { parts(block) = part; });
       });
-  // A team to each segment, then one thread: one for all of them would take milliseconds of a GPU.
+  // Each segment's blocks are added by one team, then one thread adds the segments: one thread for all blocks would
+  // take milliseconds of a GPU.
   std::int64_t const sums = table.blocks();
   for_rows(
       "p3d::kernels::add_segments", exec, table.count, KOKKOS_LAMBDA(RowTeam const& team, std::int64_t at) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Residual sums and their dropout, for some neighbouring columns of a row.
+// Residual sums and their dropout, for a chunk of neighbouring columns of one row.
 
 #include <p3d/kernels/norm.hpp>
 
@@ -9,12 +9,13 @@
 
 namespace p3d::kernels {
 
-/// Where the dropout of a hidden site finds a row: its sample, and its first element's number within that.
+/// The place of a row in the dropout of a hidden site: its sample, and the number of its first element within that
+/// sample.
 struct HiddenRow {
   std::uint64_t sample = 0, first = 0;
 };
-/// Of row r; zeros without dropout. Once for a row: divisions of 64 bits are long on GPUs, so those of 32 do where they
-/// can.
+/// The dropout place of row r; zeros without dropout. It is computed once for a row. Divisions of 64 bits are long on
+/// GPUs, so 32 bits are used where they suffice.
 KOKKOS_INLINE_FUNCTION HiddenRow hidden_row(TokenRows const& rows, Dropout const& dropout, std::int64_t hidden,
                                             std::int64_t r) {
   if (!dropout.active()) return {};
@@ -27,14 +28,14 @@ KOKKOS_INLINE_FUNCTION HiddenRow hidden_row(TokenRows const& rows, Dropout const
   return {static_cast<std::uint64_t>(rows.first_sample + sample), static_cast<std::uint64_t>(index * hidden)};
 }
 
-/// factor[i] = dropout's, of columns c + i of a row at a hidden site.
+/// factor[i] = the dropout factor of column c + i of a row at a hidden site, i in [0, n).
 template <class A>
 KOKKOS_INLINE_FUNCTION void hidden_keep(HiddenRow const& row, Dropout const& dropout, std::int64_t c, int n,
                                         A* factor) {
   keep_factors(dropout, row.sample, row.first + static_cast<std::uint64_t>(c), n, factor);
 }
 
-/// out[i] = the residual sum in columns c + i, n <= wide<S>, of row r, whose place is `row`.
+/// out[i] = the residual sum in column c + i of row r, n <= wide<S> columns; `row` is the row's place in the dropout.
 template <class S>
 KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, HiddenRow const& row, std::int64_t r,
                                            std::int64_t c, int n, S* out) {
@@ -61,7 +62,7 @@ KOKKOS_INLINE_FUNCTION void residual_chunk(ResidualSum<S> const& sum, HiddenRow 
   to.store();
 }
 
-/// out[i] = in[i] times its dropout factor, for columns c + i, n <= wide<S>, of a row.
+/// out[i] = in[i] times its dropout factor, for columns [c, c + n) of a row, n <= wide<S>.
 template <class S>
 KOKKOS_INLINE_FUNCTION void dropout_chunk(HiddenRow const& row, Dropout const& dropout, std::int64_t c, int n,
                                           S const* in, S* out) {

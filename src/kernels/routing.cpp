@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The router of a mixture-of-experts layer. route_forward scores each token against each expert, chooses top_k experts
+// and computes their gates; route_backward turns gradients of the gates, of a balance loss and of the z-loss into
+// gradients of the logits. One team (on the host one thread) computes the scores of a token, one thread its choice.
+//
+// Example: top_k = 2, softmax, normalize: scores 0.1, 0.5, 0.1, 0.3 choose experts 1 and 3 with gates 0.625 and 0.375.
 #include <p3d/kernels/routing.hpp>
 
 #include "launch.hpp"
@@ -7,7 +12,7 @@ namespace p3d::kernels {
 
 namespace {
 
-/// Added to a sum of gates before they are divided by it, as DeepSeek does: scores may all be zero.
+/// Added to the sum of gates before the division by it, as DeepSeek does: all scores may be zero.
 constexpr double least_sum = 1e-20;
 
 KOKKOS_INLINE_FUNCTION void barrier(Alone const&) {}
@@ -16,18 +21,19 @@ KOKKOS_INLINE_FUNCTION void barrier(Team const& team) {
   team.team_barrier();
 }
 
-/// What a token's choice compares.
+/// The keys by which a token chooses: score + bias of each expert; NaN counts as -infinity.
 template <class A>
 struct Keys {
   A const* scores;
-  A const* bias;  ///< or null
+  A const* bias;  ///< [experts], or null
   KOKKOS_INLINE_FUNCTION A operator()(int expert) const {
     A const key = bias == nullptr ? scores[expert] : scores[expert] + bias[expert];
     return key == key ? key : -infinity<A>;
   }
 };
 
-/// The value of experts [begin, begin + size) as a group.
+/// The value of experts [begin, begin + size) as a group: their largest key, or with `two` the sum of their two
+/// largest.
 template <class A>
 KOKKOS_INLINE_FUNCTION A group_value(Keys<A> const& key, int begin, int size, bool two) {
   A first = -infinity<A>, second = -infinity<A>;
@@ -43,7 +49,7 @@ KOKKOS_INLINE_FUNCTION A group_value(Keys<A> const& key, int begin, int size, bo
   return two && size > 1 ? first + second : first;
 }
 
-/// One bit for each group that a token may choose from.
+/// The groups that a token may choose from, one bit for each.
 template <class A>
 KOKKOS_INLINE_FUNCTION std::uint64_t best_groups(Keys<A> const& key, Routing const& r) {
   if (r.group_top_k == r.groups) return ~std::uint64_t(0);
@@ -60,7 +66,8 @@ KOKKOS_INLINE_FUNCTION std::uint64_t best_groups(Keys<A> const& key, Routing con
   return chosen;
 }
 
-/// The best top_k experts of the groups, best first: insertion from the lowest expert on, so equal ones stay in order.
+/// Writes the best top_k experts of the groups to `choice`, best first. It is an insertion sort from the lowest expert
+/// on, so equal keys keep the order of the experts.
 template <class A>
 KOKKOS_INLINE_FUNCTION void choose(Keys<A> const& key, Routing const& r, std::uint64_t groups, int* choice) {
   int const size = r.experts / r.groups;
@@ -75,7 +82,7 @@ KOKKOS_INLINE_FUNCTION void choose(Keys<A> const& key, Routing const& r, std::ui
   }
 }
 
-/// gate = factor * score, for all slots of a token.
+/// The factor of a token's gates, the same for all its slots: gate = factor * score.
 template <class A>
 KOKKOS_INLINE_FUNCTION A gate_factor(Routing const& r, A const* scores, int const* choice) {
   A const scale = static_cast<A>(r.scale);
@@ -85,6 +92,7 @@ KOKKOS_INLINE_FUNCTION A gate_factor(Routing const& r, A const* scores, int cons
   return scale / (sum + static_cast<A>(least_sum));
 }
 
+/// Writes the scores, their sum and the logits' log-sum-exp of every token.
 template <class A>
 void score(ExecSpace const& exec, bool softmax, View2<A const> logits, RouterScores<A> const& saved) {
   auto const scores = saved.scores;
@@ -110,7 +118,7 @@ void score(ExecSpace const& exec, bool softmax, View2<A const> logits, RouterSco
       });
 }
 
-/// The gradient of a token's gates with respect to the score of its slot k: factor * (d_gates[k] - mean).
+/// The gradient of a token's gates with respect to the score of its slot k is factor * (d_gates[k] - mean).
 template <class A>
 struct GateGradient {
   A factor, mean;
@@ -176,7 +184,7 @@ void route_backward(ExecSpace const& exec, Routing const& routing, View2<A const
         int const* const chosen = &choice(t, 0);
         A* const dx = &d_logits(t, 0);
         auto const gradient = gate_gradient(r, s, chosen, d);
-        // First what all experts have. The gradient of p turns into that of the scores, then into that of the logits.
+        // First the parts that all experts have: the gradient of p becomes that of the scores, then that of the logits.
         A const* const a = with_auxiliary ? &auxiliary(rows.sample(t), 0) : nullptr;
         A const whole = total(t), shift = lse(t), slope = z * lse(t);
         A mean = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of slots by expert and in their queues: integers only.
+// The order of slots by expert and their positions in the experts' queues. All of it is integer arithmetic, so the
+// results do not depend on the number of threads.
 #include <p3d/kernels/routing.hpp>
 
 #include "launch.hpp"
@@ -8,12 +9,12 @@ namespace p3d::kernels {
 
 namespace {
 
-/// Tokens that one thread counts and places one after the other.
+/// Tokens that one thread counts, and later places, one after the other.
 constexpr std::int64_t block_tokens = on_host ? 1024 : 16;
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; }
 
-/// The slots of one block of tokens, in order.
+/// Access to the slots of one block of tokens, in order.
 struct Block {
   View2<int const> choice;
   template <class F>
@@ -27,7 +28,7 @@ struct Block {
   }
 };
 
-/// count[i] = the sum of those before; the sum of all at the end.
+/// Turns counts into places: count[i] = the sum of the counts before it; count[n] = the sum of all.
 void sum_up(ExecSpace const& exec, std::int64_t n, View1<int> count) {
   device::launch_scan(
       "p3d::kernels::sort_offsets", FlatRange(exec, 0, n), KOKKOS_LAMBDA(std::int64_t i, int& sum, bool last) {
@@ -45,7 +46,7 @@ void count_choices(ExecSpace const& exec, View2<int const> choice, SampleRows ro
   launch_kernel(
       "p3d::kernels::clear_counts", FlatRange(exec, 0, counts.extent(0) * experts),
       KOKKOS_LAMBDA(std::int64_t i) { counts(i / experts, i % experts) = 0; });
-  // Sums of integers: the same in any order.
+  // Sums of integers are the same in any order, so atomics do no harm.
   launch_kernel(
       "p3d::kernels::count_choices", FlatRange(exec, 0, choice.extent(0) * top_k), KOKKOS_LAMBDA(std::int64_t i) {
         std::int64_t const t = i / top_k;
@@ -68,7 +69,7 @@ void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> o
                   static_cast<std::int64_t>(workspace.extent(0)) > counts,
               "shapes of a sort by expert do not fit");
   Block const block{choice};
-  // count(e * blocks + b): the slots of expert e in block b, then, summed up, where they begin.
+  // count(e * blocks + b) is the number of slots of expert e in block b and, after sum_up, the place where they begin.
   auto const count = workspace;
   launch_kernel(
       "p3d::kernels::sort_count", FlatRange(exec, 0, blocks), KOKKOS_LAMBDA(std::int64_t b) {
@@ -102,7 +103,7 @@ void position_in_queue(ExecSpace const& exec, View2<int const> choice, SampleRow
   if (tokens == 0) return;
   std::int64_t const samples = rows.sample(tokens - 1) + 1;
   bool const given = start.extent(0) > 0;
-  // One thread to each queue, one more to the slots that are in none. Every thread reads all choices of its sample:
+  // One thread takes each queue, and one more the slots that are in none. Every thread reads all choices of its sample:
   // they are few and in cache.
   int const queues = experts + 1;
   launch_kernel(

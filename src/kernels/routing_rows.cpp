@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tokens to their experts and back.
+// Copies of tokens' rows to the order of experts, and sums of experts' results back to the tokens.
 #include <p3d/kernels/routing.hpp>
 
 #include "wide.hpp"
@@ -8,12 +8,12 @@ namespace p3d::kernels {
 
 namespace {
 
-/// A gate of 1 for every slot.
+/// A gate of 1 for every slot, for permute_rows_backward.
 struct NoGates {
   KOKKOS_INLINE_FUNCTION float operator()(std::int64_t, int) const { return 1; }
 };
 
-/// y[t] = the sum over the slots in order, kept in Acc<S> for a chunk of columns, rounded once.
+/// y[t] = the sum over the slots in order, kept in Acc<S> for a chunk of columns and rounded once.
 template <class S, class Gates>
 void sum_slots(std::string const& label, ExecSpace const& exec, View2<S const> rows, View2<int const> place,
                Gates const& gates, Store store, View2<S> y) {
@@ -97,7 +97,7 @@ void combine_backward(ExecSpace const& exec, View2<S const> expert_out, View2<in
         S const* const out = &expert_out(i, 0);
         S* const dx = &d_expert_out(i, 0);
         A const gate = gates(t, k);
-        // All of the row is read before any of it is written: it may be the same memory.
+        // The whole row is read before any of it is written: d_expert_out may be expert_out.
         A const sum =
             sum_of<A>(team, cols, [=](std::int64_t c) { return static_cast<A>(g[c]) * static_cast<A>(out[c]); });
         each(team, cols, [=](std::int64_t c) { put(dx[c], gate * static_cast<A>(g[c])); });

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Many segments of a vector in one launch: blocks of elements, none of which crosses a segment.
+// A table of many segments of a vector for one launch. The segments are cut into blocks of elements; none crosses a
+// segment. Example: segments of 10 and 5 elements in blocks of 4 give blocks 0, 1, 2 (4, 4 and 2 elements) and 3, 4 (4
+// and 1).
 
 #include <p3d/kernels/common.hpp>
 
@@ -8,20 +10,20 @@
 
 namespace p3d::kernels {
 
-/// Segments of one launch with a Value each, passed by value: no table has to be copied to the device.
+/// The segments of one launch with a Value each. The table is passed by value: it need not be copied to the device.
 template <class Value>
 struct SegmentTable {
   static constexpr int most = 64;
   Value value[most];
   std::int64_t begin[most], end[most];
-  std::int64_t size[most];             ///< of a block
-  std::int64_t first_block[most + 1];  ///< and the number of all blocks at the end
+  std::int64_t size[most];             ///< elements of a block of each segment
+  std::int64_t first_block[most + 1];  ///< number of each segment's first block; the number of all blocks at the end
   int count;
 
   void clear() { first_block[count = 0] = 0; }
   bool full() const { return count == most; }
   std::int64_t blocks() const { return first_block[count]; }
-  /// Elements [from, from + n), n > 0, in blocks of `block_size`.
+  /// Appends elements [from, from + n), n > 0, in blocks of `block_size`.
   void add(std::int64_t from, std::int64_t n, std::int64_t block_size, Value const& v) {
     int const at = count++;
     value[at] = v;
@@ -39,7 +41,7 @@ struct SegmentTable {
     }
     return low;
   }
-  /// Its first element.
+  /// The first element of a block of a segment, in the vector.
   KOKKOS_INLINE_FUNCTION std::int64_t begin_of(int segment, std::int64_t block) const {
     return begin[segment] + (block - first_block[segment]) * size[segment];
   }

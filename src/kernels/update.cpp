@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// AdamW and SGD on flat ranges, and stochastic rounding of weights. An update reads and writes each array once:
+// weights, moments, the gradient (which is cleared on the way) and, where layers read another type, the rounded
+// weights. The range is a list of segments with a weight decay each; up to 64 of them take one launch.
+//
+// Example: where matrices with decay 0.1 and vectors with decay 0 alternate in the range, all of them take one launch.
 #include <p3d/kernels/update.hpp>
 
 #include "random_words.hpp"
@@ -9,7 +14,7 @@ namespace p3d::kernels {
 
 namespace {
 
-/// Whether layers read weights of a type of their own, and `storage` is there to take them.
+/// True when layers read weights of a type of their own, which `storage` takes.
 template <class Master, class Storage>
 bool has_storage(View1<Master> p, View1<Storage> storage) {
   bool const has = storage.extent(0) != 0;
@@ -18,18 +23,19 @@ bool has_storage(View1<Master> p, View1<Storage> storage) {
   return has;
 }
 
-/// Whether an update keeps what it replaces in `there`.
+/// True when an update copies the numbers that it replaces to `there`.
 template <class T>
 bool keeps(View1<T> there, View1<T> replaced) {
   P3D_REQUIRE(there.extent(0) == 0 || there.extent(0) == replaced.extent(0), "as much is kept as is replaced");
   return there.extent(0) != 0;
 }
 
-/// Elements of one call of an update's body: on devices a 128-bit load of the master weights.
+/// The elements that one call of an update's body gets: on devices a 128-bit load of the master weights.
 template <class Master>
 inline constexpr int update_width = wide_flat<Master>;
 
-/// body(first element, number of them <= Width, decay) for all elements of the segments: up to 64 in one launch.
+/// Calls body(first element, number of elements <= Width, decay) for all elements of the segments, up to 64 segments in
+/// one launch.
 template <int Width, class Body>
 void for_segments(std::string const& label, ExecSpace const& exec, std::vector<DecaySegment> const& segments,
                   std::int64_t length, Body const& body) {
@@ -186,7 +192,7 @@ void round_weights_stochastically(ExecSpace const& exec, base::RandomKey key, st
         auto const in = read<W>(&master(r, c), n);
         auto out = write<W>(&storage(r, c), n);
         auto const first = static_cast<std::uint64_t>((row_begin + r) * global_cols + col_begin + c);
-        // A word serves two elements: their half of it is the one of their place in the matrix.
+        // One random word serves two elements. An element takes the half that its number in the global matrix says.
         std::uint32_t words[W / 2 + 1];
         int const odd = static_cast<int>(first % 2);
         random_words(key, step, first / 2, on_host ? (odd + n + 1) / 2 : W / 2 + 1, words);

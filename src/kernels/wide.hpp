@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Neighbouring elements that are read and written together. On devices 128 bits at a time where they are all there and
-// aligned: a quarter of the instructions, and of the requests in flight, of elements one by one. On the host a window
-// on memory, whose loops the compiler vectorises.
+// Neighbouring elements that are read and written at once. On devices these are 128 bits where all elements are there
+// and aligned: a quarter of the instructions, and of the requests in flight, of elements one by one. On the host it is
+// a window on memory, whose loops the compiler vectorises.
 //
 //   auto const in = read<wide<S>>(&x(r, c), n);
 //   auto out = write<wide<S>>(&y(r, c), n);
 //   for (int i = 0; i < lanes<wide<S>>(n); ++i) put(out[i], f(in[i]));
 //   out.store();
 //
-// Loops of devices run over all lanes, so that the elements stay in registers; lanes beyond n hold zeros and are not
-// stored.
+// On devices the loops run over all lanes, so that the elements stay in registers; lanes beyond n hold zeros and are
+// not stored.
 
 #include "launch.hpp"
 
@@ -21,14 +21,14 @@
 
 namespace p3d::kernels {
 
-/// Elements of type S that a body of for_chunks gets at a time.
+/// The elements of type S of a matrix row that a body of for_chunks gets at a time.
 template <class S>
 inline constexpr int wide = on_host ? 128 : static_cast<int>(16 / sizeof(S));
-/// Of a vector, which the host walks in longer runs.
+/// The elements of type S that a body of for_vector gets at a time. The host walks vectors in longer runs than rows.
 template <class S>
 inline constexpr int wide_flat = on_host ? 1024 : static_cast<int>(16 / sizeof(S));
 
-/// What a loop over n <= W elements counts to.
+/// The bound of a loop over n <= W elements: n on the host, W on devices.
 template <int W>
 KOKKOS_FORCEINLINE_FUNCTION constexpr int lanes(int n) {
   return on_host ? n : W;
@@ -36,21 +36,24 @@ KOKKOS_FORCEINLINE_FUNCTION constexpr int lanes(int n) {
 
 namespace detail {
 
-/// Bytes that one instruction moves.
+/// The bytes that one instruction moves.
 template <int Bytes>
 struct alignas(Bytes) Block {
   std::uint32_t word[Bytes / 4];
 };
 
+/// Moves W elements of type T in blocks of at most 16 bytes.
 template <class T, int W>
 struct Blocks {
   static constexpr int bytes = W * static_cast<int>(sizeof(T)), size = bytes < 16 ? bytes : 16, count = bytes / size;
   using Type = Block<size>;
   static_assert(bytes % size == 0);
+  /// True when all W elements are there and the address suits the blocks.
   KOKKOS_FORCEINLINE_FUNCTION static bool fit(void const* p, int n) {
     return n == W && (reinterpret_cast<std::uintptr_t>(p) & (size - 1)) == 0;
   }
-  // Compilers for GPUs take the alignment from the type, and aliasing lightly; for others there is memcpy.
+  // Compilers for GPUs take the alignment from the type and do not use the rules of aliasing here; other compilers get
+  // memcpy.
   KOKKOS_FORCEINLINE_FUNCTION static void load(T const* from, T* to) {
     for (int k = 0; k < count; ++k) {
       Type block;
@@ -75,7 +78,7 @@ struct Blocks {
   }
 };
 
-/// A window on memory.
+/// The elements in memory themselves: reads and writes go there at once.
 template <class T>
 struct Window {
   T* place;
@@ -83,12 +86,13 @@ struct Window {
   KOKKOS_FORCEINLINE_FUNCTION void store() const {}
 };
 
-/// Elements in registers.
+/// Elements that were read, in registers.
 template <class T, int W>
 struct Lanes {
   T value[W];
   KOKKOS_FORCEINLINE_FUNCTION T const& operator[](int i) const { return value[i]; }
 };
+/// Elements in registers that store() writes to `place`, the first n of them.
 template <class T, int W>
 struct StoredLanes {
   T* place;
@@ -107,7 +111,7 @@ struct StoredLanes {
 
 }  // namespace detail
 
-/// Elements [0, n) at p, n <= W.
+/// Reads elements [0, n) at p, n <= W.
 template <int W, class T>
 KOKKOS_FORCEINLINE_FUNCTION auto read(T const* p, [[maybe_unused]] int n) {
   if constexpr (on_host) {
@@ -128,7 +132,7 @@ KOKKOS_FORCEINLINE_FUNCTION auto read(T const* p, [[maybe_unused]] int n) {
   }
 }
 
-/// Where elements [0, n) at p go; nothing is there before store().
+/// A place for elements [0, n) at p, n <= W. On devices memory changes only with store().
 template <int W, class T>
 KOKKOS_FORCEINLINE_FUNCTION auto write(T* p, [[maybe_unused]] int n) {
   if constexpr (on_host)
@@ -137,9 +141,9 @@ KOKKOS_FORCEINLINE_FUNCTION auto write(T* p, [[maybe_unused]] int n) {
     return detail::StoredLanes<T, W>{p, n, {}};
 }
 
-// Rows, for one core or for a team. f takes the elements of the rows at `in` and returns a number.
+// Functions on one row, for one core or for a team. f takes one element of each row at `in` and returns a number.
 
-/// The sum of f(in[i]...) over a row of n elements.
+/// The sum of f(in[i]...) over a row of n elements, known to the whole team.
 template <class A, class F, class First, class... In>
 KOKKOS_INLINE_FUNCTION A sum_row(Alone const& team, std::int64_t n, F const f, First const* first, In const*... in) {
   return sum_of<A>(team, n, [=](std::int64_t i) { return f(first[i], in[i]...); });
@@ -164,7 +168,7 @@ KOKKOS_INLINE_FUNCTION A sum_row(Team const& team, std::int64_t n, F const& f, F
   return s;
 }
 
-/// The maximum of f(in[i]), not below `least`.
+/// The maximum of f(in[i]) over a row of n elements, and of `least`.
 template <class A, class F, class In>
 KOKKOS_INLINE_FUNCTION A max_row(Alone const& team, std::int64_t n, A least, F const f, In const* in) {
   return max_of<A>(team, n, least, [=](std::int64_t i) { return f(in[i]); });
@@ -185,7 +189,7 @@ KOKKOS_INLINE_FUNCTION A max_row(Team const& team, std::int64_t n, A least, F co
   });
 }
 
-/// out[i] = f(in[i]...), rounded.
+/// out[i] = f(in[i]...) for a row of n elements, rounded to Out.
 template <class Out, class F, class... In>
 KOKKOS_INLINE_FUNCTION void map_row(Alone const& team, std::int64_t n, Out* out, F const f, In const*... in) {
   each(team, n, [=](std::int64_t i) { put(out[i], f(in[i]...)); });

@@ -11,23 +11,27 @@
 
 namespace p3d::kernels {
 
-/// Heads in the rows of a matrix: head h of row r has head_dim elements from data + r * stride + h * head_dim on.
+/// A view of the heads in a matrix's rows: head h of row r has head_dim elements from data + r * stride + h * head_dim
+/// on. The memory belongs to the matrix.
 template <class T>
 struct HeadRows {
   T* data = nullptr;
-  std::int64_t stride = 0;
+  std::int64_t stride = 0;  ///< elements from one row to the next
 };
-/// Those of m from column `first_column` on.
+/// The heads of m, of which the first begins at column `first_column`.
 template <class T>
 HeadRows<T> heads_of(View2<T> const& m, std::int64_t first_column = 0) {
   return {m.data() + first_column, static_cast<std::int64_t>(m.stride(0))};
 }
 
-/// What a call of attention works on. Rows of q are [samples, queries.size()], those of k and v [samples, keys.size()].
+/// The problem that one call of attention solves. Rows of q are [samples, queries.size()], those of k and v [samples,
+/// keys.size()].
 struct AttentionShape {
   std::int64_t first_sample = 0;  ///< global number of the first sample (for dropout)
   std::int64_t samples = 0;
   std::int64_t seq_len = 0;  ///< tokens of a whole sample
+  /// Numbers of the tokens, within a sample, whose queries and whose keys this call has; under context parallelism
+  /// these are two different subsets.
   base::TokenSet queries, keys;
   std::int64_t heads = 0;     ///< query heads; query head h uses kv head h / (heads / kv_heads)
   std::int64_t kv_heads = 0;  ///< key/value heads
@@ -37,48 +41,54 @@ struct AttentionShape {
   std::int64_t window = 0;       ///< tokens that a query sees, itself included; 0: all before it
   View1<int const> documents{};  ///< [samples, seq_len]: the first token of each token's document; empty: token 0
 
-  /// Numbers of lse and delta, one for each query and head: at (sample * heads + head) * queries.size() + query.
+  /// The length of lse and of delta. Each query and head has one number, at (sample * heads + head) * queries.size() +
+  /// query.
   std::int64_t statistics() const { return samples * heads * queries.size(); }
 };
 
-/// Memory, where kernels reach it and on a multiple of 64 bytes, that a call of attention works in. Calls on one
-/// execution instance may share it.
+/// The memory that a call of attention works in. It begins on a multiple of 64 bytes, where kernels reach it. The
+/// caller owns it; calls on one execution instance may share it.
 struct AttentionScratch {
   void* data = nullptr;
   std::int64_t bytes = 0;
 };
-/// The bytes that attention of elements of type S works in, forward and backward, for this shape and for every one that
-/// has no more samples, tokens and heads; none on hosts, whose threads have scratch of their own.
+/// The bytes of AttentionScratch that attention of elements of type S needs, forward and backward. They suffice for
+/// this shape and for every one that has no more samples, tokens and heads. Hosts need 0: their threads have scratch of
+/// their own.
 template <class S>
 std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 
-/// Bytes in which each thread of a host widens elements of 16 bits, backward at the most; part of the team's scratch.
+/// Bytes in which each thread of a host widens elements of 16 bits, at most (backward needs most). They are part of the
+/// team's scratch; devices need 0.
 std::int64_t attention_panel_bytes(AttentionShape const& shape);
 
-// Keys that no query of a block sees are not computed (documents aside, on devices): work grows with what is seen. No
-// atomics: the same call gives the same bits. On hosts so does every number of threads and every split of heads and
-// samples; on devices every split of samples, while the vendor's GEMMs may round otherwise for other numbers of heads,
-// and in 16 bits probabilities and gradients of scores are rounded to S for them.
+// Attention skips keys that no query of a block sees, so its work grows with what is seen. (On devices it skips nothing
+// for the sake of documents.) It uses no atomics: the same call gives the same bits. On hosts the bits depend neither
+// on the number of threads nor on how heads and samples are split over ranks. On devices they do not depend on how
+// samples are split; the vendor's GEMMs may round otherwise for another number of heads, and in 16 bits probabilities
+// and gradients of scores are rounded to S for them.
 
 /// out (as q) = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of each row of scaled
-/// scores. A query that sees none of the keys: out 0, lse -infinity. O: S, or Acc<S> for results that are not whole
-/// yet. Store::add: out and lse hold the result over other keys and get that over both.
+/// scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or Acc<S> for a result that other
+/// keys will still be merged into. With Store::add, out and lse hold the result over other keys and become the result
+/// over both sets.
 template <class S, class O = S>
 void attention_forward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                        AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
                        Store store, HeadRows<O> out, View1<Acc<S>> lse);
-/// delta = sum over head_dim of out * dout: what backward needs of the output over all keys.
+/// delta = sum over head_dim of out * dout: all that backward needs of the output over all keys.
 template <class S>
 void attention_delta(ExecSpace const& exec, AttentionShape const& shape, HeadRows<S const> out, HeadRows<S const> dout,
                      View1<Acc<S>> delta);
-/// The output over all keys, where these keys are all: backward makes `delta` from it on its way.
+/// The output over all keys, given to backward where its keys are all there are: then backward computes `delta` itself.
 template <class S>
 struct WholeOutput {
   HeadRows<S const> out{};
   View1<Acc<S>> delta{};
 };
-/// dq, dk and dv over these keys, from lse and delta over all keys. What several queries or heads add up is kept in
-/// Acc<S> until it is whole. D: S, or Acc<S> for sums that are not whole yet. With a `whole` output `delta` is its.
+/// dq, dk and dv over these keys, from lse and delta over all keys. Sums over several queries or heads are kept in
+/// Acc<S> until they are complete. D is S, or Acc<S> where other keys will still add to the results. With a `whole`
+/// output, `delta` must be whole.delta; backward writes it before it reads it.
 template <class S, class D = S>
 void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Dropout const& dropout,
                         AttentionScratch scratch, HeadRows<S const> q, HeadRows<S const> k, HeadRows<S const> v,
@@ -86,11 +96,12 @@ void attention_backward(ExecSpace const& exec, AttentionShape const& shape, Drop
                         HeadRows<D> dq, Store store_kv, HeadRows<D> dk, HeadRows<D> dv,
                         WholeOutput<S> const& whole = {});
 
-/// to [rows, columns] = from, converted; rows lie where they lie. Between S and S, or Acc<S> and S.
+/// Copies `from` to `to`, both [rows, columns], and converts the elements. Each matrix keeps its own row stride.
+/// Instantiated for S to S and for Acc<S> to S.
 template <class From, class To>
 void copy_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<From const> from,
                Given<HeadRows<To>> to);
-/// to [rows, columns] += from.
+/// Adds `from` to `to`, both [rows, columns].
 template <class S>
 void add_rows(ExecSpace const& exec, std::int64_t rows, std::int64_t columns, HeadRows<S const> from,
               Given<HeadRows<S>> to);

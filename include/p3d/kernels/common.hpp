@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What all kernels share: views, types of numbers, the dropout description, and whether a result overwrites or adds.
+// The types and descriptions that all kernels share: views, types of numbers, dropout, the tokens of rows, and whether
+// a result overwrites or adds.
 //
 // A kernel's first template parameter is the storage type S of weights and activations: double, float, bfloat16 or
 // float16. Elements become Acc<S> when they are read; arithmetic, sums along rows and statistics (mean, rstd,
@@ -33,39 +34,42 @@ using Acc = device::accumulate_t<S>;
 template <class V>
 using Given = std::type_identity_t<V>;
 
-/// Whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
+/// Says whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
 enum class Store { overwrite, add };
 
-/// Dropout of one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by
-/// `scale`. `stream` is the global sample number, `index` the element's global number within that sample at that site
-/// (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a
+/// Dropout at one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by
+/// `scale`. `stream` is the global sample number. `index` is the element's global number within that sample at that
+/// site (hidden sites: position * hidden + column; attention: (head * seq + query) * seq + key), so no layout changes a
 /// mask.
 struct Dropout {
   base::RandomKey key{};
   std::uint32_t threshold = 0;  ///< rate * 2^32, rounded; 0: no dropout
   double scale = 1.0;           ///< 1 / (1 - rate)
-  /// Attention numbers a sample's probabilities as if it had so many tokens, so that a mask does not depend on what a
-  /// sample is padded to; 0: those it has.
+  /// Attention numbers a sample's probabilities as if the sample had this many tokens, so that a mask does not depend
+  /// on the length to which a sample is padded. With 0 it takes the tokens that the sample has.
   std::int64_t sample_tokens = 0;
+  /// True when elements are dropped at all.
   KOKKOS_FUNCTION bool active() const { return threshold != 0; }
 };
-/// rate in [0, 1).
+/// The dropout of a site with a rate in [0, 1); `site` names the site in the random key. Throws base::Error for other
+/// rates.
 Dropout make_dropout(double rate, std::uint64_t seed, std::string_view site);
 
-/// Which tokens the rows of an activation matrix are: first_row + row = sample * seq_len + place. The matrix has all
-/// rows of the samples, or, where a kernel says so, some in a row.
+/// The tokens that the rows of an activation matrix belong to: first_row + row = sample * seq_len + place. The matrix
+/// has all rows of the samples or, where a kernel allows it, some consecutive ones.
 struct TokenRows {
   std::int64_t first_sample = 0;  ///< global number of the first sample
   std::int64_t samples = 0;       ///< number of samples (the microbatch)
-  std::int64_t seq_len = 0;       ///< rows of a sample: its tokens, or where cp divides them those of this rank
-  std::int64_t first_row = 0;     ///< rows of the samples that lie before those of the matrix (on other ranks)
-  /// The position of each row of the samples, where it is not its row's number within the sample: where documents begin
-  /// anew (data.reset_positions), or where the rows are the newest tokens of texts. Else empty.
+  std::int64_t seq_len = 0;       ///< rows of a sample: its tokens, or under context parallelism those of this rank
+  std::int64_t first_row = 0;     ///< rows of the samples that lie on other ranks, before those of the matrix
+  /// The position of each row of the samples, where it differs from the row's number within the sample: where positions
+  /// begin anew with each document (data.reset_positions), or where the rows are the newest tokens of texts. Else
+  /// empty.
   View1<int const> positions{};
-  base::TokenSet tokens{};         ///< which tokens of a sample have rows; of no size: all of them
+  base::TokenSet tokens{};         ///< the tokens of a sample that have rows; empty: all of them
   std::int64_t sample_tokens = 0;  ///< tokens of a whole sample; 0: seq_len
-  /// Of the tokens of whole samples: the first token (its number in the sample) of each one's document. Tokens do not
-  /// attend to other documents. Empty: a sample is one document.
+  /// For each token of the whole samples, the number of the first token of its document. Tokens do not attend to
+  /// other documents. Empty: a sample is one document.
   View1<int const> documents{};
   /// The number of a row's token within its sample.
   KOKKOS_FUNCTION std::int64_t index(std::int64_t row) const {

@@ -1,35 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Rank-local parts of the cross entropy over a vocabulary shard. logits: [rows, local vocabulary]; columns from
-// `valid_cols` on are padding and take no part. targets: [rows], global token numbers; -1: the row does not count.
-// parallel::VocabLoss puts the parts together with the reductions between them. Logits are of storage type S, all
-// statistics of type A = Acc<S> (common.hpp).
+// Rank-local parts of the cross entropy over a vocabulary shard. Logits are [rows, local vocabulary]; columns from
+// `valid_cols` on are padding and take no part. Targets [rows] are global token numbers; a row with target -1 does not
+// count. parallel::VocabLoss calls these kernels with the reductions over the shards between them. Logits are of
+// storage type S, all statistics of type A = Acc<S> (common.hpp).
 
 #include <p3d/kernels/common.hpp>
 
 namespace p3d::kernels {
 
-/// One pass over the shard, with a running maximum (Milakov, Gimelshein, arXiv 1805.02867). local_max[r] = max over the
-/// valid columns (-infinity where there is none), and the same in row_max[r], which may then be reduced over the
-/// shards. sums [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the target where it lies in
-/// [vocab_begin, vocab_begin + valid_cols), else 0.
+/// The maximum and the sums of one shard, in one pass with a running maximum (Milakov, Gimelshein, arXiv 1805.02867).
+/// local_max[r] = max over the valid columns (-infinity where there is none); row_max[r] gets the same value and may
+/// then be reduced over the shards. sums is [2, rows]: row 0 = sum of exp(logit - local_max), row 1 = logit of the
+/// target where it lies in [vocab_begin, vocab_begin + valid_cols), else 0.
 template <class S>
 void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t valid_cols, std::int64_t vocab_begin,
                   View1<int const> targets, View1<Acc<S>> local_max, View1<Acc<S>> row_max, View2<Acc<S>> sums);
-/// sums(0, r) *= exp(local_max[r] - row_max[r]): what every shard does before the sums are added over the shards.
+/// Rescales sums(0, r) *= exp(local_max[r] - row_max[r]). Every shard does so before the sums are added over the
+/// shards.
 template <class A>
 void refer_sums(ExecSpace const& exec, View1<A const> local_max, View1<A const> row_max, View2<A> sums);
-/// The parts of `shards` shards together: parts [shards][3][rows], of each shard the row of its maxima and its two rows
-/// of sums, as logits_parts makes them. row_max = the largest maximum; sums: row 0 the sums referred to it, added up in
-/// the order of the shards, row 1 the sum of the target's logits.
+/// Combines the parts of all shards, which were gathered. parts is [shards][3][rows]: for each shard the row of its
+/// maxima and its two rows of sums, as logits_parts makes them. row_max = the largest maximum; sums row 0 = the sums
+/// rescaled to it and added in the order of the shards; sums row 1 = the sum of the target's logits.
 template <class A>
 void combine_parts(ExecSpace const& exec, int shards, View1<A const> parts, View1<A> row_max, View2<A> sums);
-/// lse[r] = row_max[r] + log(sums(0, r)); total(0) += the sum over counted rows of lse[r] - sums(1, r), in double.
-/// Nothing waits for it (take_sums in elementwise.hpp). Without a total: lse alone.
+/// lse[r] = row_max[r] + log(sums(0, r)); total(0) += the sum over counted rows of lse[r] - sums(1, r), in double. The
+/// host does not wait for the total (take_sums in elementwise.hpp reads it later). With an empty `total` only lse is
+/// computed.
 template <class A>
 void cross_entropy_loss(ExecSpace const& exec, View1<int const> targets, View1<A const> row_max, View2<A const> sums,
                         View1<A> lse, View1<double> total);
-/// In place: logits become scale * (softmax - one_hot(target)); padding columns and uncounted rows become 0.
+/// Turns logits in place into their gradient, scale * (softmax - one_hot(target)); padding columns and uncounted rows
+/// become 0.
 template <class S>
 void cross_entropy_backward(ExecSpace const& exec, View1<int const> targets, View1<Acc<S> const> lse,
                             std::int64_t valid_cols, std::int64_t vocab_begin, Acc<S> scale, View2<S> logits);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Attention as one kernel of a vendor's library (cuDNN), instead of products of blocks and a softmax between them. A
-// call goes there if it is one for it: 16 bits in and out, every sample whole, no dropout, no documents; and if the
-// library has a kernel for its shape that works in the call's scratch memory. Other calls go on as before.
+// Attention as one kernel of a vendor's library (cuDNN), instead of GEMMs of blocks and a softmax between them. A call
+// goes to the library if it has 16 bits in and out, whole samples, no dropout and no documents, and if the library has
+// a kernel for its shape that works in the call's scratch memory. Other calls take the GEMMs.
 
 #include <cstdint>
 #include <string>
 
 namespace p3d::kernels {
 
-/// "cuDNN 9.19.0", or "" in a build without such a library.
+/// The library's name and version, such as "cuDNN 9.19.0", or "" in a build without such a library.
 std::string fused_attention_name();
-/// From now on calls go to the library, or no longer. At first they do not. `deterministic`: the backward pass gives
-/// the same bits every time, which costs the library time and memory. Not inside a parallel region.
+/// Sends the calls of this process to the library from now on, or no longer. At the start of a process they do not go
+/// there. With `deterministic` the backward pass gives the same bits every time, which costs the library time and
+/// memory. Must not be called inside a parallel region.
 void use_fused_attention(bool use, bool deterministic = true);
-/// While it lives, no call goes to the library.
+/// Keeps all calls from the library as long as an object of this class lives.
 class WithoutFusedAttention {
 public:
   WithoutFusedAttention();
@@ -22,9 +23,9 @@ public:
   WithoutFusedAttention(WithoutFusedAttention const&) = delete;
   WithoutFusedAttention& operator=(WithoutFusedAttention const&) = delete;
 };
-/// Calls that the library has carried out in this process, and why it refused the last one that it did not ("" if
-/// none).
+/// The number of calls that the library has carried out in this process.
 std::int64_t fused_attention_calls();
+/// The reason why the library refused the last call that it refused; "" if there is none.
 std::string fused_attention_refusal();
 
 }  // namespace p3d::kernels

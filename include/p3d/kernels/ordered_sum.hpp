@@ -8,11 +8,12 @@
 
 namespace p3d::kernels {
 
+/// The operation of a reduction, element by element.
 enum class Combine { sum, max, min };
 
-/// inout[i] becomes ((x_0[i] op x_1[i]) op x_2[i]) op ..., where x_rank is inout and the other x_r follow each other in
-/// `others`, one in each row. 16-bit numbers are combined in float and rounded once. Reads `ranks` and writes 1 number
-/// per element.
+/// inout[i] becomes ((x_0[i] op x_1[i]) op x_2[i]) op ..., where x_rank is inout and the x_r of the other ranks follow
+/// each other in `others`, one in each row. 16-bit numbers are combined in float and rounded once. Reads `ranks`
+/// numbers and writes 1 per element.
 template <class S>
 void combine_in_order(ExecSpace const& exec, Combine op, int rank, View2<S const> others, View1<S> inout);
 
