@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Agreement on errors. Each rank's outcome is four numbers, and the hash of its text tells who has the same error: the
+// lowest rank of each text prints it. Example: when ranks 2 and 3 of 8 lack a file, rank 2 prints "p3d stops: 2 of 8
+// ranks could not open the training data, this is the first of them", and all ranks throw ReportedError.
 #include <p3d/comm/agree.hpp>
 
 #include <p3d/base/error.hpp>
@@ -21,15 +24,15 @@ namespace p3d::comm {
 
 namespace {
 
-constexpr double grace_s = 2.0;        ///< how long an exception waits for those of the other ranks
-constexpr unsigned good_order_s = 10;  ///< how long the end in good order may take
+constexpr double grace_s = 2.0;        ///< seconds that an exception waits for those of the other ranks
+constexpr unsigned good_order_s = 10;  ///< seconds that the end in good order may take
 
-/// How a phase ended on one rank, as it travels.
+/// The end of a phase on one rank, as it is sent to the others.
 struct Outcome {
   std::int64_t failed = 0;
-  std::int64_t reported = 0;
-  std::int64_t code = 0;
-  std::int64_t text = 0;  ///< hash
+  std::int64_t reported = 0;  ///< the error has been printed already
+  std::int64_t code = 0;      ///< exit code
+  std::int64_t text = 0;      ///< hash of the error's text
 };
 constexpr std::int64_t words = sizeof(Outcome) / sizeof(std::int64_t);
 
@@ -40,7 +43,7 @@ Outcome outcome_of(base::Failure const& failure) {
 
 std::string ranks(std::size_t count, std::size_t all) { return fmt::format("{} of {} ranks", count, all); }
 
-/// Prints this rank's text where it is the lowest that has it. `phase` may be empty.
+/// Prints this rank's text if it is the lowest rank with that text. `phase` may be empty.
 void tell(std::vector<Outcome> const& all, std::size_t here, std::string_view phase, std::string const& text) {
   auto const& own = all[here];
   if (own.failed == 0 || own.reported != 0) return;
@@ -55,6 +58,7 @@ void tell(std::vector<Outcome> const& all, std::size_t here, std::string_view ph
                                phase.empty() ? "go on" : phase, alike > 1 ? ", this is the first of them" : "", text));
 }
 
+/// The outcome of the lowest rank that failed; null when none did.
 Outcome const* first_failed(std::vector<Outcome> const& all) {
   auto const it = std::find_if(all.begin(), all.end(), [](Outcome const& o) { return o.failed != 0; });
   return it == all.end() ? nullptr : &*it;
@@ -133,7 +137,7 @@ int leave_together(std::function<int()> const& work) {
         usleep(1000);
       }
       arrived.wait();
-    } catch (...) {  // MPI itself fails: what it says, after what this rank had to say
+    } catch (...) {  // MPI itself fails: its error is printed after that of this rank
       if (own.failed != 0 && own.reported == 0) base::error_here("p3d stops:\n" + failure.text);
       base::error_here("p3d stops:\n" + base::current_failure().text);
       abort_all(static_cast<int>(own.failed != 0 ? own.code : static_cast<std::int64_t>(base::ExitCode::run_failed)));
@@ -142,7 +146,7 @@ int leave_together(std::function<int()> const& work) {
   auto const* const first = first_failed(all);
   if (first == nullptr) return static_cast<int>(own.code);
   tell(all, here, "", failure.text);
-  // MPI_Finalize may wait for a message that an exception left behind: not for ever.
+  // MPI_Finalize may wait for a message that an exception left behind: the alarm limits that.
   detail::leave_within(good_order_s, static_cast<int>(first->code));
   return static_cast<int>(first->code);
 }

@@ -21,7 +21,7 @@ namespace p3d::comm::detail {
 
 namespace {
 
-/// What one rank was asked; travels as bytes between the ranks of one program.
+/// The words of one rank, sent as bytes between the ranks of one program: their hash, and the beginning of their text.
 struct Asked {
   std::uint64_t hash = 0;
   char text[184] = "";
@@ -33,7 +33,7 @@ std::uint64_t hash_of(std::vector<std::string> const& words) {
   return hash;
 }
 
-/// "rank 2", "ranks 0 to 3, 7".
+/// Numbers of ranks as text: "rank 2", "ranks 0 to 3, 7".
 std::string rank_list(std::vector<int> const& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + base::number_ranges(ranks, " to ", ", ");
 }
@@ -70,6 +70,7 @@ std::string different_words(std::vector<std::string> const& words) {
   if (size == 1) return {};
   Asked own;
   own.hash = hash_of(words);
+  // The smallest hash and the complement of the largest one, in one reduction.
   std::array<std::uint64_t, 2> range{own.hash, ~own.hash};
   check(blocking("MPI_Allreduce", "world, to compare the command lines",
                  [&] { return MPI_Allreduce(MPI_IN_PLACE, range.data(), 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD); }),
@@ -85,7 +86,7 @@ std::string different_words(std::vector<std::string> const& words) {
                    return MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
                  }),
         "MPI_Allgather", "world");
-  std::vector<std::string> order;  // in order of the first rank
+  std::vector<std::string> order;  // one text for each different command line, by its first rank
   std::map<std::uint64_t, std::vector<int>> ranks;
   for (int r = 0; r < size; ++r) ranks[all[static_cast<std::size_t>(r)].hash].push_back(r);
   for (int r = 0; r < size; ++r) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// comm.allreduce = "auto" where the order of summation may depend on time: the quickest of a few trials.
+// Measures the table of algorithms for comm.allreduce = "auto" where the order of summation may depend on time: the
+// quickest of a few trials for each length.
 
 #include <p3d/base/timer.hpp>
 
@@ -12,19 +13,21 @@
 namespace p3d::comm::detail {
 
 namespace {
+/// One length of the trials.
 struct Trial {
   std::int64_t bytes;
-  int operations;  ///< timed together: a short one is over before the ranks that started late
+  int operations;  ///< timed as one: a single short one would be over before the ranks that started late
 };
-// A few hundred operations together: well under 0.3 s for all communicators of a mesh where each rank has a core.
+// A few hundred operations take well under 0.3 s for all communicators of a mesh where each rank has a core.
 constexpr Trial trials[] = {{64, 12}, {4 << 10, 8}, {64 << 10, 6}, {512 << 10, 3}, {4 << 20, 2}};
-constexpr double worth_it = 0.97;  ///< of MPI's time
+constexpr double worth_it = 0.97;  ///< share of MPI's time below which another algorithm is taken
 }  // namespace
 
 void AllReducer::measure(Communicator& comm) {
   std::vector<AllReduce> candidates{AllReduce::mpi, AllReduce::tree, AllReduce::ring};
   if (shared_) candidates.push_back(nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared);
-  // Where a run has what it sums, and written before as a run does, so that it lies in the caches of its owner.
+  // The buffer lies where a run has its buffers, and is written before as a run does it, so that it is in the caches of
+  // its owner.
   constexpr std::int64_t most = trials[std::size(trials) - 1].bytes;
   SharedBuffer const shared(static_cast<std::size_t>(most));
   std::vector<float> own(shared.data() == nullptr ? most / sizeof(float) : 0);
@@ -42,12 +45,12 @@ void AllReducer::measure(Communicator& comm) {
     auto const count = trial.bytes / static_cast<std::int64_t>(sizeof(float));
     for (auto const candidate : candidates) {
       table_ = {{0, candidate}};
-      seconds(count, 1);  // for caches and connections
+      seconds(count, 1);  // fills caches and opens connections
       double const first = seconds(count, trial.operations);
       least.push_back(std::min(first, seconds(count, trial.operations)));
     }
   }
-  // All ranks must choose alike: the slowest rank's time counts.
+  // All ranks must choose the same algorithm: the slowest rank's time counts.
   table_ = {{0, AllReduce::mpi}};
   comm.all_reduce(least.data(), static_cast<std::int64_t>(least.size()), Type::float64, Reduction::max).wait();
 
@@ -58,7 +61,7 @@ void AllReducer::measure(Communicator& comm) {
     auto const end = time + static_cast<std::ptrdiff_t>(candidates.size());
     auto const best = std::min_element(time, end);
     auto const chosen = *best < worth_it * *time ? candidates[static_cast<std::size_t>(best - time)] : AllReduce::mpi;
-    // Half way, on the logarithmic scale, to the last trial.
+    // A row begins half way, on the logarithmic scale, between two trials.
     auto const from =
         before == 0
             ? 0

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes the engines of a communicator, by its settings and by the nodes of its ranks. With memory that a node's ranks
+// share: one SharedEngine on one node; over several nodes a NodesEngine, with pairwise messages or a tree between them.
+// Without: engines over messages, "tree" for short buffers and "ring" for long ones. Example: 8 ranks on 2 nodes give
+// "hierarchical", whose 4 lanes each reduce a quarter of a segment inside their node and exchange it with the rank of
+// the same number on the other node.
 #include "all_reducer.hpp"
 
 #include <p3d/base/error.hpp>
@@ -25,34 +30,37 @@ namespace p3d::comm {
 namespace detail {
 
 namespace {
-// Segments of messages: long enough for the network's speed, short enough that adding overlaps with sending (between
-// two hosts pieces of 256 KiB reach 0.63 to 0.78 of the link's bound, pieces of 64 KiB 0.91).
+// Bytes of the segments of messages. They are long enough for the network's speed, and short enough that adding
+// overlaps with sending (between two hosts pieces of 256 KiB reach 0.63 to 0.78 of the link's bound, pieces of 64 KiB
+// 0.91).
 constexpr std::size_t tree_segment = std::size_t{64} << 10;
 constexpr std::size_t longest_piece = std::size_t{64} << 10;
 constexpr std::size_t shortest_piece = std::size_t{4} << 10;
-constexpr std::size_t most_arrivals = std::size_t{8} << 20;  ///< bytes of one segment that wait to be added
-// Between nodes a segment should be long: its parts travel.
+/// Bytes of received summands that one segment may hold until they are added.
+constexpr std::size_t most_arrivals = std::size_t{8} << 20;
+// Between nodes a segment should be long, since its parts are sent as messages.
 constexpr SharedSizes sizes_of_many_nodes{.slot = std::size_t{512} << 10, .direct = 0};
 static_assert(sizes_of_many_nodes.slot <= SharedSizes{}.slot, "open_node_memory counts with the larger");
-/// Up to here the tree's few steps beat the ring's few bytes.
+/// Bytes below which the tree's few steps beat the ring's few bytes.
 constexpr std::int64_t tree_until = std::int64_t{32} << 10;
-/// So many nodes at most exchange pairwise.
+/// The largest number of nodes that exchange pairwise.
 constexpr std::size_t few_nodes = 4;
-/// More exchange pairwise where their messages have so many bytes, in place of a tree of the whole buffer, or of
-/// halving, which is as frugal.
+/// Bytes of a message from which on more nodes exchange pairwise too: the first bound replaces a tree of the whole
+/// buffer, the second one halving, which sends as few bytes as pairs do.
 constexpr std::size_t shortest_message = std::size_t{2} << 10, long_message = std::size_t{16} << 10;
-// Families of messages: the ring's, the tree's, those of pairs in the tree's order; and over nodes.
+// Families of messages (message_engine.hpp) of engines that share a communicator: over all ranks, and over nodes.
 enum Family { ring_family, tree_family, pairs_family };
 enum NodeFamily { between_family, scatter_family, gather_family, long_between_family };
 
+/// Bytes of a message between so many ranks: the summands that arrive at the same time must not take too much memory.
 std::size_t piece_bytes(std::size_t ranks) { return std::clamp(most_arrivals / ranks, shortest_piece, longest_piece); }
 }  // namespace
 
-/// This rank's region, and everybody's. Given back when the last peer has left it.
+/// This rank's region, and the addresses of all regions of its node. It is returned when the last peer has left it.
 struct AllReducer::Region {
   std::int64_t offset = 0;
   std::size_t bytes = 0;
-  std::vector<std::byte*> regions;  ///< of the ranks on this node
+  std::vector<std::byte*> regions;  ///< regions of the ranks on this node
 
   Region(std::int64_t own_offset, std::size_t size) : offset(own_offset), bytes(size) {}
   Region(Region const&) = delete;
@@ -68,7 +76,7 @@ struct AllReducer::Region {
 AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : rank_(comm.rank()), size_(comm.size()) {
   auto const algorithm = settings.algorithm;
   find_places(comm);
-  bool const one_each = most_on_a_node_ == 1;  // nothing to share
+  bool const one_each = most_on_a_node_ == 1;  // then no ranks share memory
   bool const shares = algorithm == AllReduce::shared || algorithm == AllReduce::hierarchical ||
                       (algorithm == AllReduce::automatic && !one_each);
   if (shares && !find_regions(comm) && algorithm != AllReduce::automatic) {
@@ -87,7 +95,7 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
     make_messages(comm);
   }
   if (algorithm == AllReduce::automatic) {
-    choose_by_rule();  // or measure()
+    choose_by_rule();  // measure() may replace these rows
   } else {
     table_ = {{0, algorithm == AllReduce::shared && nodes_.size() > 1 ? AllReduce::hierarchical : algorithm}};
   }
@@ -95,7 +103,7 @@ AllReducer::AllReducer(Communicator& comm, AllReduceSettings const& settings) : 
 
 AllReducer::~AllReducer() = default;
 
-/// Which ranks are on which nodes.
+/// Finds out which ranks are on which nodes. Collective.
 void AllReducer::find_places(Communicator& comm) {
   using Record = std::array<std::int64_t, 2>;
   auto const here = place_on_node();
@@ -120,7 +128,8 @@ void AllReducer::find_places(Communicator& comm) {
     numbers_[static_cast<std::size_t>(r)] = static_cast<int>(records[static_cast<std::size_t>(r)][1]);
 }
 
-/// A region for each rank; false, and none, when some rank has no room.
+/// Takes a region on each rank. Returns false, on all ranks and without any region, when some rank has no room.
+/// Collective.
 bool AllReducer::find_regions(Communicator& comm) {
   auto const bytes = SharedEngine::region_bytes(sizes());
   std::int64_t const offset = allocate_region(bytes);
@@ -140,7 +149,7 @@ bool AllReducer::find_regions(Communicator& comm) {
 
 SharedSizes AllReducer::sizes() const { return nodes_.size() > 1 ? sizes_of_many_nodes : SharedSizes{}; }
 
-/// This rank's node. `shares`: what each of its ranks adds up.
+/// Describes this rank's node for a SharedEngine. `shares`: the shares that each of its ranks adds up.
 SharedEngine::Team AllReducer::make_team(std::vector<std::vector<int>> const& shares) const {
   SharedEngine::Team team;
   team.regions = region_->regions;
@@ -161,7 +170,7 @@ SharedEngine::Team AllReducer::make_team(std::vector<std::vector<int>> const& sh
   return team;
 }
 
-/// What sums the parts of an all-reduce over the nodes; null on a rank without a part. Collective.
+/// Makes the engine that sums the parts of an all-reduce over the nodes; null on a rank without a part. Collective.
 std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number, bool fixed_order) {
   bool const has_part = number < lanes_;
   if (!fixed_order) {
@@ -181,7 +190,7 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
                                         piece_bytes(nodes_.size()), family);
   };
   std::unique_ptr<Engine> between;
-  // Two steps of half the buffer beat up and down with all of it, but many short messages do not.
+  // Two steps of half the buffer beat up and down with all of it, unless that makes many short messages.
   if (nodes_.size() <= few_nodes) {
     between = pairwise(Order::ranks, between_family);
   } else {
@@ -193,8 +202,8 @@ std::unique_ptr<Engine> AllReducer::make_between(Communicator& comm, int number,
       return std::make_unique<MessageEngine>(between_nodes_.mpi(), between_nodes_.name(), std::move(steps), parts,
                                              sizes_of_many_nodes.slot, between_family);
     };
-    // All three add in the tree's order. In halves each step waits for the one before it: where messages are long
-    // enough, all at once are quicker.
+    // All three add in the tree's order. In halving each step waits for the one before it: where messages are long
+    // enough, sending all of them at once is quicker.
     bool const halves = std::has_single_bit(static_cast<unsigned>(nodes));
     auto few_bytes = halves ? by_steps(halving_steps(node, nodes), nodes) : by_steps(tree_steps(node, nodes), 1);
     auto const message = halves ? long_message : shortest_message;
@@ -235,7 +244,7 @@ void AllReducer::make_messages(Communicator& comm) {
   pairs_ = exchange(Order::tree, pairs_family);
 }
 
-/// The same in every run: goes by places and lengths alone.
+/// Chooses by places and lengths alone, so that every run chooses the same.
 void AllReducer::choose_by_rule() {
   if (shared_) {
     table_ = {{0, nodes_.size() > 1 ? AllReduce::hierarchical : AllReduce::shared}};
@@ -252,7 +261,7 @@ AllReduce AllReducer::choice(std::int64_t bytes) const {
 
 Engine* AllReducer::engine(Collective kind, std::int64_t bytes, ElementType type) const {
   auto algorithm = choice(bytes);
-  if (algorithm == AllReduce::mpi && type.float16()) {  // measured for sums that MPI has
+  if (algorithm == AllReduce::mpi && type.float16()) {  // the table was measured for sums that MPI has
     algorithm = shared_ ? AllReduce::shared : bytes < tree_until ? AllReduce::tree : AllReduce::ring;
   }
   switch (algorithm) {

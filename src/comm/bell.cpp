@@ -15,13 +15,16 @@ namespace p3d::comm::detail {
 
 namespace {
 
+/// The flag of one rank: a futex in the node's memory.
 using Bell = std::atomic<std::uint32_t>;
 static_assert(Bell::is_always_lock_free && sizeof(Bell) == 4);
 enum Sleeper : std::uint32_t { awake = 0, asleep = 1 };
 
+/// The flags of all ranks of this node, and this rank's own.
 std::vector<Bell*> bells;
 Bell* own = nullptr;
 
+/// Wakes a rank of this node if it sleeps.
 void ring_bell(int node_rank) {
 #if defined(__linux__)
   auto* const bell = bells[static_cast<std::size_t>(node_rank)];
@@ -50,8 +53,8 @@ void close_bells() {
 
 bool have_bells() { return own != nullptr; }
 
-// News before bell here, bell before news in arm_bell(): with a full fence between the two on both sides, either the
-// sleeper sees the news or the bringer sees the sleeper.
+// The order is: news before flag here, flag before news in arm_bell(). With a full fence between the two on both sides,
+// either the sleeper sees the news or the rank with news sees that it sleeps.
 void ring_bells(std::vector<int> const& node_ranks) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int const rank : node_ranks) ring_bell(rank);
@@ -67,8 +70,8 @@ void sleep_on_bell(int microseconds) {
   timespec const pause{microseconds / 1000000, (microseconds % 1000000) * 1000L};
 #if defined(__linux__)
   if (own != nullptr) {
-    syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr,
-            0);  // a signal ends it early
+    // A signal ends the sleep early.
+    syscall(SYS_futex, own, FUTEX_WAIT, static_cast<std::uint32_t>(asleep), &pause, nullptr, 0);
     return;
   }
 #endif

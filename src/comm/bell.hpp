@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A bell for each rank of this node, in the memory they share: who waits sleeps on its own, who has news for others
-// rings theirs. Where there is none (no shared memory, no Linux), a sleep lasts its full time.
+// A wake-up flag (futex) for each rank of this node, in the memory that they share: a waiting rank sleeps on its own
+// flag, and a rank with news sets the flags of the others. Where there is none (no shared memory, no Linux), a sleep
+// lasts its full time.
 
 #include <cstddef>
 #include <vector>
 
 namespace p3d::comm::detail {
 
-/// The bells lie at the beginning of each rank's memory. Local.
+/// Sets the flags up; each lies at the beginning of its rank's memory. Local.
 void open_bells(std::vector<std::byte*> const& memory_by_rank, int own_rank);
 void close_bells();
+/// True between open_bells() and close_bells(), on Linux.
 bool have_bells();
 
-/// Wakes those of the given ranks of this node that sleep. What they shall see must have been written before.
+/// Wakes the ranks among these (ranks of this node) that sleep. The news must have been written before.
 void ring_bells(std::vector<int> const& node_ranks);
 
-/// One sleep: arm the bell, look once more whether there is news (whoever brings it from now on rings), then sleep
-/// until rung, but not longer than `microseconds`; disarm in any case.
+/// Begins one sleep. A sleep has four steps: arm, look once more for news (a rank that has news from now on wakes this
+/// one), sleep until woken, but not longer than `microseconds`, and disarm in any case.
 void arm_bell();
+/// Sleeps until woken, at most `microseconds`.
 void sleep_on_bell(int microseconds);
+/// Ends the sleep: nobody needs to wake this rank any more.
 void disarm_bell();
 
 }  // namespace p3d::comm::detail

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watch over calls that block inside a library.
+// The watch over calls that block inside a library. One thread of the process looks at all calls that are under way, at
+// least once a second, and adds up how long each has lasted while the process ran; time in which the process was
+// stopped does not count. A call that outlasts its budget ends the process. Example: BlockingCall("MPI_Comm_dup", "tp")
+// with a budget of 600 s lives as long as the call; after 600 s the watch prints rank, call and communicator, and ends
+// the process.
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
@@ -29,15 +33,15 @@ namespace p3d::comm {
 
 using Clock = std::chrono::steady_clock;
 
-/// One for the process. Its thread sleeps while nothing is under way; it calls no MPI, which belongs to the main
-/// thread.
+/// The watch of the process. Its thread sleeps while no call is under way; it makes no MPI calls, which belong to the
+/// main thread.
 struct BlockingWatch {
   std::mutex mutex;
   std::condition_variable changed;
-  BlockingCall* calls = nullptr;
+  BlockingCall* calls = nullptr;  ///< all calls under way, a linked list
   Clock::time_point last_look = Clock::now();
-  Clock::time_point wakes = Clock::time_point::max();
-  bool runs = false;
+  Clock::time_point wakes = Clock::time_point::max();  ///< when the thread looks next
+  bool runs = false;                                   ///< the thread has been started
 
   static BlockingWatch& get() {
     static auto& watch = *new BlockingWatch;  // never destroyed: its thread is never joined
@@ -70,10 +74,13 @@ Clock::duration in_clock(double seconds) {
 constexpr double longest_pause_s = 1.0;  // between two looks
 constexpr double shortest_pause_s = 0.01;
 constexpr std::size_t stack = std::size_t{512} << 10;
+// Seconds after which an alarm ends the process.
 constexpr unsigned seconds_to_leave = 10;
-constexpr unsigned seconds_for_the_others = 1;  // ranks come to the end of their budgets at about the same time
+// Ranks reach the ends of their budgets at about the same time; all may print.
+constexpr unsigned seconds_for_the_others = 1;
 
-/// What /proc tells of the ranks of this node; empty unless this is the first of them that can speak.
+/// The states in /proc of this node's ranks, as a table; empty unless this is the first rank of the node that can
+/// speak.
 std::string node_table() {
   auto const all = node_processes();
   auto const first = std::find_if(all.begin(), all.end(), [](auto const& p) { return !p.stopped && !p.ended; });
@@ -88,16 +95,16 @@ std::string node_table() {
 
 constexpr int timeout_code = static_cast<int>(base::ExitCode::timeout);
 
-/// Tells the launcher, then leaves. MPI belongs to the main thread, but that will not call it again; and should the
-/// abort hang or fail, the alarm is set.
+/// Tells the launcher, then ends the process. MPI belongs to the main thread, but that one will not call it again; if
+/// the abort hangs or fails, the alarm ends the process.
 [[noreturn]] void end_all(std::string_view call) {
   if (detail::mpi_runs() && call != "MPI_Finalize") MPI_Abort(MPI_COMM_WORLD, timeout_code);
-  leave_without_mpi(timeout_code);  // inside MPI_Init and MPI_Finalize
+  leave_without_mpi(timeout_code);  // the only way inside MPI_Init and MPI_Finalize
 }
 
-/// An MPI call, most likely because another rank does not come.
+/// Reports an overdue MPI call, which waits most likely because another rank does not come, and ends the process.
 [[noreturn]] void end_mpi_call(OverdueCall const& overdue) {
-  // What follows may hang, on a lock that a stuck thread holds: the alarm ends the process then.
+  // The output may hang, on a lock that a stuck thread holds: then the alarm ends the process.
   detail::leave_within(seconds_to_leave, timeout_code);
   sigset_t alarm_only;
   sigemptyset(&alarm_only);
@@ -161,8 +168,8 @@ void BlockingWatch::begin_again(BlockingCall& call, char const* name) {
   wake_for(call);
 }
 
-/// Adds the time since the last look, but at most `most` seconds: more is time in which this process was stopped.
-/// Returns the seconds until the next look.
+/// Adds the time since the last look to all calls, but at most `most` seconds: more is time in which this process was
+/// stopped. Ends the process when a call is overdue. Returns the seconds until the next look.
 double BlockingWatch::look(double most) {
   auto const now = Clock::now();
   double pause = longest_pause_s;

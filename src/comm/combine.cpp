@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reductions of arrays on the host. Two or four inputs, which are the most frequent numbers, are combined in one pass
+// over memory; other numbers in blocks that fit the first cache. Both ways apply the operation in the order of the
+// inputs, so they give the same bits. 16-bit numbers are widened to float, kept wide until all inputs have been added,
+// and rounded once.
 #include "combine.hpp"
 
 #include <p3d/base/float16.hpp>
@@ -13,7 +17,7 @@ namespace {
 struct Sum {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_integral_v<T>) {  // wraps round
+    if constexpr (std::is_integral_v<T>) {  // wraps round on overflow
       using Bits = std::make_unsigned_t<T>;
       return static_cast<T>(static_cast<Bits>(a) + static_cast<Bits>(b));
     } else {
@@ -34,7 +38,7 @@ struct Min {
   }
 };
 
-/// How an element is read and stored. All but 16-bit numbers are added as they are.
+/// Conversion of an element for the arithmetic and back. Only 16-bit numbers change; all others are added as they are.
 template <class T>
 struct As {
   using Wide = T;
@@ -78,7 +82,7 @@ T const* as(std::byte const* array) {
   return reinterpret_cast<T const*>(array);
 }
 
-// One pass over all arrays. Element i alone is read and written, so an input that is also an output does no harm.
+// Each function makes one pass over all arrays. It reads and writes element i alone, so an input may also be an output.
 
 template <class T, class Op, int outputs>
 void combine_2(Out out, In in, std::int64_t count) {
@@ -111,7 +115,7 @@ void combine_4(Out out, In in, std::int64_t count) {
   }
 }
 
-/// Any number of arrays, in blocks that stay in the first cache.
+/// Combines any number of arrays, in blocks that fit the first cache.
 template <class T, class Op>
 void combine_blocks(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   constexpr std::int64_t block = 4096 / sizeof(T);
@@ -134,7 +138,7 @@ void combine_blocks(std::span<std::byte* const> out, std::span<std::byte const* 
   }
 }
 
-/// The same where the sum is wider than the elements: it is kept wide until all have been added.
+/// Combines any number of arrays whose sum is wider than their elements: it stays wide until all have been added.
 template <class T, class Op>
 void combine_blocks_wide(std::span<std::byte* const> out, std::span<std::byte const* const> in, std::int64_t count) {
   Op const op;
@@ -194,7 +198,7 @@ void combine(ElementType type, Reduction op, std::span<std::byte* const> out, st
     case Type::uint64: return combine_type<std::uint64_t>(op, out, in, count);
     case Type::float32: return combine_type<float>(op, out, in, count);
     case Type::float64: return combine_type<double>(op, out, in, count);
-    case Type::byte: return;  // refused where the operation starts
+    case Type::byte: return;  // refused when the operation starts
   }
 }
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Communicators: making, duplicating, splitting and freeing them. Making one is collective, so a rank that never comes
+// must be found: MPI's non-blocking calls go through the watched wait, and blocking ones stand behind a watched
+// barrier.
 #include <p3d/comm/communicator.hpp>
 
 #include <p3d/base/error.hpp>
@@ -48,8 +51,8 @@ CommRecord::CommRecord(MPI_Comm handle, std::string given_name, bool is_owned)
 }
 
 CommRecord::~CommRecord() {
-  nccl.reset();                                                  // needs the communicator
-  if (all_reducer && std::uncaught_exceptions() > exceptions) {  // peers may still use what it holds
+  nccl.reset();                                                  // its destructor needs the communicator
+  if (all_reducer && std::uncaught_exceptions() > exceptions) {  // peers may still use its memory
     static auto& given_up = *new std::vector<std::unique_ptr<AllReducer>>;
     given_up.push_back(std::move(all_reducer));
   }
@@ -60,13 +63,14 @@ CommRecord::~CommRecord() {
 }
 
 namespace {
-/// `begin(MPI_Request*)`, a collective of MPI that does not block, as an operation that the watchdog sees.
+/// Runs a non-blocking collective of MPI, `begin(MPI_Request*)`, as an operation that the watchdog sees, and waits for
+/// it.
 template <class Begin>
 void watched(MPI_Comm mpi, std::string const& name, char const* operation, char const* call, Begin const& begin) {
   Pending pending;
   pending.comm = std::make_shared<CommRecord>(mpi, name, false);
   pending.operation = operation;
-  // Among the communicators whose operations are late may be this one, under another record.
+  // The communicators whose operations are late may include this one, under another record.
   struct Never {
     Pending const& pending;
     ~Never() {
@@ -137,6 +141,7 @@ void Communicator::prepare(AllReduceSettings const& settings) {
   state_->all_reducer.reset();
   state_->nccl.reset();
   if (size() == 1) return;
+  // NCCL serves device memory; the engines below serve host memory.
   if (settings.nccl) {
     auto api = detail::nccl_api();
     if (!api) {

@@ -11,6 +11,7 @@
 namespace p3d::comm::detail {
 
 namespace {
+/// Engines with unfinished work, which advance_engines() moves.
 std::vector<Engine*> busy;
 }  // namespace
 

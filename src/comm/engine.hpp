@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An engine carries out p3d's own collectives of one communicator, first come first served, in small steps that never
-// block. Nothing runs in the background: whoever tests or waits for any operation of this process moves all engines on,
-// as MPI does with its own operations. So a rank that waits for one thing never holds up a peer that waits for another.
+// An engine carries out p3d's own collectives of one communicator, in the order in which they were started, in small
+// steps that never block. Nothing runs in the background: a rank that tests or waits for any operation of its process
+// advances all engines, as MPI does with its own operations. So a rank that waits for one thing never holds up a peer
+// that waits for another.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -12,37 +13,42 @@
 
 namespace p3d::comm::detail {
 
-/// The last two only by NCCL; MPI does them otherwise.
+/// The kinds of collectives. broadcast and exchange run in the engine for NCCL only; elsewhere MPI carries them out.
 enum class Collective { all_reduce, reduce_scatter, all_gather, broadcast, exchange };
 
-/// One collective in an engine. It goes in segments, which the engine cuts.
+/// One collective in an engine, and how far it has come. The engine cuts it into segments.
 struct Work {
-  std::byte* data = nullptr;  ///< null: no work
+  std::byte* data = nullptr;  ///< start of the buffer; null: no work
   std::int64_t count = 0;
   ElementType type = Type::float32;
   Reduction op = Reduction::sum;
   Collective kind = Collective::all_reduce;
-  /// Share s is the elements from bounds[s] up to bounds[s + 1]; from 0 to count. An all-reduce has none.
+  /// The shares of a reduce-scatter or an all-gather: share s is the elements from bounds[s] up to bounds[s + 1]; the
+  /// first bound is 0, the last `count`. Empty for an all-reduce.
   std::vector<std::int64_t> bounds{};
-  int root = 0;                                         ///< of a broadcast
-  std::vector<Communicator::Part> sends{}, receives{};  ///< of an exchange
-  void* stream = nullptr;  ///< device memory: the collective comes after what this stream has been given
-  bool held = false;       ///< has its place in the order, but is not to be touched yet
-  bool launched = false;   ///< all of it is on the engine's stream: another stream can be made to wait for it
+  int root = 0;                                         ///< sender of a broadcast
+  std::vector<Communicator::Part> sends{}, receives{};  ///< messages of an exchange
+  void* stream = nullptr;  ///< for device memory: the collective comes after what this stream has been given
+  bool held = false;       ///< true: it has its place in the order, but its buffer must not be touched yet
+  bool launched = false;   ///< all of it is on the engine's stream, so another stream can be made to wait for it
   bool done = false;
-  std::int64_t sent = 0;  ///< bytes that this rank has given to others: Communicator::Sent
+  std::int64_t sent = 0;  ///< bytes that this rank has given to others (Communicator::Sent)
 
-  // In segments.
+  /// The number of segments, and how many have been started and finished.
   std::int64_t segments = 0, started = 0, finished = 0;
 
+  /// Address of an element of the buffer.
   std::byte* at(std::int64_t element) const { return data + bytes(element); }
+  /// Bytes of so many elements.
   std::int64_t bytes(std::int64_t elements) const { return elements * static_cast<std::int64_t>(size_of(type)); }
+  /// Elements of share s.
   std::int64_t share(int s) const {
     auto const* const begin = bounds.data() + s;
     return begin[1] - begin[0];
   }
 };
 
+/// The interface of all engines.
 class Engine {
 public:
   Engine() = default;
@@ -50,27 +56,32 @@ public:
   Engine& operator=(Engine const&) = delete;
   virtual ~Engine();
 
-  /// Takes `work`, which must stay where it is until done, and moves on once. Started in the same order on all ranks.
+  /// Starts `work`, which must keep its address until it is done, and advances once. All ranks start works in the same
+  /// order.
   void start(Work& work);
-  /// Does what can be done without waiting; true when anything moved. Bounded.
+  /// Does what can be done without waiting; returns true when anything moved. It returns in bounded time.
   virtual bool advance() = 0;
-  /// Takes `work` without a place among the engines that are moved on by all: for an engine inside another.
+  /// Takes `work` without putting this engine among those that advance_engines() moves: for an engine inside another
+  /// one.
   virtual void enqueue(Work& work) = 0;
+  /// True when the engine has no unfinished work.
   virtual bool idle() const = 0;
-  /// Touches no buffer again. For a request that is given up while an exception unwinds: its peers will not get what
-  /// they wait for, and their watchdog says so.
+  /// Makes the engine touch no buffer again. It serves a request that is abandoned while an exception unwinds: its
+  /// peers will not get the data that they wait for, and their watchdog reports that.
   void stop();
   bool stopped() const { return stopped_; }
-  /// Makes `stream` wait for `work`, which is launched: the host goes on. Engines without a stream have none launched.
+  /// Makes `stream` wait for `work`, which is launched, while the host goes on. Only engines with a stream launch
+  /// works.
   virtual void make_wait(void* stream, Work const& work);
-  /// Throws where no work will ever be done, because of an error that another operation's wait may have met.
+  /// Throws when no work will ever be done, because of an error that another operation's wait may have met first.
   virtual void require_working() const {}
 
 private:
   bool stopped_ = false;
 };
 
-/// Begins what has become ready (late_start.hpp) and moves every engine with work on; true when anything moved.
+/// Begins operations that have become ready (late_start.hpp) and advances every engine with work. True when anything
+/// moved.
 bool advance_engines();
 
 }  // namespace p3d::comm::detail

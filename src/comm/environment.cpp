@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Start and end of MPI. The start checks that the ranks form one program (agreement.hpp), measures the node, and opens
+// the watchdog. The end meets all ranks in a watched barrier before MPI_Finalize, and after an exception it aborts all
+// ranks instead, since MPI_Finalize would wait for ranks that do not come.
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/base/process.hpp>
@@ -31,10 +34,12 @@ namespace p3d::comm {
 
 namespace {
 
+/// The measured node, and the code of Environment::exit_code().
 NodeShare the_node;
 int the_exit_code = static_cast<int>(base::ExitCode::run_failed);
 
-/// Ranks on this node, and the cores that they may use together (launchers often bind each rank to its own).
+/// Measures the ranks on this node, and the cores that they may use (launchers often bind each rank to its own).
+/// Collective.
 NodeShare measure_node() {
   NodeShare node;
   MPI_Comm shared = MPI_COMM_NULL;
@@ -59,10 +64,11 @@ NodeShare measure_node() {
   return node;
 }
 
+/// Calls MPI_Finalize, with a limit where it may never return.
 void finalize(int exit_code) {
   int size = 1, length = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";  // all its lines
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";  // the whole text, of several lines
   MPI_Get_library_version(library, &length);
   bool const doubtful = the_node.ranks < size && detail::finalize_may_hang(library);
   if (doubtful) detail::leave_finalize_after_a_while(exit_code);
@@ -70,7 +76,8 @@ void finalize(int exit_code) {
   if (doubtful) detail::stay_after_finalize();
 }
 
-/// Ends this process with ExitCode::bad_input; all ranks must come here. Collective when the world has several.
+/// Ends this process with ExitCode::bad_input; the rank that `speaks` prints the text. All ranks must come here.
+/// Collective when the world has several.
 [[noreturn]] void refuse(std::string const& text, bool speaks) {
   constexpr int code = static_cast<int>(base::ExitCode::bad_input);
   if (speaks) std::fputs(("p3d stops:\n" + text + "\n").c_str(), stderr);
@@ -84,8 +91,9 @@ void finalize(int exit_code) {
 namespace detail {
 
 namespace {
+// An alarm's handler may read nothing else.
 volatile std::sig_atomic_t code_of_the_alarm = 0;
-}
+}  // namespace
 
 void leave_within(unsigned seconds, int exit_code) {
   code_of_the_alarm = exit_code;
@@ -155,7 +163,7 @@ Environment::~Environment() {
 void abort_all(int exit_code) {
   std::fflush(nullptr);
   if (detail::mpi_runs()) {
-    detail::leave_within(10, exit_code);  // should MPI_Abort hang; the launcher then ends the others
+    detail::leave_within(10, exit_code);  // in case MPI_Abort hangs; the launcher then ends the others
     detail::abort_nccl();
     base::let_last_message_out();
     MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPI_Finalize, where it can be trusted and where it cannot.
+// MPI_Finalize: plain where it can be trusted, with a time limit where it cannot.
 //
-// MPICH before 4.2, over UCX: a rank asks its peers for a last answer when it disconnects from them, but they answer
-// only until they are disconnected themselves; then they block in a barrier of the launcher (mended by pmodels/mpich
-// #6596). Over TCP between hosts most runs hang there, whatever the program. All ranks have met before and nothing is
-// left to do, so a rank leaves that call after a while, by the way out that the launcher understands.
+// MPICH before 4.2 cannot be trusted over UCX: a rank asks its peers for a last answer when it disconnects from them,
+// but they answer only until they are disconnected themselves; then they block in a barrier of the launcher (mended by
+// pmodels/mpich #6596). Over TCP between hosts most runs hang there, whatever the program. All ranks have met before
+// and nothing is left to do, so a rank leaves that call after a while, by the way out that the launcher understands.
 
 #include <p3d/base/error.hpp>
 
@@ -31,15 +31,18 @@ namespace {
 
 constexpr std::string_view goodbye = "cmd=finalize\n", answer = "finalize_ack";
 constexpr int longest_answer_ms = 2000;
-constexpr timespec for_the_others{0, 300000000};  // who closes its connections first makes the others' MPI complain
-constexpr long patience_us = 500000;              // MPI_Finalize takes a tenth of that
+// A rank that closes its connections first makes the others' MPI complain, so each one waits before it ends.
+constexpr timespec for_the_others{0, 300000000};
+// MPI_Finalize takes a tenth of this where it returns.
+constexpr long patience_us = 500000;
 
-// What the signal's handler needs.
+// State of the signal handler.
 int the_exit_code = 0;
 int launcher = -1;  // the descriptor on which MPICH talks with its launcher
 pthread_t main_thread;
 
-/// Tells the launcher that this rank is done; else it takes the end of the process for a crash and kills the others.
+/// Tells the launcher that this rank is done; otherwise the launcher takes the end of the process for a crash and kills
+/// the others.
 void say_goodbye() {
   if (launcher < 0 || write(launcher, goodbye.data(), goodbye.size()) < 0) return;
   std::array<char, 512> text{};
@@ -53,9 +56,10 @@ void say_goodbye() {
   }
 }
 
-/// A signal handler: calls nothing that it may not.
+/// The signal handler. It makes only calls that are allowed there.
 void leave(int signal) {
-  if (!pthread_equal(pthread_self(), main_thread)) {  // the main thread reads from the launcher too
+  // Only the main thread may talk to the launcher, as MPI_Finalize reads from it too.
+  if (!pthread_equal(pthread_self(), main_thread)) {
     pthread_kill(main_thread, signal);
     return;
   }
@@ -81,7 +85,7 @@ bool finalize_may_hang(std::string_view library) {
 void leave_finalize_after_a_while(int exit_code) {
   the_exit_code = exit_code;
   main_thread = pthread_self();
-  // PMI's first wire protocol, which these versions speak.
+  // PMI_FD belongs to PMI's first wire protocol, which these versions of MPICH use.
   if (char const* text = std::getenv("PMI_FD")) std::from_chars(text, text + std::strlen(text), launcher);
   if (std::fflush(nullptr) != 0 && exit_code == 0) the_exit_code = static_cast<int>(base::ExitCode::run_failed);
   struct sigaction action {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the MPI library at hand. MPICH, Open MPI and their descendants offer functions for that, but under different
-// names and in different headers, or in none: they are looked up by name in the running program.
+// Asks the MPI library whether it can use GPU memory. MPICH, Open MPI and libraries derived from them offer functions
+// for that, but under different names and in different headers, or in none: they are looked up by name in the running
+// program.
 
 #include <p3d/base/symbol.hpp>
 #include <p3d/comm/gpu.hpp>
@@ -15,10 +16,11 @@ namespace p3d::comm {
 
 namespace {
 
+/// The functions of one GPU vendor's support.
 struct Vendor {
-  std::string_view backend;              ///< Kokkos' name
-  std::array<char const*, 2> functions;  ///< int f(void): one is enough
-  int number;                            ///< of the GPU in MPIX_GPU_query_support (MPICH 3.4 and newer)
+  std::string_view backend;              ///< name of the backend in Kokkos
+  std::array<char const*, 2> functions;  ///< functions int f(void); one of them is enough
+  int number;                            ///< number of the GPU type in MPIX_GPU_query_support (MPICH 3.4 and newer)
 };
 constexpr std::array<Vendor, 3> vendors{{{"Cuda", {"MPIX_Query_cuda_support", nullptr}, 0},
                                          {"HIP", {"MPIX_Query_hip_support", "MPIX_Query_rocm_support"}, 2},

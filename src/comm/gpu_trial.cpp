@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trial of GPU memory in MPI that survives an MPI library which takes it for memory of the host.
+// A trial of GPU memory in MPI. It survives an MPI library that takes such memory for memory of the host.
 //
 // Such a library copies from, or to, an address that the processor cannot reach, and the process gets SIGSEGV. Jumping
-// out of its handler would leave the library half way in what it did, with its locks held; a child process cannot use
-// this process' MPI. So the handler repairs what the library stumbled over: it puts zeroed memory of the host at the
-// page, and returns. The copy goes on, the library ends its call in good order, and the zeros say what happened. The
-// GPU's own memory is not touched; the pages are used for nothing else afterwards. What cannot be repaired (an error
-// elsewhere, an abort) ends the process as it would have done, behind one line that says what was tried.
+// out of its handler would leave the library in the middle of its work, with its locks held; a child process cannot use
+// this process' MPI. So the handler repairs the access: it puts zeroed memory of the host at the page, and returns. The
+// copy goes on, the library ends its call in good order, and the zeros tell what happened. The GPU's own memory is not
+// touched; the pages are used for nothing else afterwards. An error that cannot be repaired (at another address, an
+// abort) ends the process as it would have done, after one line that says what was tried.
 
 #include <p3d/base/error.hpp>
 #include <p3d/comm/gpu.hpp>
@@ -29,21 +29,26 @@ namespace p3d::comm {
 
 namespace {
 
-constexpr std::array<std::int64_t, 3> lengths{1024, 65536, trial_bytes};  ///< bytes: short messages are copied by all
+/// Bytes; every library copies the short messages.
+constexpr std::array<std::int64_t, 3> lengths{1024, 65536, trial_bytes};
 constexpr int tag = 77;
 
+/// Addresses of a memory under trial.
 struct Range {
   std::uintptr_t begin = 0, end = 0;
 };
+/// State of the handler: the memories under trial, and whether it has repaired an access.
 struct {
   std::array<Range, 2> ranges;
   std::uintptr_t page = 4096;
   volatile std::sig_atomic_t repaired = 0;
 } guarded;
 
+/// Signals that the handler takes, and their handlers before.
 constexpr std::array<int, 3> signals{SIGSEGV, SIGBUS, SIGABRT};
 std::array<struct sigaction, signals.size()> before;
 
+/// The handler. It puts a page of host memory under an access inside the ranges; other signals end the process.
 extern "C" void repair(int number, siginfo_t* info, void* /*context*/) {
   auto const address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (auto const& range : guarded.ranges) {
@@ -59,10 +64,10 @@ extern "C" void repair(int number, siginfo_t* info, void* /*context*/) {
       "comm.gpu_aware = \"off\"\n";
   [[maybe_unused]] auto const written = write(STDERR_FILENO, text, sizeof(text) - 1);
   for (std::size_t i = 0; i < signals.size(); ++i) sigaction(signals[i], &before[i], nullptr);
-  if (number == SIGABRT) raise(SIGABRT);  // an error comes again by itself
+  if (number == SIGABRT) raise(SIGABRT);  // the other signals come again by themselves
 }
 
-/// While it lives, errors inside the memory are repaired.
+/// Has accesses inside the memories repaired while the object lives.
 class Guard {
 public:
   explicit Guard(std::array<TrialMemory const*, 2> memories) {
@@ -86,13 +91,14 @@ public:
   bool repaired() const { return guarded.repaired != 0; }
 };
 
+/// The numbers that a rank sends: small whole numbers that differ by rank.
 std::vector<float> values(std::int64_t count, int rank) {
   std::vector<float> out(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(1 + static_cast<int>(i % 251) + 3 * rank);
   return out;
 }
 
-/// Completes the requests within `seconds`. They and the memory are nobody's afterwards where they do not.
+/// Completes the requests within `seconds`. If they do not complete, they and the memory must not be touched any more.
 GpuTrial complete(std::vector<MPI_Request> requests, double seconds) {
   using Clock = std::chrono::steady_clock;
   auto const end = Clock::now() + std::chrono::duration<double>(seconds);
@@ -105,6 +111,7 @@ GpuTrial complete(std::vector<MPI_Request> requests, double seconds) {
   }
 }
 
+/// The result of one length: how it ended, and whether the memory holds the expected numbers.
 GpuTrial verdict(GpuTrial ended, Guard const& guard, TrialMemory const& memory, std::vector<float> const& expected) {
   if (guard.repaired()) return GpuTrial::host_access;
   if (ended != GpuTrial::works) return ended;
@@ -113,14 +120,15 @@ GpuTrial verdict(GpuTrial ended, Guard const& guard, TrialMemory const& memory, 
   return found == expected ? GpuTrial::works : GpuTrial::wrong_data;
 }
 
-/// The worst of all ranks.
+/// The worst result of all ranks. Collective.
 GpuTrial agreed(Communicator& comm, GpuTrial mine) {
   auto worst = static_cast<std::int32_t>(mine);
   comm.all_reduce(&worst, 1, Type::int32, Reduction::max).wait();
   return static_cast<GpuTrial>(worst);
 }
 
-/// `start(count, requests)` begins what is tried with the first elements of the memory, and returns MPI's codes' worst.
+/// Tries all lengths. `start(count, requests)` starts the MPI calls with the first `count` elements of the memory, and
+/// returns whether all of them succeeded. `expected(count)` gives the numbers that must be in `out` afterwards.
 template <class Start>
 GpuTrial try_lengths(Communicator& comm, TrialMemory const& in, TrialMemory const& out, double seconds,
                      std::function<std::vector<float>(std::int64_t)> const& expected, Start const& start) {
@@ -173,7 +181,7 @@ GpuTrial try_sums(Communicator& comm, TrialMemory const& inout, double seconds) 
   int const p = comm.size();
   if (p == 1) return GpuTrial::works;
   auto const sum = [&](std::int64_t count) {
-    std::vector<float> out(static_cast<std::size_t>(count));  // whole numbers: exact in any order
+    std::vector<float> out(static_cast<std::size_t>(count));  // sums of whole numbers are exact in any order
     for (int r = 0; r < p; ++r) {
       auto const one = values(count, r);
       std::transform(out.begin(), out.end(), one.begin(), out.begin(), [](float a, float b) { return a + b; });

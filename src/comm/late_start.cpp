@@ -17,7 +17,7 @@ struct LateOperation {
   std::function<void()> begin;
 };
 
-/// In the order in which they were asked for.
+/// All late operations, in the order in which they were started.
 std::list<LateOperation>& late_operations() {
   static auto& all = *new std::list<LateOperation>;  // requests may outlive statics
   return all;
@@ -44,7 +44,7 @@ void begin_later(Pending& pending, std::function<bool()> ready, std::function<vo
 bool begin_late_operations() {
   auto& all = late_operations();
   bool moved = false;
-  std::vector<Pending const*> held;  // the first of each line that is not ready
+  std::vector<Pending const*> held;  // of each line, the first operation that is not ready
   for (auto late = all.begin(); late != all.end();) {
     bool const behind =
         std::any_of(held.begin(), held.end(), [&](auto const* first) { return same_line(*first, *late->pending); });

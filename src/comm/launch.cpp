@@ -20,11 +20,12 @@ namespace {
 /// Looks a variable up; nothing when it is not set.
 using Lookup = std::function<std::optional<std::string>(char const* name)>;
 
+/// Names of the variables with rank and size that a launcher sets.
 struct Variables {
   char const* rank;
   char const* size;
 };
-// The launcher nearest to the process first: mpiexec inside a Slurm step starts its daemons as tasks of Slurm.
+// The launcher nearest to the process comes first: mpiexec inside a Slurm step starts its daemons as tasks of Slurm.
 constexpr Variables launchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                    {"PMI_RANK", "PMI_SIZE"},
@@ -32,16 +33,18 @@ constexpr Variables launchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZ
                                    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
                                    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"}};
 
+/// A whole number of at most 9 digits; nothing for other texts.
 std::optional<int> number(std::optional<std::string> const& text) {
   if (!text || text->empty() || text->find_first_not_of("0123456789") != std::string::npos || text->size() > 9)
     return {};
   return std::atoi(text->c_str());
 }
 
+/// The process as a task of Slurm; nothing outside Slurm.
 std::optional<Launch> slurm(Lookup const& look) {
   auto const rank = number(look("SLURM_PROCID"));
   if (!rank) return {};
-  // srun says how many tasks its step has.
+  // srun tells how many tasks its step has.
   if (auto const tasks = number(look("SLURM_STEP_NUM_TASKS"))) {
     return Launch{*rank, *tasks, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"};
   }
@@ -50,6 +53,7 @@ std::optional<Launch> slurm(Lookup const& look) {
   return Launch{*rank, script ? 1 : number(look("SLURM_NTASKS")).value_or(0), "SLURM_PROCID", "SLURM_NTASKS"};
 }
 
+/// The first launcher whose variables are set.
 Launch from_variables(Lookup const& look) {
   for (auto const& names : launchers) {
     auto const rank = number(look(names.rank));
@@ -68,7 +72,7 @@ std::string contents(std::filesystem::path const& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The environment that a process was started with.
+/// The launcher's variables in the environment of another process, given as the text of /proc/N/environ.
 Launch launch_of(std::string const& environment) {
   return from_variables([&](char const* name) -> std::optional<std::string> {
     auto const start = fmt::format("{}=", name);
@@ -112,7 +116,7 @@ std::vector<NodeProcess> node_processes() {
     if (std::atol(stat.c_str() + after + 4) != getppid()) continue;
     char const state = stat[after + 2];
     auto const told = launch_of(contents(entry.path() / "environ"));
-    bool const ended = state == 'Z' || state == 'X';  // its environment is gone
+    bool const ended = state == 'Z' || state == 'X';  // the environment of an ended process is gone
     if (told.rank_variable.empty() && !ended) continue;
     found.push_back({ended ? -1 : told.rank, std::atol(name.c_str()), state == 'T' || state == 't', ended});
   }

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The mesh: its communicators are made once, at the start, by MPI_Cart_create and MPI_Cart_sub. A group is a mask of
+// dimensions. Two groups whose masks differ only in dimensions of size 1 hold the same ranks, so find() accepts one for
+// the other.
 #include <p3d/comm/mesh.hpp>
 
 #include <p3d/base/error.hpp>
@@ -30,21 +33,24 @@ Axis const& find_axis(std::vector<Axis> const& axes, std::string const& name) {
                      .fix = "ask for an axis that the mesh was made with"});
 }
 
-/// "dp+tp": the names in alphabetical order, whatever the order of the mesh.
+/// The name of a set of axes, "dp+tp": in alphabetical order, whatever the order of the mesh.
 std::string set_name(Mesh::Names names) {
   std::sort(names.begin(), names.end());
   return names.empty() ? "self" : base::join(names, "+");
 }
 
-/// By sizes of the mesh and dimensions of the group. Never destroyed: MPI ends first. Null: none is kept.
+/// The kept communicators, by the mesh's sizes and the group's dimensions; null when none are kept. The map is never
+/// destroyed, as MPI ends before it would be.
 std::map<std::vector<std::size_t>, Communicator>* kept_groups = nullptr;
 
+/// True when `comm` holds all ranks of the program.
 bool over_all_ranks(MPI_Comm comm) {
   int result = MPI_UNEQUAL;
   detail::check(MPI_Comm_compare(comm, MPI_COMM_WORLD, &result), "MPI_Comm_compare", "world");
   return result == MPI_CONGRUENT || result == MPI_IDENT;
 }
 
+/// Throws unless the product of the sizes is the number of ranks.
 void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
   P3D_REQUIRE(!axes.empty() && axes.size() < 16, "a mesh has 1 to 15 axes");
   std::int64_t product = 1;
@@ -54,7 +60,7 @@ void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
     for (std::size_t j = 0; j < i; ++j)
       P3D_REQUIRE(axes[i].name != axes[j].name, "axes of a mesh have different names");
     positive = positive && axes[i].size >= 1;
-    // Saturates: a wrong product must not overflow into the right one.
+    // The product saturates: a wrong product must not overflow into the right one.
     product = std::min<std::int64_t>(product * std::max(axes[i].size, 0), std::int64_t{1} << 31);
     factors.push_back(fmt::format("{} = {}", axes[i].name, axes[i].size));
   }
@@ -99,7 +105,7 @@ Mesh::Mesh(Communicator const& parent, MeshShape shape, std::vector<Names> const
   int const ndims = static_cast<int>(n);
   detail::watched_barrier(parent.mpi(), parent.name(), "make the mesh");
 
-  // MPI counts row-major: the last dimension is the fastest.
+  // MPI counts row-major: its last dimension is the fastest.
   std::vector<int> dims(n), periods(n, 0), coordinates(n);
   for (std::size_t i = 0; i < n; ++i) dims[n - 1 - i] = shape_.dimensions[i].size;
   keeps_ = kept_groups != nullptr && over_all_ranks(parent.mpi());
@@ -121,7 +127,7 @@ void Mesh::add_group(Names const& set) {
   bool const made = std::any_of(groups_.begin(), groups_.end(), [&](auto const& g) { return g.mask == mask; });
   if (mask == all_dimensions() || made) return;
   auto const name = set_name(set);
-  if (extent == 0) {  // needs no agreement with other ranks
+  if (extent == 0) {  // making it needs no other rank
     groups_.push_back({mask, Communicator(MPI_COMM_SELF, name)});
     return;
   }
@@ -207,14 +213,14 @@ void Mesh::prepare(AllReduceSettings const& settings, std::size_t buffer_bytes, 
     out.nccl = settings.nccl && (extent_of(mask) & ~covered) == 0;
     return out;
   };
-  // The same order on all ranks.
+  // All ranks prepare in the same order.
   cart_.prepare(settings_of(all_dimensions()));
   for (auto& group : groups_) group.communicator.prepare(settings_of(group.mask));
 }
 
 std::string Mesh::describe_all_reduce() const {
   std::vector<std::string> parts;
-  std::vector<Communicator const*> told;  // two axes may be the same ranks
+  std::vector<Communicator const*> told;  // communicators that were named: two axes may have the same ranks
   for (auto const& axis : shape_.axes) {
     auto const mask = mask_of({axis.name});
     auto const* group = find(mask);

@@ -21,7 +21,7 @@ MessageEngine::MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> 
       first_tag_(family * tags_of_a_family),
       runs_(runs_at_once) {}
 
-/// Elements of a segment.
+/// The most elements of a segment.
 std::int64_t MessageEngine::most(Work const& work) const {
   auto const size = static_cast<std::int64_t>(size_of(work.type));
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(segment_bytes_) / size, 1, elements_per_call(size));
@@ -43,7 +43,7 @@ bool MessageEngine::advance() {
   return moved;
 }
 
-/// Gives a free run the next segment, if there is one.
+/// Gives a free run the next segment, if there is one. Returns whether there was.
 bool MessageEngine::open(SegmentRun& run) {
   auto const next =
       std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->segments; });
@@ -82,7 +82,7 @@ void MessageEngine::begin_exchange(SegmentRun& run, Step const& step) {
   run.exchanging = true;
 }
 
-/// Goes on until a message is awaited; true when anything moved.
+/// Advances a run until it waits for a message. True when anything moved.
 bool MessageEngine::move(SegmentRun& run) {
   bool moved = false;
   for (; run.step < steps_.size(); ++run.step) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// All-reduces by messages, step by step, or by MPI's own.
+// All-reduces by messages: by the steps of an algorithm (message_steps.hpp), or by MPI's own all-reduce inside another
+// engine.
 
 #include <mpi.h>
 
@@ -16,16 +17,18 @@
 
 namespace p3d::comm::detail {
 
+/// Segments of one engine that are under way at the same time.
 inline constexpr int runs_at_once = 4;
-/// Engines that share a communicator are of different families, from 0 to 3. MPI has 2^15 tags at least.
+/// Tags that one engine uses in turn. Engines that share a communicator have different families, from 0 to 3, and so
+/// different tags. MPI has 2^15 tags at least.
 inline constexpr int tags_of_a_family = 1 << 13;
 
-/// All-reduces that go through the steps of an algorithm. A buffer is cut into segments of so many bytes, and a few of
-/// them, each with messages of a tag of its own, are under way at once.
+/// Carries out all-reduces by the steps of an algorithm. A buffer is cut into segments, and a few of them are under way
+/// at the same time, each with messages of a tag of its own.
 class MessageEngine final : public Engine {
 public:
-  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families. `parts`: of a
-  /// segment, that steps name.
+  /// `comm`, which the caller owns, carries nothing but the messages of engines of different families. `parts`: the
+  /// number of parts of a segment that the steps count with.
   MessageEngine(MPI_Comm comm, std::string name, std::vector<Step> steps, int parts, std::size_t segment_bytes,
                 int family);
 
@@ -40,10 +43,10 @@ private:
     std::int64_t begin = 0;
     std::int64_t count = 0;
     int tag = 0;
-    std::size_t step = 0;
-    bool exchanging = false;
-    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-    std::vector<std::byte> arrived;
+    std::size_t step = 0;                                            ///< the step that comes next, or is under way
+    bool exchanging = false;                                         ///< the messages of `step` have been started
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};  ///< the receive and the send of `step`
+    std::vector<std::byte> arrived;                                  ///< received elements that are still to be added
   };
 
   bool open(SegmentRun& run);
@@ -53,7 +56,7 @@ private:
 
   MPI_Comm comm_;
   std::string name_;
-  /// Elements of a segment that a step names.
+  /// The elements of the buffer that a step means by these parts of the run's segment.
   Range elements(SegmentRun const& run, Parts parts) const;
 
   std::vector<Step> steps_;
@@ -61,11 +64,11 @@ private:
   std::size_t segment_bytes_;
   int first_tag_;
   std::vector<SegmentRun> runs_;
-  std::vector<Work*> works_;  ///< unfinished, oldest first
-  std::int64_t segments_ = 0;
+  std::vector<Work*> works_;   ///< unfinished, oldest first
+  std::int64_t segments_ = 0;  ///< segments started so far, of all works: gives the tags
 };
 
-/// Short works to one engine, long ones to another.
+/// Gives short works to one engine and long ones to another.
 class LengthEngine final : public Engine {
 public:
   LengthEngine(std::unique_ptr<Engine> shorter, std::unique_ptr<Engine> longer, std::int64_t longer_from)
@@ -76,10 +79,11 @@ public:
 
 private:
   std::unique_ptr<Engine> shorter_, longer_;
-  std::int64_t longer_from_;  ///< bytes
+  std::int64_t longer_from_;  ///< bytes from which on a work is long
 };
 
-/// MPI_Iallreduce, in place of an algorithm of ours, inside another engine. What MPI cannot sum goes to `float16`.
+/// Calls MPI_Iallreduce in place of an algorithm of p3d, inside another engine. 16-bit numbers, which MPI cannot sum,
+/// go to the engine `float16`.
 class MpiEngine final : public Engine {
 public:
   MpiEngine(MPI_Comm comm, std::string name, std::unique_ptr<Engine> float16);

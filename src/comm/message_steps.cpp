@@ -24,7 +24,7 @@ std::vector<Step> tree_steps(int rank, int num_ranks) {
 
 std::vector<Step> halving_steps(int rank, int num_ranks) {
   std::vector<Step> out;
-  Parts own{0, num_ranks};  // what this rank still adds up
+  Parts own{0, num_ranks};  // the parts that this rank still adds up
   for (int bit = 1; bit < num_ranks; bit *= 2) {
     int const middle = (own.begin + own.end) / 2, partner = rank ^ bit;
     Parts const lower{own.begin, middle}, upper{middle, own.end};
@@ -37,7 +37,7 @@ std::vector<Step> halving_steps(int rank, int num_ranks) {
                    .sends = keeps_upper ? lower : upper,
                    .receives = own});
   }
-  // And back: each exchange gives what it has got, and gets what it has given.
+  // The way back: each exchange sends the parts that it received, and receives those that it sent.
   for (auto step = out.size(); step-- > 0;)
     out.push_back({.send_to = out[step].send_to,
                    .receive_from = out[step].send_to,

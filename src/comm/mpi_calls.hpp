@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the operations of a Communicator share that hand their buffers to MPI.
+// Helpers of the operations that hand a buffer to MPI.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 namespace p3d::comm::detail {
 
+/// Address of an element of a buffer.
 inline std::byte* at(void* base, std::int64_t element, ElementType type) {
   return static_cast<std::byte*>(base) + element * static_cast<std::int64_t>(size_of(type));
 }
@@ -17,12 +18,12 @@ inline std::byte const* at(void const* base, std::int64_t element, ElementType t
   return static_cast<std::byte const*>(base) + element * static_cast<std::int64_t>(size_of(type));
 }
 
-/// Elements of each block that one MPI call may carry.
+/// The most elements of each block that one MPI call may carry, when it carries `blocks` blocks.
 inline std::int64_t limit(ElementType type, int blocks = 1) {
   return elements_per_call(static_cast<std::int64_t>(size_of(type)) * blocks);
 }
 
-/// Starts one MPI call of an operation: `call(MPI_Request*)` returns MPI's code.
+/// Starts one MPI call of an operation and adds its request to `pending`. `call(MPI_Request*)` returns MPI's code.
 template <class Call>
 void start(Pending& pending, char const* name, Call&& call) {
   MPI_Request part = MPI_REQUEST_NULL;

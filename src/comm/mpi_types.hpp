@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Our element types and reductions in MPI's words. MPI_Op belongs to mpi_type() alone, which 16-bit types do not have.
+// p3d's element types and reductions as MPI's. MPI_Op goes with mpi_type() only, which 16-bit types do not have.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -18,7 +18,7 @@ inline MPI_Datatype mpi_type(Type type) {
   return MPI_DATATYPE_NULL;
 }
 
-/// To move elements. 16-bit numbers are unsigned integers to MPI.
+/// The MPI type that moves elements. 16-bit numbers are unsigned integers for MPI.
 inline MPI_Datatype carrier(ElementType type) { return type.mpi() ? mpi_type(*type.mpi()) : MPI_UINT16_T; }
 
 inline MPI_Op mpi_op(Reduction op) {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an NcclEngine calls for each collective: one group of NCCL's calls a launch.
+// The calls of NCCL for each collective. One group of calls is one launch of an NcclEngine. A sum in a fixed order
+// takes several launches: for each segment of the workspace, scatter_segment() brings each rank the summands of its
+// piece and add_segment() adds them; the last launch of an all-reduce gathers the sums. Example: 3 ranks and 10
+// elements have shares of 3, 3 and 4 elements.
 #include <algorithm>
 
 #include "nccl_engine.hpp"
@@ -11,7 +14,7 @@ namespace {
 
 using State = NcclApi::State;
 
-/// Shares of the same length in the order of ranks, which NCCL knows.
+/// True for shares of the same length in the order of ranks: NCCL has calls for those.
 bool even(Work const& work) {
   for (int s = 1; s + 1 < static_cast<int>(work.bounds.size()); ++s) {
     if (work.share(s) != work.share(0)) return false;
@@ -19,12 +22,13 @@ bool even(Work const& work) {
   return true;
 }
 
-/// The shares of an all-reduce in a fixed order: of the same length, and what is left over belongs to the last rank.
+/// Elements of a share of an all-reduce in a fixed order. All shares are equal, except that the last rank's also has
+/// the remaining elements.
 std::int64_t even_share(Work const& work, int ranks) { return work.count / ranks; }
 
 }  // namespace
 
-/// The calls of one group.
+/// Makes the calls of launch `step` of a work.
 NcclEngine::Result NcclEngine::call(Work& work, int step) {
   if (sums_here(work)) return step < segments(work) ? scatter_segment(work, step) : gather_sums(work);
   switch (work.kind) {
@@ -88,20 +92,22 @@ NcclEngine::Result NcclEngine::exchange(Work& work) {
   return {};
 }
 
-// Sums in the order of ranks.
+// From here on: sums in the order of ranks.
 
-/// Floating-point sums, and their maxima and minima, whose order can be told where zeros have signs.
+/// True when the work adds floating-point numbers in a fixed order. Maxima and minima count too: with zeros of both
+/// signs their order can be seen.
 bool NcclEngine::sums_here(Work const& work) const {
   bool const reduces = work.kind == Collective::all_reduce || work.kind == Collective::reduce_scatter;
   bool const real = work.type.float16() || work.type == Type::float32 || work.type == Type::float64;
   return sums_ && reduces && real;
 }
 
-/// Elements of one summand that the workspace holds from each other rank.
+/// The number of elements of one summand for which the workspace has room, for each other rank.
 std::int64_t NcclEngine::piece_length(Work const& work) const {
   return std::max<std::int64_t>(1, sums_->workspace() / (size_ - 1) / work.bytes(1) / 64 * 64);
 }
 
+/// The elements of a share that belong to a segment.
 NcclEngine::Piece NcclEngine::piece(Work const& work, int share, int segment) const {
   std::int64_t begin = 0, end = 0;
   if (work.kind == Collective::all_reduce) {
@@ -116,7 +122,7 @@ NcclEngine::Piece NcclEngine::piece(Work const& work, int share, int segment) co
   return {begin, std::min(length, end - begin)};
 }
 
-/// So many that the longest share is over: the same on all ranks.
+/// The number of segments, so that the longest share is done; it is the same on all ranks.
 int NcclEngine::segments(Work const& work) const {
   std::int64_t longest = 0;
   if (work.kind == Collective::all_reduce) {
@@ -128,12 +134,13 @@ int NcclEngine::segments(Work const& work) const {
   return static_cast<int>((longest + length - 1) / length);
 }
 
+/// The number of launches of a work.
 int NcclEngine::launches(Work const& work) const {
   if (!sums_here(work)) return 1;
   return segments(work) + (work.kind == Collective::all_reduce ? 1 : 0);
 }
 
-/// Each rank gives every other one its summands of that one's piece.
+/// Sends every other rank the summands of its piece, and receives those of this rank's piece into the workspace.
 NcclEngine::Result NcclEngine::scatter_segment(Work& work, int segment) {
   if (segment == 0) {
     work.sent += work.bytes(work.kind == Collective::all_reduce ? even_traffic(work.count, rank_, size_)

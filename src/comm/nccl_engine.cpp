@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The engine for device memory. A work waits in the queue of the process until it is first there and the last call is
+// on its stream; then its calls are made between begin() and end() on the engine's stream, after an event of the
+// caller's stream. An event behind the last call tells that the work is over. Every result of a call is checked: the
+// first failure aborts NCCL's communicator, and every later wait on this engine throws it.
 #include "nccl_engine.hpp"
 
 #include <p3d/base/error.hpp>
@@ -25,11 +29,13 @@ namespace {
 
 using State = NcclApi::State;
 
+/// The object that a test has set; null: none.
 std::shared_ptr<NcclApi>& given_api() {
   static std::shared_ptr<NcclApi> api;
   return api;
 }
 
+/// The additions that set_device_sums() has set. They are never destroyed, as communicators may outlive statics.
 std::shared_ptr<DeviceSums>& given_sums() {
   static auto& sums = *new std::shared_ptr<DeviceSums>;
   return sums;
@@ -69,7 +75,7 @@ NcclEngine::NcclEngine(Communicator& comm, std::shared_ptr<NcclApi> api, bool fi
   NcclApi::Id id{};
   Result made;
   if (rank_ == 0) made = api_->new_id(id);
-  // The others learn of a failure here too, instead of waiting for rank 0.
+  // A failure is told to the other ranks too, so that they do not wait for rank 0.
   std::int32_t failed = made.state == State::failed ? 1 : 0;
   comm.broadcast(&failed, 1, Type::int32, 0).wait();
   if (failed != 0) {
@@ -131,7 +137,7 @@ void NcclEngine::abort() noexcept {
   changing_ = settling_ = nullptr;
 }
 
-/// Waits for `until_done`, a work of no collective, which advance() sets done; watched like any other wait.
+/// Waits for `until_done`, a work of no collective, which advance() sets done. The watchdog sees the wait as any other.
 void NcclEngine::watch(char const* operation, Work*& until_done) {
   Pending pending;
   pending.comm = std::make_shared<CommRecord>(mpi_, name_, false);
@@ -142,7 +148,7 @@ void NcclEngine::watch(char const* operation, Work*& until_done) {
   wait(pending);
 }
 
-/// The communicator begins or ends: a call that all ranks make.
+/// Waits until NCCL's communicator has begun or ended, by a call that all ranks have made.
 void NcclEngine::change(char const* operation, Result const& result) {
   check(result, operation);
   if (result.state == State::done) return;
@@ -236,12 +242,13 @@ std::deque<NcclEngine::Waiting>& NcclEngine::queue() {
   return all;
 }
 
-/// Launches what may be, in the order of the queue. Nothing may follow before the last call is on its stream.
+/// Launches the works that may be launched, in the order of the queue. The next call must wait until the last one is on
+/// its stream.
 bool NcclEngine::advance_queue() {
   bool moved = false;
   while (!queue().empty()) {
     auto& engine = *queue().front().engine;
-    if (engine.stopped()) {  // its peers will not get what they wait for, others may
+    if (engine.stopped()) {  // its peers wait in vain, but works of other engines may go on
       queue().pop_front();
       --engine.queued_;
       continue;
@@ -274,7 +281,7 @@ void NcclEngine::launch(Waiting& first) {
   if (first.step == 0) check(api_->wait(stream_, first.ready), "a stream after an event");
   check(api_->begin(), "ncclGroupStart");
   auto const called = call(*first.work, first.step);
-  auto const ended = api_->end(group_);  // also where a call failed: no group stays open
+  auto const ended = api_->end(group_);  // also where a call failed, so that no group stays open
   check(called, call_);
   check(ended, call_);
   first.open = true;

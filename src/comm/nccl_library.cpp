@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of NCCL and of the device's runtime, one by one. The only file of this room with CUDA or HIP in it; built
-// with P3D_NCCL only.
+// The calls of NCCL and of the device's runtime, one by one. It is the only file of this room with CUDA or HIP in it,
+// and is built with P3D_NCCL only. Each function turns a result code into NcclApi::Result: done, open (still in
+// progress) or failed with the library's text.
 
 #include <fmt/format.h>
 
@@ -24,6 +25,7 @@ ncclComm_t group_of(NcclApi::Group group) { return static_cast<ncclComm_t>(group
 P3D_GPU(Stream_t) stream_of(NcclApi::Stream stream) { return static_cast<P3D_GPU(Stream_t)>(stream); }
 P3D_GPU(Event_t) event_of(NcclApi::Event event) { return static_cast<P3D_GPU(Event_t)>(event); }
 
+/// The result of a call of NCCL; its text has the library's last error.
 Result nccl(ncclResult_t code, NcclApi::Group group = nullptr) {
   if (code == ncclSuccess) return {};
   if (code == ncclInProgress) return {State::open};
@@ -31,6 +33,7 @@ Result nccl(ncclResult_t code, NcclApi::Group group = nullptr) {
   return {State::failed, fmt::format("{}{}{}", ncclGetErrorString(code), more.empty() ? "" : ": ", more)};
 }
 
+/// The result of a call of the device's runtime.
 Result runtime(P3D_GPU(Error_t) code, char const* call) {
   if (code == P3D_GPU(Success)) return {};
   return {State::failed, fmt::format("{}: {}", call, P3D_GPU(GetErrorString)(code))};
@@ -146,8 +149,8 @@ public:
     return nccl(ncclRecv(buffer, size(n), nccl_type(type), peer, group_of(group), stream_of(stream)), group);
   }
 
-  /// Does not wait for the default stream, and goes before kernels that wait for multiprocessors: what others wait for
-  /// comes first.
+  /// Makes a stream that does not wait for the default stream. It has the highest priority, so that its kernels go
+  /// before others that wait for multiprocessors: other ranks wait for them.
   Result new_stream(Stream& stream) override {
     int least = 0, most = 0;
     auto const asked =

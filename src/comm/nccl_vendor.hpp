@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// NCCL over CUDA or RCCL over HIP: the same functions of the same names in the libraries, and in the runtimes the same
-// names behind another prefix. P3D_GPU(EventRecord) is cudaEventRecord or hipEventRecord.
+// NCCL over CUDA or RCCL over HIP: the libraries have the same functions, and the runtimes have the same names behind
+// another prefix. P3D_GPU(EventRecord) is cudaEventRecord or hipEventRecord.
 
 #if defined(P3D_RCCL)
 #include <hip/hip_runtime_api.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A build without NCCL.
+// The functions of nccl_library.cpp in a build without NCCL.
 #include "nccl_api.hpp"
 
 namespace p3d::comm::detail {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The shared memory of a node: one MPI window, of which each rank owns a part. A rank allocates regions in its own part
+// alone, from a list of free pieces, so allocating needs no other rank. A region that peers may still read is retired:
+// it becomes free when their count says that all have left. Address space is reserved for all groups at the start;
+// pages are made when a region is allocated.
 #include "node_memory.hpp"
 
 #include <p3d/base/error.hpp>
@@ -25,18 +29,22 @@ namespace detail {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr int spare_groups = 8;  ///< beside a mesh: of the trainer, and those that others have not yet left
+/// Groups beside those of a mesh: the trainer's, and old ones that peers have not left yet.
+constexpr int spare_groups = 8;
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
 
+/// A free piece of this rank's part, [begin, end) in bytes.
 struct Free {
   std::size_t begin, end;
 };
+/// A region that peers may still read, and the count by which they leave it.
 struct Retired {
   std::size_t begin, end;
   std::atomic<std::uint32_t> const* users;
   std::uint32_t expected;
 };
+/// The window of this process.
 struct NodeMemory {
   bool tried = false;
   MPI_Comm comm = MPI_COMM_NULL;
@@ -49,11 +57,11 @@ struct NodeMemory {
   std::vector<Retired> retired;
 };
 NodeMemory the_memory;
-int ranks_per_node = 0;  // by a test
+int ranks_per_node = 0;  ///< set by a test; 0: the real nodes
 
-/// Pages that are there before anybody writes: a full /dev/shm is an answer then, not a bus error. Zeroes them. The
-/// system writes them for us: where it finds no room it says so, whatever other ranks take meanwhile and whatever the
-/// kernel's age.
+/// Makes pages exist, zeroed, before anybody writes to them: a full /dev/shm is then an answer and not a bus error. The
+/// system writes the zeros (a read from /dev/zero): where it finds no room it says so, whatever other ranks take
+/// meanwhile and however old the kernel is.
 bool make_present(std::byte* begin, std::size_t bytes) {
   int const zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
   if (zeros < 0) return false;
@@ -70,11 +78,12 @@ bool make_present(std::byte* begin, std::size_t bytes) {
   ::close(zeros);
   if (done == bytes) return true;
 #if defined(MADV_REMOVE)
-  madvise(begin, bytes, MADV_REMOVE);  // what appeared before there was no more
+  madvise(begin, bytes, MADV_REMOVE);  // returns the pages that were made before there was no more room
 #endif
   return false;
 }
 
+/// Frees the retired regions that all peers have left, and joins free pieces that touch.
 void reclaim() {
   std::erase_if(the_memory.retired, [](Retired const& region) {
     if (region.users->load(std::memory_order_acquire) < region.expected) return false;
@@ -93,25 +102,27 @@ void reclaim() {
   }
 }
 
-/// The least of all ranks' values.
+/// Sets `good` to the least value of all ranks. Collective over `comm`.
 void agree(std::int32_t& good, MPI_Comm comm) {
   check(blocking("MPI_Allreduce", "node",
                  [&] { return MPI_Allreduce(MPI_IN_PLACE, &good, 1, MPI_INT32_T, MPI_MIN, comm); }),
         "MPI_Allreduce", "node");
 }
 
+/// The first whole page at or after an address.
 std::byte* whole_page(void* begin) {
   auto const skip = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
   return static_cast<std::byte*>(begin) + skip;
 }
 
-/// The window's parts by rank; empty with `error` set when there is no window.
+/// Opens the window and finds its parts by rank; leaves them empty with `error` set when there is no window.
+/// Collective.
 void open_window(NodeMemory& memory) {
   int size = 1;
   MPI_Comm_size(memory.comm, &size);
   void* own = nullptr;
-  // Some libraries begin a part inside a page: a page more than is used, and everybody rounds up alike, since the
-  // window itself begins at a page in every process.
+  // Some libraries begin a part inside a page. So each part has a page more than is used, and all ranks round up alike,
+  // since the window itself begins at a page in every process.
   auto const bytes = static_cast<MPI_Aint>(memory.bytes + page);
   int const code = blocking("MPI_Win_allocate_shared", "node", [&] {
     return MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, memory.comm, &own, &memory.window);
@@ -122,7 +133,7 @@ void open_window(NodeMemory& memory) {
     memory.error = "MPI_Win_allocate_shared fails here: is /dev/shm missing, full or very small?";
     return;
   }
-  // Plain loads and stores with C++ atomics, inside one epoch that lasts as long as the window.
+  // The memory is used by plain loads and stores with C++ atomics, inside one epoch that lasts as long as the window.
   check(blocking("MPI_Win_lock_all", "node", [&] { return MPI_Win_lock_all(MPI_MODE_NOCHECK, memory.window); }),
         "MPI_Win_lock_all", "node");
   for (int rank = 0; rank < size; ++rank) {
@@ -194,8 +205,8 @@ void retire_region(std::int64_t offset, std::size_t bytes, std::atomic<std::uint
 }  // namespace detail
 
 SharedBuffer::SharedBuffer(std::size_t bytes) : bytes_(bytes) {
-  // Half of what is left at most, with what the other ranks of the node take at the same time: MPI and other programs
-  // need room there too, and take it without asking.
+  // At most half of the free space is taken, counting that of the other ranks of the node, which take theirs at the
+  // same time: MPI and other programs need room there too, and take it without asking.
   struct statvfs files {};
   auto const ranks = static_cast<std::size_t>(std::max(1, node_share().ranks));
   if (bytes == 0 || statvfs("/dev/shm", &files) != 0 || files.f_bavail * files.f_frsize / 2 / ranks < bytes) return;
@@ -237,7 +248,7 @@ void open_node_memory(std::size_t buffer_bytes, int groups) {
   check(blocking("MPI_Bcast", "node", [&] { return MPI_Bcast(&first, 1, MPI_INT64_T, 0, memory.comm); }), "MPI_Bcast",
         "node");
   memory.place = {first, rank};
-  // Address space; pages appear where a region is allocated.
+  // This is address space only; pages appear when a region is allocated.
   auto const region = whole_pages(SharedEngine::region_bytes({}));
   memory.bytes = page + static_cast<std::size_t>(groups + spare_groups) * region + whole_pages(buffer_bytes);
   open_window(memory);
@@ -246,7 +257,7 @@ void open_node_memory(std::size_t buffer_bytes, int groups) {
     if (make_present(memory.parts[static_cast<std::size_t>(rank)], page)) good = 1;
     memory.free.push_back({page, memory.bytes});
   }
-  // Nobody rings before every bell is there; and all or none have one.
+  // No rank may wake another before every flag exists; and either all ranks have flags or none.
   agree(good, memory.comm);
   if (good == 0) {
     memory.parts.clear();

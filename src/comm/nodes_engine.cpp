@@ -12,7 +12,7 @@ NodesEngine::NodesEngine(std::unique_ptr<SharedEngine> inside, std::unique_ptr<P
 void NodesEngine::enqueue(Work& work) {
   if (work.kind == Collective::all_reduce) return inside_->enqueue(work);
   auto& journey = journeys_.emplace_back(Journey{&work, work, work});
-  // Takes its place in the order now, even if its time comes after the messages'.
+  // The part inside the node takes its place in the order now, even if it can begin only after the messages.
   journey.inside.held = work.kind == Collective::all_gather;
   inside_->enqueue(journey.inside);
   if (work.kind == Collective::all_gather) gather_->enqueue(journey.between);
@@ -25,7 +25,7 @@ bool NodesEngine::advance() {
     if (journey.inside.held && journey.between.done) journey.inside.held = false;
   }
   moved = inside_->advance() || moved;
-  // Finished in the order of their start.
+  // Sums are sent in the order in which their works were started, as inside_ finishes them in that order.
   for (auto& journey : journeys_) {
     bool const sends = journey.whole->kind == Collective::reduce_scatter && journey.between.segments == 0;
     if (sends && journey.inside.done) scatter_->enqueue(journey.between);

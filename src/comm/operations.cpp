@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a Communicator. Each starts one non-blocking MPI call, or several when the count asks for it.
+// The operations of a Communicator. Each gets its number, then goes to an engine (p3d's own, or NCCL's) or becomes one
+// non-blocking MPI call, or several when the count is beyond the limit of one call. Where a device still uses the
+// buffer, the calls wait in late_start.hpp until it is ready. Example: all_reduce of 2^29 floats over MPI makes two
+// MPI_Iallreduce of 1 GiB each, and one Request.
 #include <p3d/base/error.hpp>
 #include <p3d/base/log.hpp>
 #include <p3d/comm/large_count.hpp>
@@ -26,9 +29,9 @@ using detail::start;
 namespace {
 
 constexpr std::int64_t bytes_per_call = std::int64_t{1} << 30;
-std::int64_t asked_limit = 0;  // by a test
+std::int64_t asked_limit = 0;  ///< set by a test; 0: the default
 
-/// The MPI calls of one message.
+/// Starts the MPI calls that send one message.
 void start_send(detail::Pending& pending, void const* buffer, std::int64_t count, ElementType type, int peer, int tag) {
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(pending, "MPI_Isend", [&](MPI_Request* part) {
@@ -37,7 +40,8 @@ void start_send(detail::Pending& pending, void const* buffer, std::int64_t count
   });
 }
 
-/// The same; receives come first among the parts of an operation.
+/// Starts the MPI calls that receive one message. Receives must come first among the parts of an operation
+/// (Pending::receives).
 void start_receive(detail::Pending& pending, void* buffer, std::int64_t count, ElementType type, int peer, int tag) {
   detail::for_each_part(count, limit(type), [&](std::int64_t first, int length) {
     start(pending, "MPI_Irecv", [&](MPI_Request* part) {
@@ -74,7 +78,7 @@ std::size_t size_of(ElementType type) {
   return 0;
 }
 
-// Number, account and hold one operation; `peer` is -1 for collectives.
+/// Numbers an operation, counts it and makes its request. `peer` is -1 for collectives.
 Request Communicator::begin(char const* operation, std::int64_t count, ElementType type, int peer, bool receives) {
   P3D_REQUIRE(state_ != nullptr, "a communicator is used on its members only");
   P3D_REQUIRE(count >= 0, "a count is not negative");
@@ -95,7 +99,7 @@ Request Communicator::begin(char const* operation, std::int64_t count, ElementTy
 namespace detail {
 
 namespace {
-/// What p3d's own engines do. They have no broadcasts.
+/// True for the collectives of p3d's own engines, which have no broadcasts or exchanges.
 bool summed_or_shared(Collective kind) { return kind < Collective::broadcast; }
 }  // namespace
 
@@ -113,7 +117,7 @@ bool start_in_engine(Pending& pending, Work work, std::int64_t Communicator::Sen
   pending.engine = engine;
   pending.work = std::move(work);
   pending.sent = sent;
-  if (on_stream) {  // it waits for the stream itself
+  if (on_stream) {  // the engine itself waits for the stream
     engine->start(pending.work);
   } else {
     begin_when_ready(pending, place.ready, [&pending] { pending.engine->start(pending.work); });
@@ -160,12 +164,13 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
   if (count_each == 0 || (size() == 1 && in == out)) return {};
   auto request = begin("all_gather", count_each * size(), type, -1, false);
   state_->accounting.sent.all_gather += count_each * (size() - 1) * static_cast<std::int64_t>(size_of(type));
-  bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids the same buffer twice
+  bool const in_place = in == at(out, rank() * count_each, type);  // MPI forbids to pass the same buffer twice
   auto& pending = *request.state_;
   detail::begin_when_ready(pending, {}, [&pending, in_place, in, out, count_each, type] {
     auto const& comm = *pending.comm;
     detail::for_each_part(count_each, limit(type, comm.size), [&](std::int64_t first, int length) {
-      // `length` elements land every `count_each` elements: a type of that extent, one of it from each rank.
+      // The `length` elements of each rank land `count_each` elements apart: a type of that extent, one item of it from
+      // each rank.
       MPI_Datatype packed = MPI_DATATYPE_NULL;
       MPI_Datatype strided = MPI_DATATYPE_NULL;
       auto const extent = static_cast<MPI_Aint>(count_each) * static_cast<MPI_Aint>(size_of(type));
@@ -176,7 +181,7 @@ Request Communicator::all_gather(void const* in, void* out, std::int64_t count_e
         return MPI_Iallgather(in_place ? MPI_IN_PLACE : at(in, first, type), length, carrier(type),
                               at(out, first, type), 1, strided, comm.mpi, part);
       });
-      MPI_Type_free(&strided);  // both live on in the operation
+      MPI_Type_free(&strided);  // the operation keeps both alive
       MPI_Type_free(&packed);
     });
   });

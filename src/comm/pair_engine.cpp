@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Pairwise exchange. Every share of a buffer is cut into the same number of pieces, and run k carries piece k of all
+// shares: it receives the givers' summands of the own piece, adds them, and sends the sum to the givers. Example: 3
+// ranks reduce 9 elements; rank 1 gets elements 3 to 5 of ranks 0 and 2, adds them in the order 0, 1, 2, and sends the
+// sums back.
 #include "pair_engine.hpp"
 
 #include <algorithm>
@@ -20,6 +24,7 @@ PairEngine::PairEngine(MPI_Comm comm, std::string name, Pairs pairs, Order order
       first_tag_(family * tags_of_a_family),
       runs_(runs_at_once) {}
 
+/// Even shares where the work has no bounds.
 std::int64_t PairEngine::begin_of(Work const& work, int share) const {
   return work.bounds.empty() ? piece_of(work.count, share, pairs_.shares).begin
                              : work.bounds[static_cast<std::size_t>(share)];
@@ -47,7 +52,7 @@ bool PairEngine::advance() {
   return moved;
 }
 
-/// Gives a free run the next segment, if there is one.
+/// Gives a free run the next segment, if there is one. Returns whether there was.
 bool PairEngine::open(Run& run) {
   auto const next =
       std::find_if(works_.begin(), works_.end(), [](Work const* work) { return work->started < work->segments; });
@@ -65,7 +70,7 @@ Range PairEngine::piece(Run const& run, int share) const {
   return {begin + part.begin, part.count};
 }
 
-// Pieces of a short share may be empty: on both sides, so neither sends.
+// Pieces of a short share may be empty. They are empty on both sides, so neither sends.
 
 void PairEngine::send(Run& run, Range piece, int to) {
   auto& work = *run.work;
@@ -128,7 +133,7 @@ void PairEngine::gather(Run& run) {
   for (int const giver : pairs_.givers) send(run, piece(run, pairs_.own_share), giver);
 }
 
-/// Goes on until a message is awaited; true when anything moved.
+/// Advances a run until it waits for a message. True when anything moved.
 bool PairEngine::move(Run& run) {
   bool moved = false;
   auto const kind = run.work->kind;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Collectives by pairwise exchange (Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005) 49): each rank sends every owner its
-// summand of that one's share, the owner adds all of them up in one fixed order, whatever the order in which they come;
+// Collectives by pairwise exchange (Thakur, Rabenseifner, Gropp, IJHPCA 19 (2005) 49). Each rank sends every owner its
+// summand of that owner's share, and the owner adds all of them in one fixed order, whatever the order of arrival;
 // then, or instead, it sends its share to all. An all-reduce is both, over even shares. A rank sends (p-1)/p of the
-// buffer in each half, as it does round a ring, in one step instead of p-1; and the sum of an element does not depend
-// on where it lies.
+// buffer in each half, as round a ring, in one step instead of p-1; and the sum of an element does not depend on where
+// it lies.
 
 #include <mpi.h>
 
@@ -18,16 +18,17 @@
 
 namespace p3d::comm::detail {
 
-/// How an owner adds up.
+/// The order in which an owner adds the summands.
 enum class Order {
-  ranks,  ///< one after the other, 16-bit numbers in float, rounded once
-  tree    ///< as tree_steps() do: pairs, then pairs of pairs, each rounded to the type
+  ranks,  ///< rank after rank; 16-bit numbers in float, rounded once
+  tree    ///< as tree_steps(): pairs, then pairs of pairs, each rounded to the type
 };
 
+/// The engine of one communicator and one pattern of messages.
 class PairEngine final : public Engine {
 public:
   /// `comm`, which the caller owns, carries nothing but the messages of engines of different families
-  /// (message_engine.hpp). `piece_bytes`: most of a message.
+  /// (message_engine.hpp). `piece_bytes`: the most bytes of a message.
   PairEngine(MPI_Comm comm, std::string name, Pairs pairs, Order order, std::size_t piece_bytes, int family);
 
   bool advance() override;
@@ -35,15 +36,16 @@ public:
   bool idle() const override { return works_.empty(); }
 
 private:
+  /// The phase of a run; an all-gather skips scatters, a reduce-scatter ends after it.
   enum class Phase { starts, scatters, gathers };
   /// One segment under way: a piece of every share.
   struct Run {
-    Work* work = nullptr;  ///< null: free
-    std::int64_t number = 0;
+    Work* work = nullptr;     ///< null: free
+    std::int64_t number = 0;  ///< number of the segment in its work
     int tag = 0;
     Phase phase = Phase::starts;
     std::vector<MPI_Request> requests;
-    std::vector<std::byte> arrived;  ///< summands of the own piece, in order
+    std::vector<std::byte> arrived;  ///< summands of the own piece, in the order of pairs_.givers
   };
 
   bool open(Run& run);
@@ -55,6 +57,7 @@ private:
   void receive(Run& run, std::byte* to, std::int64_t count, int from);
   /// The piece of a share that a run carries, as elements of the buffer.
   Range piece(Run const& run, int share) const;
+  /// The first element of a share.
   std::int64_t begin_of(Work const& work, int share) const;
 
   MPI_Comm comm_;
@@ -64,9 +67,9 @@ private:
   std::size_t piece_bytes_;
   int first_tag_;
   std::vector<Run> runs_;
-  std::vector<Work*> works_;  ///< unfinished, oldest first
-  std::int64_t segments_ = 0;
-  std::vector<std::byte*> summands_;
+  std::vector<Work*> works_;          ///< unfinished, oldest first
+  std::int64_t segments_ = 0;         ///< segments started so far, of all works: gives the tags
+  std::vector<std::byte*> summands_;  ///< buffer of add()
 };
 
 }  // namespace p3d::comm::detail

@@ -68,8 +68,8 @@ Request& Request::operator=(Request&& other) noexcept {
 Request::~Request() {
   if (!state_) return;
   if (std::uncaught_exceptions() > state_->exceptions || !detail::mpi_runs()) {
-    // The peers may never come: do not wait for them. MPI may still write into what is kept alive, so that is never
-    // freed.
+    // The peers may never come, so do not wait for them. MPI may still write into the buffers that are kept alive, so
+    // those are never freed.
     bool open = state_->engine != nullptr && !state_->work.done;
     if (open) state_->engine->stop();
     if (!state_->begun) {
@@ -87,7 +87,7 @@ Request::~Request() {
   }
   try {
     wait();
-  } catch (std::exception const& e) {  // nobody above a destructor can handle it
+  } catch (std::exception const& e) {  // nobody above a destructor can handle the error
     base::error_here(e.what());
     abort_all(static_cast<int>(base::ExitCode::run_failed));
   }
@@ -112,7 +112,8 @@ void Request::wait() {
   auto kept = std::move(done->keep);
   detail::finish(*done);
   done->keep = std::move(kept);
-  // The engine still has the work, on its stream. The communicator may go before it is over: it settles then.
+  // The engine still has the work, on its stream. The communicator may be destroyed before the work is over: its engine
+  // settles then.
   static auto& with_the_engine = *new std::vector<std::unique_ptr<State>>;
   std::erase_if(with_the_engine, [](auto const& other) { return other->work.done; });
   done->comm.reset();
@@ -120,7 +121,7 @@ void Request::wait() {
 }
 
 void Request::on_complete(std::function<void()> hook, std::shared_ptr<void> keep) {
-  if (!state_) {  // nothing to wait for (a communicator of one rank): it is complete now
+  if (!state_) {  // nothing to wait for (a communicator of one rank): the operation is complete
     if (hook) hook();
     return;
   }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reduce-scatters and all-gathers over shares of any length: by an engine, or by MPI.
+// Reduce-scatters and all-gathers over shares of any length: by an engine, or by MPI. MPI's own calls are used where
+// they fit (MPI_Ireduce_scatter, MPI_Iallgatherv: int counts, host memory for the sum); otherwise each share is reduced
+// to, or broadcast from, its owner. Example: bounds {0, 3, 3, 8} give rank 0 elements 0 to 2, rank 1 none and rank 2
+// elements 3 to 7.
 #include <p3d/base/error.hpp>
 
 #include <algorithm>
@@ -17,7 +20,7 @@ using detail::start;
 
 namespace {
 
-/// The shares of a buffer that begins with the first of them.
+/// The shares of a buffer, whose `data` is the beginning of the first share.
 struct Shares {
   std::byte* data;
   std::vector<std::int64_t> bounds;
@@ -34,7 +37,7 @@ struct Shares {
   std::int64_t count(int r) const { return begin(r + 1) - begin(r); }
 };
 
-/// What MPI wants of shares; it must stay until the operation is over.
+/// The counts and offsets of shares for MPI. They must live until the operation is over.
 struct Counts {
   std::vector<int> counts, begins;
 };
@@ -47,7 +50,7 @@ std::shared_ptr<Counts> counts_of(Shares const& shares) {
   return out;
 }
 
-/// Starts body(owner, first, length) for each part of each share.
+/// Calls body(owner, first, length) for each part of each share, in order.
 template <class Body>
 void for_each_share(Shares const& shares, int owners, std::int64_t most, Body&& body) {
   for (int owner = 0; owner < owners; ++owner) {
@@ -82,7 +85,8 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
   auto const mpi_type = detail::mpi_type(type.mpi().value());
   auto* const data = shares.data;
   if (place.memory == Memory::host && n <= limit(type)) {
-    // MPI would put the sum at the buffer's beginning; so it goes aside, and then to its place.
+    // MPI would put the sum at the buffer's beginning, so it is received in a buffer of its own and then copied to its
+    // place.
     auto const counts = counts_of(shares);
     auto const sum = std::make_shared<std::vector<std::byte>>(static_cast<std::size_t>(bytes));
     detail::begin_when_ready(pending, place.ready, [&pending, data, sum, counts, mpi_type, op] {
@@ -99,7 +103,7 @@ Request Communicator::reduce_scatter(void* inout, std::span<std::int64_t const> 
         sum);
     return request;
   }
-  // In memory that only MPI reads nothing can be put aside, and long shares go in parts: each is reduced to its owner.
+  // Memory that only MPI reads allows no copy, and long shares go in parts: each part is reduced to its owner.
   detail::begin_when_ready(pending, place.ready, [&pending, shares, type, mpi_type, op] {
     auto const& comm = *pending.comm;
     for_each_share(shares, comm.size, limit(type), [&](int owner, std::int64_t first, int length) {

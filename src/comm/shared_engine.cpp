@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Collectives through the memory of a node. Each member of the team owns a region: counters, then for each slot a head
+// and room for a segment. A member writes its own region, the counters `gone`, and its part of the sum into buffers
+// that lie in the node's memory; it reads the counters of the others with acquire loads, so no lock is needed.
+// advance() calls the stages in turn (post, reduce, settle, collect, finish; shared_engine.hpp says what they do) until
+// none of them can move.
 #include "shared_engine.hpp"
 
 #include <algorithm>
@@ -15,23 +20,23 @@
 namespace p3d::comm::detail {
 
 namespace {
-constexpr std::size_t line = 64;       ///< of the cache
-constexpr std::size_t apart = 128;     ///< two lines are fetched together
-constexpr int passes_per_advance = 8;  ///< so that a test returns soon
+constexpr std::size_t line = 64;       ///< bytes of a cache line
+constexpr std::size_t apart = 128;     ///< distance of counters: processors fetch two lines at a time
+constexpr int passes_per_advance = 8;  ///< a limit, so that a test returns soon
 }  // namespace
 
-/// Each is written by the owner of the region alone, but for `gone`.
+/// Counters at the beginning of a region. The owner of the region alone writes them, apart from `gone`.
 struct SharedEngine::Counters {
-  alignas(apart) std::atomic<std::uint64_t> reduced;    ///< segments of which the owner's part is final
-  alignas(apart) std::atomic<std::uint64_t> collected;  ///< segments that the owner reads no more
-  alignas(apart) std::atomic<std::uint32_t> gone;       ///< others that have left this region
+  alignas(apart) std::atomic<std::uint64_t> reduced;    ///< number of segments whose part of the owner is final
+  alignas(apart) std::atomic<std::uint64_t> collected;  ///< number of segments that the owner reads no more
+  alignas(apart) std::atomic<std::uint32_t> gone;       ///< number of other members that have left this region
 };
 
-/// Before each slot: that it is posted, and short buffers themselves, so that one line of the cache carries all.
+/// The head of a slot: that it is posted, and the elements of a short buffer, so that one cache line carries all.
 struct SharedEngine::Head {
   alignas(apart) std::atomic<std::uint64_t> posted;  ///< number of the segment in the slot, plus one
-  std::uint64_t collected;                           ///< what the owner had collected then
-  std::uint64_t place;                               ///< in the owner's memory, of the segment; 0: it is in the slot
+  std::uint64_t collected;                           ///< the owner's `collected` at that time
+  std::uint64_t place;  ///< offset of the work's buffer in the owner's memory; 0: the elements are in the slot
   std::byte inlined[line - 24];
 };
 
@@ -80,6 +85,7 @@ std::byte* SharedEngine::element(int member, int slot, Work const& work, std::in
 
 bool SharedEngine::collects(int member, int slot) const { return team_.several_nodes || head(member, slot).place == 0; }
 
+// Parts are whole cache lines, so that no two members write to one line.
 Range SharedEngine::part(Segment const& segment, int member) const {
   if (member >= team_.lanes) return {0, 0};
   auto const in_line = static_cast<std::int64_t>(line / size_of(segment.work->type));
@@ -107,7 +113,7 @@ void SharedEngine::for_each_run(Segment const& segment, int member, Body&& body)
   }
 }
 
-/// Elements of a segment; where there are shares, so few that their pieces, each of whole lines, fit into a slot.
+/// The most elements of a segment. Where there are shares, it leaves room in a slot for pieces of whole cache lines.
 std::int64_t SharedEngine::most(Work const& work) const {
   auto bytes = sizes_.slot;
   if (!work.bounds.empty()) bytes -= std::min(bytes / 2, 2 * line * team_.regions.size());
@@ -120,7 +126,7 @@ void SharedEngine::enqueue(Work& work) {
   works_.push_back(&work);
 }
 
-/// Decides which elements are in the segment of its work that starts now.
+/// Decides which elements belong to the next segment of its work.
 void SharedEngine::cut(Segment& segment) const {
   auto const& work = *segment.work;
   segment.pieces.clear();
@@ -144,7 +150,7 @@ bool SharedEngine::advance() {
   bool moved = false;
   for (int pass = 0; pass < passes_per_advance; ++pass) {
     bool any = false;
-    // What others wait for first: the parts, then the inputs.
+    // The order is by what others wait for: first the parts, then the inputs.
     for (auto const stage : {&SharedEngine::reduce, &SharedEngine::settle, &SharedEngine::post, &SharedEngine::collect,
                              &SharedEngine::finish}) {
       if ((this->*stage)()) any = true;
@@ -193,7 +199,7 @@ bool SharedEngine::post() {
   return true;
 }
 
-/// Copies what others need of this rank's elements: all that is theirs to sum, or its own piece to gather.
+/// Copies the elements that others need into a slot: those that they sum, or this rank's own piece of an all-gather.
 void SharedEngine::fill_slot(Segment const& segment, std::byte* slot) const {
   auto const& work = *segment.work;
   auto const copy = [&](std::int64_t in_buffer, std::int64_t count, std::int64_t in_slot) {
@@ -228,7 +234,7 @@ bool SharedEngine::reduce() {
     case Collective::reduce_scatter: reduce_piece(segment, slot); break;
     case Collective::all_gather: fetch_pieces(segment, slot); break;
     case Collective::broadcast:
-    case Collective::exchange: break;  // never here
+    case Collective::exchange: break;  // no work of this engine
   }
   ++reduced_;
   return true;
@@ -254,7 +260,7 @@ void SharedEngine::fetch_pieces(Segment& segment, int slot) {
   work.sent += work.bytes(segment.pieces[static_cast<std::size_t>(team_.me)].range.count) * (members - 1);
   segment.lent = segment.in_place;
   for (int i = 1; i < members; ++i) {
-    int const member = (team_.me + i) % members;  // not all from the same one at once
+    int const member = (team_.me + i) % members;  // the members begin with different ones
     for_each_run(segment, member, [&](std::int64_t in_buffer, std::int64_t count, std::int64_t in_slot) {
       std::memcpy(work.at(in_buffer), element(member, slot, work, in_buffer, in_slot),
                   static_cast<std::size_t>(work.bytes(count)));
@@ -334,8 +340,8 @@ bool SharedEngine::collect() {
 void SharedEngine::fetch_parts(Segment const& segment, int slot) {
   auto& work = *segment.work;
   for (int lane = 0; lane < team_.lanes; ++lane) {
-    int const member = (team_.me + lane) % team_.lanes;                   // not all from the same one at once
-    if (member == team_.me && (segment.in_place || !between_)) continue;  // it is there already
+    int const member = (team_.me + lane) % team_.lanes;                   // the members begin with different ones
+    if (member == team_.me && (segment.in_place || !between_)) continue;  // it is in the buffer already
     auto const range = part(segment, member);
     auto const in_buffer = segment.begin + range.begin;
     std::memcpy(work.at(in_buffer), element(member, slot, work, in_buffer, range.begin),

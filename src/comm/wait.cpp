@@ -16,10 +16,12 @@ namespace p3d::comm {
 namespace {
 WaitPolicy the_policy;
 
+// Seconds between two answers to other ranks' questions.
 constexpr double seconds_between_answers = 0.01;
 
-// Yields end after this time, however few they were: on a loaded machine one can cost a time slice of every other
-// program, and an MPI whose MPI_Test yields as well (Open MPI) made 500 of them last 36 s, past any budget.
+// Seconds after which yields end, however few they were. On a loaded machine one yield can cost a time slice of every
+// other program, and an MPI whose MPI_Test yields as well (Open MPI) made 500 of them last 36 s, longer than any
+// budget.
 constexpr double seconds_of_yields = 0.1;
 
 }  // namespace
@@ -43,14 +45,14 @@ void progress_at(std::string const& work) {
   progress();
 }
 
-// Chosen from measurements (the tables are in the history of this file). With 8 ranks on 4 otherwise idle cores an
-// 8-byte all-reduce took about 0.01 to 0.1 ms with 500 yields before sleeping, 0.5 to 1.4 ms with sleeps alone, and 5
-// to 10 ms when every rank polls (MPI_Allreduce). When other programs load the cores, yields lose to sleeps alone by up
-// to 2 times; with uneven work between the reductions no difference could be told.
+// The numbers follow from measurements (the tables are in the history of this file). With 8 ranks on 4 otherwise idle
+// cores an 8-byte all-reduce took about 0.01 to 0.1 ms with 500 yields before sleeping, 0.5 to 1.4 ms with sleeps
+// alone, and 5 to 10 ms when every rank polls (MPI_Allreduce). When other programs load the cores, yields lose to
+// sleeps alone by up to 2 times; with uneven work between the reductions no difference could be measured.
 WaitPolicy make_wait_policy(double timeout_s, int ranks_on_node, int cores) {
   WaitPolicy policy;
   policy.timeout_s = timeout_s;
-  if (ranks_on_node > cores) {  // whoever spins keeps the peer that it waits for from running
+  if (ranks_on_node > cores) {  // a rank that spins keeps the peer that it waits for from running
     policy.spins = 4;
     policy.yields = 500;
     policy.sleep_max_us = 100;
@@ -78,7 +80,7 @@ void wait(Pending& pending) {
   double budget = policy.timeout_s;
   if (!finished()) {
     for (;;) {
-      arm_bell();  // whoever has news from here on wakes us
+      arm_bell();  // a rank with news from here on wakes this one
       if (test(pending)) break;
       double const waited = here.seconds();
       if (waited > budget) {

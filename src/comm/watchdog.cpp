@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The watchdog. A rank whose wait has run out asks all others for their state; ranks inside a wait answer, and a rank
+// in progress_at() answers that it is at work. From the answers follows one of two ends: all ranks are told to wait on,
+// or one rank prints a table and ends all of them. All messages go on a communicator of their own, as bytes, and every
+// step has a time limit. Example of a line: "rank 3: step 12, 2F0: waited 600.0 s for all_reduce #17 of 'tp'".
 #include "watchdog.hpp"
 
 #include <p3d/base/error.hpp>
@@ -27,14 +31,15 @@ namespace {
 constexpr int question_tag = 1;
 constexpr int answer_tag = 2;
 constexpr int patience_tag = 3;
-constexpr double grace_s = 2.0;  ///< how long the reporting rank waits for answers
+constexpr double grace_s = 2.0;  ///< seconds that the reporting rank waits for answers
 
+/// A question to one rank.
 struct Question {
   std::int64_t number;
-  std::int32_t timed_out;  ///< the asker will end the run
+  std::int32_t timed_out;  ///< 1: the asking rank will end the run
 };
 
-/// What one rank says about itself; travels as bytes between the ranks of one program.
+/// The state of one rank, as it describes itself; sent as bytes between the ranks of one program.
 struct Answer {
   std::int64_t question = 0;
   std::int64_t step = -1;
@@ -42,39 +47,41 @@ struct Answer {
   double seconds = 0.0;
   std::int32_t rank = 0;
   std::int32_t waiting = 0;
-  std::int32_t late = 0;         ///< it waits for its own device, or for what is to begin before
-  std::int32_t at_work = 0;      ///< see AtWork
-  std::int32_t peer = -1;        ///< in the communicator
-  std::int32_t peer_world = -1;  ///< in world
+  std::int32_t late = 0;         ///< its operation waits for its own device, or for earlier operations that do
+  std::int32_t at_work = 0;      ///< 1: see AtWork
+  std::int32_t peer = -1;        ///< rank of the peer in the communicator; -1: a collective
+  std::int32_t peer_world = -1;  ///< rank of the peer in world
   char action[48] = "";
   char communicator[32] = "";
   char operation[24] = "";
   char work[200] = "";
 };
 
-/// Waits may go on for so long.
+/// A message that waits may go on for so many seconds.
 struct Patience {
   double seconds = 0.0;
-  std::int64_t last = 0;  ///< nobody is at work any more: the next wait that runs out ends the run
+  std::int64_t last = 0;  ///< 1: no rank is at work any more, and the next wait that runs out ends the run
 };
 
+/// The value of other_reporter when no rank asks.
 constexpr int nobody = std::numeric_limits<int>::max();
 
+/// The watchdog of this process.
 struct Watchdog {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 1;
-  InWait const* wait = nullptr;
-  std::string const* work = nullptr;  ///< see AtWork
-  // Also read by the thread that watches over blocking calls.
+  InWait const* wait = nullptr;       ///< the innermost wait; null: none
+  std::string const* work = nullptr;  ///< the work of AtWork; null: none
+  // The thread that watches blocking calls reads these two as well.
   std::atomic<std::int64_t> step{-1};
   std::atomic<char const*> action{""};
-  std::int64_t questions = 0;   ///< asked by this rank
-  int other_reporter = nobody;  ///< lowest other rank that has timed out and asks
+  std::int64_t questions = 0;   ///< number of questions asked by this rank
+  int other_reporter = nobody;  ///< lowest other rank whose wait has run out and that asks
   base::Stopwatch clock;
-  double patient_until = 0.0;  ///< on `clock`: some rank is at work, waits go on
+  double patient_until = 0.0;  ///< time on `clock` until which waits go on, as some rank is at work
   bool last_patience = true;   ///< no rank has been at work since a wait last ran out
-  // Messages on their way, with their buffers: deques, so that these stay where they are.
+  // Messages under way, with their buffers: in deques, so that the buffers keep their addresses.
   std::deque<std::pair<MPI_Request, Answer>> answers;
   std::deque<std::pair<MPI_Request, Question>> asked;
   std::deque<std::pair<MPI_Request, Patience>> told;
@@ -86,7 +93,7 @@ void copy_text(char (&out)[N], std::string_view text) {
   std::snprintf(out, N, "%.*s", static_cast<int>(std::min(text.size(), N - 1)), text.data());
 }
 
-/// The number in world of a rank of `comm`; -1 when there is none. Local.
+/// The number in world of a rank of `comm`; -1 when it has none. Local.
 int world_rank(MPI_Comm comm, int rank) {
   MPI_Group part = MPI_GROUP_NULL;
   MPI_Group world = MPI_GROUP_NULL;
@@ -99,6 +106,7 @@ int world_rank(MPI_Comm comm, int rank) {
   return result == MPI_UNDEFINED ? -1 : result;
 }
 
+/// The state of this rank.
 Answer own_state() {
   Answer state;
   state.rank = dog.rank;
@@ -124,14 +132,14 @@ Answer own_state() {
   return state;
 }
 
-/// "step 12, 2F0".
+/// The place in the program: "step 12, 2F0".
 std::string place(std::int64_t step, char const* action) {
   std::string out = step >= 0 ? fmt::format("step {}", step) : std::string("before the first step");
   if (action[0] != '\0') out += fmt::format(", {}", action);
   return out;
 }
 
-/// "step 12, 2F0: waited 2.0 s for all_reduce #17 of 'tp'".
+/// A state in words: "step 12, 2F0: waited 2.0 s for all_reduce #17 of 'tp'".
 std::string describe(Answer const& state) {
   std::string out = place(state.step, state.action);
   if (state.at_work) return out + fmt::format(": in {}", state.work);
@@ -146,7 +154,7 @@ std::string describe(Answer const& state) {
   return out;
 }
 
-/// Forgets the messages at the front that have left.
+/// Drops the messages at the front that have been sent.
 template <class Messages>
 void drop_sent(Messages& messages) {
   while (!messages.empty()) {
@@ -161,7 +169,7 @@ void pause() {
   nanosleep(&time, nullptr);
 }
 
-/// A message that has been seen to arrive.
+/// Receives a message that MPI_Iprobe has found.
 template <class Message>
 bool receive(Message& message, int source, int tag) {
   return blocking("MPI_Recv", "watchdog", [&] {
@@ -169,9 +177,10 @@ bool receive(Message& message, int source, int tag) {
          }) == MPI_SUCCESS;
 }
 
+/// True while waits may go on.
 bool patient() { return dog.clock.seconds() < dog.patient_until; }
 
-/// Answers questions for `seconds`, or until waits may go on.
+/// Answers questions for `seconds`, or until a rank tells that waits may go on.
 void listen(double seconds) {
   base::Stopwatch watch;
   while (watch.seconds() < seconds && !patient()) {
@@ -180,8 +189,9 @@ void listen(double seconds) {
   }
 }
 
-/// Asks all ranks; their answers by rank (`waiting` < 0: none). Returns as soon as all have answered, after `grace`
-/// seconds, or, when `give_way`, once a lower rank asks in order to report, or somebody tells to wait on.
+/// Asks all ranks and returns their answers by rank (`waiting` < 0: no answer). Returns as soon as all have answered,
+/// after `grace` seconds, or, with `give_way`, once a lower rank asks in order to report, or some rank tells to wait
+/// on.
 std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   std::vector<Answer> answers(static_cast<std::size_t>(dog.size));
   for (auto& answer : answers) answer.waiting = -1;
@@ -204,7 +214,7 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
     while (MPI_Iprobe(MPI_ANY_SOURCE, answer_tag, dog.comm, &flag, &status) == MPI_SUCCESS && flag) {
       Answer answer;
       if (!receive(answer, status.MPI_SOURCE, answer_tag)) break;
-      if (answer.question != number) continue;  // late, to an earlier question
+      if (answer.question != number) continue;  // a late answer to an earlier question
       auto& place = answers[static_cast<std::size_t>(status.MPI_SOURCE)];
       if (place.waiting < 0) --missing;
       place = answer;
@@ -214,14 +224,16 @@ std::vector<Answer> ask_all(double grace, bool timed_out, bool give_way) {
   return answers;
 }
 
+/// Takes the message that waits may go on.
 void be_patient(Patience const& given) {
   dog.patient_until = dog.clock.seconds() + given.seconds;
   dog.last_patience = given.last != 0;
   dog.other_reporter = nobody;
 }
 
-/// Where some rank is at work: says so, and tells all ranks to wait on for as long again. Where one was when they were
-/// last told, it may have come back to its peers a moment ago: tells them once more. Else false.
+/// Tells all ranks to wait on, for comm.timeout_s again, when some rank is at work, and prints a warning. When none is,
+/// but one was when they were last told, that rank may have come back to its peers a moment ago: tells them once more.
+/// Otherwise returns false.
 bool tell_to_wait_on(std::vector<Answer> const& answers) {
   auto const busy = std::find_if(answers.begin(), answers.end(), [](auto const& a) { return a.at_work != 0; });
   bool const nobody_works = busy == answers.end();
@@ -241,7 +253,7 @@ bool tell_to_wait_on(std::vector<Answer> const& answers) {
   return true;
 }
 
-/// By rank: what the system says of the silent ranks of this node.
+/// The states that the system gives for this node's ranks, by rank. They serve for ranks that do not answer.
 std::map<int, std::string> silent_processes() {
   std::map<int, std::string> found;
   for (auto const& process : node_processes()) {
@@ -251,6 +263,7 @@ std::map<int, std::string> silent_processes() {
   return found;
 }
 
+/// One line for each rank: its answer, or that there is none.
 std::string table(std::vector<Answer> const& answers) {
   std::string out;
   auto const processes = silent_processes();
@@ -268,7 +281,7 @@ std::string table(std::vector<Answer> const& answers) {
   return out;
 }
 
-/// Members of the communicator that this rank waits on which are not in the same operation: where to look first.
+/// Names the members of the waiting rank's communicator that are not in the same operation: where to look first.
 std::string missing_from(Pending const& pending, std::vector<Answer> const& answers) {
   std::vector<std::string> missing;
   for (int member = 0; member < pending.comm->size; ++member) {
@@ -304,7 +317,7 @@ void open_watchdog() {
 }
 
 void close_watchdog() {
-  // Small messages have long left; one to a rank that never looked is given up, and its buffer with it.
+  // Small messages have been sent long ago. One to a rank that never looked is abandoned, and its buffer with it.
   for (auto& [request, answer] : dog.answers) {
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
@@ -346,9 +359,9 @@ void answer_questions() {
   }
 }
 
-// Often many ranks time out together. One should report: rank 0 at once, the others a little later, and whoever hears
-// that another one asks leaves it to that one; should the run not end then, and nobody tell to wait on, it reports
-// after all. Bounded in every case.
+// Often many ranks run out of time at the same moment, and one of them should report: rank 0 at once, the others a
+// little later. A rank that hears that a lower one asks leaves the report to it; if the run does not end then, and no
+// rank tells to wait on, it reports after all. The time is bounded in every case.
 double wait_on_or_end() {
   auto const left = [] { return std::max(0.0, dog.patient_until - dog.clock.seconds()); };
   if (dog.rank > 0) listen(std::min(1.0, 0.2 + 0.01 * dog.rank));
@@ -357,7 +370,7 @@ double wait_on_or_end() {
   if (dog.other_reporter == nobody) answers = ask_all(grace_s, true, true);
   if (patient()) return left();
   if (dog.other_reporter < dog.rank || answers.empty()) {
-    listen(2.0 * grace_s);  // the end of the run should come in here
+    listen(2.0 * grace_s);  // the other rank should end the run in this time
     if (patient()) return left();
     answers = ask_all(grace_s, true, false);
   }

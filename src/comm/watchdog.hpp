@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The watchdog's channel: ranks inside a wait answer "who is where" on a communicator of their own.
+// The watchdog's channel: ranks inside a wait answer the question "who is where" on a communicator of their own.
 
 #include <p3d/base/timer.hpp>
 
@@ -8,11 +8,11 @@
 
 namespace p3d::comm::detail {
 
-/// Duplicates world for the questions and answers; collective. close_watchdog before MPI_Finalize.
+/// Duplicates world for questions and answers. Collective; close_watchdog() must be called before MPI_Finalize.
 void open_watchdog();
 void close_watchdog();
 
-/// Marks this rank as waiting for `pending` while it lives; waits may nest, the innermost counts.
+/// Marks this rank as waiting for `pending` while the object lives. Waits may nest; the innermost one counts.
 class InWait {
 public:
   explicit InWait(Pending const& pending);
@@ -28,13 +28,14 @@ private:
   InWait const* outer_;
 };
 
-/// What set_activity() was told: "step 12, 2F0". From any thread.
+/// The step and action that set_activity() was told: "step 12, 2F0". Any thread may call it.
 std::string activity();
 
 /// Answers the questions that have arrived. Cheap when there are none: one MPI_Iprobe.
 void answer_questions();
 
-/// Marks this rank, which answers questions while it lives, as being at work that has a limit of its own.
+/// Marks this rank, while the object lives, as being at work that has a limit of its own; it answers questions
+/// meanwhile.
 class AtWork {
 public:
   explicit AtWork(std::string const& work);
@@ -43,8 +44,8 @@ public:
   AtWork& operator=(AtWork const&) = delete;
 };
 
-/// A wait has outlasted its budget. Returns the seconds for which it may go on where some rank is AtWork, or was when a
-/// wait last ran out; else reports, prints one table, and ends all ranks with ExitCode::timeout.
+/// Handles a wait that has outlasted its budget. Returns the seconds for which it may go on when some rank is AtWork,
+/// or was when a wait last ran out. Otherwise it reports, prints one table, and ends all ranks with ExitCode::timeout.
 double wait_on_or_end();
 
 }  // namespace p3d::comm::detail

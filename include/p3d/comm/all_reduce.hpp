@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How a communicator reduces and gathers: by the MPI library, or by one of p3d's own algorithms over messages or shared
-// memory. What is said here of an all-reduce holds for its two halves too, reduce_scatter and all_gather over shares.
+// The ways in which a communicator reduces and gathers: by the MPI library, or by one of p3d's own algorithms over
+// messages or shared memory. What is said here of an all-reduce holds for its two halves too, reduce_scatter and
+// all_gather over shares.
 //
 //   mpi           MPI_Iallreduce, MPI_Ireduce_scatter, MPI_Iallgatherv; the order of summation is the library's affair.
 //   ring          Pairwise exchange: round the ring, beginning with its neighbour, each rank sends every other one what
@@ -39,29 +40,30 @@ namespace p3d::comm {
 using base::AllReduce;
 using base::to_string;
 
+/// How Communicator::prepare() sets up a communicator.
 struct AllReduceSettings {
   AllReduce algorithm = AllReduce::mpi;
-  /// The sum's order may not depend on a measurement or on the MPI library: automatic then goes by fixed rules and not
-  /// by a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
+  /// True: the order of a sum depends neither on a measurement nor on the MPI library. Then automatic follows fixed
+  /// rules and not a table measured at start, and hierarchical uses messages between nodes instead of MPI's all-reduce.
   bool fixed_order = true;
-  /// Device memory goes by NCCL (nccl.hpp), which adds in its own order. Where the build has none: base::Error.
+  /// Device memory is reduced by NCCL (nccl.hpp), which adds in its own order. A build without NCCL throws base::Error.
   bool nccl = false;
 };
 
-/// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards; until
-/// then, and where the machine has none, communicators can only do without. A Mesh over all ranks calls it.
-/// `buffer_bytes`: what this rank will want for SharedBuffers (address space only; memory is taken where a buffer is
-/// made). `groups`: communicators that will be prepared together; each takes about 2 MiB of every rank (address space
-/// too), and a few more than that find room.
+/// Opens the memory that the ranks of each node share. Collective over world at its first call, free afterwards. Before
+/// it, and on machines without such memory, communicators use messages only. A Mesh over all ranks calls it.
+/// `buffer_bytes`: bytes that this rank will want for SharedBuffers (address space only; memory is taken when a buffer
+/// is made). `groups`: number of communicators that will be prepared at the same time; each takes about 2 MiB of every
+/// rank (address space too), and a few more than that find room.
 void open_node_memory(std::size_t buffer_bytes = 0, int groups = 24);
 
-/// Zeroed memory of this rank that the others of its node can reach: a collective by shared memory reads buffers inside
-/// it where they are, and an all-reduce writes its results there, which spares two copies. Local. Must live as long as
-/// operations on it.
+/// Zeroed memory of this rank that the other ranks of its node can reach. A collective by shared memory reads a buffer
+/// inside it in place, and an all-reduce writes its results there, which saves two copies. Making one is local. It must
+/// live as long as operations on it.
 class SharedBuffer {
 public:
   SharedBuffer() = default;
-  /// Has no data where there is no node memory, no room left in it, or little left in /dev/shm.
+  /// data() is null where there is no node memory, no room left in it, or little left in /dev/shm.
   explicit SharedBuffer(std::size_t bytes);
   SharedBuffer(SharedBuffer&& other) noexcept;
   SharedBuffer& operator=(SharedBuffer&& other) noexcept;
@@ -73,8 +75,9 @@ private:
   std::size_t bytes_ = 0;
 };
 
-/// For tests: counts every `ranks` neighbouring ranks of a node as a node of their own, so that what several nodes need
-/// runs on one. The same on all ranks; takes effect for communicators prepared afterwards; 0 restores the truth.
+/// Counts every `ranks` neighbouring ranks of a node as a node of their own, so that tests run the algorithms for
+/// several nodes on one. All ranks must set the same number. It takes effect for communicators prepared afterwards; 0
+/// restores the real nodes.
 void set_ranks_per_node(int ranks);
 
 }  // namespace p3d::comm

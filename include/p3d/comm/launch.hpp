@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the launcher says of this process, in environment variables: known before MPI starts.
+// Facts that the launcher gives this process in environment variables: they are known before MPI starts.
 
 #include <string>
 #include <vector>
 
 namespace p3d::comm {
 
+/// The launcher's view of this process.
 struct Launch {
-  int rank = 0;               ///< of this process; 0 without a launcher
-  int size = 0;               ///< processes that were started together; 0: not known, 1: this one alone
+  int rank = 0;               ///< rank of this process; 0 without a launcher
+  int size = 0;               ///< number of processes of this start; 0: not known, 1: only this one
   std::string rank_variable;  ///< "PMI_RANK", "SLURM_PROCID", ...; empty without a launcher
-  std::string size_variable;
+  std::string size_variable;  ///< the variable that told `size`
 };
 
-/// Reads the environment. A batch script, or the shell of an allocation, is no task of a Slurm step and counts as one
-/// process, though SLURM_NTASKS is set there.
+/// Reads the environment. A batch script, or the shell of an allocation, is no task of a Slurm step: it counts as one
+/// process, although SLURM_NTASKS is set there.
 Launch launch();
 
-/// The words after the program's name, without what wrappers give each rank for itself: Kokkos' options, which stay for
-/// Kokkos.
+/// The words after the program's name, without Kokkos' options (which Kokkos reads itself): wrappers give each rank its
+/// own.
 std::vector<std::string> command_words(int argc, char const* const* argv);
 
-/// The process of a rank of this node: one with the same parent as this process (the launcher's daemon).
+/// One process of this node that belongs to this run: its parent (the launcher's daemon) is also the parent of this
+/// process.
 struct NodeProcess {
-  int rank = 0;  ///< as the launcher numbers them
-  long process = 0;
-  bool stopped = false;
-  bool ended = false;  ///< gone, but its parent has not looked yet
+  int rank = 0;          ///< the launcher's number; -1 when it has ended
+  long process = 0;      ///< process number of the system
+  bool stopped = false;  ///< stopped by a signal
+  bool ended = false;    ///< it has ended, but its parent has not collected it yet
 };
-/// Those that started with a rank, this one included, by rank. Empty where /proc does not say.
+/// Lists the processes of this node that started with a rank, this one included, sorted by rank. It is empty where
+/// /proc does not tell.
 std::vector<NodeProcess> node_processes();
-/// "process 12 runs".
+/// The process in words: "process 12 runs".
 std::string describe(NodeProcess const& process);
 
 }  // namespace p3d::comm

@@ -35,50 +35,52 @@
 
 namespace p3d::comm {
 
-/// DeviceSums::workspace(): longer buffers go in segments.
+/// The default of DeviceSums::workspace(), in bytes; longer buffers are added in segments.
 inline constexpr std::int64_t fixed_order_workspace = std::int64_t{16} << 20;
 
-/// What room comm, which has no device code, needs of a device for sums in a fixed order.
+/// Additions on a device, for sums in a fixed order. Room comm has no device code, so another room implements this.
 class DeviceSums {
 public:
-  /// inout[i] becomes ((x_0[i] op x_1[i]) op x_2[i]) op ..., x_r being rank r's: where r is `rank` inout itself, else
-  /// the next one of `others`, which lie every `stride` bytes in the order of ranks. 16-bit numbers are added in float
-  /// and rounded once.
+  /// One addition: inout[i] becomes ((x_0[i] op x_1[i]) op x_2[i]) op ..., where x_r is the summand of rank r. For r =
+  /// `rank` the summand is inout itself; the others lie in `others`, `stride` bytes apart, in the order of ranks.
+  /// 16-bit numbers are added in float and rounded once.
   struct Terms {
     std::byte* inout;
     std::byte const* others;
-    std::int64_t stride;
+    std::int64_t stride;  ///< bytes from one summand in `others` to the next
     int rank, ranks;
-    std::int64_t count;
+    std::int64_t count;  ///< elements
     ElementType type;
     Reduction op;
-    void* stream;  ///< the vendor's own; the addition is launched on it
+    void* stream;  ///< the vendor's own stream, on which the addition is launched
   };
 
   DeviceSums() = default;
   DeviceSums(DeviceSums const&) = delete;
   DeviceSums& operator=(DeviceSums const&) = delete;
   virtual ~DeviceSums();
-  /// Bytes of GPU memory that each communicator takes for summands on their way.
+  /// Bytes of GPU memory that each communicator takes for arriving summands.
   virtual std::int64_t workspace() const { return fixed_order_workspace; }
+  /// Allocates GPU memory.
   virtual std::shared_ptr<std::byte> allocate(std::int64_t bytes) = 0;
+  /// Launches an addition on its stream and returns.
   virtual void add(Terms const& terms) = 0;
-  /// `stream`, which terms named, ends.
+  /// Tells that `stream`, which earlier terms named, is about to be destroyed.
   virtual void forget(void* stream) = 0;
 };
-/// What communicators prepared from here on add with (AllReduceSettings::fixed_order with nccl).
+/// Sets the additions for communicators that are prepared from here on (AllReduceSettings::fixed_order with nccl).
 void set_device_sums(std::shared_ptr<DeviceSums> sums);
 bool has_device_sums();
 
-/// Waits for the collectives that a stream waits for (Place::stream_waits), for at most wait_policy().timeout_s: to be
-/// called before the host waits for that stream, which nobody watches.
+/// Waits for the collectives that a stream waits for (Place::stream_waits), for at most wait_policy().timeout_s. Call
+/// it before the host waits for that stream, as nothing else limits that wait.
 void settle();
 
-/// Whether this build has NCCL or RCCL.
+/// True when this build has NCCL or RCCL.
 bool has_nccl();
-/// "NCCL 2.27.3"; "" without.
+/// The version, "NCCL 2.27.3"; "" in a build without.
 std::string nccl_version();
-/// Whether every rank has a GPU of its own, as NCCL wants it. Collective; with has_nccl() only.
+/// True when every rank has a GPU of its own, as NCCL needs. Collective; needs has_nccl().
 bool one_gpu_each(Communicator& world);
 
 }  // namespace p3d::comm
