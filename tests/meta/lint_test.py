@@ -80,6 +80,16 @@ PLANTS = [
     ("format", "src/comm/planted_format.cpp", "int  two( int a ){return a;}\n", ":1: not formatted"),
     ("licence", "src/base/planted_licence.cpp", "int f();\n", ":1: the first line says"),
     ("licence", "scripts/planted_licence.sh", "#!/bin/sh\necho\n", ":1: the first line says"),
+    ("comments", "src/kernels/lone_planted.cpp", "/// Of one stage.\nint bytes();\n", ":1: the comment leans"),
+    ("comments", "src/kernels/lone_planted.cpp", "int a = 0;  ///< of the gates\n", ":1: the comment leans"),
+    ("comments", "src/kernels/lone_planted.cpp", "int a = 0;\n\n// To take it anew.\nvoid f();\n",
+     ":3: the comment leans"),
+    ("comments", "include/p3d/kernels/lone_planted.hpp", "/// What is copied, then\n/// sent.\nint f();\n",
+     ":1: the comment leans"),
+    ("comments", "include/p3d/kernels/lone_planted.hpp", "/// Where it lies; first, the head.\nint f();\n",
+     ":1: the comment leans"),
+    ("comments", "src/kernels/lone_planted.cpp", "\n" * 151, ":1: over 150 lines without"),
+    ("comments", "src/kernels/lone_planted.cpp", "// SPDX\n// One line.\n" + "\n" * 150, ":1: over 150 lines without"),
     ("words", "scripts/planted.sh", "wget https" + "://somewhere.test/file\n", ":1: address"),
     ("words", ".ci/planted", "pip --index pypi" + ".somewhere.org\n", "host"),
     ("words", "src/device/planted.cpp", "void f() { cuda" + "Malloc(&p, 1); }\n", "one vendor's name"),
@@ -113,6 +123,12 @@ HARMLESS = [
      "auto m = Kokkos::create_mirror_view(Kokkos::view_alloc(Kokkos::WithoutInitializing), v);\n"
      'void j(char const* part) { device::fence(exec, std::string("p3d::kernels::") + part); }\n'
      "device::Owned1<double> empty;\nvoid i(double* p) { device::View1<double> v(p, 10); }\n"),
+    ("comments", "src/kernels/lone_8_planted.cpp", "/// Bytes of one stage.\n/// Of them, half.\nint bytes();\n"
+     "int c = 1;  // of one stage\nint a = 0;  ///< factor of the gates, by token,\n            ///< of all tokens\n"
+     "// Of two equal ones, the first is taken.\nint b;\n// Offset in bytes.\nint c;\n"
+     'char const* d = "// To be";\n'),
+    ("comments", "src/kernels/lone_9_planted.cpp", "// SPDX\n// A paragraph that\n// says why.\n" + "\n" * 150),
+    ("comments", "include/p3d/kernels/lone_10_planted.hpp", "// SPDX\n#pragma once\n// Two\n// lines.\n" + "\n" * 150),
     ("doors", "src/io/planted.cpp", "// H5Aread(a, type, &out) stands behind a door\n"),
     ("third_parties", "src/base/planted.cpp", "#include <fmt/ranges.h>\n// fmt::join\nauto j = fmt::join(v, w);\n"),
     ("blocking", "src/comm/planted.cpp", "void f() { MPI_Ibarrier(comm, &r); MPI_Test(&r, &done, s); }\n"
