@@ -13,7 +13,8 @@ namespace p3d::device {
 
 namespace {
 
-/// One alignment more than asked for, so that the first piece can start on a multiple of it whatever Kokkos returns.
+/// Allocates one alignment more than was asked for, so that the first piece can start on a multiple of the alignment
+/// wherever the allocation begins.
 Kokkos::View<std::byte*, MemSpace> allocate(std::size_t bytes, std::string const& label) {
   try {
     Kokkos::View<std::byte*, MemSpace> const out(
@@ -29,6 +30,7 @@ Kokkos::View<std::byte*, MemSpace> allocate(std::size_t bytes, std::string const
   }
 }
 
+/// The bytes from p to the next multiple of the alignment.
 std::size_t misalignment(void const* p) {
   auto const offset = reinterpret_cast<std::uintptr_t>(p) % Arena::alignment;
   return offset == 0 ? 0 : Arena::alignment - offset;
@@ -45,7 +47,7 @@ Arena::Arena(std::size_t bytes, std::string const& label, void* memory)
 
 void* Arena::take_bytes(std::size_t bytes) {
   std::size_t const left = capacity_ - used_;
-  // Compared before padding: a size near the maximum must not wrap round to a small one.
+  // The size is compared before padding: a size near the maximum must not wrap round to a small one.
   if (bytes > left || padded(bytes) > left) {
     throw base::Error({.expected = "room for " + std::to_string(bytes) + " bytes in arena '" + label_ + "'",
                        .found = std::to_string(left) + " of " + std::to_string(capacity_) + " bytes left",

@@ -16,6 +16,7 @@ namespace p3d::device {
 
 namespace {
 
+/// True when the environment has one of the variables.
 bool any_set(std::initializer_list<char const*> variables) {
   for (char const* name : variables) {
     if (std::getenv(name) != nullptr) return true;
@@ -23,6 +24,7 @@ bool any_set(std::initializer_list<char const*> variables) {
   return false;
 }
 
+/// True when an argument begins with one of the options.
 bool any_given(std::vector<char*> const& args, std::initializer_list<std::string_view> options) {
   for (std::string_view const arg : args) {
     for (auto const option : options) {
@@ -68,9 +70,9 @@ Environment::Environment(int& argc, char** argv, int threads, int local_rank, Vi
   for (auto& text : ours) args.push_back(text.data());
   int count = static_cast<int>(args.size());
   args.push_back(nullptr);
-  // Every rank would advise to bind its threads (several unbound ranks on a node would then bind theirs to the same
-  // cores: p3d leaves that to the launcher) and, from 4.0 on, warn when ranks outnumber cores: room report says that
-  // once, with what to do.
+  // Kokkos' warnings are switched off. Every rank would advise to bind its threads (several unbound ranks on a node
+  // would then bind theirs to the same cores: p3d leaves that to the launcher) and, from 4.0 on, warn when ranks
+  // outnumber cores: room report says that once, with what to do.
   setenv("KOKKOS_DISABLE_WARNINGS", "true", 0);
   Kokkos::initialize(count, args.data());
   guard_memory();

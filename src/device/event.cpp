@@ -22,6 +22,7 @@ namespace {
 
 using Native = P3D_GPU(Event_t);
 
+/// True on success, false where work is not done yet. Throws base::Error for all else; `what` names the action.
 bool check(P3D_GPU(Error_t) code, char const* what) {
   if (code == P3D_GPU(Success)) return true;
   if (code == P3D_GPU(ErrorNotReady)) return false;
@@ -33,8 +34,8 @@ bool check(P3D_GPU(Error_t) code, char const* what) {
                          "on AMD) to see which"});
 }
 
-/// Events are made once and used again: making one takes longer than recording it. The driver frees them with the
-/// process.
+/// Events that no Event has. They are made once and used again, because making one takes longer than recording it. The
+/// driver frees them with the process.
 std::vector<Native>& unused() {
   static auto& events = *new std::vector<Native>;
   return events;
@@ -70,11 +71,11 @@ bool events_come_later() { return true; }
 #else
 
 namespace {
-int late = 0;
+int late = 0;  ///< the n of set_late_events
 }  // namespace
 
 struct Event::Point {
-  int questions;  ///< that are still answered with no
+  int questions;  ///< how many more questions are answered with no
 };
 
 Event::Event(ExecSpace const& exec) {

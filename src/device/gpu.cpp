@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of this rank: how many it sees, which one it computes on, and that one's memory. Kokkos has no portable name
-// for a GPU's properties, and ends the process where there is no GPU: each vendor's own calls are used, and this is the
-// only file that names them.
+// The GPUs of this rank: how many it sees, which one it computes on, and the memory of that one. Kokkos has no portable
+// name for a GPU's properties, and ends the process where there is no GPU; so each vendor's own calls are used, and
+// this is the only file that names them.
 
 #include <p3d/device/environment.hpp>
 
@@ -23,6 +23,7 @@ namespace p3d::device {
 
 namespace {
 
+/// Fills in name and bus address from the vendor's description of a GPU.
 template <class Properties>
 void describe(Properties const& p, Gpu& gpu) {
   gpu.name = p.name;
@@ -41,6 +42,7 @@ void describe_gpu_of(Exec const& exec, Gpu& gpu) {
   }
 }
 
+/// The vendor's stream behind an instance, or null.
 template <class Exec>
 void* stream_of([[maybe_unused]] Exec const& exec) {
   if constexpr (requires { exec.cuda_stream(); }) {
@@ -54,7 +56,7 @@ void* stream_of([[maybe_unused]] Exec const& exec) {
   }
 }
 
-/// Empty before Kokkos ends.
+/// The execution instances on streams that are not Kokkos' own. The map is emptied before Kokkos ends.
 std::map<void*, ExecSpace>& instances_of_streams() {
   static std::map<void*, ExecSpace> instances;
   static bool const cleared = [] {
@@ -65,7 +67,7 @@ std::map<void*, ExecSpace>& instances_of_streams() {
   return instances;
 }
 
-/// The one on a stream, made at its first call, since making it takes longer than a launch.
+/// The instance on a stream. It is made at the first call and kept, since making it takes longer than a launch.
 template <class Exec, class Stream>
 Exec instance_by(void* stream) {
   auto& instances = instances_of_streams();
@@ -73,6 +75,7 @@ Exec instance_by(void* stream) {
   return found != instances.end() ? found->second
                                   : instances.emplace(stream, Exec(static_cast<Stream>(stream))).first->second;
 }
+/// instance_by() with the vendor's type of stream; the default instance where the backend has no streams.
 template <class Exec>
 Exec instance_of([[maybe_unused]] void* stream) {
   if constexpr (requires(Exec exec) { exec.cuda_stream(); }) {
@@ -101,7 +104,7 @@ VisibleGpus visible_gpus() {
 #elif KOKKOS_VERSION >= 40300
   gpus.count = Kokkos::num_devices();
 #else
-  gpus.count = 1;  // Kokkos' own error will do
+  gpus.count = 1;  // one is assumed; without one, Kokkos reports its own error
 #endif
   return gpus;
 }

@@ -20,26 +20,27 @@ namespace hooks = Kokkos::Tools::Experimental;
 
 using Blocks = std::map<void const*, std::size_t>;
 
-/// What is allocated, and what runs. Kokkos calls its hooks on the thread that calls Kokkos; in p3d that is the main
-/// one.
+/// The guarded allocations, and the kernels and copies that run. Kokkos calls its hooks on the thread that calls
+/// Kokkos, which in p3d is the main thread.
 struct Guard {
   Blocks device, host;
-  std::vector<bool> kernels;  ///< those that run: is it one of p3d's? Kokkos' own also set up host Views
+  std::vector<bool>
+      kernels;  ///< one entry for each kernel that runs: true for p3d's own. Kokkos' own kernels also set up host Views
   int copies = 0;
-  std::vector<bool> regions;  ///< the open ones: does a library work on device memory in it?
+  std::vector<bool> regions;  ///< one entry for each open region: true where a library works on device memory in it
 
   void set(Blocks const& blocks, bool poisoned) const {
     for (auto const& [data, bytes] : blocks)
       (poisoned ? __asan_poison_memory_region : __asan_unpoison_memory_region)(data, bytes);
   }
-  /// After every change of kernels and copies.
+  /// Poisons and unpoisons all blocks. Called after every change of kernels and copies.
   void apply() const {
     set(device, kernels.empty() && copies == 0);
     set(host, !kernels.empty() && kernels.front() && copies == 0);
   }
 };
 Guard& guard() {
-  static auto& the_guard = *new Guard;  // outlives every View
+  static auto& the_guard = *new Guard;  // never freed: it outlives every View
   return the_guard;
 }
 
@@ -54,7 +55,7 @@ void kernel_ends(std::uint64_t) {
   guard().apply();
 }
 
-/// Kokkos reports where an allocation begins: at its own header, in front of the data.
+/// The data of an allocation. Kokkos reports the address of its own header, in front of the data.
 void const* data_of(void const* allocation) {
   return static_cast<char const*>(allocation) + sizeof(Kokkos::Impl::SharedAllocationHeader);
 }
@@ -91,7 +92,7 @@ void guard_memory() {
     if (works) kernel_begins(name, 0, nullptr);
   });
   hooks::set_pop_region_callback([] {
-    if (guard().regions.empty()) return;  // opened before the guard
+    if (guard().regions.empty()) return;  // the region began before the guard
     if (guard().regions.back()) kernel_ends(0);
     guard().regions.pop_back();
   });

@@ -14,7 +14,7 @@ void prefer_large_pages(void* memory, std::size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr std::size_t worthwhile = 4 << 20;
   if (!std::is_same_v<MemSpace, HostSpace> || bytes < worthwhile) return;
-  // Whole pages inside the array. A system without huge pages refuses, which changes nothing.
+  // The advice is for the whole pages inside the array. A system without huge pages refuses it, which changes nothing.
   auto const page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   auto const begin = (reinterpret_cast<std::uintptr_t>(memory) + page - 1) / page * page;
   auto const end = (reinterpret_cast<std::uintptr_t>(memory) + bytes) / page * page;

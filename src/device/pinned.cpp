@@ -20,13 +20,13 @@ namespace {
 
 using Block = std::shared_ptr<std::byte>;
 
-/// Free blocks by size, a power of two.
+/// The free blocks by size, a power of two, and the blocks that wait for an event.
 struct Pool {
   std::map<std::size_t, std::vector<Block>> blocks;
-  std::deque<std::pair<Event, Block>> kept;  ///< in the order of their events
+  std::deque<std::pair<Event, Block>> kept;  ///< blocks of keep_until, in the order of their events
 };
 
-/// Emptied when Kokkos ends. Blocks still out then are not taken back.
+/// The pool. It is emptied when Kokkos ends; blocks in use then are not taken back.
 std::shared_ptr<Pool>& pool() {
   static std::shared_ptr<Pool> the_pool;
   if (!the_pool) {

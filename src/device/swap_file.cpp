@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The swap file's two sides. The caller checks a request, puts it into a queue and later waits for it. The thread takes
+// one request after the other and moves it in pieces of 4 MiB through a buffer of its own, so that the caller's memory
+// is touched only for the time of a copy: destroying a request waits for one piece at most, never for the disk.
 #include <p3d/device/swap_file.hpp>
 
 #include <p3d/base/error.hpp>
@@ -30,20 +33,23 @@ namespace p3d::device {
 
 namespace {
 
-/// Long enough for the disk's speed, short enough that a request that is given up is soon let go.
+/// Bytes that are read or written at a time: long enough for the disk's speed, short enough that a request which is
+/// abandoned soon lets go of its memory.
 constexpr std::int64_t piece_bytes = std::int64_t{4} << 20;
 
 std::string human(std::int64_t bytes) { return base::human_bytes(static_cast<double>(bytes)); }
 
 }  // namespace
 
-/// What a write leaves in memory: filled by the thread, which looks at it when the range is read, and that is later.
+/// The record that a write leaves in memory. The thread fills it, and looks at it again when the range is read, which
+/// is later.
 struct SwapFile::Range {
   std::int64_t bytes = 0;
-  std::vector<std::uint64_t> checksums;  ///< by piece
+  std::vector<std::uint64_t> checksums;  ///< one for each piece
   bool good = false;                     ///< all of it was written
 };
 
+/// A request. The caller and the thread share it.
 struct SwapFile::Job {
   std::shared_ptr<State> state;
   bool writes = false;
@@ -51,10 +57,10 @@ struct SwapFile::Job {
   std::int64_t bytes = 0;
   std::shared_ptr<Range> range;
 
-  std::mutex touching;        ///< while the memory is read or written
-  std::byte* data = nullptr;  ///< null: given up
+  std::mutex touching;        ///< held while `data` is read or written
+  std::byte* data = nullptr;  ///< the caller's memory; null: abandoned
 
-  // Under the state's mutex.
+  // The state's mutex guards done_bytes, done and error.
   std::int64_t done_bytes = 0;
   bool done = false;
   std::optional<base::ErrorText> error;
@@ -62,6 +68,7 @@ struct SwapFile::Job {
   std::string where(std::int64_t begin, std::int64_t length) const;
 };
 
+/// Everything that the thread uses. It is shared, so that it outlives the SwapFile where the disk does not answer.
 struct SwapFile::State {
   explicit State(SwapSettings given)
       : settings(std::move(given)),
@@ -69,6 +76,7 @@ struct SwapFile::State {
         file(settings.folder, padded(settings.bytes)),
         piece(static_cast<std::byte*>(std::aligned_alloc(alignment, piece_bytes)), std::free) {}
 
+  /// The thread's loop.
   void run();
   std::optional<base::ErrorText> carry_out(Job& job);
   std::optional<base::ErrorText> write_piece(Job& job, std::int64_t begin, std::int64_t length);
@@ -77,26 +85,27 @@ struct SwapFile::State {
   SwapSettings const settings;
   detail::SwapHooks const hooks;
   detail::UnnamedFile file;
-  std::unique_ptr<std::byte, void (*)(void*)> piece;  ///< the thread's
+  std::unique_ptr<std::byte, void (*)(void*)> piece;  ///< the thread's buffer
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::shared_ptr<Job>> queue;  ///< the first is in hand
+  std::deque<std::shared_ptr<Job>> queue;  ///< the thread works on the first
   bool stops = false;
   bool ended = false;
   bool overdue = false;  ///< a request outlasted its budget: nobody waits for the disk again
   Accounting accounting;
 
-  std::map<std::int64_t, std::shared_ptr<Range>> ranges;  ///< by offset; the caller's
+  std::map<std::int64_t, std::shared_ptr<Range>> ranges;  ///< keyed by offset; only the caller uses the map
 };
 
 std::string SwapFile::Job::where(std::int64_t begin, std::int64_t length) const {
   return fmt::format("swap file in {}, bytes {} to {}", state->settings.folder, begin, begin + length);
 }
 
-// ---- The thread.
+// ---- Functions of the thread.
 
 namespace {
+/// The errors of a request.
 base::ErrorText given_up(std::string where) {
   return {.expected = "a request that is waited for",
           .found = "one that was given up",
@@ -159,7 +168,7 @@ std::optional<base::ErrorText> SwapFile::State::carry_out(Job& job) {
       if (stops && job.done_bytes < job.bytes) error = closed(job.where(job.offset, job.bytes));
     }
     if (error) {
-      file.leave_cache();  // so that the next request hears of its own pieces only
+      file.leave_cache();  // so that the next request gets errors of its own pieces only
       return error;
     }
   }
@@ -218,7 +227,7 @@ std::optional<base::ErrorText> SwapFile::State::read_piece(Job& job, std::int64_
   return {};
 }
 
-// ---- The caller.
+// ---- Functions of the caller.
 
 SwapFile::SwapFile(SwapSettings settings) {
   P3D_REQUIRE(settings.bytes > 0, "a swap file has room for something");
@@ -239,7 +248,7 @@ SwapFile::~SwapFile() {
 }
 
 SwapFile::Request SwapFile::write(std::int64_t offset, void const* data, std::int64_t bytes) {
-  return start(true, offset, static_cast<std::byte*>(const_cast<void*>(data)), bytes);  // only read
+  return start(true, offset, static_cast<std::byte*>(const_cast<void*>(data)), bytes);  // a write only reads the memory
 }
 
 SwapFile::Request SwapFile::read(std::int64_t offset, void* data, std::int64_t bytes) {

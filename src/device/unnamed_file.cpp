@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A file without a name, on a disk of the node. Its space is reserved when it is made. With O_DIRECT the page cache is
+// not used at all. Elsewhere the pages of a write are sent to the disk at once and dropped from the cache a few pieces
+// later, when they are on disk; the pages of a read are dropped at once.
 #include "unnamed_file.hpp"
 
 #include <p3d/base/error.hpp>
@@ -27,12 +30,12 @@ namespace {
 
 std::string text_of(int error) { return std::generic_category().message(error); }
 
-/// A descriptor of a file in the folder that has no name any more; -1 with errno set when there is none.
+/// Opens a file in the folder that has no name any more. Returns its descriptor, or -1 with errno set.
 int open_unnamed(std::string const& folder) {
 #if defined(O_TMPFILE)
   if (swap_hooks().unnamed) {
     int const fd = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0) return fd;  // else a file system without such files, or an error that shows again below
+    if (fd >= 0) return fd;  // else the file system has no such files, or an error that shows again below
   }
 #endif
   auto path = fmt::format("{}/{}-{}-XXXXXX", folder, UnnamedFile::name, ::getpid());
@@ -43,6 +46,7 @@ int open_unnamed(std::string const& folder) {
   return fd;
 }
 
+/// The free bytes of the file's file system; INT64_MAX where it does not say.
 std::int64_t free_bytes(int fd) {
   struct statvfs info {};
   if (::fstatvfs(fd, &info) != 0) return INT64_MAX;
@@ -51,6 +55,7 @@ std::int64_t free_bytes(int fd) {
   return std::min(swap_hooks().free_bytes, static_cast<std::int64_t>(blocks * info.f_frsize));
 }
 
+/// True where the file system is in memory.
 bool is_memory(int fd) {
 #if defined(__linux__)
   constexpr unsigned long tmpfs = 0x01021994, ramfs = 0x858458f6;
@@ -64,9 +69,10 @@ bool is_memory(int fd) {
 #endif
 }
 
-/// So many pieces are on their way to the disk at once: waiting for each costs three quarters of the speed.
+/// The pieces that are under way to the disk at once: waiting for each costs three quarters of the speed.
 constexpr std::size_t most_cached = 4;
 
+/// Drops pages of the file from the page cache.
 void drop_pages(int fd, std::int64_t offset, std::size_t bytes) {
 #if defined(POSIX_FADV_DONTNEED)
   ::posix_fadvise(fd, offset, static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
@@ -75,10 +81,10 @@ void drop_pages(int fd, std::int64_t offset, std::size_t bytes) {
 #endif
 }
 
-/// 0 or errno.
+/// Reserves space for the file. Returns 0 or errno.
 int take_room(int fd, std::int64_t bytes) {
 #if defined(__linux__)
-  // Not posix_fallocate, which writes into every block where the file system cannot reserve.
+  // posix_fallocate is not used: it writes into every block where the file system cannot reserve.
   int status = 0;
   do {
     status = ::fallocate(fd, 0, 0, bytes);
@@ -96,7 +102,7 @@ SwapHooks& swap_hooks() {
 }
 
 UnnamedFile::UnnamedFile(std::string const& folder, std::int64_t bytes) {
-  // A file that reaches the limit of its size is an error to tell, and no reason to die.
+  // A file that reaches the limit of its size is an error to report; the signal would end the process.
   static auto const ignored = std::signal(SIGXFSZ, SIG_IGN);
   static_cast<void>(ignored);
   fd_ = open_unnamed(folder);
@@ -132,7 +138,7 @@ void UnnamedFile::reserve(std::string const& folder, std::int64_t bytes) {
                             "fewer ranks on a node"});
 }
 
-/// Calls call(place in the file, bytes done) until all bytes are through.
+/// Calls call(place in the file, bytes done) until all bytes are through. Returns 0 or errno.
 template <class Call>
 int UnnamedFile::transfer(std::int64_t offset, std::size_t bytes, Call&& call) {
   for (std::size_t done = 0; done < bytes;) {
@@ -142,7 +148,7 @@ int UnnamedFile::transfer(std::int64_t offset, std::size_t bytes, Call&& call) {
     } else if (n == 0) {
       return EIO;
 #if defined(O_DIRECT)
-    } else if (errno == EINVAL && direct_) {  // a disk of other sectors: through the cache then
+    } else if (errno == EINVAL && direct_) {  // a disk of other sectors: go through the cache
       ::fcntl(fd_, F_SETFL, 0);
       direct_ = false;
 #endif
@@ -159,7 +165,7 @@ int UnnamedFile::write(std::int64_t offset, std::byte const* from, std::size_t b
   });
   if (error != 0 || direct_ || in_memory_) return error;
 #if defined(__linux__)
-  ::sync_file_range(fd_, offset, static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);  // begins
+  ::sync_file_range(fd_, offset, static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);  // only starts to write
 #endif
   cached_.push_back({offset, bytes});
   return cached_.size() > most_cached ? drop_oldest() : 0;
@@ -190,7 +196,7 @@ int UnnamedFile::leave_cache() {
   return error;
 }
 
-/// Pages leave the cache only once they are on disk.
+/// Waits until the oldest piece is on disk: its pages can leave the cache only then.
 int UnnamedFile::drop_oldest() {
   auto const [offset, bytes] = cached_.front();
   cached_.pop_front();

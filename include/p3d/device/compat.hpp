@@ -9,7 +9,7 @@
 
 namespace p3d::device {
 
-/// Command-line options of Kokkos; renamed in 4.0.
+/// Command-line options of Kokkos, which were renamed in 4.0.
 #if KOKKOS_VERSION >= 40000
 inline constexpr char const* threads_option = "--kokkos-num-threads";
 inline constexpr char const* device_option = "--kokkos-device-id";
@@ -25,7 +25,7 @@ using PinnedSpace = Kokkos::SharedHostPinnedSpace;
 using PinnedSpace = Kokkos::HostSpace;
 #endif
 
-/// Number of the GPU in use among those visible, or -1.
+/// The number of the GPU in use among those visible, or -1.
 inline int gpu_number() {
 #if KOKKOS_VERSION >= 40100
   return Kokkos::device_id();
@@ -34,7 +34,8 @@ inline int gpu_number() {
 #endif
 }
 
-/// exec.fence(label), of which Kokkos' tools hear. Labels exist from Kokkos 3.5 on; before that this tells the tools.
+/// Calls exec.fence(label) and reports it to Kokkos' tools. Kokkos has labels of fences from 3.5 on; before that this
+/// function tells the tools itself.
 template <class Exec>
 void fence(Exec const& exec, std::string const& label) {
 #if KOKKOS_VERSION >= 30500

@@ -7,7 +7,7 @@
 //   bfloat16     1         8         7   3.4e38     1.2e-38          2^-8
 //   float16      1         5        10   65504      6.1e-5           2^-11   (IEEE 754 binary16)
 //
-// Conversions are those of base/float16.hpp.
+// base/float16.hpp has the conversions of bits.
 
 #include <p3d/base/float16.hpp>
 
@@ -27,7 +27,7 @@ struct bfloat16 {
   KOKKOS_INLINE_FUNCTION operator float() const { return base::bfloat16_value(bits); }
 };
 
-/// IEEE 754 binary16.
+/// The 16-bit format of IEEE 754 (binary16).
 struct float16 {
   std::uint16_t bits;
   float16() = default;
@@ -39,8 +39,8 @@ struct float16 {
 
 static_assert(sizeof(bfloat16) == 2 && sizeof(float16) == 2);
 
-/// Stochastic rounding to bfloat16: up with the probability of the part that is cut off, so that the mean of many
-/// roundings is x. `random`: 16 uniform random bits. Infinite and NaN as in the other conversion.
+/// Rounds to bfloat16 stochastically: up with a probability equal to the part that is cut off, so that the mean of many
+/// roundings is x. `random` holds 16 uniform random bits. Infinities and NaN are converted as by bfloat16(x).
 KOKKOS_INLINE_FUNCTION bfloat16 round_stochastically(float x, std::uint32_t random) {
   std::uint32_t const bits = base::bits_of_float(x);
   bfloat16 out(x);

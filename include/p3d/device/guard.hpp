@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Host and device memory kept apart where they are one. In builds with the address sanitizer and a host backend, the
-// memory that kernels work on is poisoned while no kernel and no copy runs: host code that touches it, which on a GPU
-// would be a crash or garbage, ends the program with the sanitizer's report. Host copies are poisoned while kernels
-// run. Elsewhere this is nothing.
+// A check that host code leaves device memory alone, for builds where both are the same memory. In builds with the
+// address sanitizer and a host backend, the memory that kernels work on is poisoned while no kernel and no copy runs.
+// Host code that touches it, which on a GPU would be a crash or garbage, then ends the program with the sanitizer's
+// report. Host copies are poisoned while kernels run. In other builds nothing is checked.
 
 #include <p3d/device/event.hpp>
 #include <p3d/device/pinned.hpp>
@@ -14,12 +14,12 @@
 
 namespace p3d::device {
 
-/// Starts, once, with Kokkos running and before the first View. Device memory: Views labelled "p3d::...", but for those
-/// whose label has "host" or "pinned" in it, which are host copies. Not guarded: those with "background" in it, which
-/// threads read while kernels run.
+/// Starts the checks, once, with Kokkos running and before the first View. A View labelled "p3d::..." is device memory,
+/// unless its label has "host" or "pinned" in it: then it is a host copy. A View with "background" in its label is not
+/// guarded, since threads read it while kernels run.
 void guard_memory();
 
-/// Host memory of the shape of a row-major vector or matrix.
+/// New host memory with the shape of a row-major vector or matrix.
 template <class V>
 auto new_host_view(V const& view) {
   using Host = Kokkos::View<typename V::non_const_data_type, Kokkos::LayoutRight, HostSpace>;
@@ -30,7 +30,8 @@ auto new_host_view(V const& view) {
   }
 }
 
-/// Memory of the host with the shape of `view`: `view` itself where the host may use it.
+/// Host memory with the shape of `view`: `view` itself where the host may use it, else new memory. The contents are not
+/// copied.
 template <class V>
 auto host_mirror(V const& view) {
   if constexpr (memory_is_guarded) {
@@ -40,7 +41,7 @@ auto host_mirror(V const& view) {
   }
 }
 
-/// The same with the contents of `view`, once all kernels of the device have ended: for tests and set-up.
+/// A host copy of `view`, taken once all kernels of the device have ended: for tests and set-up.
 template <class V>
 auto host_copy(V const& view) {
   if constexpr (memory_is_guarded) {
@@ -51,7 +52,8 @@ auto host_copy(V const& view) {
     return Kokkos::create_mirror_view_and_copy(HostSpace(), view);
   }
 }
-/// The same once the kernels of `exec` have ended; nothing else of the device is waited for. The wait has the label.
+/// A host copy of `view`, taken once the kernels of `exec` have ended; other work of the device is not waited for. The
+/// wait has the label.
 template <class V>
 auto copy_to_host(std::string const& label, ExecSpace const& exec, V const& view) {
   if constexpr (host_reaches_views) {
@@ -66,7 +68,7 @@ auto copy_to_host(std::string const& label, ExecSpace const& exec, V const& view
 }
 
 /// Copies host numbers to the first elements of `to`, in the order of the kernels of `exec`. `from` may change after
-/// the call; nothing is waited for.
+/// the call, and the host does not wait.
 template <class T>
 void copy_from_host(ExecSpace const& exec, std::span<T const> from, View1<T> to) {
   using Host = Kokkos::View<T const*, PinnedSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A long array that is not in the memory of kernels: in pieces, in a swap file or in host memory. A piece that was
-// never stored is zeros.
+// A long array that is not in the memory of kernels but in a swap file or in host memory. It moves in pieces of 2^20
+// elements. A piece that was never stored is zeros. Example: an array of 2.5 million floats has 3 pieces of 4, 4 and
+// about 1.5 MiB.
 
 #include <p3d/device/swap_file.hpp>
 #include <p3d/device/view.hpp>
@@ -12,48 +13,53 @@
 
 namespace p3d::device {
 
-/// T: float, double, bfloat16 or float16. Used by one thread.
+/// One offloaded array of float, double, bfloat16 or float16. One thread uses it.
 template <class T>
 class OffloadedArray {
 public:
-  /// Elements of a piece; the last may be smaller.
+  /// Elements of a piece; the last piece may be smaller.
   static constexpr std::int64_t piece = std::int64_t{1} << 20;
-  /// What an array of n elements takes of a swap file.
+  /// The bytes that an array of n elements takes in a swap file.
   static std::int64_t file_bytes(std::int64_t n);
 
   OffloadedArray() = default;
-  /// n elements from `offset` of the file on, which outlives the array; null: in host memory.
+  /// An array of n zeros, which takes file_bytes(n) from `offset` on in the file. The file must outlive the array. With
+  /// a null file the array is in host memory.
   OffloadedArray(std::int64_t n, SwapFile* file, std::int64_t offset);
 
   std::int64_t size() const { return size_; }
   std::int64_t num_pieces() const { return (size_ + piece - 1) / piece; }
   std::int64_t piece_size(std::int64_t p) const { return std::min(piece, size_ - p * piece); }
 
-  /// Starts to bring piece p to `host`, or to take it from there: piece_size(p) elements that stay until the request is
-  /// done (at once where nothing travels).
+  /// Starts to copy piece p to `host`, which has piece_size(p) elements and must not be touched until the request is
+  /// done. In host memory, and for a piece that was never stored, the copy is complete at once and the request is
+  /// empty.
   SwapFile::Request start_load(std::int64_t p, T* host);
+  /// Starts to copy `host` to piece p. The memory must stay valid and unchanged until the request is done.
   SwapFile::Request start_store(std::int64_t p, T const* host);
 
-  /// Elements [first, first + count), now.
+  /// Copies elements [first, first + count) to `out`, and waits for it.
   void read(std::int64_t first, std::int64_t count, T* out);
+  /// Copies `in` to elements [first, first + count). The change stays in memory until another piece is needed or
+  /// let_go().
   void write(std::int64_t first, std::int64_t count, T const* in);
-  /// Gives back the memory of the piece that read and write have in hand.
+  /// Stores and frees the one piece that read() and write() keep in memory.
   void let_go();
 
 private:
-  /// Makes piece p the one in hand.
+  /// Brings piece p into in_hand_; the piece that was there is stored first if it was changed.
   void take(std::int64_t p);
-  /// Stores it if it was changed.
+  /// Stores the piece in in_hand_ if it was changed.
   void put_back();
 
   std::int64_t size_ = 0;
   SwapFile* file_ = nullptr;
   std::int64_t offset_ = 0;
-  std::vector<bool> stored_;  ///< by piece
-  std::vector<T> host_;       ///< all of it, where there is no file
-  std::vector<T> in_hand_;    ///< one piece, for read and write
-  std::int64_t number_in_hand_ = -1;
-  bool changed_ = false;
+  std::vector<bool> stored_;          ///< one for each piece: true once it was stored
+  std::vector<T> host_;               ///< the whole array, where there is no file
+  std::vector<T> in_hand_;            ///< the piece that read() and write() work on
+  std::int64_t number_in_hand_ = -1;  ///< its number, or -1
+  bool changed_ = false;              ///< in_hand_ differs from the file
 };
 
 }  // namespace p3d::device

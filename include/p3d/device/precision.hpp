@@ -18,10 +18,11 @@
 
 namespace p3d::device {
 
-/// Sums and arithmetic on elements of type S.
+/// The type of sums and arithmetic on elements of type S.
 template <class S>
 using accumulate_t = std::conditional_t<sizeof(S) == 2, float, S>;
 
+/// A policy with Storage S and one wide type for all else.
 template <class S, class Wide>
 struct PrecisionPolicy {
   using Storage = S;
@@ -30,7 +31,7 @@ struct PrecisionPolicy {
   using Moment = Wide;
   using Accumulate = Wide;
   using Wire = S;
-  /// Whether the optimizer keeps weights of its own beside those that layers read.
+  /// True when the optimizer keeps master weights beside the weights that layers read.
   static constexpr bool has_master = !std::is_same_v<Storage, Master>;
 };
 
@@ -38,13 +39,13 @@ struct Fp64 : PrecisionPolicy<double, double> {};
 struct Fp32 : PrecisionPolicy<float, float> {};
 struct Bf16 : PrecisionPolicy<bfloat16, float> {};
 struct Fp16 : PrecisionPolicy<float16, float> {};
-/// precision.gradients = "bf16": gradients of weights are added up in 16 bits too.
+/// Policy of precision.gradients = "bf16": gradients of weights are added up in 16 bits too.
 struct Bf16Gradients : Bf16 {
   using Gradient = bfloat16;
 };
 
-/// P3D_POLICIES(X): X(P) for every policy of this build, for explicit instantiations; P3D_STORAGE_TYPES(X): X(S) for
-/// every storage type; P3D_GRADIENT_TYPES(X): X(G) for every type of gradients.
+/// Lists for explicit instantiations. P3D_POLICIES(X) calls X(P) for every policy of this build, P3D_STORAGE_TYPES(X)
+/// calls X(S) for every storage type, P3D_GRADIENT_TYPES(X) calls X(G) for every type of gradients.
 #if P3D_16BIT
 #define P3D_POLICIES(X)  \
   X(::p3d::device::Fp32) \
