@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Collectives and messages on views: each call makes the buffer of its operation (staging.hpp), starts the operation of
+// room comm in it and attaches the buffer to the request.
 #include <p3d/collectives/collectives.hpp>
 
 #include <p3d/base/error.hpp>
@@ -11,7 +13,7 @@
 namespace p3d::collectives {
 
 namespace {
-// Where MPI reads and writes; the same for the whole process, set before the first message.
+// These flags say where MPI reads and writes. They hold for the whole process and are set before the first message.
 bool stage_always = false;
 bool mpi_reaches_views = false;
 bool mpi_reduces_views = false;
@@ -39,8 +41,8 @@ template <> comm::ElementType type_of<std::byte>() { return comm::Type::byte; }
 // clang-format on
 
 namespace {
-/// Collectives go through the host where MPI has only messages of the views' memory. Sums of 16-bit numbers always do,
-/// since MPI has none.
+/// True when a collective goes through the host: where MPI may be given the views' memory for messages only, and for
+/// sums of 16-bit numbers always, since MPI has none.
 template <class T>
 bool through_host(bool sums) {
   return !mpi_reduces_views || (sums && type_of<T>().float16().has_value());
@@ -63,10 +65,11 @@ void all_reduce(ExecSpace const& exec, Communicator& comm, View1<T> inout, Reduc
 }
 
 namespace {
-/// All shares, and this rank's.
+/// The elements of all ranks' shares, and those of this rank's share.
 struct Owned {
   detail::Run all, own;
 };
+/// Checks the shares of a view and returns them.
 template <class T>
 Owned check_shares(Communicator& comm, View1<T> view, std::span<std::int64_t const> bounds) {
   detail::require_contiguous(view);
@@ -123,7 +126,8 @@ Request start_send(ExecSpace const& exec, Communicator& comm, View2<T const> mat
   detail::require_contiguous(matrix);
   auto const n = static_cast<std::int64_t>(matrix.size());
   using Buffer = detail::Buffer<T>;
-  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n, Buffer::Use::read);  // as Use says
+  Buffer const buffer(exec, false, const_cast<T*>(matrix.data()), n,
+                      Buffer::Use::read);  // Use::read says that it is not written
   return buffer.attach(comm.send(buffer.data(), n, type_of<T>(), peer, tag, buffer.place()));
 }
 
@@ -139,7 +143,7 @@ Request start_recv(ExecSpace const& exec, Communicator& comm, View2<T> matrix, i
 template <class T>
 void Exchange<T>::send(View2<T const> buffer, int peer) {
   detail::require_contiguous(buffer);
-  // Read only: a Part has one kind of pointer.
+  // The matrix is only read; but a Part has one kind of pointer.
   sends_.push_back({View2<T>(const_cast<T*>(buffer.data()), buffer.extent(0), buffer.extent(1)), peer});
 }
 
@@ -167,7 +171,7 @@ Request Exchange<T>::start(int tag) {
   auto sends = parts(sends_, Buffer::Use::read);
   auto receives = parts(receives_, Buffer::Use::write);
   comm::Place place = nccl ? detail::on_stream(exec_) : comm::Memory::host;
-  for (auto const& buffer : buffers) {  // the last event comes after all
+  for (auto const& buffer : buffers) {  // the last buffer's event comes after the others'
     if (auto const of_one = buffer.place(); of_one.ready) place.ready = of_one.ready;
   }
   auto request = comm_->exchange(std::move(sends), std::move(receives), type_of<T>(), tag, place);

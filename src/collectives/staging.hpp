@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The one place that decides where messages are read and written: in the view itself when the host can reach its memory
-// or MPI can, or by NCCL; in a host copy that the request keeps alive otherwise. And when: after events.
+// The one place that decides where an operation reads and writes: in the view itself where the host or MPI can reach
+// its memory, or where NCCL carries the operation; else in a host copy that the request keeps alive. It also decides
+// when the operation begins: after an event behind the caller's kernels.
 
 #include <p3d/base/error.hpp>
 #include <p3d/collectives/collectives.hpp>
@@ -24,30 +25,33 @@ struct Run {
   std::int64_t begin = 0, end = 0;
 };
 
-/// Whether collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the GPU.
+/// True when collectives and exchanges on this communicator go by NCCL, which waits for the caller's kernels on the
+/// GPU.
 inline bool by_nccl(Communicator const& comm) { return !views_are_on_host() && comm.has_nccl(); }
 
-/// NCCL's way to a view: after the kernels of `exec`, which waits for the result where it is on a GPU.
+/// The place of a view for NCCL: the operation comes after the kernels of `exec`, and `exec` waits for the result where
+/// it is on a GPU.
 inline comm::Place on_stream(ExecSpace const& exec) {
   comm::Place place(comm::Memory::device, device::native_stream(exec));
   place.stream_waits = !device::on_host();
   return place;
 }
 
-/// The buffer of one operation on `n` contiguous elements at `data`. The host waits for nothing: events keep the
-/// operation behind the caller's kernels, and a staging block away from others while the device reads it.
+/// The buffer of one operation on `n` contiguous elements at `data`. The host waits for nothing: an event keeps the
+/// operation behind the caller's kernels, and another keeps a staging block out of the pool while the device reads it.
 template <class T>
 class Buffer {
 public:
+  /// The direction of the data: the operation reads the view, writes it, or both.
   enum class Use { read, write, both };
 
-  /// `nccl`: the operation goes by it. `on_host`: the elements go through the host where it does not
-  /// reach the view, even where MPI does.
+  /// A buffer for all n elements. `nccl` says that NCCL carries the operation. `on_host` sends the elements through a
+  /// host copy where the host does not reach the view, even where MPI does.
   Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Use use, bool on_host = false)
       : Buffer(exec, nccl, data, n, use == Use::write ? Run{} : Run{0, n}, use == Use::read ? Run{} : Run{0, n},
                on_host) {}
 
-  /// `read`, `written`: what the operation takes from the view, and what it gives back.
+  /// A buffer for an operation that reads the elements `read` of the view and writes the elements `written`.
   Buffer(ExecSpace const& exec, bool nccl, T* data, std::int64_t n, Run read, Run written, bool on_host = false)
       : exec_(exec), view_(data, n), written_(written), nccl_(nccl) {
     static_assert(!std::is_const_v<T>, "use a pointer to what is really written");
@@ -55,16 +59,16 @@ public:
     if (stages() || (on_host && !host_reaches_views)) {
       auto const memory = pinned(static_cast<std::size_t>(n) * sizeof(T));
       host_ = std::make_shared<Host>(Host{memory, HostView(reinterpret_cast<T*>(memory.get()), n)});
-      if (read.begin == read.end) return;  // nobody else has the block: at once
+      if (read.begin == read.end) return;  // at once: nobody else has the block
       Kokkos::deep_copy(exec, part(host_->view, read), part(view_, read));
     }
     kernels_.emplace(exec);
   }
 
-  /// What is sent and received.
+  /// The address that the operation sends from and receives to.
   T* data() const { return host_ ? host_->view.data() : view_.data(); }
 
-  /// Whether the host reads and writes there too, and from when on.
+  /// The kind of memory at data(), and the event after which the operation may begin.
   comm::Place place() const {
     if (nccl_) return on_stream(exec_);
     auto const memory = host_ || host_reaches_views ? comm::Memory::host : comm::Memory::device;
@@ -72,7 +76,7 @@ public:
     return {memory, nullptr, [kernels = *kernels_] { return kernels.reached(); }};
   }
 
-  /// Gives the copy to the request: kept until completion, then brought back if it was written to.
+  /// Gives the host copy to the request. It is kept until completion, then copied back to the view if it was written.
   Request attach(Request request) const {
     if (!host_) return request;
     if (written_.begin == written_.end) {
@@ -90,6 +94,7 @@ public:
 
 private:
   using HostView = Kokkos::View<T*, Kokkos::LayoutRight, device::PinnedSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>>;
+  /// A host copy of the view, and the pinned block that it lies in.
   struct Host {
     std::shared_ptr<std::byte> memory;
     HostView view;
@@ -104,10 +109,10 @@ private:
   Run written_;
   bool nccl_;
   std::shared_ptr<Host> host_;
-  std::optional<device::Event> kernels_;  ///< what comes before the operation; none: nothing
+  std::optional<device::Event> kernels_;  ///< the event behind the caller's kernels; none: the operation need not wait
 };
 
-/// MPI wants one run of memory.
+/// Throws base::Error unless a view is contiguous: MPI wants one run of memory.
 template <class V>
 void require_contiguous(V const& view) {
   P3D_REQUIRE(view.span_is_contiguous(), "messages are contiguous views");
