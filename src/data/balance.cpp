@@ -30,6 +30,7 @@ std::vector<std::int64_t> balance_microbatches(std::span<double const> work, std
     std::vector<std::int64_t> taken;
   };
   std::vector<Replica> all(static_cast<std::size_t>(replicas));
+  // A full replica is never the least one, whatever its work.
   for (auto const i : longest) {
     auto const least = std::min_element(all.begin(), all.end(), [&](auto const& a, auto const& b) {
       bool const full_a = a.taken.size() == room, full_b = b.taken.size() == room;

@@ -11,9 +11,10 @@ namespace p3d::data {
 
 namespace {
 
+/// Most places whose counts are kept.
 constexpr std::size_t most_places = 4096;
 
-/// The order of additions of numpy.sum, which the normalised weights depend on.
+/// Adds as numpy.sum does, in its order of additions: the normalised weights depend on it.
 double numpy_sum(double const* v, std::size_t n) {
   if (n < 8) {
     double sum = 0.0;
@@ -44,6 +45,7 @@ std::vector<double> normalised(std::vector<double> weights) {
 }  // namespace
 
 void Blend::move_to(std::int64_t wanted) const {
+  // Go to a kept place when the cursor is behind `wanted`, or far before it.
   if (wanted < cursor_.sample || wanted - cursor_.sample > stride_) {
     auto const place = std::min<std::int64_t>(wanted / stride_, std::ssize(places_) - 1);
     if (wanted < cursor_.sample || place * stride_ > cursor_.sample)
@@ -96,9 +98,9 @@ std::size_t EvenBlend::next(std::int64_t n, Counts const& counts) const {
   std::size_t best = weights_.size();
   std::int64_t best_time = 0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    auto const behind = weights_[i] * (n + 1) - period_ * counts[i];  // times the period
+    auto const behind = weights_[i] * (n + 1) - period_ * counts[i];  // w_i (n + 1) - taken_i, times the period
     if (factor * behind < period_) continue;
-    auto const time = (factor - 1) * period_ - factor * behind;  // until it must come: over the weight
+    auto const time = (factor - 1) * period_ - factor * behind;  // the time until it must come, times the weight
     if (best == weights_.size() || time * weights_[best] < best_time * weights_[i]) {
       best = i;
       best_time = time;
@@ -121,7 +123,7 @@ std::size_t MegatronBlend::next(std::int64_t n, Counts const& counts) const {
   std::size_t best = 0;
   double most = 0.0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    double const volatile wanted = weights_[i] * place;  // rounded, as there: not one fused operation
+    double const volatile wanted = weights_[i] * place;  // rounded, as in numpy: not one fused operation
     double const error = wanted - static_cast<double>(counts[i]);
     if (i == 0 || error > most) {
       best = i;

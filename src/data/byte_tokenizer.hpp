@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A token for each byte.
+// The tokenizer "bytes": a token for each byte.
 
 #include <p3d/data/tokenizer.hpp>
 

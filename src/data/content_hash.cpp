@@ -27,7 +27,7 @@ private:
   std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> state_{XXH64_createState(), &XXH64_freeState};
 };
 
-/// Bytes [first, first + count) of all parts as one array.
+/// Adds bytes [first, first + count) of all parts as one array.
 void add_range(Hash& hash, std::vector<Part> const& parts, std::uint64_t first, std::uint64_t count) {
   for (auto const& part : parts) {
     if (first < part.size()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// One number for the content of files, which checkpoints keep.
+// The hash of files' content, which checkpoints keep.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,9 +10,10 @@
 
 namespace p3d::data {
 
-inline constexpr std::int64_t hashed_whole = std::int64_t{1} << 26;  ///< 64 MiB
+/// Bytes up to which all content is hashed: 64 MiB.
+inline constexpr std::int64_t hashed_whole = std::int64_t{1} << 26;
 
-/// xxHash64 (seed 0) of the text `kind`, then of
+/// The xxHash64 (seed 0) of the text `kind`, then of
 /// - up to 64 MiB in all: the bytes of the parts, one after the other;
 /// - beyond: "p3d fingerprint 1", the number of parts and their sizes (u64, little endian), the first 4 KiB of each
 ///   part, then, of all parts as one array of n bytes: the first and the last 64 KiB, and 1,000 blocks of 4 KiB at

@@ -2,9 +2,9 @@
 // Samples that are cut from documents in a new order (data.shuffle = "documents" and "whole_documents").
 //
 // The documents of an epoch, one behind the other, are a stream of units: tokens, or the pieces of batch.variable. A
-// walk over the index finds the document of a unit; what it has counted it keeps for every few documents. With
-// "documents" the samples of the stream then change places within groups, so that a batch has no neighbours: epoch of
-// three documents A (2 windows), B (3), C (1), in the order B A C, may give B1 C0 A1 B0 B2 A0.
+// walk over the index finds the document of a unit; it keeps its counts for every few documents. With "documents" the
+// samples of the stream are then permuted within groups, so that a batch has no neighbours. Example: an epoch of three
+// documents A (2 windows), B (3), C (1), in the order B A C, may give B1 C0 A1 B0 B2 A0.
 #include "data/sample_order.hpp"
 
 #include <p3d/base/error.hpp>
@@ -22,27 +22,28 @@ namespace p3d::data {
 
 namespace {
 
-/// Document numbers that are chosen together: the reads of their sizes, each a miss of the caches, then overlap.
+/// Number of documents that are chosen at once: the reads of their sizes, each a miss of the caches, then overlap.
 constexpr std::int64_t chosen_at_once = 1024;
 
-/// Documents of a block of the walk: few, so that a look-up is short, but no more than 2^21 blocks an epoch (16 MiB).
+/// Documents of a block of the walk: few, so that a look-up is short, but so many that an epoch has no more than 2^21
+/// blocks (16 MiB).
 std::int64_t block_of(std::int64_t documents) {
   std::int64_t block = 16;
   while (documents >> 21 >= block) block *= 2;
   return block;
 }
 
-/// The order of documents in each epoch, and what comes before each of them: counted in tokens, or, given a length, in
+/// The order of documents in each epoch, and the count of units before each of them: tokens, or, with a piece length,
 /// pieces of at most so many inputs (DocumentPieces).
 class DocumentWalk {
 public:
-  /// A unit: `skip` units into the document that has the place `number` in an epoch. Of pieces also the inputs of the
-  /// epoch's documents before that one.
+  /// The place of a unit: `skip` units into the document that has the place `number` in an epoch. For pieces, `inputs`
+  /// counts the inputs of the epoch's documents before that one.
   struct Place {
     std::int64_t number = 0, skip = 0, inputs = 0;
   };
 
-  /// Documents `numbers`, as they come without `order`. `piece` 0: units are tokens.
+  /// `numbers` are the documents; without `order` they come in this order. `piece` 0: units are tokens.
   DocumentWalk(TokenSource const& source, layout::Range numbers, std::optional<base::RandomKey> order,
                std::int64_t piece)
       : source_(&source),
@@ -53,10 +54,11 @@ public:
         piece_(piece) {}
 
   std::int64_t documents() const { return documents_; }
+  /// The tokens of the document at a place of an epoch.
   layout::Range document(std::int64_t epoch, std::int64_t place) const {
     return source_->document(document_at(epoch, place));
   }
-  /// Units and inputs of all documents, in skip and inputs.
+  /// The units and inputs of all documents, returned in skip and inputs.
   Place count() const {
     Place all;
     for (std::int64_t i = 0; i < documents_; ++i) {
@@ -67,7 +69,7 @@ public:
     return all;
   }
 
-  /// Unit `unit` of an epoch that should have `all`.
+  /// Finds a unit of an epoch. `all` is the number of units that an epoch should have, for the message.
   Place find(std::int64_t epoch, std::int64_t unit, std::int64_t all) const {
     Place place = start(epoch, unit);
     for (; place.number < documents_; ++place.number) {
@@ -89,8 +91,8 @@ public:
   }
 
 private:
-  /// How far an epoch was walked: before place k * block lie begins[k] units, and of pieces inputs[k] inputs. The unit
-  /// `last_unit` is the first of the document at `last`, which was found last: its neighbours are near.
+  /// How far an epoch was walked: begins[k] units, and for pieces inputs[k] inputs, lie before place k * block. `last`
+  /// is the document that was found last, and `last_unit` its first unit: the next unit is usually near.
   struct Walk {
     std::int64_t epoch = -1;
     std::vector<std::int64_t> begins, inputs;
@@ -98,6 +100,7 @@ private:
     std::int64_t last_unit = 0;
   };
 
+  /// The number of units of a document.
   std::int64_t units(layout::Range document) const {
     if (piece_ == 0) return document.size();
     return document.size() < 2 ? 0 : (document.size() - 2) / piece_ + 1;
@@ -106,6 +109,7 @@ private:
     return piece_ == 0 ? 0 : std::max<std::int64_t>(0, document.size() - 1);
   }
 
+  /// The number of the document at a place of an epoch.
   std::int64_t document_at(std::int64_t epoch, std::int64_t place) const {
     if (!order_) return first_ + place;
     return first_ + static_cast<std::int64_t>(permute(*order_, static_cast<std::uint64_t>(epoch),
@@ -113,7 +117,7 @@ private:
                                                       static_cast<std::uint64_t>(documents_)));
   }
 
-  /// A place at or before that of a unit, `skip` units before it.
+  /// A place at or before that of a unit; its `skip` counts the units from there to the unit.
   Place start(std::int64_t epoch, std::int64_t unit) const {
     std::lock_guard const lock(mutex_);
     auto& walk = walk_of(epoch);
@@ -125,15 +129,16 @@ private:
     return {k * block_, unit - *(next - 1), piece_ == 0 ? 0 : walk.inputs[static_cast<std::size_t>(k)]};
   }
 
+  /// Keeps the document that was found last.
   void remember(std::int64_t epoch, std::int64_t unit, Place const& place) const {
     std::lock_guard const lock(mutex_);
     auto& walk = walks_[static_cast<std::size_t>(epoch % 2)];
-    if (walk.epoch != epoch) return;  // another thread reads another epoch
+    if (walk.epoch != epoch) return;  // another thread has begun another epoch
     walk.last = place;
     walk.last_unit = unit - place.skip;
   }
 
-  /// Walks on by a block or by `chosen_at_once` documents, whichever is more.
+  /// Walks over one more block, or over `chosen_at_once` documents, whichever is more.
   void walk_on(Walk& walk) const {
     auto const first = (std::ssize(walk.begins) - 1) * block_;
     auto const end = std::min(first + std::max(block_, chosen_at_once), documents_);
@@ -153,6 +158,7 @@ private:
     }
   }
 
+  /// The walk of an epoch. Two epochs are kept, as a sample may reach from one into the next.
   Walk& walk_of(std::int64_t epoch) const {
     auto& walk = walks_[static_cast<std::size_t>(epoch % 2)];
     if (walk.epoch != epoch) walk = {epoch, {0}, {0}, {}, 0};
@@ -167,6 +173,7 @@ private:
   mutable std::array<Walk, 2> walks_;
 };
 
+/// The order whose samples are windows of seq_len tokens of the stream.
 class DocumentOrder final : public SampleOrder {
 public:
   DocumentOrder(TokenSource const& source, std::int64_t documents, std::int64_t tokens, DocumentKeys const& keys,
@@ -200,6 +207,7 @@ private:
   DocumentWalk walk_;
 };
 
+/// The order whose samples are documents, or pieces of them (batch.variable).
 class Pieces final : public DocumentPieces {
 public:
   Pieces(TokenSource const& source, layout::Range numbers, std::int64_t seq_len, DocumentKeys const& keys)
@@ -214,7 +222,7 @@ public:
   std::int64_t length(std::int64_t sample) const override { return inputs_of(sample).size(); }
   std::int64_t inputs_before(std::int64_t sample) const override {
     if (samples_ == 0) return 0;
-    auto const whole = sample - sample % groups_.size();  // what comes in whole groups is counted in its old order
+    auto const whole = sample - sample % groups_.size();  // a whole group has the same inputs in any order
     auto const epoch = whole / samples_;
     auto const place = walk_.find(epoch, whole % samples_, samples_);
     auto sum = epoch * inputs_ + place.inputs + place.skip * seq_len_;
@@ -231,6 +239,7 @@ public:
   }
 
 private:
+  /// The inputs of a sample, as tokens of the source.
   layout::Range inputs_of(std::int64_t sample) const {
     P3D_REQUIRE(samples_ > 0, "there are documents of two tokens");
     auto const at = groups_.place(sample);

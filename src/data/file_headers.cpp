@@ -25,7 +25,7 @@ namespace {
                     base::ExitCode::bad_input);
 }
 
-/// The file must end with its last token.
+/// Throws unless the file ends with its last token.
 void check_size(MappedFile const& file, TokenPlace const& place) {
   auto const there = file.size() - place.offset, item = bytes_of(place.type);
   if (place.count <= there / item && place.count * item == there) return;
@@ -39,7 +39,7 @@ constexpr std::int32_t gpt2_tokens = 20240520, llama3_tokens = 20240801;
 
 constexpr std::string_view npy_magic("\x93NUMPY", 6);
 
-/// What follows 'key': in the dictionary of a numpy header, up to the next comma that is not inside parentheses.
+/// The value behind 'key': in the dictionary of a numpy header, up to the next comma that is not inside parentheses.
 std::optional<std::string_view> npy_value(std::string_view dictionary, std::string_view key) {
   auto const name = fmt::format("'{}'", key);
   auto const at = dictionary.find(name);
@@ -54,7 +54,7 @@ std::optional<std::string_view> npy_value(std::string_view dictionary, std::stri
   return value;
 }
 
-/// "(3, 4)" or "(12,)": the product; none for anything else.
+/// The product of a shape like "(3, 4)" or "(12,)"; none for anything else.
 std::optional<std::int64_t> npy_count(std::string_view shape) {
   if (!shape.starts_with('(') || !shape.ends_with(')')) return {};
   shape = shape.substr(1, shape.size() - 2);

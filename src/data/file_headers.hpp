@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What stands before the tokens in the files of llm.c and of numpy.
+// Headers of the token files of llm.c and of numpy.
 
 #include "data/mapped_file.hpp"
 #include "data/token_type.hpp"
 
 namespace p3d::data {
 
-/// Where tokens lie in a file.
+/// The place of the tokens in a file.
 struct TokenPlace {
   TokenType type = TokenType::u8;
-  std::int64_t offset = 0;  ///< of the first one, in bytes
+  std::int64_t offset = 0;  ///< byte of the first token
   std::int64_t count = 0;
 };
 
-/// llm.c: 256 int32: magic number, version, number of tokens. 20240520, 1: uint16; 20240801, 7: uint32. Both throw
-/// base::Error (bad_input) with file and byte offset for anything else, and for sizes that do not match.
+/// Reads a header of llm.c: 256 int32, of which the first are the magic number, the version and the number of tokens.
+/// 20240520 and version 1 mean uint16; 20240801 and version 7 mean uint32. Throws base::Error (bad_input) with file and
+/// byte offset for anything else, and for sizes that do not match.
 TokenPlace read_llmc_header(MappedFile const& file);
-/// numpy, versions 1.0 to 3.0: an array of one or two dimensions in C order.
+/// Reads a header of numpy, versions 1.0 to 3.0, of an array of one or two dimensions in C order. Throws as
+/// read_llmc_header does.
 TokenPlace read_npy_header(MappedFile const& file);
 
-/// Whether a file begins like one of these.
+/// True when a file begins like one of llm.c.
 bool looks_like_llmc(MappedFile const& file);
+/// True when a file begins like one of numpy.
 bool looks_like_npy(MappedFile const& file);
 
 }  // namespace p3d::data

@@ -69,6 +69,7 @@ IndexCounts write_index(std::string const& path, TokenType type, DocumentLengths
   return counts;
 }
 
+/// The file of tokens, which is written while documents come.
 struct IndexedDatasetWriter::Files {
   explicit Files(std::string const& prefix) : tokens(prefix + ".bin") {}
   OutputFile tokens;

@@ -12,6 +12,7 @@ namespace p3d::data {
 
 namespace {
 
+/// The sources one after the other: tokens, documents and sequences are numbered through.
 class Joined final : public TokenSource {
 public:
   Joined(std::vector<std::unique_ptr<TokenSource>> parts, std::vector<double> const& weights)
@@ -66,6 +67,7 @@ public:
 
 private:
   using Begins = std::vector<std::int64_t>;
+  /// The part that holds number i of a list of beginnings.
   static std::size_t part_of(Begins const& begins, std::int64_t i) {
     P3D_REQUIRE(i >= 0 && i < begins.back(), "the place exists");
     return static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), i) - begins.begin() - 1);

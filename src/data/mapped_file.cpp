@@ -67,7 +67,7 @@ void MappedFile::require_whole() const {
 void MappedFile::expect(Access access) const {
   if (data_ == nullptr) return;
   int const advice = access == Access::windows ? MADV_RANDOM : access == Access::most ? MADV_NORMAL : MADV_SEQUENTIAL;
-  // Advice alone: whatever the system makes of it, the bytes are the same.
+  // This is advice: whatever the system makes of it, the bytes are the same.
   ::madvise(const_cast<std::byte*>(data_), static_cast<std::size_t>(size_), advice);
 }
 
@@ -80,7 +80,7 @@ ScratchMemory::ScratchMemory(std::int64_t bytes) : size_(bytes) {
   int why = file < 0 ? errno : 0;
   if (file >= 0) {
     ::unlink(name.c_str());
-    why = ::posix_fallocate(file, 0, bytes);  // room now, or an error now: later it would be SIGBUS
+    why = ::posix_fallocate(file, 0, bytes);  // finds a full disk now; later it would be SIGBUS
     void* const data =
         why == 0 ? ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
                  : MAP_FAILED;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Files as memory: pages come when they are read, from the page cache that all ranks of a node share, and go when
+// Files as memory. Pages come when they are read, from the page cache that all ranks of a node share, and go when
 // memory is short.
 
 #include <cstddef>
@@ -12,11 +12,12 @@
 
 namespace p3d::data {
 
-/// A file that is only read. Its size is that at opening.
+/// A file that is mapped for reading. Its size is that at opening.
 class MappedFile {
 public:
   MappedFile() = default;
-  /// Throws base::Error (bad_input, at `key` of the input) when the file cannot be opened or mapped.
+  /// Throws base::Error (bad_input) when the file cannot be opened or mapped; `key` is the key of the input that names
+  /// it.
   MappedFile(std::string path, std::string const& key);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { swap(other); }
@@ -35,12 +36,13 @@ public:
     std::memcpy(&out, data_ + offset, sizeof(T));
     return out;
   }
-  /// Throws base::Error (bad_input) when the file is shorter now: reading beyond its end would end the process
-  /// (SIGBUS). The moment between this and the reading is not covered.
+  /// Throws base::Error (bad_input) when the file is shorter than at opening: reading beyond its end would end the
+  /// process (SIGBUS). A file that shrinks between this call and the reading is not caught.
   void require_whole() const;
-  /// How the file is about to be read: windows at random places, as after opening; most of it in any order; or front to
-  /// back. Of a large file on a disk the wrong one costs minutes.
+  /// The way in which the file is about to be read: windows at random places, as after opening; most of it in any
+  /// order; or front to back. For a large file on a disk the wrong one costs minutes.
   enum class Access { windows, most, in_order };
+  /// Tells the system the way of reading. It is advice only.
   void expect(Access access) const;
 
 private:
@@ -57,11 +59,11 @@ private:
   std::int64_t size_ = 0;
 };
 
-/// Memory for large tables that the system may write out: a file in $TMPDIR (or /tmp) that has no name any more.
+/// Memory for large tables that the system may write out: a file in $TMPDIR (or /tmp) without a name.
 class ScratchMemory {
 public:
   ScratchMemory() = default;
-  /// Throws base::Error when the disk has no room. The memory is zeros.
+  /// Throws base::Error when the disk has no room. The memory is zeroed.
   explicit ScratchMemory(std::int64_t bytes);
   ~ScratchMemory();
   ScratchMemory(ScratchMemory&& other) noexcept { swap(other); }
@@ -70,6 +72,7 @@ public:
     return *this;
   }
 
+  /// The memory as an array of T.
   template <class T>
   std::span<T> as() const {
     return {static_cast<T*>(data_), static_cast<std::size_t>(size_) / sizeof(T)};

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads an index of Megatron-LM in place. Everything that the file says is checked before it is used: the header and
+// sizes when it is opened, a sequence or a document whenever it is asked for. A token's sequence is found by binary
+// search over the first bytes of the sequences.
 #include "data/megatron_index.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +17,7 @@ namespace {
 
 constexpr std::int64_t header_bytes = 34;
 constexpr std::string_view magic("MMIDIDX\0\0", 9);
+/// Places of each array that are checked when an index is opened.
 constexpr std::int64_t samples = 1000;
 
 constexpr char const* again = "make both files again, or copy them again; p3d data check lists all errors";
@@ -27,7 +31,7 @@ MegatronIndex::MegatronIndex(std::string const& path, std::string bin_path, std:
   check_sizes();
   tokens_ = bin_bytes_ / item_;
   if (sampled) check_sample();
-  file_.expect(MappedFile::Access::most);  // a new order of documents needs all of it
+  file_.expect(MappedFile::Access::most);  // a new order of documents reads all of it
 }
 
 void MegatronIndex::refuse(std::string expected, std::string found, std::int64_t offset) const {
@@ -92,7 +96,7 @@ void MegatronIndex::check_sample() const {
     for (std::int64_t k = 0; k < n; ++k) check(n < 2 ? 0 : k * ((count - 1) / (n - 1)));
     if (count > 0) check(count - 1);
   };
-  // The ends first: of a file that was cut off they say it best.
+  // The ends come first: they show best that a file was cut off.
   if (sequences_ > 0) sequence(sequences_ - 1);
   if (documents_ > 0) document(documents_ - 1);
   if (documents_ == 0 && sequences_ > 0)
@@ -126,7 +130,7 @@ std::optional<base::ErrorText> MegatronIndex::sequence_error(std::int64_t i) con
     return text({fmt::format("a byte offset that {} divides ({})", item_, name_of(type_)), fmt::format("{}", begin),
                  at_pointer},
                 of());
-  auto const bytes = size * item_;  // both far below 2^32
+  auto const bytes = size * item_;  // both factors are small: no overflow
   if (begin > bin_bytes_ - bytes)
     return text(
         {fmt::format("{} tokens within the {} bytes of {}", size, bin_bytes_, bin_path_),
@@ -187,7 +191,7 @@ layout::Range MegatronIndex::document(std::int64_t i) const {
 
 std::int64_t MegatronIndex::document_of(std::int64_t token) const {
   auto const byte = token * item_;
-  std::int64_t low = 0, high = sequences_;  // the last sequence that begins at or before the byte
+  std::int64_t low = 0, high = sequences_;  // search the last sequence that begins at or before the byte
   while (high - low > 1) {
     auto const middle = low + (high - low) / 2;
     (pointer(middle) <= byte ? low : high) = middle;

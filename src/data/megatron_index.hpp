@@ -11,8 +11,8 @@
 //   34+4S    i64[S]   its first byte in the .bin file
 //   34+12S   i64[D]   first sequence of each document; [0] = 0, [D-1] = S
 //
-// Sequences must follow each other without gaps, as every writer of the format makes them: then a token's number gives
-// its place. The arrays are not aligned, are read where they lie, and are believed only where they were checked.
+// Sequences must follow each other without gaps, as every writer of the format makes them: then the number of a token
+// gives its place. The arrays are not aligned; they are read in place, and believed only where they were checked.
 
 #include "data/mapped_file.hpp"
 #include "data/token_type.hpp"
@@ -25,10 +25,11 @@
 
 namespace p3d::data {
 
+/// An index file, mapped into memory.
 class MegatronIndex {
 public:
-  /// Checks the header, the sizes of both files, and the ends and about 1,000 places of the arrays; `sampled` false:
-  /// not the arrays. Throws base::Error (bad_input) with file, byte offset and document.
+  /// Checks the header, the sizes of both files, and, with `sampled`, the ends and about 1,000 places of the arrays.
+  /// Throws base::Error (bad_input) with file, byte offset and document.
   MegatronIndex(std::string const& path, std::string bin_path, std::int64_t bin_bytes, std::string const& key,
                 bool sampled);
 
@@ -38,15 +39,17 @@ public:
   std::int64_t documents() const { return documents_; }
   MappedFile const& file() const { return file_; }
 
-  /// Tokens of a sequence or document. Both throw base::Error where the file says impossible things of it.
+  /// The tokens of a sequence. Throws base::Error when the file says impossible things of it.
   layout::Range sequence(std::int64_t i) const;
+  /// The tokens of a document. Throws base::Error when the file says impossible things of it.
   layout::Range document(std::int64_t i) const;
-  /// The document that holds a token; of damaged files any.
+  /// The document that holds a token; in a damaged file it may be any.
   std::int64_t document_of(std::int64_t token) const;
   /// Calls tell() with every error of the arrays until it returns false.
   void walk(std::function<bool(base::ErrorText const&)> const& tell) const;
 
 private:
+  /// An error of the arrays, and the byte where it is.
   struct Error {
     std::string expected, found;
     std::int64_t offset;
@@ -54,8 +57,11 @@ private:
   void read_header();
   void check_sizes() const;
   void check_sample() const;
+  /// The stored number of tokens of a sequence.
   std::int64_t size_at(std::int64_t i) const;
+  /// The stored first byte of a sequence in the .bin file.
   std::int64_t pointer(std::int64_t i) const;
+  /// The stored first sequence of a document.
   std::int64_t first_sequence(std::int64_t i) const;
   std::optional<base::ErrorText> sequence_error(std::int64_t i) const;
   std::optional<base::ErrorText> document_error(std::int64_t i) const;
@@ -66,7 +72,7 @@ private:
   std::string bin_path_;
   std::int64_t bin_bytes_;
   TokenType type_ = TokenType::i32;
-  std::int64_t item_ = 4, tokens_ = 0, sequences_ = 0, documents_ = 0;
+  std::int64_t item_ = 4, tokens_ = 0, sequences_ = 0, documents_ = 0;  ///< bytes of a token, then counts
 };
 
 }  // namespace p3d::data

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of Megatron-LM's GPTDataset (megatron/core/datasets/gpt_dataset.py and helpers.cpp):
+// The order of Megatron-LM's GPTDataset (megatron/core/datasets/gpt_dataset.py and helpers.cpp). It is three indices:
 //
 //   epochs          E = the fewest whose tokens are at least samples * seq_len + 1
-//   document index  every sequence E times, shuffled together; the last epoch apart, behind the others, when of its
-//                   samples fewer than 80 % of an epoch's are asked for
-//   sample index    where each sample begins in the tokens of that list: each has seq_len + 1, the last one of which is
-//                   the first of the next sample
-//   shuffle index   the samples, shuffled; those that begin in the last epoch apart, when it was apart before
+//   document index  every sequence E times, shuffled as one list; the last epoch separately, behind the others, when
+//                   fewer than 80 % of an epoch's samples are asked of it
+//   sample index    the place where each sample begins in the tokens of that list: each sample has seq_len + 1 tokens,
+//                   the last one of which is the first of the next sample
+//   shuffle index   the samples, shuffled; those that begin in the last epoch separately, when it was separate before
 //
-// All with one numpy.random.RandomState(seed), in this order.
+// One numpy.random.RandomState(seed) shuffles all of them, in this order.
 
 #include "data/mapped_file.hpp"
 #include "data/numpy_random.hpp"
@@ -26,12 +26,13 @@ namespace p3d::data {
 
 namespace {
 
-/// A sample's first token: `skip` tokens into the sequence at `place` of the document index.
+/// The first token of a sample: `skip` tokens into the sequence at `place` of the document index.
 struct Start {
   std::int64_t place;
   std::int64_t skip;
 };
 
+/// The three indices of a run. Samples are read through them.
 class MegatronOrder final : public SampleOrder {
 public:
   MegatronOrder(TokenSource const& source, std::int64_t sequences, std::int64_t tokens, std::int64_t seq_len,
@@ -81,7 +82,9 @@ public:
 private:
   std::span<std::int32_t> order() const { return order_.as<std::int32_t>(); }
   std::span<Start> starts() const { return starts_.as<Start>(); }
+  /// True when numbers of samples need 64 bits.
   bool wide() const { return samples_ >= std::numeric_limits<std::uint32_t>::max() - 1; }
+  /// The sample at a place of the shuffle index.
   std::size_t shuffled(std::int64_t sample) const {
     auto const i = static_cast<std::size_t>(sample);
     return wide() ? static_cast<std::size_t>(shuffle_.as<std::int64_t>()[i]) : shuffle_.as<std::uint32_t>()[i];
@@ -99,7 +102,7 @@ private:
 
   void find_starts() {
     starts_ = ScratchMemory(static_cast<std::int64_t>(sizeof(Start)) * samples_);
-    std::int64_t place = 0, begin = 0;  // a sequence and the number of its first token
+    std::int64_t place = 0, begin = 0;  // a sequence, and the number of its first token in the list
     auto size = source_->sequence(order()[0]).size();
     for (std::int64_t i = 0; i < samples_; ++i) {
       auto const first = i * seq_len_;

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The sampler. It splits each source into training and validation, makes the source's order of samples
+// (sample_order.hpp), and blends the sources (blend.hpp). A global sample number becomes (source, number there) and
+// then tokens; masks, document bounds and positions follow from the tokens. Example: with two sources of weights 3 and
+// 1, samples 0, 1, 2, 3 come from sources 0, 0, 1, 0, and sample 2 reads the first sample of source 1.
 #include <p3d/data/sampler.hpp>
 
 #include "data/blend.hpp"
@@ -15,13 +19,13 @@
 
 namespace p3d::data {
 
-/// One source.
+/// One source, with its split and its orders.
 struct Sampler::Part {
   TokenSource const* source;
   Split split;
   std::int64_t train_windows, eval_windows;
   std::unique_ptr<SampleOrder> order;
-  std::unique_ptr<DocumentPieces> pieces, held_out;  ///< batch.variable: instead of the order
+  std::unique_ptr<DocumentPieces> pieces, held_out;  ///< with batch.variable, in place of `order`
 };
 
 struct Sampler::Blended {
@@ -30,8 +34,8 @@ struct Sampler::Blended {
 
 namespace {
 
-/// Where an order writes the documents that the source knows: a place of its own if the caller wants none, since they
-/// say which targets do not count.
+/// The buffer in which an order writes the documents that the source knows. When the caller wants none it is a buffer
+/// of its own, since the order marks the targets that do not count by it.
 struct OwnDocuments {
   OwnDocuments(bool pack, std::span<int> wanted, std::size_t length) {
     if (!pack) return;
@@ -42,11 +46,12 @@ struct OwnDocuments {
   std::span<int> documents;
 };
 
-/// What comes behind a sample of this length is a document of its own.
+/// Makes the inputs behind a sample of this length a document of their own.
 void end_at(std::int64_t length, std::span<int> documents) {
   std::fill(documents.begin() + length, documents.end(), static_cast<int>(length));
 }
 
+/// The number of windows of seq_len tokens in a part.
 std::int64_t windows(layout::Range part, std::int64_t seq_len) {
   return std::max<std::int64_t>(part.size() - 1, 0) / seq_len;
 }
@@ -64,12 +69,12 @@ std::int64_t windows(layout::Range part, std::int64_t seq_len) {
                     base::ExitCode::bad_input);
 }
 
-/// `purpose` for source `number`.
+/// The random key of `purpose` for source `number`.
 base::RandomKey key_of(config::Config const& config, std::size_t number, std::string const& purpose) {
   return base::random_key(config.run.seed, number == 0 ? purpose : fmt::format("{}.{}", purpose, number));
 }
 
-/// How many of the ranges begin before the border.
+/// The number of ranges that begin before the border. Ranges must ascend.
 template <class RangeOf>
 std::int64_t below_border(std::int64_t count, std::int64_t border, RangeOf const& range) {
   std::int64_t low = 0, high = count;
@@ -80,7 +85,7 @@ std::int64_t below_border(std::int64_t count, std::int64_t border, RangeOf const
   return low;
 }
 
-/// The documents of the training part are those before.
+/// The number of the first document of the validation part; the documents before it are for training.
 std::int64_t first_held_out(TokenSource const& source, layout::Range training) {
   return below_border(source.documents(), training.end, [&](std::int64_t i) { return source.document(i); });
 }
@@ -95,6 +100,7 @@ DocumentKeys document_keys(config::Config const& c, std::size_t number) {
   return keys;
 }
 
+/// Makes the order of data.shuffle for one source.
 std::unique_ptr<SampleOrder> make_order(TokenSource const& source, layout::Range tokens, std::int64_t samples,
                                         std::size_t number, config::Config const& c) {
   auto const key = [&](std::string const& purpose) { return key_of(c, number, purpose); };
@@ -104,7 +110,7 @@ std::unique_ptr<SampleOrder> make_order(TokenSource const& source, layout::Range
       return make_document_order(source, first_held_out(source, tokens), tokens.size(), c.model.seq_len,
                                  document_keys(c, number));
     case config::Shuffle::megatron: {
-      bool const all = tokens.end == source.size();  // empty ones at the end count too
+      bool const all = tokens.end == source.size();  // then empty sequences at the end count too
       auto const count =
           all ? source.sequences()
               : below_border(source.sequences(), tokens.end, [&](std::int64_t i) { return source.sequence(i); });
@@ -293,7 +299,6 @@ void Sampler::mask(std::span<int const> inputs, std::span<int> targets) const {
   }
 }
 
-/// Of data.eod_token; those that the source knows came with the tokens.
 void Sampler::find_documents(std::span<int const> inputs, std::span<int> documents) const {
   if (documents.empty() || pack_by_source()) return;
   int first = 0;

@@ -8,8 +8,10 @@ namespace p3d::data {
 
 namespace {
 
-constexpr std::size_t in_array = std::size_t{1} << 20;  // ids below are counted in an array
+/// Ids below this are counted in an array, others in a hash table.
+constexpr std::size_t in_array = std::size_t{1} << 20;
 
+/// Counts of ids.
 class Counts {
 public:
   void add(int id) {

@@ -15,16 +15,18 @@ namespace p3d::data {
 
 namespace {
 
+/// Tokens of the stream.
 constexpr std::int64_t stream_size = std::int64_t{1} << 40;
-constexpr std::uint32_t noise_below = std::uint32_t{1} << 29;  // 1/8 of 2^32
+constexpr std::uint32_t noise_below = std::uint32_t{1} << 29;  // one eighth of 2^32
 constexpr std::int64_t increment = 7;
 
+/// The stream; token_source.hpp defines it.
 class Synthetic final : public TokenSource {
 public:
   Synthetic(std::uint64_t seed, std::int64_t vocab_size)
       : seed_(seed), vocab_(vocab_size), key_(base::random_key(seed, "data.synthetic")) {
     P3D_REQUIRE(vocab_ >= 1 && vocab_ <= (std::int64_t{1} << 31), "a token fits an int");
-    while (std::gcd(factor_, vocab_) != 1) ++factor_;  // coprime: the rule is a bijection, so tokens stay uniform
+    while (std::gcd(factor_, vocab_) != 1) ++factor_;  // coprime: then the rule is a bijection, and tokens stay uniform
   }
 
   std::int64_t size() const override { return stream_size; }
@@ -32,7 +34,7 @@ public:
   void read(std::int64_t first, std::span<int> out) const override {
     P3D_REQUIRE(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(), "the tokens exist");
     if (out.empty()) return;
-    // The rule from the last noise on gives the first token.
+    // Applying the rule from the last noise on gives the first token.
     auto start = first;
     while (!is_noise(start)) --start;
     std::int64_t token = 0;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// `key`: of the input, that named the path.
+/// Throws for a path that cannot be read. `key` is the key of the input that named it.
 [[noreturn]] void cannot_read(fs::path const& path, std::error_code const& why, std::string const& key) {
   throw base::Error({.expected = "a file or folder that this process may read",
                      .found = fmt::format("{}: {}", path.string(), why.message()),
@@ -26,6 +26,7 @@ namespace {
                     base::ExitCode::bad_input);
 }
 
+/// The entries of a folder, sorted bytewise.
 std::vector<fs::path> sorted_entries(fs::path const& folder, std::string const& key) {
   std::error_code why;
   std::vector<fs::path> out;
@@ -35,7 +36,8 @@ std::vector<fs::path> sorted_entries(fs::path const& folder, std::string const& 
   return out;
 }
 
-/// Collects the regular files below a path. `folders` holds the real folders on the way, so links cannot go in circles.
+/// Collects the regular files below a path. `folders` holds the real folders on the way, so that links cannot form a
+/// circle.
 void collect(fs::path const& path, std::string const& key, std::set<fs::path>& folders, std::vector<fs::path>& files) {
   std::error_code why;
   auto const status = fs::status(path, why);

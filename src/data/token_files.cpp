@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Token files in all formats. Every file, or pair of files, is a shard: a mapped file, the place and type of its
+// tokens, and, for Megatron, the index. Numbers of tokens, documents and sequences are counted through all shards, and
+// a binary search over their beginnings finds the shard. Example: shards of 100, 0 and 50 tokens begin at 0, 100 and
+// 100, and token 120 is token 20 of the third one.
 #include <p3d/data/token_files.hpp>
 
 #include "data/content_hash.hpp"
@@ -19,12 +23,14 @@ namespace p3d::data {
 
 using config::DataFormat;
 
+/// One file or pair of files.
 struct TokenFiles::Shard {
   MappedFile file;
   TokenPlace place;
   std::optional<MegatronIndex> index;
-  std::int64_t first = 0;  ///< number of its first token in the source
+  std::int64_t first = 0;  ///< number of its first token in the whole source
 
+  /// The address of a token.
   std::byte const* at(std::int64_t token) const {
     return file.bytes().data() + place.offset + token * bytes_of(place.type);
   }
@@ -32,6 +38,7 @@ struct TokenFiles::Shard {
 
 namespace {
 
+/// The files, or prefixes of pairs, behind the paths.
 std::vector<std::string> find(DataFormat format, std::vector<std::string> const& paths, std::string const& key) {
   if (format == DataFormat::megatron) return find_prefixes(paths, key);
   bool const text = format == DataFormat::text, npy = format == DataFormat::npy;
@@ -122,7 +129,7 @@ std::uint64_t TokenFiles::content() const {
   for (auto const& part : parts) bytes += part.size();
   bool const whole = bytes <= static_cast<std::size_t>(hashed_whole);
   if (whole) read_ahead(true);
-  // Of text only what it says counts, however it is cut into files.
+  // In text only the content counts, however it is divided into files.
   auto const hash = content_hash(format_ == DataFormat::text ? "" : fmt::format("p3d {} 1", to_string(format_)), parts);
   if (whole) read_ahead(false);
   return hash;
@@ -130,7 +137,8 @@ std::uint64_t TokenFiles::content() const {
 
 TokenFiles::Shard const& TokenFiles::shard_of(std::vector<std::int64_t> const& begins, std::int64_t i,
                                               std::int64_t& within) const {
-  auto const next = std::upper_bound(begins.begin(), begins.end(), i);  // the last that begins there: not an empty one
+  // The last shard that begins there, so no empty one.
+  auto const next = std::upper_bound(begins.begin(), begins.end(), i);
   auto const number = next - begins.begin() - 1;
   within = i - begins[static_cast<std::size_t>(number)];
   return shards_[static_cast<std::size_t>(number)];

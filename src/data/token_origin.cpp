@@ -39,6 +39,7 @@ std::uint64_t read_hash(std::string const& text) {
   return hash;
 }
 
+/// A tokenizer in words, for messages.
 std::string words(std::string const& name, std::string const& pattern, std::uint64_t hash) {
   return fmt::format("{}{} (hash {:016x})", name, pattern.empty() ? "" : fmt::format(", pattern {}", pattern), hash);
 }
@@ -73,7 +74,7 @@ std::optional<TokenOrigin> read_origin(std::string const& prefix) {
   try {
     auto const json = nlohmann::json::parse(text);
     auto const& tokenizer = json.at("tokenizer");
-    // On one line each: messages quote them.
+    // Names are made one line each, as messages quote them.
     out = {.tokenizer = base::printable_line(tokenizer.at("name").get<std::string>()),
            .pattern = base::printable_line(tokenizer.at("pattern").get<std::string>()),
            .hash = read_hash(tokenizer.at("hash").get<std::string>()),

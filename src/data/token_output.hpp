@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Tokens on their way into a file.
+// Writes tokens into a file.
 
 #include "data/output_file.hpp"
 
@@ -11,7 +11,7 @@
 
 namespace p3d::data {
 
-/// Throws base::Error (bad_input) for a token that does not fit the type.
+/// Appends tokens in the given type. Throws base::Error (bad_input) for a token that does not fit it.
 void write_tokens(OutputFile& file, TokenType type, std::span<std::int32_t const> tokens);
 
 }  // namespace p3d::data

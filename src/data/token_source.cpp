@@ -19,7 +19,8 @@ layout::Range TokenSource::document(std::int64_t) const {
 
 layout::Range TokenSource::document_with(std::int64_t token) const {
   P3D_REQUIRE(knows_documents() && token >= 0 && token < size(), "the token is in a document");
-  std::int64_t low = 0, high = documents();  // the last that begins at the token or before: it is not empty
+  // Search the last document that begins at or before the token: it is not empty.
+  std::int64_t low = 0, high = documents();
   while (low + 1 < high) {
     auto const middle = low + (high - low) / 2;
     document(middle).begin <= token ? low = middle : high = middle;

@@ -11,7 +11,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 namespace {
 
-/// Calls f with a number of the type.
+/// Calls f with a number (zero) of the type.
 template <class F>
 decltype(auto) with_type(TokenType type, F&& f) {
   switch (type) {
@@ -27,11 +27,12 @@ decltype(auto) with_type(TokenType type, F&& f) {
   return f(std::int64_t{});
 }
 
+/// A type, and its names elsewhere.
 struct Row {
   TokenType type;
   char const* name;
   char const* numpy;
-  int megatron;  ///< 0: not one of its types
+  int megatron;  ///< number in Megatron-LM's index; 0: Megatron-LM has no such type
 };
 constexpr std::array<Row, 8> table{{{TokenType::u8, "uint8", "|u1", 1},
                                     {TokenType::i8, "int8", "|i1", 2},
@@ -73,7 +74,7 @@ std::size_t decode(TokenType type, std::byte const* from, std::int64_t below, st
     for (std::size_t i = 0; i < out.size(); ++i) {
       T id;
       std::memcpy(&id, from + i * sizeof(T), sizeof(T));
-      // A negative id is a large one here.
+      // A negative id is a large unsigned one, so it is refused too.
       if (static_cast<std::uint64_t>(id) >= static_cast<std::uint64_t>(below)) return i;
       out[i] = static_cast<int>(id);
     }

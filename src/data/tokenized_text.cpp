@@ -19,6 +19,7 @@ namespace p3d::data {
 
 namespace {
 
+/// The bytes of a file.
 std::string contents(TextFile const& file) {
   errno = 0;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> const stream(std::fopen(file.path.c_str(), "rb"), &std::fclose);
@@ -32,6 +33,7 @@ std::string contents(TextFile const& file) {
                     base::ExitCode::bad_input);
 }
 
+/// Text that is tokenized when the source is made.
 class TokenizedText final : public TokenSource {
 public:
   TokenizedText(std::vector<TextFile> const& files, Tokenizer const& tokenizer) {

@@ -17,7 +17,7 @@ namespace {
 using Reader = std::unique_ptr<Tokenizer> (*)(std::string const& path, std::string const& text,
                                               std::string const& pattern);
 
-/// Who reads a file of this name. Throws for a name of no kind.
+/// The reader for a file of this name. Throws for a name of no known kind.
 Reader reader_of(std::string const& name, std::string const& pattern) {
   if (!pattern.empty() && !name.ends_with(".tiktoken")) {
     throw base::Error({.expected = "a pattern only for a file of ranks, which does not say how text is split",

@@ -62,6 +62,7 @@ void SampleTokens::finish() const {
 
 namespace {
 
+/// The order of data.shuffle = "windows".
 class WindowOrder final : public SampleOrder {
 public:
   WindowOrder(TokenSource const& source, layout::Range tokens, std::int64_t seq_len, base::RandomKey order,

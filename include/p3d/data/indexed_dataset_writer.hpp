@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Writes tokens as Megatron's IndexedDataset, version 1: PREFIX.bin holds the tokens, PREFIX.idx says where documents
-// begin. docs/tokenize.md describes both. The files are those that Megatron's own writer makes, byte by byte.
+// Writes tokens as Megatron's IndexedDataset, version 1: PREFIX.bin holds the tokens, PREFIX.idx tells where documents
+// begin. docs/tokenize.md describes both. The files are the same, byte by byte, as those of Megatron's own writer.
 
 #include <cstdint>
 #include <functional>
@@ -12,31 +12,33 @@
 
 namespace p3d::data {
 
-/// How a token is stored, by its number in the file.
+/// How a token is stored; the value is the type's number in the file.
 enum class TokenType : std::uint8_t { i32 = 4, u16 = 8 };
-/// Bytes of a token.
+/// Bytes of one token.
 int size_of(TokenType type);
-/// What Megatron takes: u16 where the vocabulary is below 65500.
+/// The type that Megatron chooses: u16 where the vocabulary is below 65500.
 TokenType token_type(std::int64_t vocab_size);
 
-/// Calls its argument with the number of tokens of each document, in order; more than once the same.
+/// Calls its argument with the number of tokens of each document, in order. It may be called more than once, and must
+/// give the same numbers each time.
 using DocumentLengths = std::function<void(std::function<void(std::int64_t)> const&)>;
-/// What an index says.
+/// The counts of a written index.
 struct IndexCounts {
   std::int64_t sequences = 0, documents = 0, tokens = 0;
 };
-/// Writes the index of documents of one sequence each; a document without tokens has none. The file is there only when
-/// it is whole. Throws base::Error: bad_input for a document of 2^31 tokens or more, run_failed for a disk that is
-/// full.
+/// Writes the index of documents that are one sequence each; a document without tokens has no sequence. The file
+/// appears only when it is whole. Throws base::Error: bad_input for a document of 2^31 tokens or more, run_failed for a
+/// full disk.
 IndexCounts write_index(std::string const& path, TokenType type, DocumentLengths const& lengths);
 
-/// For documents that come one by one. Nothing is there under the final names before finish().
+/// Writes documents that come one by one. No file has its final name before finish().
 class IndexedDatasetWriter {
 public:
   IndexedDatasetWriter(std::string const& prefix, TokenType type);
   ~IndexedDatasetWriter();
-  /// Every token must fit the type.
+  /// Appends a document. Every token must fit the type.
   void add_document(std::span<std::int32_t const> tokens);
+  /// Writes the index and gives the files their names.
   IndexCounts finish();
 
 private:
@@ -44,7 +46,7 @@ private:
   std::unique_ptr<Files> files_;
   std::string prefix_;
   TokenType type_;
-  std::vector<std::int64_t> lengths_;
+  std::vector<std::int64_t> lengths_;  ///< tokens of each document
 };
 
 }  // namespace p3d::data

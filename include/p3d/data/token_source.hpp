@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where tokens come from: files of tokens (token_files.hpp), several of these in given shares, or a synthetic stream
-// that is computed and not stored. A source is a read-only array of tokens; which of them are trained on, and in which
-// order, is the sampler's business.
+// Sources of tokens: files of tokens (token_files.hpp), several of these in given shares, or a synthetic stream that is
+// computed and not stored. A source is a read-only array of tokens; the sampler decides which of them are trained on,
+// and in which order.
 
 #include <p3d/layout/axes.hpp>
 
@@ -26,27 +26,30 @@ public:
   virtual ~TokenSource() = default;
   /// Number of tokens.
   virtual std::int64_t size() const = 0;
-  /// Tokens [first, first + out.size()), which must exist. Safe to call from several threads; allocates nothing.
+  /// Reads tokens [first, first + out.size()), which must exist. Safe to call from several threads; allocates nothing.
   /// Throws base::Error (bad_input) for a token of a file that is not in the vocabulary.
   virtual void read(std::int64_t first, std::span<int> out) const = 0;
-  /// Hash of the content (xxHash64, seed 0): equal on ranks that hold equal data. Of files beyond 64 MiB a fingerprint:
-  /// their sizes, the first 4 KiB of each, and 64 KiB at both ends and 1,000 blocks of 4 KiB at fixed places of all.
+  /// A hash of the content (xxHash64, seed 0): equal on ranks that hold equal data. For files beyond 64 MiB it is a
+  /// fingerprint: their sizes, the first 4 KiB of each, and 64 KiB at both ends and 1,000 blocks of 4 KiB at fixed
+  /// places of all files as one array.
   virtual std::uint64_t hash() const = 0;
   /// One line for the log: "5 files, 1115394 bytes".
   virtual std::string describe() const = 0;
 
-  /// Documents, in the order of their tokens, without gaps; 0: the source knows of none. Each has the tokens
-  /// document(i), perhaps none; throws base::Error (bad_input) where a file says impossible things of it.
+  /// The number of documents. They are in the order of their tokens, without gaps; 0: the source knows of none.
   virtual std::int64_t documents() const { return 0; }
+  /// The tokens of document i, perhaps none; throws base::Error (bad_input) when a file says impossible things of it.
   virtual layout::Range document(std::int64_t i) const;
-  /// Whether it is known which tokens are one document: of text each file is one, though documents() counts none there.
+  /// True when it is known which tokens form a document. In text each file is one, though documents() counts none
+  /// there.
   virtual bool knows_documents() const { return documents() > 0; }
   /// The tokens of the document that holds a token. Needs knows_documents().
   virtual layout::Range document_with(std::int64_t token) const;
-  /// What Megatron-LM calls sequences: documents, or parts of them, in the same order.
+  /// The number of sequences, as Megatron-LM calls documents or parts of them; they are in the same order.
   virtual std::int64_t sequences() const { return documents(); }
   virtual layout::Range sequence(std::int64_t i) const { return document(i); }
-  /// Several sources in given shares have parts; their tokens follow each other here. Any other is its own part.
+  /// The number of sources that are blended here, whose tokens follow each other. Any other source is its own only
+  /// part.
   virtual std::size_t parts() const { return 1; }
   virtual TokenSource const& part(std::size_t) const { return *this; }
 };
@@ -57,19 +60,19 @@ struct TextFile {
   std::int64_t bytes = 0;
 };
 
-/// The files behind the given paths, in reading order: each path in turn; a folder stands for the regular files below
-/// it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under another
-/// name is left out. Throws base::Error when a path does not exist or no file is found.
+/// Lists the files behind the given paths, in reading order: each path in turn; a folder stands for the regular files
+/// below it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under
+/// another name is left out. Throws base::Error when a path does not exist or no file is found.
 std::vector<TextFile> find_text_files(std::vector<std::string> const& paths);
-/// Of all files together: the number of tokens.
+/// The number of bytes of all files, which is the number of their tokens.
 std::int64_t total_bytes(std::vector<TextFile> const& files);
 
-/// The bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable file, for no
-/// bytes at all, and for a byte that is not in the vocabulary.
+/// A source of the bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable
+/// file, for no bytes at all, and for a byte that is not in the vocabulary.
 std::unique_ptr<TokenSource> make_byte_text(std::vector<std::string> const& paths, std::int64_t vocab_size);
 
-/// The tokens of the files, which a tokenizer makes of each; after each file the token that ends a document, where
-/// there is one. All in memory, four bytes a token. Throws as make_byte_text does.
+/// A source of the tokens that a tokenizer makes of each file; after each file comes the token that ends a document,
+/// where there is one. All tokens are in memory, four bytes each. Throws as make_byte_text does.
 std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths, Tokenizer const& tokenizer);
 
 /// A learnable stream of 2^40 tokens. Token i is either noise or follows from token i - 1:
@@ -79,24 +82,26 @@ std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const&
 /// To read a token one walks back to the last noise: 8 steps on average.
 std::unique_ptr<TokenSource> make_synthetic(std::uint64_t seed, std::int64_t vocab_size);
 
-/// The mean cross entropy (nats) that a perfect model reaches on the synthetic stream.
+/// The mean cross entropy (nats per token) that a perfect model reaches on the synthetic stream.
 double synthetic_entropy(std::int64_t vocab_size);
 
-/// Several sources that a sampler blends: config.data.source says the weights, which count in the hash.
+/// A source of several sources that a sampler blends. `weights` are those of config.data.source, and count in the hash.
 std::unique_ptr<TokenSource> make_joined(std::vector<std::unique_ptr<TokenSource>> parts,
                                          std::vector<double> const& weights);
 
-/// The source of a checked configuration.
+/// Makes the source of a checked configuration.
 std::unique_ptr<TokenSource> make_token_source(config::Config const& config);
 
-/// The training part and the held-out part (the last floor(fraction * tokens) tokens).
+/// A division of a source: the training part, and the validation part at its end.
 struct Split {
   layout::Range training;
   layout::Range held_out;
 };
+/// Divides tokens: the validation part is the last floor(fraction * tokens).
 Split split_tokens(std::int64_t tokens, double fraction);
-/// The same, but of a source with documents whole ones: the last floor(fraction * documents), and at least one, unless
-/// fraction is 0. Throws base::Error (bad_input) where that leaves none for training.
+/// Divides a source. With documents the validation part is whole ones: the last floor(fraction * documents), and at
+/// least one, unless fraction is 0. Without documents it is as split_tokens. Throws base::Error (bad_input) when no
+/// document is left for training.
 Split split_source(TokenSource const& source, double fraction);
 
 }  // namespace p3d::data

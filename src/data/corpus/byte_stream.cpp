@@ -26,6 +26,7 @@ namespace {
                     base::ExitCode::bad_input);
 }
 
+/// A file that is not compressed.
 class Plain final : public ByteStream {
 public:
   Plain(std::string path, std::int64_t begin)
@@ -49,6 +50,7 @@ private:
   std::int64_t consumed_ = 0;
 };
 
+/// A file of gzip, by zlib, which also reads several streams in one file.
 class Gzip final : public ByteStream {
 public:
   explicit Gzip(std::string path) : path_(std::move(path)), file_(gzopen(path_.c_str(), "rb"), &gzclose) {
@@ -84,6 +86,7 @@ private:
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
 };
 
+/// A file of zstd.
 class Zstd final : public ByteStream {
 public:
   explicit Zstd(std::string const& path)
@@ -101,11 +104,12 @@ public:
         }
       }
       auto const before = out.pos, taken = input_.pos;
+      // `rest` is 0 at the end of a frame; other values are a hint of how many bytes come next.
       auto const rest = ZSTD_decompressStream(context_.get(), &out, &input_);
       if (ZSTD_isError(rest) != 0) cannot_read(path_, ZSTD_getErrorName(rest), "a .zst file");
       bool const worked = out.pos > before || input_.pos > taken;
       if (worked) open_ = rest != 0;
-      full_ = worked && out.pos == count;  // more may wait inside
+      full_ = worked && out.pos == count;  // the context may hold more output
     }
     return out.pos;
   }
@@ -117,8 +121,8 @@ private:
   std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> context_;
   std::vector<char> in_;
   ZSTD_inBuffer input_{nullptr, 0, 0};
-  bool open_ = false;  ///< inside of a frame
-  bool full_ = false;  ///< the last call may have had more to give
+  bool open_ = false;  ///< reading stopped inside of a frame
+  bool full_ = false;  ///< the last call filled its output, so the context may hold more
 };
 
 }  // namespace

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the documents of a segment. A segment of lines (JSON) holds the lines that begin in it; a segment of one
+// document ends at the first cut that is not before its end, where the next segment begins. So the segments of a file
+// give each document, or piece of one, just once, and the division depends on the file alone. Example: a text of 5 MiB
+// in segments of 2 MiB gives three pieces, which end at lines just behind 2 MiB and 4 MiB, and at the end.
 #include "data/corpus/documents.hpp"
 
 #include "data/corpus/byte_stream.hpp"
@@ -16,25 +20,28 @@ namespace p3d::data {
 
 namespace {
 
+/// Bytes of the largest read.
 constexpr std::size_t chunk = std::size_t{4} << 20;
+/// Most bytes of a document that cannot be divided.
 constexpr std::size_t largest_piece = std::size_t{1} << 31;
 
+/// True when a text may be divided at p; see last_cut().
 bool is_cut(std::string_view text, std::size_t p) {
   auto const letter = static_cast<unsigned char>(text[p] | 0x20);
   return text[p - 1] == '\n' && text[p - 2] > 0x20 && text[p - 2] < 0x7F && letter >= 'a' && letter <= 'z';
 }
 
-/// The bytes of a file from some place on, of which those that are needed lie in memory.
+/// A window on a file: the bytes from some place on of which the needed ones are in memory.
 class Window {
 public:
   Window(std::string const& path, std::int64_t begin, std::function<void(std::int64_t)> const& progress)
       : stream_(open_bytes(path, begin)), path_(path), progress_(progress), offset_(begin) {}
 
   std::string_view text() const { return std::string_view(bytes_).substr(begin_); }
-  std::int64_t offset() const { return offset_; }  ///< of text() in the file, or in what it is when decompressed
+  std::int64_t offset() const { return offset_; }  ///< place of text() in the file, or in the decompressed bytes
   bool at_end() const { return at_end_; }
 
-  /// Reads on; false: there is no more.
+  /// Reads more bytes into the window. False: the file has no more.
   bool grow() {
     if (at_end_) return false;
     if (text().size() + chunk > largest_piece) {
@@ -54,6 +61,7 @@ public:
     progress_(stream_->consumed() - std::exchange(consumed_, stream_->consumed()));
     return true;
   }
+  /// Drops bytes from the window's beginning.
   void drop(std::size_t n) {
     begin_ += n;
     offset_ += static_cast<std::int64_t>(n);
@@ -65,12 +73,12 @@ private:
   std::function<void(std::int64_t)> const& progress_;
   std::string bytes_;
   std::size_t begin_ = 0;
-  std::size_t step_ = std::size_t{1} << 14;  ///< of the next read: most files are small
+  std::size_t step_ = std::size_t{1} << 14;  ///< bytes of the next read, which grow: most files are small
   std::int64_t offset_ = 0, consumed_ = 0;
   bool at_end_ = false;
 };
 
-/// The number of the line that begins at a byte of a file.
+/// The number of the line that begins at a byte of a file. It reads the file again, for a message.
 std::int64_t line_number(std::string const& path, std::int64_t offset) {
   auto const stream = open_bytes(path);
   std::string bytes(chunk, '\0');
@@ -94,11 +102,12 @@ std::int64_t line_number(std::string const& path, std::int64_t offset) {
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
 
+/// Reads the documents of a segment of lines.
 template <class Take, class Progress>
 void read_lines(CorpusFile const& file, Segment const& segment, std::string const& key, Take const& take,
                 Progress const& progress) {
   bool const plain = compression_of(file.path) == Compression::none;
-  // The line that begins before the segment belongs to the one before it.
+  // The line that begins before the segment belongs to the segment before it.
   Window window(file.path, segment.begin > 0 ? segment.begin - 1 : 0, progress);
   bool skip = segment.begin > 0;
   std::string text;
@@ -128,11 +137,12 @@ void read_lines(CorpusFile const& file, Segment const& segment, std::string cons
   }
 }
 
-/// A segment ends at the first cut that is not before its end, where the next one begins; so it may be empty.
+/// Reads the pieces of a segment of one document. The segment ends at the first cut that is not before its end, where
+/// the next one begins; so it may be empty.
 template <class Take, class Progress>
 void read_text(CorpusFile const& file, Segment const& segment, bool cuts, Take const& take, Progress const& progress) {
   bool const to_end = compression_of(file.path) != Compression::none || segment.end == file.bytes;
-  auto const before = std::min<std::int64_t>(segment.begin, 2);  // what a cut looks back at
+  auto const before = std::min<std::int64_t>(segment.begin, 2);  // the bytes before p that a cut looks at
   Window window(file.path, segment.begin - before, progress);
   bool first = segment.begin == 0;
   if (!first) {

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Takes one member of the outermost object, and makes nothing of the rest.
+/// Takes one member of the outermost object, and builds nothing of the others.
 class Reader final : public nlohmann::json_sax<Json> {
 public:
   Reader(std::string const& wanted, std::string& text) : wanted_(wanted), text_(text) {}
@@ -46,12 +46,14 @@ public:
     return false;
   }
 
+  /// The error in words, or "".
   std::string verdict() const {
     if (!wrong_.empty()) return wrong_.substr(0, 300);
     return found_ ? "" : fmt::format("no key \"{}\"", wanted_);
   }
 
 private:
+  /// Handles any value but the wanted string. Returns false, which ends the parsing, where that value is an error.
   bool value(char const* what) {
     if (depth_ == 0) wrong_ = fmt::format("{} instead of an object", what);
     if (depth_ == 1 && here_) wrong_ = fmt::format("{} instead of a string under \"{}\"", what, wanted_);

@@ -18,6 +18,8 @@ namespace p3d::data {
 namespace {
 
 constexpr std::uint64_t mark = 0x3154524150443350ULL;  // "P3DPART1"
+/// Bytes of the head of NNNNNN.len: mark, entries, tokens, text_bytes. An entry follows for each document: its tokens,
+/// or -1 - tokens where the document began in an earlier part.
 constexpr std::int64_t head_bytes = 32;
 
 std::optional<PartCounts> read_head(ByteStream& stream) {
@@ -66,7 +68,7 @@ void tokenize_part(std::vector<CorpusFile> const& files, CorpusPart const& part,
   std::vector<std::int64_t> lengths;
   PartCounts counts;
   std::vector<std::int32_t> ids;
-  bool open = false;  // a document whose first pieces are in this part
+  bool open = false;  // true while a document goes on whose first piece is in this part
   for (auto const& segment : part) {
     read_documents(
         files[segment.file], segment, options.documents,

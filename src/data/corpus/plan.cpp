@@ -68,7 +68,8 @@ std::string note_about_binaries(std::vector<std::string> const& paths) {
   std::int64_t binaries = 0;
   std::string first;
   for (auto const& file : files) {
-    auto const why = why_not_text_file(file.path, Compression::none);  // as a run reads it
+    // A run reads the file as it is, not decompressed.
+    auto const why = why_not_text_file(file.path, Compression::none);
     if (why.empty()) continue;
     if (binaries++ == 0) first = file.path + ": " + why;
   }
@@ -80,6 +81,7 @@ std::string note_about_binaries(std::vector<std::string> const& paths) {
 std::vector<CorpusPart> divide_corpus(std::vector<CorpusFile> const& files, bool cuts) {
   std::int64_t total = 0;
   for (auto const& f : files) total += f.bytes;
+  // A 64th of the corpus, from 1 to 64 MiB.
   auto const size = std::clamp<std::int64_t>(total / 64, 1 << 20, 64 << 20);
   std::vector<CorpusPart> out;
   CorpusPart part;

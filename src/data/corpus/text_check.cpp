@@ -11,6 +11,7 @@ namespace p3d::data {
 
 namespace {
 
+/// Bytes of a file that are looked at.
 constexpr std::size_t looked_at = 8192;
 
 /// True for a control character that text does not have. Text may have tabs, ends of lines and pages, backspaces and
@@ -28,7 +29,7 @@ std::string why_not_text(std::string_view head) {
   auto const control = std::find_if(head.begin(), head.end(), is_binary);
   if (control == head.end()) return "";
   auto const invalid = first_invalid(head);
-  if (invalid == head.npos || invalid + 4 > head.size()) return "";  // a character may be cut off at the end
+  if (invalid == head.npos || invalid + 4 > head.size()) return "";  // the last character may be cut off
   return fmt::format("a control character at byte {}, and no UTF-8 at byte {}", control - head.begin() + 1,
                      invalid + 1);
 }

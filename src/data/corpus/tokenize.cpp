@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The job of p3d data tokenize. PREFIX.parts/ holds a plan (tokenizer, options, files with sizes and times, parts) and
+// the finished parts: a later start with the same plan does only the missing ones. Part i belongs to rank i mod ranks,
+// whose threads take its parts in order; rank 0 then joins all parts. Example: 200 MiB of text are 64 parts of about 3
+// MiB, for 4 ranks 16 each.
 #include <p3d/data/token_origin.hpp>
 #include <p3d/data/tokenize.hpp>
 
@@ -43,26 +47,33 @@ base::Error bad_words(std::string expected, std::string found, std::string fix) 
 
 }  // namespace
 
+/// The state of a job on one rank.
 struct TokenizeJob::State {
   TokenizeOptions options;
   std::unique_ptr<Tokenizer> tokenizer;
   PartOptions part_options;
   std::vector<CorpusFile> files;
-  std::vector<std::string> left_out;  ///< files that are no text
+  std::vector<std::string> left_out;  ///< files that are not text, each with the reason
   std::vector<CorpusPart> parts;
-  std::string folder;  ///< of the parts
-  std::string plan;    ///< all that the parts depend on
+  std::string folder;  ///< PREFIX.parts
+  std::string plan;    ///< everything on which the parts depend
   std::int64_t input_bytes = 0, done_before = 0;
+  /// Descriptor of PREFIX.parts/lock, which rank 0 holds locked.
   int lock = -1;
 
+  /// The parts that this rank has to do.
   std::vector<std::size_t> mine;
   std::vector<std::thread> threads;
   std::mutex mutex;
   std::condition_variable changed;
+  /// The next part to take (index into mine), threads at work, and the lowest part that has failed. `mutex` guards
+  /// them.
   std::size_t next = 0, working = 0, failed_at = ~std::size_t{0};
   std::exception_ptr failure;
+  /// Bytes that this start has read.
   std::atomic<std::int64_t> read{0};
 
+  /// A job that is destroyed early ends its threads after their current parts.
   ~State() {
     stop();
     if (lock >= 0) ::close(lock);
@@ -76,8 +87,10 @@ struct TokenizeJob::State {
     threads.clear();
   }
   std::string plan_file() const { return folder + "/plan"; }
+  /// Chooses the options that depend on the tokenizer, and refuses those that do not fit it.
   void choose();
   void write_plan();
+  /// Takes parts until none is left; runs in each thread.
   void work();
 };
 
@@ -98,7 +111,7 @@ void TokenizeJob::State::choose() {
   }
 }
 
-/// As lines of text, so that a person can see what a folder belongs to.
+/// Writes the plan as lines of text, so that a person can see what the folder belongs to.
 void TokenizeJob::State::write_plan() {
   plan = fmt::format("p3d data tokenize, parts of version 1\ntokenizer {:016x}\ntype {}\nend {}\nspecial {}\nkey {}\n",
                      tokenizer->hash(), static_cast<int>(part_options.type), part_options.end_of_document,
@@ -176,7 +189,8 @@ void TokenizeJob::State::work() {
     std::size_t part = 0;
     {
       std::lock_guard const guard(mutex);
-      // Parts before one that failed go on, so that the first of the wrong ones is told.
+      // Parts before one that failed are still done, so that the error of the first one is reported, whatever the
+      // threads do.
       if (next >= mine.size() || mine[next] > failed_at) {
         --working;
         changed.notify_all();
@@ -267,6 +281,7 @@ TokenizeSummary TokenizeJob::join() {
                        .fix = "name files with text"},
                       base::ExitCode::bad_input);
   }
+  // A document may go on over several parts: its entries are added up.
   auto const each = [&](std::function<void(std::int64_t)> const& take) {
     std::int64_t length = -1;
     for (std::size_t i = 0; i < s.parts.size(); ++i) {

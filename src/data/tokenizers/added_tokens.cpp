@@ -12,13 +12,14 @@ namespace p3d::data {
 
 namespace {
 
+/// True for the property White_Space of Unicode.
 bool is_space(char32_t c) {
   if ((c >= 9 && c <= 13) || c == 0x85) return true;
   auto const k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return k == UTF8PROC_CATEGORY_ZS || k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP;
 }
 
-/// \w of regular expressions.
+/// True for characters of \w in regular expressions.
 bool is_word(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
@@ -38,6 +39,7 @@ bool is_word(char32_t c) {
   }
 }
 
+/// True when no word continues before or behind the range.
 bool alone(std::string_view text, std::size_t begin, std::size_t end) {
   return (begin == 0 || !is_word(utf8_before(text, begin).code)) &&
          (end == text.size() || !is_word(utf8_at(text, end).code));
@@ -72,7 +74,7 @@ void AddedTokens::split(std::string_view text, bool special, std::function<void(
     }
     auto const& t = tokens_[found->token];
     auto begin = at, end = at + found->text.size();
-    at = end;  // whatever becomes of it: no other token begins inside
+    at = end;  // in any case, no other token begins inside
     if ((t.special && !special) || (t.single_word && !alone(text, begin, end))) continue;
     if (t.lstrip) {
       while (begin > done) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view metaspace = "\xE2\x96\x81";
 
-/// Where the first metaspace behind another character is, from `from` on.
+/// The place of the first metaspace, from `from` on, that stands behind another character.
 std::size_t next_cut(std::string_view text, std::size_t from) {
   for (auto at = text.find(metaspace, from); at != text.npos; at = text.find(metaspace, at + metaspace.size())) {
     if (at > from && !text.substr(from, at - from).ends_with(metaspace)) return at;
@@ -38,7 +38,7 @@ void Bpe::prepare() {
 }
 
 void Bpe::start(std::string_view word, std::vector<std::int32_t>& out) const {
-  std::int32_t waiting = -1;  // an unknown character, which may be fused with the next
+  std::int32_t waiting = -1;  // an unknown character that may be fused with the next one
   auto const miss = [&] {
     if (unknown < 0) return;
     if (waiting >= 0 && !fuse_unknown) out.push_back(waiting);
@@ -69,7 +69,7 @@ void Bpe::start(std::string_view word, std::vector<std::int32_t>& out) const {
         miss();
         continue;
       }
-      // Tokens of bytes do not end a run of unknown characters: so do the tokenizers that the files are made for.
+      // Tokens of bytes do not end a run of unknown characters: the tokenizers that the files are made for behave so.
       for (char const c : character) out.push_back(fallback[static_cast<unsigned char>(c)]);
     }
   }

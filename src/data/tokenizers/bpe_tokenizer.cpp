@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// A tokenizer of tokenizer.json or tiktoken. Text passes through the parts in this order: added tokens that are looked
+// for in the raw text, normalizer, added tokens that are looked for in normalized text, pre-tokenizer, byte pair
+// encoding of each word. Bytes that are not UTF-8 pass all text steps as U+FFFD; a byte-level model then gets the bytes
+// themselves. Example: "a\xFFb" is split as "a\uFFFDb", and its tokens are those of the three bytes.
 #include "data/tokenizers/bpe_tokenizer.hpp"
 
 #include "data/tokenizers/utf8.hpp"
@@ -15,6 +19,7 @@ namespace p3d::data {
 
 namespace {
 
+/// A tokenizer made of parts.
 class BpeTokenizer final : public Tokenizer {
 public:
   explicit BpeTokenizer(BpeParts parts) : p_(std::move(parts)), size_(p_.model.vocabulary.size()) {
@@ -81,7 +86,8 @@ public:
 private:
   static constexpr std::size_t largest_text = std::size_t{1} << 31;
 
-  /// Text between added tokens. What is not UTF-8 is read as U+FFFD; byte-level tokens hold the bytes themselves.
+  /// Encodes text between added tokens. Bytes that are not UTF-8 are read as U+FFFD; byte-level tokens get the bytes
+  /// themselves.
   void encode_raw(std::string_view text, bool first, bool special, std::vector<std::int32_t>& out) const {
     std::string valid;
     std::vector<Replaced> replaced;
@@ -102,7 +108,8 @@ private:
     normalized_.split(text, special, plain, [&](std::int32_t id) { out.push_back(id); });
   }
 
-  /// A U+FFFD joins with nothing: the parts between them are normalized one by one, and their places known.
+  /// Normalizes a text, and moves the places of `replaced` along. A U+FFFD joins with nothing: the parts between them
+  /// are normalized one by one.
   std::string normalize(std::string_view text, std::vector<Replaced>& replaced) const {
     if (replaced.empty() || !p_.normalizer.local()) {
       replaced.clear();
@@ -119,7 +126,7 @@ private:
     return out += p_.normalizer(text.substr(at));
   }
 
-  /// `text` begins at `offset` of the text that `replaced` speaks of.
+  /// Encodes text without added tokens. `text` begins at `offset` of the text in which `replaced` counts places.
   void encode_plain(std::string_view text, std::size_t offset, bool first, std::vector<Replaced> const& replaced,
                     std::vector<std::int32_t>& out) const {
     if (!p_.model.byte_level || replaced.empty()) {

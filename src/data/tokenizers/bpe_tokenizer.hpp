@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A tokenizer of the parts that a file names: added tokens, normalizer, pre-tokenizer, byte pair encoding, decoder.
+// A tokenizer made of the parts that a file names: added tokens, normalizer, pre-tokenizer, byte pair encoding,
+// decoder.
 
 #include "data/tokenizers/added_tokens.hpp"
 #include "data/tokenizers/bpe.hpp"
@@ -16,6 +17,7 @@
 
 namespace p3d::data {
 
+/// The parts of a tokenizer.
 struct BpeParts {
   Bpe model;
   Normalizer normalizer;
@@ -23,7 +25,7 @@ struct BpeParts {
   Decoder decoder;
   std::vector<AddedToken> added;
   std::int32_t end_of_document = -1;
-  std::string name;  ///< of the file, without folders
+  std::string name;  ///< name of the file, without folders
   std::uint64_t hash = 0;
 };
 

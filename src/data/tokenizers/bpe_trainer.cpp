@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Training of byte-level BPE, and the tokenizer.json that it gives. All words of the text are counted first; the loop
+// then works on different words only. Example: from "low low lower" the pair (l, o), which occurs three times, becomes
+// the token "lo", then (lo, w) the token "low".
 #include <p3d/data/bpe_trainer.hpp>
 
 #include "data/corpus/documents.hpp"
@@ -26,13 +29,14 @@ namespace p3d::data {
 
 namespace {
 
+/// The hash of a word, which also finds string views.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return XXH3_64bits(text.data(), text.size()); }
 };
 using WordCounts = std::unordered_map<std::string, std::int64_t, TextHash, std::equal_to<>>;
 
-/// The words of all documents.
+/// Counts the words of all documents.
 WordCounts count_words(BpeTraining const& training, SplitPattern const& pattern, std::vector<std::string>& left_out) {
   PreTokenizer const split(Regex(pattern.text, RegexSyntax::oniguruma, "--pattern"), pattern.text);
   WordCounts out;
@@ -52,7 +56,7 @@ WordCounts count_words(BpeTraining const& training, SplitPattern const& pattern,
   return out;
 }
 
-/// Tokens as letters, by id.
+/// The state of a training: tokens as letters, by id, and the merges so far.
 class Training {
 public:
   explicit Training(BpeTraining const& options) : options_(options) {
@@ -71,7 +75,7 @@ public:
   std::int64_t merges() const { return std::ssize(merges_); }
 
   void run(WordCounts const& counted) {
-    // Sorted, so that nothing depends on the order of a hash table.
+    // Words are sorted, so that nothing depends on the order of a hash table.
     std::vector<std::pair<std::string_view, std::int64_t>> sorted(counted.begin(), counted.end());
     std::sort(sorted.begin(), sorted.end());
     std::vector<CountedWord> words;
@@ -87,13 +91,14 @@ public:
       if (pair.count < std::max<std::int64_t>(1, options_.min_frequency)) break;
       auto const merged =
           add(tokens_[static_cast<std::size_t>(pair.left)] + tokens_[static_cast<std::size_t>(pair.right)]);
-      // A pair that is merged once more has its later rank, as a reader of the file sees it.
+      // A pair that is merged once more gets its later rank, as a reader of the file understands it.
       ranks_[{pair.left, pair.right}] = merges_.size();
       merges_.emplace_back(pair.left, pair.right);
       pairs.merge(pair, merged);
     }
   }
 
+  /// Writes tokenizer.json in the form that Hugging Face's tokenizers read.
   void write(SplitPattern const& pattern) const {
     OutputFile file(options_.out);
     auto const put = [&](std::string const& text) { file.write(text.data(), text.size()); };
@@ -137,7 +142,7 @@ public:
   }
 
 private:
-  /// The id of a token, which is a new one unless another pair gave the same text.
+  /// The id of a token; a new one unless another pair gave the same text.
   std::int32_t add(std::string const& token) {
     auto const [place, fresh] = ids_.try_emplace(token, static_cast<std::int32_t>(tokens_.size()));
     if (fresh) tokens_.push_back(token);

@@ -10,9 +10,10 @@ namespace p3d::data {
 
 namespace {
 
+/// The letters of all bytes, and the bytes of all letters.
 struct Alphabet {
   std::array<std::string, 256> letters;
-  std::array<std::int16_t, 0x144> bytes{};  ///< of a code; -1: none
+  std::array<std::int16_t, 0x144> bytes{};  ///< by code of a letter: its byte; -1: the code is no letter
 
   Alphabet() {
     bytes.fill(-1);

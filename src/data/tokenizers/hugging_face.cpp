@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads tokenizer.json of Hugging Face's tokenizers, model type BPE. A file asks for many things; each is either done
+// exactly as the library does it, or refused by name ("tokenizer.json asks for X, which p3d lacks"), so that ids never
+// differ silently. In byte-level files tokens are written in letters (byte_alphabet.hpp), which become bytes here.
 #include "data/tokenizers/bpe_tokenizer.hpp"
 #include "data/tokenizers/byte_alphabet.hpp"
 #include "data/tokenizers/json_read.hpp"
@@ -20,17 +23,19 @@ namespace p3d::data {
 
 namespace {
 
+/// An id below a limit.
 std::int32_t read_id(Json const& json, std::int64_t below, std::string const& where) {
   if (!json.is_number_integer() || json < 0 || json >= below)
     bad_tokenizer(fmt::format("an id from 0 to {}", below - 1), kind_of(json), where);
   return json.get<std::int32_t>();
 }
 
+/// The place of a token in the vocabulary, for messages.
 std::string at(JsonObject const& object, std::string_view key) {
   return fmt::format("{}: {}.vocab \"{}\"", object.file, object.place, key.substr(0, 100));
 }
 
-/// Bytes in place of their letters where the model is of bytes.
+/// Reads the vocabulary. With a byte-level model letters become bytes.
 Vocabulary read_vocabulary(JsonObject const& model, bool byte_level) {
   auto const* const json = model.find("vocab");
   if (json == nullptr || !json->is_object())
@@ -62,6 +67,7 @@ std::pair<std::string_view, std::string_view> read_pair(Json const& json, Where 
   bad_tokenizer("two tokens, as \"a b\" or [\"a\", \"b\"]", kind_of(json), where());
 }
 
+/// Reads the merges, whose ranks are their places in the list.
 Merges read_merges(JsonObject const& model, Vocabulary const& vocabulary, bool byte_level) {
   auto const& list = model.array("merges");
   Merges out(list.size());
@@ -82,6 +88,7 @@ Merges read_merges(JsonObject const& model, Vocabulary const& vocabulary, bool b
   return out;
 }
 
+/// Reads the model: vocabulary, merges and options.
 Bpe read_model(JsonObject const& model, bool byte_level) {
   if (auto const type = model.optional_text("type"); type && *type != "BPE")
     lacks(model.file, model.where("type"), fmt::format("the model \"{}\"", *type));
@@ -113,6 +120,7 @@ Bpe read_model(JsonObject const& model, bool byte_level) {
   return out;
 }
 
+/// Reads the added tokens, and checks that their ids are those that the library would give.
 std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
   std::vector<AddedToken> out;
   auto const* const list = file.find("added_tokens");
@@ -139,7 +147,7 @@ std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
     if (known != vocab.end() && *known != token.id)
       bad_tokenizer(fmt::format("the id {} that the vocabulary gives \"{}\"", known->dump(), token.content),
                     fmt::format("{}", token.id), t.where("id"));
-    // The library numbers tokens that the vocabulary lacks itself, whatever the file says.
+    // The library itself numbers the tokens that the vocabulary lacks, whatever the file says.
     if (known == vocab.end() && token.id != next)
       bad_tokenizer(fmt::format("the id {}, which follows from the vocabulary and the tokens before", next),
                     fmt::format("{}", token.id), t.where("id"));
@@ -153,7 +161,8 @@ std::vector<AddedToken> read_added(JsonObject const& file, Json const& vocab) {
   return out;
 }
 
-/// The token that ends a document: what tokenizer_config.json beside the file says, else one of the usual names.
+/// Finds the token that ends a document: the one that tokenizer_config.json beside the file names, or else one of the
+/// usual names.
 std::int32_t find_end(std::string const& path, std::vector<AddedToken> const& added, Vocabulary const& vocabulary) {
   auto const id_of = [&](std::string_view content) {
     auto const t = std::find_if(added.begin(), added.end(), [&](auto const& a) { return a.content == content; });

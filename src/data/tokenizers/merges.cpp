@@ -24,12 +24,14 @@ void Merges::set(std::int32_t left, std::int32_t right, Merge merge) {
 
 namespace {
 
+/// Most symbols of a word that is merged by scanning.
 constexpr std::size_t short_word = 64;
 
+/// Merges a short word: for each merge, scans all pairs for the lowest rank.
 void merge_short(Merges const& merges, std::vector<std::int32_t>& symbols, std::size_t from) {
   auto* const s = symbols.data() + from;
   std::size_t n = symbols.size() - from;
-  std::array<Merges::Merge, short_word> pairs;  // pairs[i]: of s[i] and s[i + 1]
+  std::array<Merges::Merge, short_word> pairs;  // pairs[i] is the merge of s[i] and s[i + 1]
   for (std::size_t i = 0; i + 1 < n; ++i) pairs[i] = merges.find(s[i], s[i + 1]);
   while (n > 1) {
     std::size_t best = 0;
@@ -48,19 +50,20 @@ void merge_short(Merges const& merges, std::vector<std::int32_t>& symbols, std::
   symbols.resize(from + n);
 }
 
-/// A symbol of a long word, in a list: places in the word, which do not move.
+/// A symbol of a long word in a linked list; symbols keep their places in the word.
 struct Node {
   std::uint32_t previous, next;
-  std::uint32_t rank;  ///< of the pair that begins here; no_rank: none, or this symbol is gone
-  std::int32_t merged;
+  std::uint32_t rank;   ///< rank of the pair that begins here; no_rank: there is none, or this symbol is gone
+  std::int32_t merged;  ///< id that the pair becomes
 };
 
+/// Merges a long word with a heap of pairs.
 void merge_long(Merges const& merges, std::vector<std::int32_t>& symbols, std::size_t from) {
   auto* const s = symbols.data() + from;
   auto const n = static_cast<std::uint32_t>(symbols.size() - from);
   constexpr std::uint32_t end = ~std::uint32_t{0};
   std::vector<Node> nodes(n);
-  std::vector<std::uint64_t> found;  // rank, then place: the order in which they are merged
+  std::vector<std::uint64_t> found;  // rank and place in one number, which is the order of merges
   auto const look = [&](std::uint32_t at) {
     auto& node = nodes[at];
     auto const m = node.next == end ? Merges::Merge{} : merges.find(s[at], s[node.next]);
@@ -80,7 +83,7 @@ void merge_long(Merges const& merges, std::vector<std::int32_t>& symbols, std::s
     auto const rank = static_cast<std::uint32_t>(queue.top() >> 32);
     queue.pop();
     auto& node = nodes[at];
-    if (node.rank != rank) continue;  // the pair has changed since
+    if (node.rank != rank) continue;  // the pair has changed since it was put into the heap
     s[at] = node.merged;
     auto& gone = nodes[node.next];
     gone.rank = Merges::no_rank;

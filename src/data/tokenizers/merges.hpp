@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The merges of byte pair encoding and the loop that carries them out.
+// The merges of byte pair encoding, and the loop that applies them.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace p3d::data {
 
-/// Pairs of tokens that are one token: its id, and the rank that says which pair goes first.
+/// The pairs of tokens that become one token: its id, and the rank, of which the lowest goes first. It is a hash table
+/// with open addressing.
 class Merges {
 public:
   static constexpr std::uint32_t no_rank = ~std::uint32_t{0};
@@ -18,8 +19,9 @@ public:
   };
 
   explicit Merges(std::size_t pairs = 0);
-  /// A pair that is there already gets the new rank and id.
+  /// Sets a pair's rank and id; a pair that is there already gets the new ones.
   void set(std::int32_t left, std::int32_t right, Merge merge);
+  /// The merge of a pair; no_rank when the pair is not merged.
   Merge find(std::int32_t left, std::int32_t right) const {
     auto const pair = key(left, right);
     for (auto at = first(pair);; at = (at + 1) & mask_) {
@@ -46,8 +48,8 @@ private:
   std::size_t size_ = 0;
 };
 
-/// Merges symbols[from, end) until no pair is left that can be: always the pair of the lowest rank, of equal ones the
-/// leftmost. Short words are scanned once for each merge; long ones go by a heap, in O(n log n).
+/// Merges symbols[from, end) until no pair can be merged: always the pair of the lowest rank, among equal ones the
+/// leftmost. Short words are scanned once for each merge; long ones use a heap, in O(n log n).
 void merge_symbols(Merges const& merges, std::vector<std::int32_t>& symbols, std::size_t from);
 
 }  // namespace p3d::data

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The normalizers. Unicode's normal forms come from utf8proc; most text needs none of that, so runs of ASCII and of
+// scripts whose characters are composed already are copied. Example: "e" and a combining accent (U+0301) become one
+// character in NFC, and the ASCII text around it is not touched.
 #include "data/tokenizers/normalizer.hpp"
 
 #include "data/tokenizers/json_read.hpp"
@@ -22,8 +25,8 @@ namespace {
 
 bool between(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
 
-/// Scripts of which every character is in all normal forms C and KC already, and none of which is a mark: most text
-/// needs no work.
+/// True for scripts whose every character is in the normal forms C and KC already, and is no mark: most text needs no
+/// work.
 bool always_composed(char32_t c) {
   return c < 0xA0 || between(c, 0xC0, 0x131) || between(c, 0x134, 0x13E) || between(c, 0x400, 0x482) ||
          between(c, 0x48A, 0x52F) || between(c, 0x3041, 0x3096) || between(c, 0x30A1, 0x30FA) ||
@@ -39,6 +42,7 @@ bool all_composed(std::string_view text) {
   return true;
 }
 
+/// Appends a text in the form of utf8proc's options.
 void map(std::string_view text, utf8proc_option_t options, std::string& out) {
   utf8proc_uint8_t* result = nullptr;
   auto const bytes = utf8proc_map(reinterpret_cast<utf8proc_uint8_t const*>(text.data()),
@@ -48,7 +52,8 @@ void map(std::string_view text, utf8proc_option_t options, std::string& out) {
   out.append(reinterpret_cast<char const*>(result), static_cast<std::size_t>(bytes));
 }
 
-/// An ASCII character never joins with what is before it, so a run of others with the one before it stands alone.
+/// Normalizes runs of characters that are not ASCII, each with the ASCII character before it. An ASCII character never
+/// joins with what is before it, so such a run is independent of the text around it.
 std::string normal_form(std::string_view text, utf8proc_option_t options, bool composed) {
   std::string out;
   out.reserve(text.size());
@@ -74,7 +79,7 @@ std::string lowercase(std::string_view text) {
   out.reserve(text.size());
   for (std::size_t at = 0; at < text.size();) {
     auto const c = utf8_at(text, at);
-    if (c.code == 0x130)  // the one character whose lower case is two
+    if (c.code == 0x130)  // the one character whose lower case has two characters
       out += "i\xCC\x87";
     else
       append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))), out);

@@ -35,7 +35,7 @@ PairCounts::Pair PairCounts::take() {
     std::pop_heap(queue_.begin(), queue_.end(), Later{});
     auto& top = queue_.back();
     auto const count = counts_[top.pair];
-    if (top.count != count) {  // it was listed before some of it was merged away
+    if (top.count != count) {  // the entry was made before some of its pairs were merged away
       if (count <= 0) {
         queue_.pop_back();
         continue;

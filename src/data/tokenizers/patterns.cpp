@@ -11,7 +11,7 @@ namespace p3d::data {
 namespace {
 
 constexpr char const* gpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-// tiktoken's own form of it has white space at the end of a text in one word.
+// tiktoken's own form of this pattern puts white space at the end of a text into one word.
 constexpr char const* cl100k =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s++$|\s*[\r\n]|\s+(?!\S)|\s)";
 constexpr char const* llama3 =

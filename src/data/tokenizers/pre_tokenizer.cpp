@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The pre-tokenizers. A text passes through a list of steps: a step cuts each piece of the one before by a pattern, or
+// changes its text (a space in front, another character for spaces). Pieces keep their place in the original text, as
+// far as it is known. Example: the pattern of GPT-2 cuts "Hello world!" into "Hello", " world" and "!".
 #include "data/tokenizers/pre_tokenizer.hpp"
 
 #include "data/tokenizers/json_read.hpp"
@@ -94,10 +97,10 @@ void PreTokenizer::add(Json const& json, std::string const& file, std::string co
   steps_.push_back(std::move(step));
 }
 
-/// Calls take(begin, end) with the parts of the text that a step keeps.
+/// Calls take(begin, end) for each part of the text that a step keeps, as its behavior says.
 template <class Take>
 void PreTokenizer::cut(Step const& step, std::string_view text, Take&& take) {
-  std::size_t held = 0, held_end = 0;  // a part that may be joined with the next
+  std::size_t held = 0, held_end = 0;  // a part that may still be joined with the next one
   bool last = false;
   auto const flush = [&] {
     if (held_end > held) take(held, held_end);
@@ -147,7 +150,8 @@ void PreTokenizer::run(std::size_t step, Piece const& piece, Sink const& sink) c
   });
 }
 
-/// A step that puts something before the text, or other characters in place of spaces.
+/// Applies a step that puts something before the text, or other characters in place of spaces, and passes the pieces
+/// on.
 void PreTokenizer::change(std::size_t step, Piece const& piece, Sink const& sink) const {
   auto const& s = steps_[step];
   std::string text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// How text is cut into words, which no token crosses: the pre-tokenizers of tokenizer.json.
+// Cuts text into words, which no token crosses: the pre-tokenizers of tokenizer.json.
 
 #include "data/tokenizers/regex.hpp"
 
@@ -17,40 +17,43 @@ namespace p3d::data {
 /// A part of a text.
 struct Piece {
   std::string_view text;
-  std::ptrdiff_t offset = 0;  ///< of text[0] in the text that was cut; what a step puts before a text lies before it
-  bool first = false;         ///< the text begins with it, no matter what was put before
+  /// Place of text[0] in the text that was cut; characters that a step puts before a text have negative places.
+  std::ptrdiff_t offset = 0;
+  bool first = false;  ///< the text begins with this piece, whatever a step has put before it
 };
 
+/// A list of steps; each cuts the pieces of the one before, or changes their text.
 class PreTokenizer {
 public:
   using Sink = std::function<void(Piece const&)>;
 
   PreTokenizer() = default;
-  /// `file` and `place` are for messages.
+  /// Reads the description. `file` and `place` are for messages.
   PreTokenizer(nlohmann::json const& json, std::string const& file, std::string const& place);
-  /// One regular expression, each match of which is a word, and then bytes.
+  /// One regular expression, each match of which is a word; the words are bytes.
   explicit PreTokenizer(Regex words, std::string_view pattern);
 
-  /// Calls `sink` with each word of valid UTF-8 text, in order. `first`: the text begins the input.
+  /// Calls `sink` with each word of valid UTF-8 text, in order. `first`: the text is the beginning of the input.
   void split(std::string_view text, bool first, Sink const& sink) const;
-  /// The words are sequences of bytes, not of characters.
+  /// True when the words are sequences of bytes, not of characters.
   bool byte_level() const { return byte_level_; }
-  /// See Tokenizer::cuts_at_lines.
+  /// The property of Tokenizer::cuts_at_lines.
   bool cuts_at_lines() const { return cuts_at_lines_; }
 
 private:
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   struct Step {
-    bool splits = true;  ///< by pattern
+    bool splits = true;  ///< by `pattern`
     std::vector<Regex> pattern;
     Behavior behavior = Behavior::isolated;
     bool invert = false;
-    bool prefix_space = false;   ///< ByteLevel: before what does not begin with a space
-    std::string metaspace;       ///< Metaspace: what stands for a space; "": not this step
-    bool prepend = false;        ///< Metaspace: before what does not begin with it
-    bool prepend_first = false;  ///< Metaspace: only where the input begins
+    bool prefix_space = false;   ///< ByteLevel: put a space before a text that does not begin with one
+    std::string metaspace;       ///< Metaspace: the character that stands for a space; "": another step
+    bool prepend = false;        ///< Metaspace: put it before a text that does not begin with it
+    bool prepend_first = false;  ///< Metaspace: do that only where the input begins
   };
   void add(nlohmann::json const& json, std::string const& file, std::string const& place, int depth);
+  /// Applies the steps from `step` on to a piece.
   void run(std::size_t step, Piece const& piece, Sink const& sink) const;
   void change(std::size_t step, Piece const& piece, Sink const& sink) const;
   template <class Take>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The kinds of files that tokenizers come in.
+// Readers of the kinds of tokenizer files.
 
 #include <p3d/data/tokenizer.hpp>
 
@@ -10,13 +10,13 @@
 
 namespace p3d::data {
 
-// Each is given the bytes of the file `path`.
+// Each reader gets the bytes of the file `path` as `text`.
 
-/// tokenizer.json of Hugging Face's tokenizers, of model type BPE.
+/// Reads a tokenizer.json of Hugging Face's tokenizers, of model type BPE.
 std::unique_ptr<Tokenizer> read_hugging_face(std::string const& path, std::string const& text);
-/// Ranks of tiktoken: a line for each token, its bytes in base64 and its rank.
+/// Reads a file of ranks of tiktoken: a line for each token, with its bytes in base64 and its rank.
 std::unique_ptr<Tokenizer> read_tiktoken(std::string const& path, std::string const& text, std::string const& pattern);
-/// A model of SentencePiece, by its library.
+/// Reads a model of SentencePiece, with that library.
 std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path, std::string const& text);
 
 }  // namespace p3d::data

@@ -24,7 +24,7 @@ std::string message(int code) {
   return reinterpret_cast<char const*>(text.data());
 }
 
-/// What a search needs, once in each thread. The stack is for patterns that go back far in long texts.
+/// The buffers of a search, one set in each thread. The stack is large, for patterns that go back far in long texts.
 struct Search {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -49,9 +49,10 @@ Search& search() {
 
 }  // namespace
 
+/// A compiled pattern, and its place in a file for messages.
 struct Regex::Code {
   pcre2_code* code = nullptr;
-  bool compiled = false;  ///< to machine code
+  bool compiled = false;  ///< compiled to machine code
   std::string where;
   ~Code() { pcre2_code_free(code); }
 };
@@ -96,7 +97,7 @@ bool Regex::find(std::string_view text, std::size_t from, Match& match) const {
   }
   auto const* const found = pcre2_get_ovector_pointer(s.data);
   match = {found[0], found[1]};
-  if (match.begin > match.end) match.begin = match.end;  // \K in a look-around
+  if (match.begin > match.end) match.begin = match.end;  // happens with \K in a look-around
   return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Regular expressions of tokenizers, by PCRE2 with its compiler, on valid UTF-8.
+// Regular expressions of tokenizers, by PCRE2 with its JIT compiler, on valid UTF-8.
 
 #include <cstddef>
 #include <memory>
@@ -9,23 +9,24 @@
 
 namespace p3d::data {
 
-/// Whose syntax a pattern is written in.
+/// The syntax in which a pattern is written.
 enum class RegexSyntax {
-  oniguruma,  ///< Hugging Face's tokenizers: Ruby's
-  rust,       ///< tiktoken
-  literal,    ///< no pattern: these very characters
+  oniguruma,  ///< Ruby's, as Hugging Face's tokenizers use it
+  rust,       ///< Rust's, as tiktoken uses it
+  literal,    ///< no pattern: just these characters
 };
 
-/// Safe to use from several threads.
+/// A compiled pattern, safe to use from several threads.
 class Regex {
 public:
-  /// Throws base::Error (bad_input) with `where` for what is no pattern, and for what PCRE2 would read otherwise.
+  /// Throws base::Error (bad_input) with `where` for a text that is no pattern, and for one that PCRE2 would read
+  /// differently.
   Regex(std::string const& pattern, RegexSyntax syntax, std::string where);
 
   struct Match {
     std::size_t begin = 0, end = 0;
   };
-  /// The first match at or after `from`; false: none. An empty match is one too.
+  /// Finds the first match at or after `from`; false when there is none. An empty match is a match too.
   bool find(std::string_view text, std::size_t from, Match& match) const;
 
 private:
@@ -33,7 +34,7 @@ private:
   std::shared_ptr<Code const> code_;
 };
 
-/// The pattern in PCRE2's syntax: \s, \w and \h mean what they mean to the other library.
+/// The pattern in PCRE2's syntax, in which \s, \w and \h mean what they mean to the other library.
 std::string to_pcre2(std::string const& pattern, RegexSyntax syntax, std::string const& where);
 
 }  // namespace p3d::data

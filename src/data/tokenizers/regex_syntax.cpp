@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where PCRE2 reads a pattern otherwise than Oniguruma and Rust's regex do, it is written so that it does not, or
-// refused.
+// Rewrites patterns for PCRE2. Where PCRE2 reads a pattern differently from Oniguruma or Rust's regex, the pattern is
+// written so that it has the same meaning, or it is refused.
 #include "data/tokenizers/refuse.hpp"
 #include "data/tokenizers/regex.hpp"
 
@@ -13,13 +13,14 @@ namespace p3d::data {
 
 namespace {
 
-// White_Space of Unicode. PCRE2's \s also has U+180E, which left that property in Unicode 6.3.
+// The property White_Space of Unicode. PCRE2's \s also has U+180E, which left that property in Unicode 6.3.
 constexpr std::string_view white_space = R"(\t-\r\x{85}\p{Z})";
-// Letters, marks, digits, connectors, and letters in circles, which Unicode counts as alphabetic.
+// Letters, marks, digits, connectors, and letters in circles, which Unicode counts as alphabetic: the members of \w.
 constexpr std::string_view word =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 constexpr std::string_view hexadecimal = "0-9a-fA-F";
 
+/// Reads a pattern from left to right and writes it in PCRE2's syntax.
 class Translator {
 public:
   Translator(std::string const& pattern, RegexSyntax syntax, std::string const& where)
@@ -50,12 +51,14 @@ private:
     at_ += n;
   }
 
+  /// Writes a set's members, in brackets unless the pattern is inside of a set.
   void set(std::string_view members, bool negated) {
     if (negated && in_class_) refuse("the opposite of a set inside of a set");
     out_ += in_class_ ? std::string(members) : fmt::format("[{}{}]", negated ? "^" : "", members);
     at_ += 2;
   }
 
+  /// Translates an escape.
   void escape() {
     if (at_ + 1 >= in_.size()) return keep(1);
     char const c = in_[at_ + 1];
@@ -91,6 +94,7 @@ private:
     keep(brace == std::string::npos ? 2 : brace + 1 - at_);
   }
 
+  /// Translates a character inside of a set.
   void inside(char c) {
     if (ahead("[:")) {
       auto const end = in_.find(":]", at_);
@@ -103,6 +107,7 @@ private:
     keep(1);
   }
 
+  /// Translates a character outside of sets.
   void outside(char c) {
     if (c == '[') {
       in_class_ = true;
@@ -114,7 +119,7 @@ private:
         if (in_[i] == 'm') refuse("(?m), which means something else to PCRE2");
       }
     }
-    // To Ruby a + after an interval repeats it, to others it forbids to go back.
+    // In Ruby a + after an interval repeats it; elsewhere it forbids to go back.
     if (ahead("}+") && syntax_ == RegexSyntax::oniguruma) refuse("{n,m}+");
     keep(1);
   }

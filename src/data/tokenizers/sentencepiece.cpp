@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tokenizers of SentencePiece, by its library. The library encodes whole texts and keeps nothing of them; for BPE
+// models a text can be cut at single spaces, and the tokens of recent words come from a cache. Example: "the cat" is
+// encoded as "the" and "cat", since the library puts a space before every text.
 #include "data/tokenizers/readers.hpp"
 #include "data/tokenizers/refuse.hpp"
 
@@ -26,6 +29,7 @@ namespace {
 
 namespace sp = sentencepiece;
 
+/// A model of the library.
 class SentencePiece final : public Tokenizer {
 public:
   SentencePiece(std::string const& path, std::string const& text)
@@ -62,7 +66,7 @@ public:
       return;
     }
     if (model_.IsUnknown(token)) {
-      out += " \xE2\x81\x87 ";  // as the library prints it
+      out += " \xE2\x81\x87 ";  // the library prints it so
       return;
     }
     for (std::size_t at = 0; at < piece.size();) {
@@ -101,9 +105,10 @@ private:
                       base::ExitCode::bad_input);
   }
 
-  /// True: a space between two words of ASCII can be taken for the one that the library puts before every text. No
-  /// piece holds a space behind another character, merges look at nothing else, and known normalizations leave ASCII
-  /// where it is. A Unigram model adds up the whole text, so its sums would differ in their last bits.
+  /// True when a space between two words of ASCII can be replaced by the space that the library puts before every text.
+  /// Then no piece holds a space behind another character, merges look at nothing else, and known normalizations leave
+  /// ASCII as it is. A Unigram model adds up the whole text, so its sums would differ in their last bits: it is not
+  /// cut.
   bool can_cut(SentencePieceOptions const& o) const {
     bool const known = o.normalization == "identity" || o.normalization == "nfkc" || o.normalization == "nmt_nfkc";
     if (!o.bpe || !o.add_dummy_prefix || !o.escape_whitespaces || o.whitespace_as_suffix || !known) return false;
@@ -116,7 +121,7 @@ private:
     return true;
   }
 
-  /// The next single space between two printable characters of ASCII.
+  /// The next single space between two printable characters of ASCII, or npos.
   static std::size_t next_cut(std::string_view text, std::size_t from) {
     auto const plain = [](char c) { return c > 0x20 && c < 0x7F; };
     for (auto at = text.find(' ', from); at != text.npos; at = text.find(' ', at + 1)) {
@@ -125,6 +130,7 @@ private:
     return text.npos;
   }
 
+  /// Encodes text without special tokens, word by word where the model allows it.
   void encode_plain(std::string_view text, std::vector<std::int32_t>& out) const {
     if (!cuts_) return encode_whole(text, out);
     auto& cache = word_cache(number_);

@@ -8,12 +8,13 @@ namespace p3d::data {
 
 namespace {
 
+/// A field of a protocol buffer: a number, or bytes.
 struct Field {
   std::uint64_t number = 0, value = 0;
   std::string_view bytes;
 };
 
-/// The fields of a message, one after the other.
+/// Reads the fields of a message, one after the other.
 class Message {
 public:
   explicit Message(std::string_view bytes) : left_(bytes) {}
@@ -48,6 +49,7 @@ private:
     left_.remove_prefix(n);
     return true;
   }
+  /// Reads a number of variable length, 7 bits in each byte.
   std::optional<std::uint64_t> varint() {
     std::uint64_t value = 0;
     for (unsigned shift = 0; shift < 64 && !left_.empty(); shift += 7) {
@@ -63,7 +65,7 @@ private:
 
 }  // namespace
 
-// The numbers of the fields are those of sentencepiece_model.proto.
+// Numbers of fields are those of sentencepiece_model.proto.
 SentencePieceOptions sentencepiece_options(std::string_view model) {
   SentencePieceOptions out;
   Message message(model);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a model of SentencePiece says of itself, which its library tells nobody: a few fields of its protocol buffer.
+// Facts about a model of SentencePiece that its library does not tell: a few fields of its protocol buffer.
 
 #include <string>
 #include <string_view>
 
 namespace p3d::data {
 
+/// The fields of a model; the defaults are those of the format.
 struct SentencePieceOptions {
   bool bpe = false;
   bool add_dummy_prefix = true;
   bool escape_whitespaces = true;
   bool whitespace_as_suffix = false;
-  std::string normalization;  ///< the name of its rule
+  std::string normalization;  ///< name of the normalization rule
 };
-/// Of a model that the library has read. What cannot be read keeps its default.
+/// Reads the fields of a model that the library has accepted. A field that cannot be read keeps its default.
 SentencePieceOptions sentencepiece_options(std::string_view model);
 
 }  // namespace p3d::data

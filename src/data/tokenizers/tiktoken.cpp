@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Tokenizers of tiktoken. A file gives the bytes and the rank of each token, and neither merges, nor how text is split,
+// nor special tokens. The merges follow from the ranks; the rest belongs to a family, which `pattern` names. Example: a
+// line "aGVsbG8= 15339" is the token "hello" of rank 15339, which is also its id.
 #include "data/tokenizers/bpe_tokenizer.hpp"
 #include "data/tokenizers/patterns.hpp"
 #include "data/tokenizers/readers.hpp"
@@ -20,12 +23,13 @@ namespace p3d::data {
 
 namespace {
 
+/// A line of a file.
 struct Ranked {
   std::string bytes;
   std::int32_t rank = 0;
 };
 
-/// Base64 with padding (RFC 4648, section 4).
+/// Decodes base64 with padding (RFC 4648, section 4).
 std::optional<std::string> from_base64(std::string_view text) {
   auto const value = [](char c) -> int {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -50,6 +54,7 @@ std::optional<std::string> from_base64(std::string_view text) {
   return out;
 }
 
+/// Reads the lines of a file.
 std::vector<Ranked> read_ranks(std::string const& text, std::string const& path) {
   std::vector<Ranked> out;
   std::size_t line = 0;
@@ -74,7 +79,7 @@ std::vector<Ranked> read_ranks(std::string const& text, std::string const& path)
   return out;
 }
 
-/// The tokens that a family adds to its ranks, and their ids.
+/// The tokens that a family adds to its ranks, with their ids.
 std::vector<AddedToken> special_tokens(std::string_view family, std::int32_t ranks) {
   std::vector<AddedToken> out;
   auto const add = [&](std::string content, std::int32_t id) {
@@ -83,7 +88,7 @@ std::vector<AddedToken> special_tokens(std::string_view family, std::int32_t ran
   if (family == "gpt2") {
     add("<|endoftext|>", ranks);
   } else if (family == "cl100k") {
-    auto const end = ranks == 100256 ? 100257 : ranks;  // OpenAI's file leaves one id out
+    auto const end = ranks == 100256 ? 100257 : ranks;  // OpenAI's file has 100256 ranks and leaves one id out
     add("<|endoftext|>", end);
     add("<|fim_prefix|>", end + 1);
     add("<|fim_middle|>", end + 2);
@@ -97,7 +102,7 @@ std::vector<AddedToken> special_tokens(std::string_view family, std::int32_t ran
     add("<|endoftext|>", ranks);
     add("<|im_start|>", ranks + 1);
     add("<|im_end|>", ranks + 2);
-  } else {  // llama3: 256 of them
+  } else {  // llama3 has 256 special tokens
     std::vector<std::string> names = {"<|begin_of_text|>", "<|end_of_text|>"};
     auto const reserve = [&](int from, int to) {
       for (int i = from; i < to; ++i) names.push_back(fmt::format("<|reserved_special_token_{}|>", i));
@@ -112,7 +117,7 @@ std::vector<AddedToken> special_tokens(std::string_view family, std::int32_t ran
   return out;
 }
 
-/// tiktoken merges two neighbours whenever their bytes together are a token, and the lowest rank first.
+/// Makes the merges: tiktoken merges two neighbours whenever their joint bytes are a token, the lowest rank first.
 Merges make_merges(std::vector<Ranked> const& ranks, Vocabulary const& vocabulary) {
   struct Pair {
     std::int32_t left, right, whole;

@@ -9,12 +9,13 @@ namespace p3d::data {
 
 namespace {
 
-/// How many bytes follow a lead byte, and what the first of them may be.
+/// The number of bytes that follow a lead byte, and the range of the first of them.
 struct Lead {
   unsigned more = 0;
   unsigned char least = 0x80, most = 0xBF;
 };
 
+/// The properties of a lead byte; 0 bytes follow when it is none.
 Lead lead_of(unsigned char c) {
   if (c < 0xC2 || c > 0xF4) return {};
   if (c < 0xE0) return {1};
@@ -51,6 +52,7 @@ Utf8Character utf8_before(std::string_view text, std::size_t end) {
 
 std::size_t first_invalid(std::string_view text, std::size_t from) {
   for (auto at = from; at < text.size();) {
+    // Eight bytes of ASCII at a time.
     std::uint64_t eight = 0;
     while (at + 8 <= text.size()) {
       std::memcpy(&eight, text.data() + at, 8);
