@@ -43,6 +43,7 @@ RankGrid::RankGrid(PerAxis const& sizes, std::vector<Axis> const& order_fastest_
 
 PerAxis RankGrid::coordinates(int rank) const {
   auto c = PerAxis::all(0), step = PerAxis::all(1);
+  // A rank is a number whose digits are the coordinates along the atoms, fastest first.
   for (auto const& atom : atoms_) {
     int const digit = rank / atom.stride % atom.size;
     for (auto a : all_axes) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The division of a sequence over cp, and the model of its communication. Example with 8 tokens and a ring of 2:
+// contiguous gives 0-3 and 4-7, zigzag 0, 1, 6, 7 and 2-5, striped the even and the odd tokens.
 #include <p3d/layout/context.hpp>
 
 #include <algorithm>
@@ -54,10 +56,10 @@ ContextDivision ContextDivision::of_length(std::int64_t length) const {
   return out;
 }
 
-/// Of a ring and the nested exchanges that the heads allow.
+/// The exchange whose layers wait least: a ring, or a nested exchange that the number of heads allows.
 static ContextDivision quickest(config::Config const& c, ContextDivision const& ring) {
   MachineRates const rates;
-  // Windows repeat: layer l stands for all that are a multiple of `period` behind it.
+  // Windows repeat with `period`: layer l stands for all layers that lie a multiple of it behind.
   auto const layers = c.model.layers;
   auto const period = std::clamp<std::int64_t>(std::ssize(c.model.window), 1, layers);
   auto best = ring;
@@ -112,7 +114,7 @@ ContextWork context_work(config::Config const& c, std::int64_t layer, MachineRat
   w.storage = static_cast<double>(config::bytes_of(type));
   w.sums = static_cast<double>(config::bytes_of(config::is_16bit(type) ? config::Precision::fp32 : type));
   double const queries = w.samples * static_cast<double>(c.model.seq_len) / c.parallel.cp;
-  // Two products of 2 operations for each number of a query, and key.
+  // Two GEMMs: 2 operations each for every number of a query and every key.
   double const each_key = 4.0 * static_cast<double>(w.widths.q);
   w.forward = queries * each_key * mean_keys(c.model.seq_len, c.model.window_of(layer)) / rates.flops;
   return w;
@@ -131,6 +133,7 @@ ContextWait context_wait(ContextDivision const& d, ContextWork const& w, Machine
   double const block = s / r * 2 * static_cast<double>(w.widths.kv) / a;
   double const keys = rates.latency + block * w.storage / rates.bandwidth;
   double const sums = rates.latency + block * w.sums / rates.bandwidth;
+  // The part of the communication that does not fit beside a step of the ring.
   auto const beside = [&](double hops, double step) { return std::max(0.0, hops - step); };
   double const step = w.forward / r;
   double const around = (r - 1) * (d.gather ? keys : beside(keys, step));
@@ -147,7 +150,7 @@ ContextWait context_wait(ContextDivision const& d, ContextWork const& w, Machine
 
 double mean_keys(std::int64_t seq_len, std::int64_t window) {
   auto const most = static_cast<double>(window > 0 ? std::min(window, seq_len) : seq_len);
-  // The first `most` queries see 1, 2, ..., most keys, the others `most`.
+  // The first `most` queries see 1, 2, ..., most keys, the others `most` keys.
   return most - most * (most - 1) / (2.0 * static_cast<double>(seq_len));
 }
 

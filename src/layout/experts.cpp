@@ -40,6 +40,7 @@ ExpertDispatch::ExpertDispatch(ExpertGroup const& group, int rank, std::vector<s
               "every rank of the group has equally many experts");
   P3D_REQUIRE(std::ssize(counts_) == std::int64_t{group_.size()} * group_.experts, "each rank counts each expert");
   P3D_REQUIRE(most_rows >= group_.size(), "there is room for a row of every rank");
+  // The rows of the fullest rank in a pass.
   auto const most_of = [&](int passes) {
     std::int64_t most = 0;
     for (int to = 0; to < group_.size(); ++to) {
@@ -50,7 +51,7 @@ ExpertDispatch::ExpertDispatch(ExpertGroup const& group, int rank, std::vector<s
     }
     return most;
   };
-  // At least so many; and a little more where messages do not divide evenly.
+  // This is the least possible number of passes; it is a little more where messages do not divide evenly.
   auto const all = most_of(1);
   passes_ = static_cast<int>(std::max<std::int64_t>(1, (all + most_rows - 1) / most_rows));
   while (most_of(passes_) > most_rows) ++passes_;
@@ -109,7 +110,7 @@ std::vector<std::int64_t> ExpertDispatch::offsets(int pass) const {
 
 std::vector<int> ExpertDispatch::received_order(int pass) const {
   auto const local = group_.local_experts();
-  std::vector<std::int64_t> next;  // by sender: the first received row of the present expert
+  std::vector<std::int64_t> next;  // by sender: the first received row of the current expert
   next.reserve(static_cast<std::size_t>(group_.size()));
   for (int from = 0; from < group_.size(); ++from) next.push_back(received_from(pass, from).begin);
   std::vector<int> out;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Names and places of tensors. A table for each family gives the tensor of a parameter; the loop below goes through the
+// parameters in their order. Example: GPT-2's layers.3.attn.k.weight is in transformer.h.3.attn.c_attn.weight,
+// transposed, behind the columns of q.
 #include <p3d/layout/hugging_face.hpp>
 
 #include <p3d/base/error.hpp>
@@ -13,12 +16,13 @@ namespace {
 
 using config::ModelFamily;
 
-/// A parameter's name without its layer or its ending, and the tensor's. In tensors {} stands for the layer.
+/// A row of names: a parameter's name without its layer and its ending, and the tensor's name, in which {} stands for
+/// the layer.
 struct NameRow {
   char const* parameter;
   char const* tensor;
   bool transposed = false;
-  int part = 0;  ///< of the q, k, v in one tensor
+  int part = 0;  ///< place among q, k, v when they share a tensor
 };
 
 constexpr NameRow gpt2_names[] = {{"embed.token", "transformer.wte"},
@@ -47,7 +51,8 @@ constexpr NameRow llama_names[] = {{"embed.token", "model.embed_tokens"},
                                    {"final_norm", "model.norm"},
                                    {"head", "lm_head"}};
 
-// Of layers with experts; the second {} stands for the expert. What they lack is as Llama's.
+// Names of layers with experts; the second {} stands for the expert. Parameters that these tables lack have Llama's
+// names.
 constexpr NameRow mixtral_names[] = {{"moe.router", "model.layers.{}.block_sparse_moe.gate"},
                                      {"moe.experts.gate", "model.layers.{}.block_sparse_moe.experts.{}.w1", true},
                                      {"moe.experts.up", "model.layers.{}.block_sparse_moe.experts.{}.w3", true},
@@ -62,7 +67,7 @@ constexpr NameRow qwen2_moe_names[] = {{"moe.router", "model.layers.{}.mlp.gate"
                                        {"moe.shared.down", "model.layers.{}.mlp.shared_expert.down_proj"},
                                        {"moe.shared_gate", "model.layers.{}.mlp.shared_expert_gate"}};
 
-/// "layers.3.attn.q.weight" is "attn.q" and ".weight".
+/// A parameter's name without its layer, cut before its last dot: "layers.3.attn.q.weight" is "attn.q" and ".weight".
 struct SplitName {
   std::string stem, ending;
 };
@@ -74,6 +79,7 @@ SplitName split(ParamSpec const& spec) {
   return {name.substr(begin, dot - begin), name.substr(dot)};
 }
 
+/// The row of a parameter; every family has one for each of its parameters.
 NameRow const& find_row(ModelFamily family, std::string const& stem) {
   auto const find = [&](auto const& rows) -> NameRow const* {
     for (auto const& row : rows) {
@@ -88,7 +94,7 @@ NameRow const& find_row(ModelFamily family, std::string const& stem) {
   return *row;
 }
 
-/// A tensor for each expert, behind the others.
+/// Adds a tensor for each expert, and returns the place of their parameter.
 HuggingFacePlace add_experts(NameRow const& row, ParamSpec const& spec, std::int64_t experts, HuggingFaceLayout& out) {
   HuggingFacePlace const place{out.tensors.size(), row.transposed, 0, spec.rows / experts};
   for (std::int64_t e = 0; e < experts; ++e) {
@@ -105,7 +111,7 @@ HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable con
   HuggingFaceLayout out;
   out.family = config::family_of(model);
   constexpr int packed = 3;
-  std::size_t weight = 0, bias = 0;  // the tensors that k and v join
+  std::size_t weight = 0, bias = 0;  // the tensors that k and v share with q
   for (auto const& spec : table.specs()) {
     if (!spec.trained) {
       out.places.push_back({.tensor = HuggingFacePlace::nowhere});

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Builds the parameter table and its local views. Builder declares each parameter once, in the model's order;
+// localise() cuts a rank's piece out of one; StageParams puts the pieces of a stage into one buffer. Example: with
+// tp=2, attn.q.weight [64, 64] has local shape [32, 64], and row_begin 32 on the second rank.
 #include <p3d/layout/params.hpp>
 
 #include <p3d/base/error.hpp>
@@ -21,6 +24,7 @@ constexpr double base_std = 0.02;
 enum class Cut { replicated, by_rows, by_cols };
 using enum Cut;
 
+/// The splits of a cut over tp.
 std::vector<Split> splits_of(Cut cut) {
   if (cut == replicated) return {};
   return {{cut == by_rows ? 0 : 1, Axis::tp}};
@@ -44,12 +48,14 @@ public:
   }
 
 private:
-  /// What tp does not divide works between the GEMMs, where sequence parallelism divides the tokens over tp.
+  /// Sets the splits of a parameter. Parameters that tp does not divide work between the GEMMs, where sequence
+  /// parallelism divides the tokens over tp.
   void divide(ParamSpec& p, Cut cut) const {
     p.splits = splits_of(cut);
     if (sequence_ && cut == replicated) p.token_axes = p.token_axes.plus(Axis::tp);
   }
 
+  /// Pads the rows of the vocabulary, and divides them over the pipeline where the configuration asks for it.
   void divide_vocabulary(ParamSpec& p) const {
     p.padded = true;
     if (over_pipeline_) p.splits.insert(p.splits.begin(), {0, Axis::pp});
@@ -87,13 +93,13 @@ private:
   void embedding() {
     auto& token = matrix("embed.token.weight", -1, m_.vocab_size, m_.hidden, by_rows, base_std);
     divide_vocabulary(token);
-    token.tied = m_.tied_embeddings && !over_pipeline_;  // else both have the same rows on a rank
+    token.tied = m_.tied_embeddings && !over_pipeline_;  // divided over pp, a rank has the same rows of both
     if (m_.position == config::Position::learned) {
       matrix("embed.position.weight", -1, m_.seq_len, m_.hidden, replicated, base_std);
     }
   }
 
-  /// Column-parallel matrices that read the same input: all weights without a gap, then all biases without a gap.
+  /// Column-parallel matrices that read the same input: all weights follow each other without a gap, then all biases.
   void fused(std::string const& prefix, int layer, std::vector<std::pair<char const*, std::int64_t>> const& outputs,
              bool bias) {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -107,7 +113,7 @@ private:
     }
   }
 
-  /// A row-parallel matrix that writes into the residual stream; its bias is added once, after the sum over tp.
+  /// A row-parallel matrix that writes into the residual stream; its bias is added once, after the all-reduce over tp.
   void projection(std::string const& name, int layer, std::int64_t inputs, bool bias) {
     matrix(name + ".weight", layer, m_.hidden, inputs, by_cols, residual_std());
     if (bias) vector(name + ".bias", layer, m_.hidden, replicated, Init::zeros);
@@ -150,7 +156,7 @@ private:
     if (moe.shared_gate) matrix(prefix + "shared_gate.weight", l, 1, m_.hidden, replicated, base_std);
   }
 
-  /// One matrix of all experts, one below the other.
+  /// One matrix that holds all experts, one below the other.
   void experts(std::string name, int l, double std) {
     auto& p = matrix(std::move(name), l, m_.moe.experts * m_.hidden, m_.moe.ffn, replicated, std);
     p.splits = {{0, Axis::ep}, {1, Axis::etp}};
@@ -158,7 +164,7 @@ private:
   }
 
   bool gated() const { return m_.activation == config::Activation::swiglu; }
-  /// Of matrices that write into the residual stream.
+  /// The standard deviation for matrices that write into the residual stream.
   double residual_std() const { return base_std / std::sqrt(2.0 * static_cast<double>(m_.layers)); }
 
   config::Model const& m_;
@@ -166,8 +172,8 @@ private:
   std::vector<ParamSpec> specs_;
 };
 
-/// The piece of a dimension of `size` elements that a rank holds. Throws when the pieces are not equal and may not be
-/// padded.
+/// The piece of a dimension of `size` elements that a rank holds. Throws when the pieces are unequal and the dimension
+/// may not be padded.
 Range piece(ParamSpec const& spec, int dimension, std::int64_t size, PerAxis const& sizes, PerAxis const& here) {
   std::int64_t parts = 1, part = 0;
   std::vector<std::string> names, values, keys;
@@ -191,6 +197,7 @@ Range piece(ParamSpec const& spec, int dimension, std::int64_t size, PerAxis con
   return padded_shard(size, static_cast<int>(parts), static_cast<int>(part));
 }
 
+/// The local view of a parameter, without its offset.
 LocalParam localise(ParamSpec const& spec, PerAxis const& sizes, PerAxis const& here) {
   auto const rows = piece(spec, 0, spec.rows, sizes, here), cols = piece(spec, 1, spec.cols, sizes, here);
   LocalParam local;
@@ -252,6 +259,7 @@ std::int64_t ParamTable::num_parameters() const {
 ParamTable make_param_table(config::Config const& config) { return ParamTable(Builder(config).build()); }
 
 namespace {
+/// True for the first stage on its pipeline rank.
 bool is_first_of_rank(StageMap const& stages, int stage) {
   return stages.stages_of(stages.pipeline_rank(stage)).front() == stage;
 }
@@ -268,7 +276,7 @@ bool lives_on(ParamSpec const& spec, StageMap const& stages, int stage) {
 
 namespace {
 
-/// The rows of lives_on(), in order, without a look at those of other stages.
+/// The rows for which lives_on() is true, in order; it does not look at the rows of other stages.
 std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages, int stage) {
   std::vector<std::size_t> rows;
   auto const add = [&](std::vector<std::size_t> const& some) { rows.insert(rows.end(), some.begin(), some.end()); };
@@ -287,8 +295,8 @@ std::vector<std::size_t> rows_on(ParamTable const& table, StageMap const& stages
   return rows;
 }
 
-/// Puts parameters of one layer whose gradients are summed over the same axes behind each other: a few buckets hold
-/// them. Else their order stays.
+/// Makes parameters of one layer whose gradients are summed over the same axes neighbours, so that few buckets hold
+/// them. Otherwise their order is kept.
 void group_by_axes(ParamTable const& table, std::vector<std::size_t>& rows) {
   auto const& specs = table.specs();
   for (auto begin = rows.begin(); begin != rows.end();) {

@@ -13,7 +13,7 @@ bool StageRecompute::any() const {
   return std::any_of(layers.begin(), layers.end(), [](LayerRecompute const& l) { return l.any(); });
 }
 
-// Full layers in a row begin a group at every group-th of them, counted from the stage's first layer.
+// In a row of full layers a group begins at every multiple of `group`, counted from the stage's first layer.
 int StageRecompute::group_begin(int l) const { return layer(l).full ? l / group * group : l; }
 
 int StageRecompute::group_end(int l) const {

@@ -10,6 +10,7 @@ namespace p3d::layout {
 
 namespace {
 
+/// A frequency stretched by linear or llama3 scaling.
 double stretched(double frequency, config::Model const& m) {
   double const slow = frequency / m.rope_scaling_factor;
   if (m.rope_scaling == config::RopeScaling::linear) return slow;

@@ -9,7 +9,7 @@ namespace p3d::layout {
 
 namespace {
 
-/// Where part r of `parts` begins.
+/// The first element of part r, a multiple of the alignment; `size` for r = `parts`.
 std::int64_t bound(std::int64_t size, std::int64_t parts, std::int64_t r) {
   if (r == parts) return size;
   auto const even = size / parts * r + size % parts * r / parts;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Division of layers into stages: evenly, by a list, or by cost. The cost of a layer is its multiply-adds per token;
+// the head counts on the last stage and the embedding nothing, so with "cost" the last stage gets fewer layers.
 #include <p3d/layout/stages.hpp>
 
 #include <p3d/base/error.hpp>
@@ -17,7 +19,7 @@ namespace p3d::layout {
 
 namespace {
 
-/// Stage s on rank s % ranks, as many stages on every rank.
+/// Puts stage s on rank s % ranks, as many stages on every rank.
 std::vector<int> in_turn(std::size_t stages, int ranks) {
   P3D_REQUIRE(ranks >= 1, "there is at least one pipeline rank");
   P3D_REQUIRE(stages % static_cast<std::size_t>(ranks) == 0, "every pipeline rank has the same number of stages");
@@ -103,7 +105,7 @@ std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank,
     cost[s] = out[s] * layer_cost + (s == 0 ? first_cost : 0.0) + (s + 1 == stages ? last_cost : 0.0);
     total[rank_of(s)] += cost[s];
   }
-  // Each further layer goes where the rank, then the stage, is cheapest after it (the earliest of equals). Costs are a
+  // Each further layer goes where the rank, then the stage, is cheapest with it (the earliest of equals). Costs are a
   // constant plus a multiple of one layer, so this greedy choice is the exact minimum of the maximum.
   using Choice = std::pair<double, std::size_t>;  // (cost, stage)
   std::vector<std::set<Choice>> of_rank(total.size());
@@ -129,7 +131,7 @@ std::vector<int> balanced_layers(int layers, std::vector<int> const& stage_rank,
 
 namespace {
 
-/// Layers by stage, as pipeline.layers_per_stage asks.
+/// The number of layers of each stage, as pipeline.layers_per_stage asks.
 std::vector<int> deal_layers(config::Config const& config, std::vector<int> const& stage_rank) {
   auto const& m = config.model;
   auto const layers = static_cast<int>(m.layers);
@@ -142,7 +144,7 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       return list;
     }
     case config::LayerSplit::cost: {
-      // Multiply-adds per token, of a layer the mean (model.window, model.moe). The embedding is a look-up and costs
+      // Multiply-adds per token of the mean layer (model.window, model.moe). The embedding is a look-up and costs
       // nothing; causal attention reads half the sequence, or the window but for the first tokens.
       auto const h = static_cast<double>(m.hidden);
       auto const width = static_cast<double>(m.heads * m.head_dim());
@@ -158,7 +160,7 @@ std::vector<int> deal_layers(config::Config const& config, std::vector<int> cons
       double const attention = 2.0 * width * keys / static_cast<double>(m.layers);
       ffn /= static_cast<double>(m.layers);
       double const mlp = h * ffn * (m.activation == config::Activation::swiglu ? 3.0 : 2.0);
-      // Divided over the pipeline it weighs on all ranks alike.
+      // A head that is divided over the pipeline costs all ranks the same.
       double const head = config.divides_vocabulary() ? 0.0 : h * static_cast<double>(m.vocab_size);
       return balanced_layers(layers, stage_rank, projections + attention + mlp, 0.0, head);
     }

@@ -24,11 +24,11 @@ using config::PerAxis;
 using config::stage_axes;
 using config::token_axes;
 
-/// "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it names axes of the mesh,
-/// each at most once.
+/// Reads an order: "tp-pp-dp" -> {tp, pp, dp}, fastest (neighbouring ranks) first. Throws base::Error unless it names
+/// axes of the mesh, each at most once.
 std::vector<Axis> parse_order(std::string_view order);
 
-/// The mesh as arithmetic: rank <-> coordinates for sizes and an order. The mesh is a product of atoms
+/// The mesh as arithmetic: the map between rank and coordinates for sizes and an order. The mesh is a product of atoms
 /// (p3d/config/refinement.hpp), and every axis, of the dense weights and of the experts, is a set of them.
 class RankGrid {
 public:
@@ -37,27 +37,31 @@ public:
   RankGrid(PerAxis const& sizes, std::vector<Axis> const& order_fastest_first);
   int num_ranks() const { return num_ranks_; }
   PerAxis const& sizes() const { return sizes_; }
-  /// Every dense axis.
+  /// All dense axes, fastest first.
   std::vector<Axis> const& order() const { return order_; }
   /// The dimensions of the mesh, fastest first.
   std::vector<config::Atom> const& atoms() const { return atoms_; }
-  /// Along every axis.
+  /// The coordinates of a rank along every axis.
   PerAxis coordinates(int rank) const;
-  /// From the coordinates along the dense axes.
+  /// The rank with these coordinates along the dense axes; the others are not read.
   int rank(PerAxis const& coordinates) const;
 
-  // The group of a rank along some axes: the ranks that differ from it only along their atoms, in ascending order,
-  // which for one axis is the order of the coordinate.
+  /// The size of a rank's group along some axes. The group is the ranks that differ from the rank only along the atoms
+  /// of these axes, in ascending order, which for one axis is the order of the coordinate.
   int group_size(AxisSet axes) const;
+  /// The group of a rank along some axes, in ascending order.
   std::vector<int> group(AxisSet axes, int rank) const;
-  /// The place of a rank in its group, and the rank that has a place in it.
+  /// The place of a rank in its group along some axes.
   int place(AxisSet axes, int rank) const;
+  /// The rank at a place of the group that `rank` is in.
   int member(AxisSet axes, int rank, int place) const;
+  /// The number of groups along some axes.
   int num_groups(AxisSet axes) const { return num_ranks_ / group_size(axes); }
-  /// Groups are numbered in the order of their first ranks.
+  /// The first rank of a group. Groups are numbered in the order of their first ranks.
   int first_of_group(AxisSet axes, int number) const;
+  /// The number of the group that a rank is in.
   int number_of_group(AxisSet axes, int rank) const;
-  /// All groups in that order.
+  /// All groups, by number.
   std::vector<std::vector<int>> groups(AxisSet axes) const;
 
 private:
@@ -67,7 +71,7 @@ private:
   int num_ranks_;
 };
 
-/// Half-open range of indices.
+/// A half-open range of indices.
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -75,10 +79,10 @@ struct Range {
   bool operator==(Range const&) const = default;
 };
 
-/// Part `part` of `size` cut into `parts` equal pieces after padding `size` up to a multiple of `parts`.
+/// Part `part` of `size` elements that are padded up to a multiple of `parts` and cut into equal pieces.
 Range padded_shard(std::int64_t size, int parts, int part);
 
-/// Part `part` of `size` cut into `parts` pieces that differ by at most one, nothing padded.
+/// Part `part` of `size` elements cut into `parts` pieces that differ by at most one; nothing is padded.
 Range even_share(std::int64_t size, int parts, int part);
 
 }  // namespace p3d::layout

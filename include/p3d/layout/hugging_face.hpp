@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Parameters of p3d <-> tensors of Hugging Face transformers, for GPT-2, Llama, Mixtral and Qwen2-MoE; Mistral's are as
-// Llama's.
+// The correspondence of p3d's parameters and tensors of Hugging Face transformers, for GPT-2, Llama, Mixtral and
+// Qwen2-MoE; Mistral's tensors are as Llama's.
 //
 // GPT-2 stores the matrices c_attn, c_proj and c_fc as [in, out] (its class Conv1D), and q, k, v side by side in
 // c_attn. Llama's are [out, in], as p3d's; its rotary embedding pairs dimensions i and i + head_dim / 2, as p3d's.
-// Every expert has tensors of its own: [ffn, hidden] for gate (Mixtral's w1) and up (w3), which p3d has transposed, and
-// [hidden, ffn] for down (w2).
+// Every expert has tensors of its own: [ffn, hidden] for gate (Mixtral's w1) and up (w3), which p3d stores transposed,
+// and [hidden, ffn] for down (w2).
 
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/layout/params.hpp>
@@ -19,41 +19,43 @@
 
 namespace p3d::layout {
 
+/// A tensor that a model has.
 struct HuggingFaceTensor {
-  std::string name;                 ///< as a state dict has it: with "transformer." for GPT-2
+  std::string name;                 ///< as in a state dict: with "transformer." for GPT-2
   std::vector<std::int64_t> shape;  ///< 1 or 2 sizes
 };
 
-/// Where a parameter [rows, cols] lies. A matrix: element (row, col) is (first + row, col) of the tensor, or (col,
-/// first
-/// + row) where it is transposed. A vector: element col is first + col.
+/// The place of a parameter [rows, cols]. In a matrix, element (row, col) is element (first + row, col) of the tensor,
+/// or (col, first + row) where it is transposed. In a vector, element col is element first + col.
 struct HuggingFacePlace {
   std::size_t tensor = 0;  ///< index into HuggingFaceLayout::tensors
   bool transposed = false;
   std::int64_t first = 0;
-  /// Above 0: rows [b block, (b + 1) block) lie so in tensor `tensor` + b, whose own rows begin at 0 (experts).
+  /// Rows [b block, (b + 1) block) lie in tensor `tensor` + b, whose own rows begin at 0 (experts); 0: all rows lie in
+  /// `tensor`.
   std::int64_t block = 0;
 
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-  /// False for what balances experts in training (moe.router.load): the model computes the same without it.
+  /// False for the state that balances experts in training (moe.router.load): the model computes the same without it.
   bool stored() const { return tensor != nowhere; }
 };
 
+/// All tensors of a model, and the place of each parameter.
 struct HuggingFaceLayout {
   config::ModelFamily family = config::ModelFamily::gpt2;
   std::vector<HuggingFaceTensor> tensors;  ///< in the order of the table
-  std::vector<HuggingFacePlace> places;    ///< one for each row of the table
+  std::vector<HuggingFacePlace> places;    ///< by row of the table
 };
 
-/// Throws base::Error (bad_input) for a model of no family (config::family_of).
+/// The layout of a model. Throws base::Error (bad_input) for a model of no family (config::family_of).
 HuggingFaceLayout hugging_face_layout(config::Model const& model, ParamTable const& table);
 
-/// Whether a tensor of that name is a constant, saved by older versions, that no model reads (causal masks, rotary
+/// True for the name of a constant that older versions saved and that no model reads (causal masks, rotary
 /// frequencies).
 bool is_hugging_face_buffer(std::string_view tensor);
 
-/// Calls visit(HuggingFacePlace, Range rows, std::int64_t done) for each tensor that some rows of a parameter lie in:
-/// their place as of a parameter of that tensor alone, which rows of it, and how many came before.
+/// Calls visit(HuggingFacePlace, Range rows, std::int64_t done) for each tensor in which some rows of a parameter lie:
+/// their place, as if the parameter were that tensor alone; which rows of it they are; and how many rows came before.
 template <class Visit>
 void for_tensors(HuggingFacePlace const& place, Range rows, Visit&& visit) {
   if (place.block == 0) return visit(place, rows, std::int64_t{0});
@@ -65,16 +67,16 @@ void for_tensors(HuggingFacePlace const& place, Range rows, Visit&& visit) {
   }
 }
 
-/// Elements of a tensor that follow each other, and where they go in a rectangle of the parameter (row-major, `cols`
-/// wide): place, and `stride` from one to the next.
+/// A run of neighbouring elements of a tensor, and where they go in a rectangle of the parameter (row-major, `cols`
+/// wide): the first to `place`, the others each `stride` further.
 struct ElementRun {
-  std::int64_t first = 0;  ///< of the tensor
+  std::int64_t first = 0;  ///< index in the tensor
   std::int64_t count = 0;
   std::int64_t place = 0;
   std::int64_t stride = 1;
 };
 
-/// Calls visit(ElementRun) for all runs of the rectangle rows x cols of a parameter. `tensor_cols`: the last size of
+/// Calls visit(ElementRun) for all runs of the rectangle rows x cols of a parameter. `tensor_cols` is the last size of
 /// the tensor.
 template <class Visit>
 void for_element_runs(HuggingFacePlace const& place, std::int64_t tensor_cols, Range rows, Range cols, Visit&& visit) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The angles of the rotary position embedding (Su et al., arXiv 2104.09864): a pair of dimensions turns by position
-// times its frequency.
+// The angles of the rotary position embedding (Su et al., arXiv 2104.09864): a pair of dimensions is turned by the
+// position times the pair's frequency.
 
 #include <p3d/config/config.hpp>
 
@@ -9,8 +9,8 @@
 
 namespace p3d::layout {
 
-/// Radians per token of the head_dim() / 2 pairs: theta^(-2 i / head_dim), stretched as model.rope_scaling says for
-/// positions beyond those of the first training.
+/// The frequencies, in radians per token, of the head_dim() / 2 pairs: theta^(-2 i / head_dim), stretched as
+/// model.rope_scaling says for positions beyond those of the first training.
 ///   linear  each divided by rope_scaling_factor (positions are interpolated: Chen et al., arXiv 2306.15595)
 ///   llama3  with rotations r = rope_original_seq_len * frequency / (2 pi) over the original length: below
 ///           rope_low_freq_factor divided by rope_scaling_factor, above rope_high_freq_factor left, and between them a
