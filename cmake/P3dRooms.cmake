@@ -21,11 +21,18 @@ if("${Kokkos_DEVICES}" MATCHES "CUDA")
   target_compile_definitions(p3d_options INTERFACE FMT_USE_CONSTEXPR=1)
 endif()
 
+# Flags by which nvcc_wrapper calls the host's compiler alone. nvcc finds CUDA's headers by itself, so CMake takes their
+# folder for one that every call has, and leaves it out.
+set(P3D_NVCC_HOST_ONLY --host-only)
+foreach(folder IN LISTS CUDAToolkit_INCLUDE_DIRS)
+  list(APPEND P3D_NVCC_HOST_ONLY "SHELL:-isystem \"${folder}\"")
+endforeach()
+
 # p3d_host_only(<target>): its sources have no Kokkos in them and are for the host's compiler: a compiler for devices
 # need not understand their third parties.
 function(p3d_host_only target)
   if(P3D_NVCC_VERSION)
-    target_compile_options(${target} PRIVATE --host-only)
+    target_compile_options(${target} PRIVATE ${P3D_NVCC_HOST_ONLY})
   elseif(CMAKE_CXX_COMPILER MATCHES "hipcc")
     target_compile_options(${target} PRIVATE -x c++)
   endif()
