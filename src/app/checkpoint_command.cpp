@@ -37,22 +37,20 @@ std::vector<io::CheckpointFile> look_into(std::string const& folder, std::string
   std::error_code why;
   bool const there = std::filesystem::is_directory(folder, why);
   if (there) return io::find_checkpoints(folder, run_name);
-  throw base::Error({.expected = "a folder of checkpoints",
-                     .found = why ? why.message() : "something else",
-                     .where = folder.empty() ? "\"\"" : folder,
-                     .fix = "name the folder (checkpoint.dir; by default checkpoints in run.output_dir)"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a folder of checkpoints",
+                .found = why ? why.message() : "something else",
+                .where = folder.empty() ? "\"\"" : folder,
+                .fix = "name the folder (checkpoint.dir; by default checkpoints in run.output_dir)"});
 }
 
 /// Files that are named like checkpoints and are none.
 int refuse_damaged(std::vector<io::CheckpointFile> const& files, std::string const& folder) {
   auto const n = std::count_if(files.begin(), files.end(), [](auto const& f) { return !f.valid; });
   if (n == 0) return 0;
-  throw base::Error({.expected = "valid checkpoints",
-                     .found = fmt::format("{} of {} damaged (above)", n, base::counted(std::ssize(files), "file")),
-                     .where = folder,
-                     .fix = "copy them again, or delete them"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "valid checkpoints",
+                .found = fmt::format("{} of {} damaged (above)", n, base::counted(std::ssize(files), "file")),
+                .where = folder,
+                .fix = "copy them again, or delete them"});
 }
 
 int list(std::string const& folder) {

@@ -42,12 +42,11 @@ std::vector<std::string> absolute(std::vector<std::string> const& texts) {
 }
 
 [[noreturn]] void refuse_short(std::int64_t window, char const* unit, std::int64_t found, std::string const& where) {
-  throw base::Error({.expected = fmt::format("a text of at least {} {}s: the model reads windows of {} tokens",
-                                             window + 1, unit, window),
-                     .found = base::counted(found, unit),
-                     .where = where,
-                     .fix = "give a longer text, or shorter windows: --seq-len"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("a text of at least {} {}s: the model reads windows of {} tokens", window + 1,
+                                        unit, window),
+                .found = base::counted(found, unit),
+                .where = where,
+                .fix = "give a longer text, or shorter windows: --seq-len"});
 }
 
 std::int64_t text_bytes(std::vector<std::string> const& paths) {
@@ -85,11 +84,10 @@ EvalData tokenized_text(EvalWords const& words, StoredModel const& model, ModelL
 /// A text for a model that reads bytes.
 EvalData byte_text(EvalWords const& words, config::Config const& stored) {
   if (stored.model.vocab_size < 256) {
-    throw base::Error({.expected = "a model of at least 256 tokens: text is read one token a byte",
-                       .found = fmt::format("model.vocab_size = {}", stored.model.vocab_size),
-                       .where = "the checkpoint",
-                       .fix = "evaluate it on the data of its run: leave out --file"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a model of at least 256 tokens: text is read one token a byte",
+                  .found = fmt::format("model.vocab_size = {}", stored.model.vocab_size),
+                  .where = "the checkpoint",
+                  .fix = "evaluate it on the data of its run: leave out --file"});
   }
   EvalData out;
   auto& d = out.reading.data;
@@ -112,12 +110,11 @@ std::int64_t windows_of_the_run(config::Config const& c) { return c.run.eval_bat
 EvalData own_data(StoredModel const& model) {
   auto const& stored = model.config;
   if (!model.checkpoint || stored.data.split <= 0.0) {
-    throw base::Error({.expected = "a run with a validation split, or a text to evaluate on",
-                       .found = model.checkpoint ? "a run that trained on all of its data (data.split = 0)"
-                                                 : "the folder of a model, which names no data",
-                       .where = model.checkpoint ? "the checkpoint" : model.path,
-                       .fix = "give a text: p3d eval CHECKPOINT --file text.txt"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a run with a validation split, or a text to evaluate on",
+                  .found = model.checkpoint ? "a run that trained on all of its data (data.split = 0)"
+                                            : "the folder of a model, which names no data",
+                  .where = model.checkpoint ? "the checkpoint" : model.path,
+                  .fix = "give a text: p3d eval CHECKPOINT --file text.txt"});
   }
   EvalData out;
   out.reading.data = config::own_data(stored);

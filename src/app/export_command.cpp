@@ -77,11 +77,10 @@ io::ModelFiles tokenizer_files(io::StoredTokenizer const& tokenizer) {
   auto const ending = fs::path(tokenizer.name).extension();
   if (ending == ".tiktoken") return {{tokenizer.name, tokenizer.file}};
   if (ending != ".json" && ending != ".model") {
-    throw base::Error({.expected = "a tokenizer of the name *.json, *.model or *.tiktoken",
-                       .found = tokenizer.name,
-                       .where = "the checkpoint",
-                       .fix = "export a checkpoint that p3d wrote"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a tokenizer of the name *.json, *.model or *.tiktoken",
+                  .found = tokenizer.name,
+                  .where = "the checkpoint",
+                  .fix = "export a checkpoint that p3d wrote"});
   }
   io::ModelFiles out{{"tokenizer" + ending.string(), tokenizer.file}};
   if (ending == ".model") return out;

@@ -91,20 +91,18 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
   });
   comm::agree_on_root(world, [&] {
     if (!fs::exists(words.to)) return;
-    throw base::Error({.expected = "a new file",
-                       .found = "one that is there already",
-                       .where = words.to,
-                       .fix = "name another file, or delete this one"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a new file",
+                  .found = "one that is there already",
+                  .where = words.to,
+                  .fix = "name another file, or delete this one"});
   });
   if (c.model.seq_len != weights->config().model.seq_len) {
-    throw base::Error({.expected = fmt::format("model.seq_len = {}, as in config.json: the checkpoint holds the whole "
-                                               "model",
-                                               weights->config().model.seq_len),
-                       .found = fmt::format("{}", c.model.seq_len),
-                       .where = "command line",
-                       .fix = "set model.seq_len in the run that loads the checkpoint"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("model.seq_len = {}, as in config.json: the checkpoint holds the whole "
+                                          "model",
+                                          weights->config().model.seq_len),
+                  .found = fmt::format("{}", c.model.seq_len),
+                  .where = "command line",
+                  .fix = "set model.seq_len in the run that loads the checkpoint"});
   }
   auto const element = c.run.precision == config::Precision::fp64 ? io::Element::float64 : io::Element::float32;
   auto self = comm::Communicator::self();

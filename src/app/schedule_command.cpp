@@ -50,11 +50,10 @@ void write(std::string const& path, std::string const& content) {
   std::ofstream file(path, std::ios::binary);
   file << content << std::flush;
   if (!file)
-    throw base::Error({.expected = "a file to write",
-                       .found = path + " cannot be written",
-                       .where = "command line",
-                       .fix = "choose another path"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a file to write",
+                  .found = path + " cannot be written",
+                  .where = "command line",
+                  .fix = "choose another path"});
   std::cout << "written: " << path << '\n';
 }
 

@@ -90,20 +90,18 @@ std::string newest_checkpoint(std::string const& folder) {
       if (newest == nullptr || file.step > newest->step) newest = &file;
     }
     if (names.size() > 1) {
-      throw base::Error({.expected = "a folder with checkpoints of one run",
-                         .found = "checkpoints of " + base::join({names.begin(), names.end()}, " and "),
-                         .where = place,
-                         .fix = "name the file"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "a folder with checkpoints of one run",
+                    .found = "checkpoints of " + base::join({names.begin(), names.end()}, " and "),
+                    .where = place,
+                    .fix = "name the file"});
     }
     if (newest != nullptr) return newest->path;
   }
-  throw base::Error({.expected = "a checkpoint, the folder of a run that has some, or that of a model (config.json)",
-                     .found = "a folder without valid checkpoints and without config.json",
-                     .where = folder,
-                     .fix = "name a checkpoint: p3d checkpoint ls FOLDER lists them; a run writes them with "
-                            "checkpoint.every"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a checkpoint, the folder of a run that has some, or that of a model (config.json)",
+                .found = "a folder without valid checkpoints and without config.json",
+                .where = folder,
+                .fix = "name a checkpoint: p3d checkpoint ls FOLDER lists them; a run writes them with "
+                       "checkpoint.every"});
 }
 
 /// The file or the folder of a model that the command line means.
@@ -145,11 +143,10 @@ StoredModel open_folder(std::string const& folder, ModelLine const& line) {
 /// The file has the parameters of its input's model and no others. Nothing of the size that the input says is taken.
 void require_same_arrays(io::Checkpoint const& file, config::Config const& c) {
   auto const refuse = [&](std::string const& expected, std::string const& found) {
-    throw base::Error({.expected = expected,
-                       .found = found,
-                       .where = file.path,
-                       .fix = "the file was changed after p3d wrote it: take another copy"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = expected,
+                  .found = found,
+                  .where = file.path,
+                  .fix = "the file was changed after p3d wrote it: take another copy"});
   };
   auto const stored = std::ssize(file.table);
   constexpr auto as_input = "the arrays of the model that the file's own input describes";
@@ -227,11 +224,10 @@ StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) 
 std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line) {
   auto const& stored = model.tokenizer;
   if (line.tokenizer.empty() && !stored.name.empty() && stored.file.empty()) {
-    throw base::Error({.expected = "a tokenizer in the checkpoint, or one that is named",
-                       .found = fmt::format("only the name and the hash of {}: its file is large", stored.name),
-                       .where = "the checkpoint",
-                       .fix = "name the file: --tokenizer"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a tokenizer in the checkpoint, or one that is named",
+                  .found = fmt::format("only the name and the hash of {}: its file is large", stored.name),
+                  .where = "the checkpoint",
+                  .fix = "name the file: --tokenizer"});
   }
   auto out = line.tokenizer.empty() && !stored.name.empty()
                  ? data::parse_tokenizer(stored.name, stored.file, stored.pattern)

@@ -27,6 +27,12 @@ std::string format(ErrorText const& text) {
 
 Error::Error(ErrorText text, ExitCode code) : std::runtime_error(format(text)), text_(std::move(text)), code_(code) {}
 
+void refuse(ErrorText text) { throw Error(std::move(text), ExitCode::bad_input); }
+
+void refuse(std::string expected, std::string found, std::string where, std::string fix) {
+  refuse({std::move(expected), std::move(found), std::move(where), std::move(fix)});
+}
+
 Failure current_failure() noexcept {
   try {
     throw;

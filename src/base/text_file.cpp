@@ -17,7 +17,7 @@ std::string read_text_file(std::string const& path, std::string const& expected,
                            std::int64_t limit) {
   namespace fs = std::filesystem;
   auto const refuse = [&](std::string const& found, char const* fix) {
-    throw Error({.expected = expected, .found = found, .where = where, .fix = fix}, ExitCode::bad_input);
+    base::refuse({.expected = expected, .found = found, .where = where, .fix = fix});
   };
   std::error_code error;
   auto const status = fs::status(path, error);

@@ -145,11 +145,10 @@ void Communicator::prepare(AllReduceSettings const& settings) {
   if (settings.nccl) {
     auto api = detail::nccl_api();
     if (!api) {
-      throw base::Error({.expected = "NCCL or RCCL, for collectives on device memory",
-                         .found = "a build of p3d without",
-                         .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), name()),
-                         .fix = "configure p3d with -DP3D_NCCL=ON, or set comm.backend = \"mpi\""},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "NCCL or RCCL, for collectives on device memory",
+                    .found = "a build of p3d without",
+                    .where = fmt::format("rank {}, communicator '{}'", base::log_rank(), name()),
+                    .fix = "configure p3d with -DP3D_NCCL=ON, or set comm.backend = \"mpi\""});
     }
     state_->nccl = std::make_unique<detail::NcclEngine>(*this, std::move(api), settings.fixed_order);
   }

@@ -65,12 +65,11 @@ void check_axes(std::vector<MeshAxis> const& axes, int num_ranks) {
     factors.push_back(fmt::format("{} = {}", axes[i].name, axes[i].size));
   }
   if (positive && product == num_ranks) return;
-  throw base::Error({.expected = fmt::format("sizes whose product is the number of ranks, {}", num_ranks),
-                     .found = fmt::format("{}{}: product {}", base::join(factors, " * "),
-                                          positive ? "" : " (every size is at least 1)", product),
-                     .where = fmt::format("rank {} of {}, mesh", base::log_rank(), base::log_num_ranks()),
-                     .fix = fmt::format("start {} ranks, or change the sizes", positive ? product : num_ranks)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("sizes whose product is the number of ranks, {}", num_ranks),
+                .found = fmt::format("{}{}: product {}", base::join(factors, " * "),
+                                     positive ? "" : " (every size is at least 1)", product),
+                .where = fmt::format("rank {} of {}, mesh", base::log_rank(), base::log_num_ranks()),
+                .fix = fmt::format("start {} ranks, or change the sizes", positive ? product : num_ranks)});
 }
 
 }  // namespace

@@ -124,13 +124,12 @@ public:
     auto const n = errors_.size();
     std::string lines;
     for (std::size_t i = 0; i < std::min<std::size_t>(n, 20); ++i) lines += "\n            " + errors_[i];
-    throw base::Error({.expected = "a config.json of a model that p3d computes in the same way",
-                       .found = fmt::format("{} (expected: found):{}",
-                                            base::counted(static_cast<std::int64_t>(n), "difference"), lines),
-                       .where = path_,
-                       .fix = "use a model without it; a key that does not change what the model computes may be "
-                              "removed from the file"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a config.json of a model that p3d computes in the same way",
+                  .found = fmt::format("{} (expected: found):{}",
+                                       base::counted(static_cast<std::int64_t>(n), "difference"), lines),
+                  .where = path_,
+                  .fix = "use a model without it; a key that does not change what the model computes may be "
+                         "removed from the file"});
   }
 
 private:
@@ -365,11 +364,10 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
     out.family = ModelFamily::qwen2_moe;
     read_qwen2_moe(r, out, path);
   } else {
-    throw base::Error({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\" or \"qwen2_moe\"",
-                       .found = type.is_null() ? "none" : describe(type),
-                       .where = path,
-                       .fix = "p3d reads these architectures; choose a model of one of them"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "model_type \"gpt2\", \"llama\", \"mistral\", \"mixtral\" or \"qwen2_moe\"",
+                  .found = type.is_null() ? "none" : describe(type),
+                  .where = path,
+                  .fix = "p3d reads these architectures; choose a model of one of them"});
   }
   if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
   if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // as it follows in an input

@@ -83,11 +83,10 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
     auto const& key = item.key();
     if (before.contains(key) && before[key] == item.value()) continue;
     if (!may_change(key)) {
-      throw base::Error({.expected = fmt::format("{} = {}, as the model has it", key, item.value().dump()),
-                         .found = before.contains(key) ? before[key].dump() : "none",
-                         .where = path,
-                         .fix = "name the folder of the model that the run began with"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("{} = {}, as the model has it", key, item.value().dump()),
+                    .found = before.contains(key) ? before[key].dump() : "none",
+                    .where = path,
+                    .fix = "name the folder of the model that the run began with"});
     }
     if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // n_ctx: in older files
   }

@@ -111,16 +111,15 @@ ModelFamily family_of(Model const& m) {
   auto const llama = strange(m, other);
   if (llama.empty()) return other;
   bool const nearer_gpt = gpt.size() <= llama.size();
-  throw base::Error(
-      {.expected = "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
-                   "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
-                   "layers), of Mixtral (as Mistral, experts in all layers, softmax) or of Qwen2-MoE (as Llama, no "
-                   "bias, routed experts, softmax, gated shared experts)",
-       .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
-                            nearer_gpt ? "GPT-2" : people_call(other)),
-       .where = "[model]",
-       .fix = "no other form has a name among the models of Hugging Face that p3d knows"},
-      base::ExitCode::bad_input);
+  base::refuse({.expected =
+                    "a model of the form of GPT-2 (layernorm, learned, gelu, bias, kv_heads = heads, no window), of "
+                    "Llama (rmsnorm, rope, swiglu, no window), of Mistral (as Llama, no bias, one window for all "
+                    "layers), of Mixtral (as Mistral, experts in all layers, softmax) or of Qwen2-MoE (as Llama, no "
+                    "bias, routed experts, softmax, gated shared experts)",
+                .found = fmt::format("{}, which {} does not have", base::join(nearer_gpt ? gpt : llama),
+                                     nearer_gpt ? "GPT-2" : people_call(other)),
+                .where = "[model]",
+                .fix = "no other form has a name among the models of Hugging Face that p3d knows"});
 }
 
 namespace {

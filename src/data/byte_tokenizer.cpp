@@ -20,11 +20,10 @@ public:
 
   void decode(std::int32_t token, std::string& out) const override {
     if (token < 0 || token > 255) {
-      throw base::Error({.expected = "a token from 0 to 255: this tokenizer makes one of each byte",
-                         .found = fmt::format("{}", token),
-                         .where = "tokenizer \"bytes\"",
-                         .fix = "use the tokenizer that the tokens were made with"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "a token from 0 to 255: this tokenizer makes one of each byte",
+                    .found = fmt::format("{}", token),
+                    .where = "tokenizer \"bytes\"",
+                    .fix = "use the tokenizer that the tokens were made with"});
     }
     out.push_back(static_cast<char>(token));
   }

@@ -82,12 +82,11 @@ public:
       place.skip -= here;
       place.inputs += inputs(document);
     }
-    throw base::Error({.expected = fmt::format("{} {} in the {} documents to read", all,
-                                               piece_ == 0 ? "tokens" : "samples", documents_),
-                       .found = fmt::format("{}", unit - place.skip),
-                       .where = source_->describe(),
-                       .fix = "make the index again; p3d data check lists its errors"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("{} {} in the {} documents to read", all, piece_ == 0 ? "tokens" : "samples",
+                                          documents_),
+                  .found = fmt::format("{}", unit - place.skip),
+                  .where = source_->describe(),
+                  .fix = "make the index again; p3d data check lists its errors"});
   }
 
 private:

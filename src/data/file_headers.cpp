@@ -18,11 +18,10 @@ namespace {
 
 [[noreturn]] void refuse(MappedFile const& file, std::int64_t offset, std::string expected, std::string found,
                          std::string fix = "make the file again, or copy it again") {
-  throw base::Error({.expected = std::move(expected),
-                     .found = std::move(found),
-                     .where = fmt::format("{}, byte {}", file.path(), offset),
-                     .fix = std::move(fix)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = std::move(found),
+                .where = fmt::format("{}, byte {}", file.path(), offset),
+                .fix = std::move(fix)});
 }
 
 /// Throws unless the file ends with its last token.

@@ -23,11 +23,10 @@ void write_tokens(OutputFile& file, TokenType type, std::span<std::int32_t const
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     narrow[i] = static_cast<std::uint16_t>(tokens[i]);
     if (narrow[i] == tokens[i]) continue;
-    throw base::Error({.expected = "tokens from 0 to 65535, which 2 bytes hold",
-                       .found = fmt::format("{}", tokens[i]),
-                       .where = "the tokenizer's output",
-                       .fix = "store tokens in 4 bytes"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "tokens from 0 to 65535, which 2 bytes hold",
+                  .found = fmt::format("{}", tokens[i]),
+                  .where = "the tokenizer's output",
+                  .fix = "store tokens in 4 bytes"});
   }
   file.write(narrow.data(), narrow.size() * sizeof(std::uint16_t));
 }
@@ -36,11 +35,10 @@ IndexCounts write_index(std::string const& path, TokenType type, DocumentLengths
   IndexCounts counts;
   lengths([&](std::int64_t tokens) {
     if (tokens > std::numeric_limits<std::int32_t>::max()) {
-      throw base::Error({.expected = "documents of less than 2^31 tokens, which is what the index can hold",
-                         .found = fmt::format("{} tokens in document {}", tokens, counts.documents),
-                         .where = path,
-                         .fix = "divide the text into documents"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "documents of less than 2^31 tokens, which is what the index can hold",
+                    .found = fmt::format("{} tokens in document {}", tokens, counts.documents),
+                    .where = path,
+                    .fix = "divide the text into documents"});
     }
     ++counts.documents;
     counts.sequences += tokens > 0;

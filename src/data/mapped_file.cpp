@@ -21,11 +21,10 @@ namespace {
 std::string reason(int code) { return std::generic_category().message(code); }
 
 [[noreturn]] void unreadable(std::string const& path, std::string const& why, std::string const& key) {
-  throw base::Error({.expected = "a file that this process may read",
-                     .found = fmt::format("{}: {}", path, why),
-                     .where = key,
-                     .fix = fmt::format("correct {}, or make the file readable on every node", key)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a file that this process may read",
+                .found = fmt::format("{}: {}", path, why),
+                .where = key,
+                .fix = fmt::format("correct {}, or make the file readable on every node", key)});
 }
 
 }  // namespace
@@ -57,11 +56,10 @@ MappedFile::~MappedFile() {
 void MappedFile::require_whole() const {
   struct stat status {};
   if (file_ < 0 || (::fstat(file_, &status) == 0 && status.st_size >= size_)) return;
-  throw base::Error({.expected = fmt::format("{} bytes, as when the file was opened", size_),
-                     .found = fmt::format("{} bytes", status.st_size),
-                     .where = path_,
-                     .fix = "do not change training data while a run reads them"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("{} bytes, as when the file was opened", size_),
+                .found = fmt::format("{} bytes", status.st_size),
+                .where = path_,
+                .fix = "do not change training data while a run reads them"});
 }
 
 void MappedFile::expect(Access access) const {

@@ -35,11 +35,10 @@ MegatronIndex::MegatronIndex(std::string const& path, std::string bin_path, std:
 }
 
 void MegatronIndex::refuse(std::string expected, std::string found, std::int64_t offset) const {
-  throw base::Error({.expected = std::move(expected),
-                     .found = std::move(found),
-                     .where = fmt::format("{}, byte {}", file_.path(), offset),
-                     .fix = again},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = std::move(found),
+                .where = fmt::format("{}, byte {}", file_.path(), offset),
+                .fix = again});
 }
 
 void MegatronIndex::read_header() {
@@ -80,11 +79,10 @@ void MegatronIndex::check_sizes() const {
     refuse(fmt::format("{} bytes for {}", wanted, counts),
            fmt::format("{} bytes{}", size, size < wanted ? ": the file is cut off" : ""), std::min(size, wanted));
   if (bin_bytes_ % item_ != 0) {
-    throw base::Error({.expected = fmt::format("whole tokens of {} bytes ({})", item_, name_of(type_)),
-                       .found = fmt::format("{} bytes", bin_bytes_),
-                       .where = bin_path_,
-                       .fix = again},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("whole tokens of {} bytes ({})", item_, name_of(type_)),
+                  .found = fmt::format("{} bytes", bin_bytes_),
+                  .where = bin_path_,
+                  .fix = again});
   }
   if (sequences_ == 0 && bin_bytes_ > 0)
     refuse(fmt::format("sequences: {} has {} bytes", bin_path_, bin_bytes_), "none", 18);

@@ -43,12 +43,10 @@ public:
     samples_ = (epochs_ * tokens - 1) / seq_len;
     constexpr auto most = std::numeric_limits<std::int32_t>::max();
     if (sequences < 1 || sequences > most || epochs_ > most) {
-      throw base::Error(
-          {.expected = fmt::format("1 to {} sequences and epochs: Megatron-LM numbers them in 32 bits", most),
-           .found = fmt::format("{} sequences, {} epochs", sequences, epochs_),
-           .where = source.describe(),
-           .fix = "use data.shuffle = \"documents\""},
-          base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("1 to {} sequences and epochs: Megatron-LM numbers them in 32 bits", most),
+                    .found = fmt::format("{} sequences, {} epochs", sequences, epochs_),
+                    .where = source.describe(),
+                    .fix = "use data.shuffle = \"documents\""});
     }
     auto const before_last = epochs_ > 1 ? ((epochs_ - 1) * tokens - 1) / seq_len : 0;
     auto const per_epoch = (tokens - 1) / seq_len;
@@ -63,11 +61,10 @@ public:
   void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
             std::span<int> documents) const override {
     if (sample >= samples_) {
-      throw base::Error({.expected = fmt::format("at most {} samples of {}", samples_, source_->describe()),
-                         .found = fmt::format("sample {}", sample),
-                         .where = "data.shuffle = \"megatron\", which prepares what run.steps asks for",
-                         .fix = "choose less unequal weights, or data.shuffle = \"documents\""},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("at most {} samples of {}", samples_, source_->describe()),
+                    .found = fmt::format("sample {}", sample),
+                    .where = "data.shuffle = \"megatron\", which prepares what run.steps asks for",
+                    .fix = "choose less unequal weights, or data.shuffle = \"documents\""});
     }
     auto start = starts()[shuffled(sample)];
     SampleTokens tokens(inputs, targets, documents);
@@ -116,11 +113,10 @@ private:
   }
 
   [[noreturn]] void refuse(std::int64_t tokens) const {
-    throw base::Error({.expected = fmt::format("{} tokens in {} epochs", epochs_ * tokens_, epochs_),
-                       .found = fmt::format("{}", tokens),
-                       .where = source_->describe(),
-                       .fix = "make the index again; p3d data check lists its errors"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("{} tokens in {} epochs", epochs_ * tokens_, epochs_),
+                  .found = fmt::format("{}", tokens),
+                  .where = source_->describe(),
+                  .fix = "make the index again; p3d data check lists its errors"});
   }
 
   template <class T>

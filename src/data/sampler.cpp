@@ -59,14 +59,13 @@ std::int64_t windows(layout::Range part, std::int64_t seq_len) {
 [[noreturn]] void too_short(char const* part, std::int64_t there, TokenSource const& source,
                             config::Config const& config, std::string const& fix) {
   bool const blended = !config.data.source.empty();
-  throw base::Error({.expected = config.batch.variable ? fmt::format("a {} document of two tokens or more", part)
-                                                       : fmt::format("at least {} {} tokens (model.seq_len + 1)",
-                                                                     config.model.seq_len + 1, part),
-                     .found = fmt::format("{} of the {} tokens{} (data.split = {:g})", there, source.size(),
-                                          blended ? " of " + source.describe() : "", config.data.split),
-                     .where = blended ? "data.source" : "data.path",
-                     .fix = fix},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = config.batch.variable ? fmt::format("a {} document of two tokens or more", part)
+                                                  : fmt::format("at least {} {} tokens (model.seq_len + 1)",
+                                                                config.model.seq_len + 1, part),
+                .found = fmt::format("{} of the {} tokens{} (data.split = {:g})", there, source.size(),
+                                     blended ? " of " + source.describe() : "", config.data.split),
+                .where = blended ? "data.source" : "data.path",
+                .fix = fix});
 }
 
 /// The random key of `purpose` for source `number`.

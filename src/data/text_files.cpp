@@ -19,11 +19,10 @@ namespace {
 
 /// Throws for a path that cannot be read. `key` is the key of the input that named it.
 [[noreturn]] void cannot_read(fs::path const& path, std::error_code const& why, std::string const& key) {
-  throw base::Error({.expected = "a file or folder that this process may read",
-                     .found = fmt::format("{}: {}", path.string(), why.message()),
-                     .where = key,
-                     .fix = fmt::format("correct {}, or make the file readable on every node", key)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a file or folder that this process may read",
+                .found = fmt::format("{}: {}", path.string(), why.message()),
+                .where = key,
+                .fix = fmt::format("correct {}, or make the file readable on every node", key)});
 }
 
 /// The entries of a folder, sorted bytewise.
@@ -77,11 +76,10 @@ std::vector<TextFile> find_files(std::vector<std::string> const& paths, std::str
   }
   if (out.empty()) {
     auto const kind = suffix.empty() ? "regular file" : "*" + suffix;
-    throw base::Error({.expected = "at least one file to train on",
-                       .found = paths.empty() ? "no path" : fmt::format("no {} in {}", kind, base::join(paths)),
-                       .where = key,
-                       .fix = fmt::format("name a {0} file or a folder with {0} files", what)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "at least one file to train on",
+                  .found = paths.empty() ? "no path" : fmt::format("no {} in {}", kind, base::join(paths)),
+                  .where = key,
+                  .fix = fmt::format("name a {0} file or a folder with {0} files", what)});
   }
   return out;
 }
@@ -102,12 +100,11 @@ std::vector<std::string> find_prefixes(std::vector<std::string> const& paths, st
     }
     if (!fs::exists(prefix + ".idx", ignored)) {
       bool const half = fs::exists(prefix + ".bin", ignored);
-      throw base::Error({.expected = fmt::format("{0}.idx and {0}.bin", prefix),
-                         .found = half ? fmt::format("{}.bin without its index", prefix) : "neither of them",
-                         .where = key,
-                         .fix = half ? "copy the .idx file to the side of the .bin file"
-                                     : fmt::format("correct {}: the two files' path without .bin and .idx", key)},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("{0}.idx and {0}.bin", prefix),
+                    .found = half ? fmt::format("{}.bin without its index", prefix) : "neither of them",
+                    .where = key,
+                    .fix = half ? "copy the .idx file to the side of the .bin file"
+                                : fmt::format("correct {}: the two files' path without .bin and .idx", key)});
     }
     indices.push_back(prefix + ".idx");
   }

@@ -93,11 +93,10 @@ TokenFiles::~TokenFiles() = default;
 void TokenFiles::refuse_empty() const {
   bool const text = format_ == DataFormat::text;
   auto const& first = shards_.front().file.path();
-  throw base::Error({.expected = text ? "text to train on" : "tokens to train on",
-                     .found = fmt::format("{} empty file(s), the first is {}", shards_.size(), first),
-                     .where = key_,
-                     .fix = text ? "name a text file or a folder with text files" : "name files with tokens"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = text ? "text to train on" : "tokens to train on",
+                .found = fmt::format("{} empty file(s), the first is {}", shards_.size(), first),
+                .where = key_,
+                .fix = text ? "name a text file or a folder with text files" : "name files with tokens"});
 }
 
 void TokenFiles::check_text() const {
@@ -110,12 +109,11 @@ void TokenFiles::check_text() const {
     for (auto const& other : shards_) {
       for (auto const b : other.file.bytes()) highest = std::max(highest, b);
     }
-    throw base::Error({.expected = fmt::format("tokens below model.vocab_size = {}", vocab_size_),
-                       .found = fmt::format("byte {}", std::to_integer<int>(*bad)),
-                       .where = fmt::format("{}, byte {} of the file", shard.file.path(), bad - bytes.begin() + 1),
-                       .fix = fmt::format("set model.vocab_size to {} or more (256 fits every text)",
-                                          std::to_integer<int>(highest) + 1)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("tokens below model.vocab_size = {}", vocab_size_),
+                  .found = fmt::format("byte {}", std::to_integer<int>(*bad)),
+                  .where = fmt::format("{}, byte {} of the file", shard.file.path(), bad - bytes.begin() + 1),
+                  .fix = fmt::format("set model.vocab_size to {} or more (256 fits every text)",
+                                     std::to_integer<int>(highest) + 1)});
   }
 }
 
@@ -190,11 +188,10 @@ layout::Range TokenFiles::document_with(std::int64_t token) const {
   if (!shard.index) return shifted({0, shard.place.count}, shard);
   auto const tokens = shard.index->document(shard.index->document_of(within));
   if (tokens.begin <= within && within < tokens.end) return shifted(tokens, shard);
-  throw base::Error({.expected = fmt::format("a document that holds token {}", within),
-                     .found = fmt::format("one of tokens {} to {}", tokens.begin, tokens.end),
-                     .where = shard.index->file().path(),
-                     .fix = "make the index again; p3d data check lists its errors"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("a document that holds token {}", within),
+                .found = fmt::format("one of tokens {} to {}", tokens.begin, tokens.end),
+                .where = shard.index->file().path(),
+                .fix = "make the index again; p3d data check lists its errors"});
 }
 
 layout::Range TokenFiles::sequence(std::int64_t i) const {

@@ -24,11 +24,7 @@ namespace {
 
 constexpr char const* made_by = "p3d data tokenize";
 
-[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error(
-      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
-      base::ExitCode::bad_input);
-}
+using base::refuse;
 
 std::uint64_t read_hash(std::string const& text) {
   std::uint64_t hash = 0;

@@ -26,11 +26,10 @@ std::string contents(TextFile const& file) {
   std::string out(static_cast<std::size_t>(file.bytes), '\0');
   auto const got = stream ? std::fread(out.data(), 1, out.size(), stream.get()) : 0;
   if (stream && got == out.size()) return out;
-  throw base::Error({.expected = fmt::format("{} bytes from {}", file.bytes, file.path),
-                     .found = errno != 0 ? std::generic_category().message(errno) : fmt::format("{} bytes", got),
-                     .where = "data.path",
-                     .fix = "make the file readable on every node, and do not change it while a run starts"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("{} bytes from {}", file.bytes, file.path),
+                .found = errno != 0 ? std::generic_category().message(errno) : fmt::format("{} bytes", got),
+                .where = "data.path",
+                .fix = "make the file readable on every node, and do not change it while a run starts"});
 }
 
 /// Text that is tokenized when the source is made.
@@ -45,12 +44,11 @@ public:
     }
     auto const bytes = total_bytes(files);
     if (tokens_.empty()) {
-      throw base::Error({.expected = "text to train on",
-                         .found = fmt::format("no token in {}, the first is {}",
-                                              base::counted(std::ssize(files), "file"), files.front().path),
-                         .where = "data.path",
-                         .fix = "name a text file or a folder with text files"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "text to train on",
+                    .found = fmt::format("no token in {}, the first is {}", base::counted(std::ssize(files), "file"),
+                                         files.front().path),
+                    .where = "data.path",
+                    .fix = "name a text file or a folder with text files"});
     }
     hash_ = XXH64(tokens_.data(), tokens_.size() * sizeof(std::int32_t), 0);
     text_ = fmt::format("{}, {} bytes, {} tokens; {}",

@@ -20,23 +20,21 @@ using Reader = std::unique_ptr<Tokenizer> (*)(std::string const& path, std::stri
 /// The reader for a file of this name. Throws for a name of no known kind.
 Reader reader_of(std::string const& name, std::string const& pattern) {
   if (!pattern.empty() && !name.ends_with(".tiktoken")) {
-    throw base::Error({.expected = "a pattern only for a file of ranks, which does not say how text is split",
-                       .found = fmt::format("\"{}\" for {}", pattern, name),
-                       .where = "data.tokenizer_pattern, or --pattern",
-                       .fix = "remove it, or name a .tiktoken file"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a pattern only for a file of ranks, which does not say how text is split",
+                  .found = fmt::format("\"{}\" for {}", pattern, name),
+                  .where = "data.tokenizer_pattern, or --pattern",
+                  .fix = "remove it, or name a .tiktoken file"});
   }
   if (name.ends_with(".json"))
     return [](auto const& path, auto const& text, auto const&) { return read_hugging_face(path, text); };
   if (name.ends_with(".tiktoken")) return read_tiktoken;
   if (name.ends_with(".model"))
     return [](auto const& path, auto const& text, auto const&) { return read_sentencepiece(path, text); };
-  throw base::Error({.expected = "\"bytes\", or a file *.json (Hugging Face's tokenizers), *.tiktoken (ranks) or "
-                                 "*.model (SentencePiece)",
-                     .found = "another ending",
-                     .where = name,
-                     .fix = "give the file the ending of what it is"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "\"bytes\", or a file *.json (Hugging Face's tokenizers), *.tiktoken (ranks) or "
+                            "*.model (SentencePiece)",
+                .found = "another ending",
+                .where = name,
+                .fix = "give the file the ending of what it is"});
 }
 
 }  // namespace
@@ -61,14 +59,13 @@ std::string require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_si
     return fmt::format("model.vocab_size = {} has {} more than the tokenizer's {} tokens: padding, which is never read",
                        vocab_size, vocab_size - tokens, tokens);
   }
-  throw base::Error(
+  base::refuse(
       {.expected = bytes ? "a model of at most 256 tokens: this tokenizer makes a token of each byte"
                          : fmt::format("a model of {} to {} tokens, for this tokenizer", tokens, tokens + most_padding),
        .found = fmt::format("model.vocab_size = {}", vocab_size),
        .where = tokenizer.describe(),
        .fix = "name the tokenizer that the model was trained with (data.tokenizer, or --tokenizer), or give the model "
-              "its vocabulary"},
-      base::ExitCode::bad_input);
+              "its vocabulary"});
 }
 
 }  // namespace p3d::data

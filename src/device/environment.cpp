@@ -43,15 +43,13 @@ void require_gpu(VisibleGpus const& gpus) {
   for (char const* name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
     if (char const* const value = std::getenv(name)) found += std::string(", with ") + name + "=\"" + value + "\"";
   }
-  throw base::Error(
-      {.expected = std::string("a GPU that this process may use, as this p3d computes on GPUs (Kokkos' ") +
-                   backend_name() + ")",
-       .found = found,
-       .where = "the start of a run",
-       .fix = "ask for GPUs and start p3d on their node (Slurm: srun --gpus-per-node=4 p3d input.toml), and "
-              "leave CUDA_VISIBLE_DEVICES (AMD: ROCR_VISIBLE_DEVICES, Intel: ZE_AFFINITY_MASK) unset or "
-              "name a GPU in it; --version, --check, mesh and schedule need no GPU"},
-      base::ExitCode::bad_input);
+  base::refuse({.expected = std::string("a GPU that this process may use, as this p3d computes on GPUs (Kokkos' ") +
+                            backend_name() + ")",
+                .found = found,
+                .where = "the start of a run",
+                .fix = "ask for GPUs and start p3d on their node (Slurm: srun --gpus-per-node=4 p3d input.toml), and "
+                       "leave CUDA_VISIBLE_DEVICES (AMD: ROCR_VISIBLE_DEVICES, Intel: ZE_AFFINITY_MASK) unset or "
+                       "name a GPU in it; --version, --check, mesh and schedule need no GPU"});
 }
 
 Environment::Environment(int& argc, char** argv, int threads, int local_rank, VisibleGpus const& gpus) {

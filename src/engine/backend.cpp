@@ -15,11 +15,10 @@ namespace p3d::engine {
 namespace {
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string fix) {
-  throw base::Error({.expected = std::move(expected) + ", for comm.backend = \"nccl\"",
-                     .found = std::move(found),
-                     .where = "comm.backend",
-                     .fix = "set comm.backend to \"auto\" or \"mpi\", or " + std::move(fix)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected) + ", for comm.backend = \"nccl\"",
+                .found = std::move(found),
+                .where = "comm.backend",
+                .fix = "set comm.backend to \"auto\" or \"mpi\", or " + std::move(fix)});
 }
 
 }  // namespace

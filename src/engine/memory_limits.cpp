@@ -72,10 +72,7 @@ std::int64_t address_space_limit() {
   return limit.rlim_cur < static_cast<rlim_t>(no_limit) ? static_cast<std::int64_t>(limit.rlim_cur) : 0;
 }
 
-[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error({std::move(expected), std::move(found), std::move(where), std::move(fix)},
-                    base::ExitCode::bad_input);
-}
+using base::refuse;
 
 void require_own(std::int64_t bytes) {
   auto const limit = address_space_limit();

@@ -212,11 +212,10 @@ void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& part
   for (auto const& part : parts) {
     auto const* a = c.find(part.array);
     if (a && a->rows == part.global_rows && a->cols == part.global_cols) continue;
-    throw base::Error({.expected = fmt::format("{} [{}, {}]", part.array, part.global_rows, part.global_cols),
-                       .found = a ? fmt::format("[{}, {}]", a->rows, a->cols) : "no such array",
-                       .where = c.path,
-                       .fix = "name a checkpoint of this model, or change [model] to that of the checkpoint"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("{} [{}, {}]", part.array, part.global_rows, part.global_cols),
+                  .found = a ? fmt::format("[{}, {}]", a->rows, a->cols) : "no such array",
+                  .where = c.path,
+                  .fix = "name a checkpoint of this model, or change [model] to that of the checkpoint"});
   }
 }
 

@@ -192,11 +192,10 @@ MetricsSoFar read_metrics_so_far(std::string const& path) {
     auto const end = text.find('\n', begin);
     auto const line = std::string_view(text).substr(begin, end == std::string::npos ? end : end - begin);
     auto const refuse = [&](char const* expected) {
-      throw base::Error({.expected = expected,
-                         .found = shown(line),
-                         .where = fmt::format("{}:{}", path, number + 1),
-                         .fix = number == 0 ? "name the folder of a run of p3d" : "remove this line"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = expected,
+                    .found = shown(line),
+                    .where = fmt::format("{}:{}", path, number + 1),
+                    .fix = number == 0 ? "name the folder of a run of p3d" : "remove this line"});
     };
     if (number == 0) {
       if (line != metrics_header || end == std::string::npos) refuse(metrics_header);

@@ -55,11 +55,10 @@ void require_table(Checkpoint const& file, layout::ParamTable const& table) {
         file.table[i].cols == specs[i].cols)
       continue;
     auto const& name = i < specs.size() ? specs[i].name : file.table[i].name;
-    throw base::Error({.expected = fmt::format("the parameters that the model in /input has ({})", name),
-                       .found = "others in /table",
-                       .where = file.path,
-                       .fix = "export a checkpoint that p3d wrote"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("the parameters that the model in /input has ({})", name),
+                  .found = "others in /table",
+                  .where = file.path,
+                  .fix = "export a checkpoint that p3d wrote"});
   }
 }
 
@@ -69,11 +68,10 @@ void require_names(ModelFiles const& files) {
   for (auto const& f : files) {
     if (base::is_file_name(f.name) && f.name.find(".safetensors") == std::string::npos && find(files, f.name) == &f)
       continue;
-    throw base::Error({.expected = "files beside the weights, each with a name of its own",
-                       .found = f.name,
-                       .where = "the files of the model",
-                       .fix = "export a checkpoint that p3d wrote"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "files beside the weights, each with a name of its own",
+                  .found = f.name,
+                  .where = "the files of the model",
+                  .fix = "export a checkpoint that p3d wrote"});
   }
 }
 
@@ -84,11 +82,10 @@ void require_free(std::string const& folder, ModelFiles const& files) {
   for (auto const& entry : fs::directory_iterator(folder)) {
     auto const name = entry.path().filename().string();
     if (name != "config.json" && name.find(".safetensors") == std::string::npos && !find(files, name)) continue;
-    throw base::Error({.expected = "a folder without a model",
-                       .found = name,
-                       .where = folder,
-                       .fix = "name another folder, or delete the model that is there"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a folder without a model",
+                  .found = name,
+                  .where = folder,
+                  .fix = "name another folder, or delete the model that is there"});
   }
 }
 
@@ -167,12 +164,11 @@ private:
     if (file_.header.element == Element::float32 ? fits(reinterpret_cast<float const*>(buffer_.data()))
                                                  : fits(reinterpret_cast<double const*>(buffer_.data())))
       return;
-    throw base::Error(
+    base::refuse(
         {.expected = fmt::format("numbers below {:g}, which {} can hold", limit, torch_name(options_.type)),
          .found = "a larger one in " + array.name,
          .where = file_.path,
-         .fix = options_.type == TensorType::f16 ? "export with --dtype bf16 or fp32" : "export with --dtype fp64"},
-        base::ExitCode::bad_input);
+         .fix = options_.type == TensorType::f16 ? "export with --dtype bf16 or fp32" : "export with --dtype fp64"});
   }
 
   Checkpoint const& file_;

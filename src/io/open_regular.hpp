@@ -37,11 +37,10 @@ inline int open_regular(std::string const& path, int flags, char const* expected
   bool const known = (fd >= 0 ? ::fstat(fd, &info) : ::stat(path.c_str(), &info)) == 0 && !S_ISREG(info.st_mode);
   if (fd >= 0) ::close(fd);
   if (!known) throw failure(expected, path, why);
-  throw base::Error({.expected = std::string(expected) + ", a regular file",
-                     .found = kind_of(info.st_mode),
-                     .where = path,
-                     .fix = "name a file, or a link to one"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::string(expected) + ", a regular file",
+                .found = kind_of(info.st_mode),
+                .where = path,
+                .fix = "name a file, or a link to one"});
 }
 
 }  // namespace p3d::io

@@ -222,12 +222,11 @@ Safetensors read_safetensors_folder(std::string const& folder) {
   std::error_code ignored;
   if (fs::exists(single, ignored)) return read_safetensors(single.string());
   if (!fs::exists(index, ignored)) {
-    throw base::Error({.expected = "model.safetensors or model.safetensors.index.json",
-                       .found = fs::is_directory(folder, ignored) ? "neither" : "no such folder",
-                       .where = folder,
-                       .fix = "name the folder of a model in Hugging Face form; older files (pytorch_model.bin) become "
-                              "safetensors with save_pretrained"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "model.safetensors or model.safetensors.index.json",
+                  .found = fs::is_directory(folder, ignored) ? "neither" : "no such folder",
+                  .where = folder,
+                  .fix = "name the folder of a model in Hugging Face form; older files (pytorch_model.bin) become "
+                         "safetensors with save_pretrained"});
   }
   auto const map = read_index(index.string());
   Safetensors out;
@@ -236,11 +235,10 @@ Safetensors read_safetensors_folder(std::string const& folder) {
   for (auto const& shard : shards) {
     auto const path = (fs::path(folder) / shard).string();
     if (!fs::exists(path, ignored)) {
-      throw base::Error({.expected = "every file that the index names",
-                         .found = fmt::format("no {}", shard),
-                         .where = index.string(),
-                         .fix = "copy the missing file into the folder"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "every file that the index names",
+                    .found = fmt::format("no {}", shard),
+                    .where = index.string(),
+                    .fix = "copy the missing file into the folder"});
     }
     auto one = read_safetensors(path);
     for (auto& [name, tensor] : one.tensors) {

@@ -13,11 +13,10 @@ namespace p3d::layout {
 std::vector<Axis> parse_order(std::string_view text) {
   auto order = config::read_order(text);
   if (order.error.empty()) return std::move(order.axes);
-  throw base::Error({.expected = "parallel.order names axes of the mesh, fastest first, joined by '-'",
-                     .found = fmt::format("\"{}\": {}", text, order.error),
-                     .where = "parallel.order",
-                     .fix = fmt::format("name each once: {}", config::names(dense_axes, ", "))},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "parallel.order names axes of the mesh, fastest first, joined by '-'",
+                .found = fmt::format("\"{}\": {}", text, order.error),
+                .where = "parallel.order",
+                .fix = fmt::format("name each once: {}", config::names(dense_axes, ", "))});
 }
 
 RankGrid::RankGrid(PerAxis const& sizes, std::vector<Axis> const& order_fastest_first)
@@ -30,12 +29,11 @@ RankGrid::RankGrid(PerAxis const& sizes, std::vector<Axis> const& order_fastest_
   num_ranks_ = static_cast<int>(ranks);
   auto atoms = config::refine(sizes, order_);
   if (!atoms) {
-    throw base::Error({.expected = fmt::format("sizes of {} and {} with a common refinement",
-                                               config::names(stage_axes, ", "), config::names(expert_axes, ", ")),
-                       .found = "none",
-                       .where = "[parallel]",
-                       .fix = config::nearest_layouts(sizes, order_)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("sizes of {} and {} with a common refinement",
+                                          config::names(stage_axes, ", "), config::names(expert_axes, ", ")),
+                  .found = "none",
+                  .where = "[parallel]",
+                  .fix = config::nearest_layouts(sizes, order_)});
   }
   atoms_ = *std::move(atoms);
   sizes_ = config::with_rest(sizes);

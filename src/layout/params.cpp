@@ -188,11 +188,10 @@ Range piece(ParamSpec const& spec, int dimension, std::int64_t size, PerAxis con
   bool const may_pad = spec.padded && dimension == 0;
   if (!may_pad && size % parts != 0) {
     auto const product = base::join(names, " x ");
-    throw base::Error({.expected = fmt::format("dimension {} of {} is divisible by {}", dimension, spec.name, product),
-                       .found = fmt::format("size {}, {}", size, base::join(values)),
-                       .where = base::join(keys),
-                       .fix = fmt::format("choose {} so that {} divides {}", base::join(keys, " and "), product, size)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("dimension {} of {} is divisible by {}", dimension, spec.name, product),
+                  .found = fmt::format("size {}, {}", size, base::join(values)),
+                  .where = base::join(keys),
+                  .fix = fmt::format("choose {} so that {} divides {}", base::join(keys, " and "), product, size)});
   }
   return padded_shard(size, static_cast<int>(parts), static_cast<int>(part));
 }

@@ -178,13 +178,12 @@ StageMap make_stage_map(config::Config const& config) {
 StageMap make_stage_map(config::Config const& config, std::vector<int> const& stage_rank) {
   auto const stages = static_cast<int>(stage_rank.size());
   auto const refuse = [&](std::string found, char const* where) {
-    throw base::Error(
+    base::refuse(
         {.expected = fmt::format("at least one layer for each of the {} stages of the schedule{}", stages,
                                  stages > 2 ? ", the first and the last excepted with \"cost\" or a list" : ""),
          .found = std::move(found),
          .where = where,
-         .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"},
-        base::ExitCode::bad_input);
+         .fix = "give each stage a layer, or choose a schedule with fewer stages per rank (pipeline.virtual_stages)"});
   };
   bool const even = config.pipeline.layer_split == config::LayerSplit::even;
   if (config.model.layers < (even ? stages : std::max(1, stages - 2)))

@@ -136,11 +136,7 @@ Division complete(config::Config const& c, schedule::Program const& compute, sch
   return best;
 }
 
-[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error(
-      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
-      base::ExitCode::bad_input);
-}
+using base::refuse;
 
 schedule::Program read_program(config::Config const& c) {
   auto const& path = c.pipeline.file;

@@ -131,11 +131,10 @@ PipelineCosts parse_costs(std::string_view text, int num_stages) {
   costs.stages.assign(static_cast<std::size_t>(num_stages), {-1, -1, -1});
   int line = 0;
   auto const refuse = [&](std::string expected, std::string_view found) {
-    throw base::Error({.expected = std::move(expected),
-                       .found = fmt::format("\"{}\"", found.substr(0, 60)),
-                       .where = fmt::format("table of costs, line {}", line),
-                       .fix = "for example: stage,forward,input,weight and then 0,1.5e-3,1.5e-3,1.4e-3"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = std::move(expected),
+                  .found = fmt::format("\"{}\"", found.substr(0, 60)),
+                  .where = fmt::format("table of costs, line {}", line),
+                  .fix = "for example: stage,forward,input,weight and then 0,1.5e-3,1.5e-3,1.4e-3"});
   };
   while (!text.empty()) {
     auto const end = std::min(text.find('\n'), text.size());

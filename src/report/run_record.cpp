@@ -101,9 +101,8 @@ std::string RunRecord::state() const {
 RunRecord read_run(std::string const& folder) {
   std::error_code why;
   auto const refuse = [&](std::string const& found, std::string const& fix) {
-    throw base::Error(
-        {.expected = "the output folder of a run, with its metrics.csv", .found = found, .where = folder, .fix = fix},
-        base::ExitCode::bad_input);
+    base::refuse(
+        {.expected = "the output folder of a run, with its metrics.csv", .found = found, .where = folder, .fix = fix});
   };
   auto const status = fs::status(folder, why);
   if (!fs::exists(status)) refuse("no such folder", "name the run.output_dir of a run");

@@ -57,13 +57,12 @@ io::ModelFiles carried_files(comm::Communicator& world, std::string const& check
 void require_newest(std::vector<io::CheckpointFile> const& files, config::Config const& c, std::int64_t start) {
   for (auto const& f : files) {
     if (!f.valid || f.step <= start) continue;
-    throw base::Error(
+    base::refuse(
         {.expected = fmt::format("no checkpoint of \"{}\" after step {}, where this run starts", c.run.name, start),
          .found = f.path,
          .where = fmt::format("checkpoint.resume = \"{}\"", c.checkpoint.resume),
          .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or checkpoint.dir, or "
-                "move the file away"},
-        base::ExitCode::bad_input);
+                "move the file away"});
   }
 }
 
@@ -93,14 +92,13 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
   auto const file = io::read_checkpoint(world, path);
   auto const differences = compare(file.header, c, load, trainer.source().hash(), tokenizer);
   if (!differences.forbidden.empty()) {
-    throw base::Error(
+    base::refuse(
         {.expected = all ? "a checkpoint of this model, data and precision" : "a checkpoint of this model",
          .found = fmt::format("{} difference(s):{}", differences.forbidden.size(), list(differences.forbidden)),
          .where = path,
          .fix = all ? "undo the changes in the input, name another file (checkpoint.resume), or take only its weights "
                       "(checkpoint.load = \"weights\")"
-                    : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"},
-        base::ExitCode::bad_input);
+                    : "give [model] the values of the checkpoint (p3d checkpoint show FILE)"});
   }
   base::Stopwatch watch;
   io::load_parts(world, file, io::element_of<typename P::Master>(), trainer.checkpoint_parts(all && has_moments(c)),
@@ -148,11 +146,10 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
     }
   }
   if (files.empty()) return {};
-  throw base::Error({.expected = "a valid checkpoint to go on from",
-                     .found = fmt::format("{} file(s) of this run, none of them valid", files.size()),
-                     .where = trainer.config().checkpoint.dir,
-                     .fix = "copy a good one back, or move them away to start again"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a valid checkpoint to go on from",
+                .found = fmt::format("{} file(s) of this run, none of them valid", files.size()),
+                .where = trainer.config().checkpoint.dir,
+                .fix = "copy a good one back, or move them away to start again"});
 }
 
 /// A run that begins with a file, or with its weights: from its own newest checkpoint if it has written one, which says
@@ -170,16 +167,14 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
   auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
     auto const origin = io::read_checkpoint(world, f.path).header.origin;
     if (origin.starts_with(mark)) return;
-    throw base::Error(
-        {.expected = fmt::format("no later checkpoint of \"{}\" but those of a run that began with the {} "
-                                 "of {}",
-                                 trainer.config().run.name, all ? "state" : "weights", options.resume),
-         .found = fmt::format("{} of a run that began with {}", f.path,
-                              origin.empty() ? "weights of its own" : "the " + origin),
-         .where = fmt::format("checkpoint.resume = \"{}\"", options.resume),
-         .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or "
-                "checkpoint.dir, or move the file away"},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("no later checkpoint of \"{}\" but those of a run that began with the {} "
+                                          "of {}",
+                                          trainer.config().run.name, all ? "state" : "weights", options.resume),
+                  .found = fmt::format("{} of a run that began with {}", f.path,
+                                       origin.empty() ? "weights of its own" : "the " + origin),
+                  .where = fmt::format("checkpoint.resume = \"{}\"", options.resume),
+                  .fix = "go on from it with checkpoint.resume = \"auto\", or choose another run.name or "
+                         "checkpoint.dir, or move the file away"});
   });
   if (own) return *own;
   restore(trainer, options.resume, options.load, tokenizer);
@@ -218,12 +213,11 @@ Start begin_anew(engine::Trainer<P>& trainer) {
 /// A run of model.load goes on from a checkpoint that says that it began with weights.
 void require_loaded(std::string const& origin, config::Config const& c, std::string const& path) {
   if (c.model.load.empty() || origin.starts_with("weights ")) return;
-  throw base::Error({.expected = "no checkpoints but those of a run that began with weights, as model.load says",
-                     .found = fmt::format("{} of a run that began with {}", path,
-                                          origin.empty() ? "weights of its own" : "the " + origin),
-                     .where = fmt::format("model.load = \"{}\"", c.model.load),
-                     .fix = "choose another run.name or checkpoint.dir, or remove model.load to go on from that file"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "no checkpoints but those of a run that began with weights, as model.load says",
+                .found = fmt::format("{} of a run that began with {}", path,
+                                     origin.empty() ? "weights of its own" : "the " + origin),
+                .where = fmt::format("model.load = \"{}\"", c.model.load),
+                .fix = "choose another run.name or checkpoint.dir, or remove model.load to go on from that file"});
 }
 
 }  // namespace

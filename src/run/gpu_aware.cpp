@@ -57,13 +57,12 @@ MessagePath message_path(PathQuestion const& q) {
   auto const messages = q.try_messages();
   MessagePath path{messages == GpuTrial::works, false, std::string(comm::describe(messages))};
   if (!path.messages && asked) {
-    throw base::Error(
-        {.expected = "an MPI library that reaches GPU memory, as comm.gpu_aware = \"on\" says",
-         .found = fmt::format("{}: {}", q.library, path.reason),
-         .where = "comm.gpu_aware",
-         .fix = "set comm.gpu_aware = \"auto\" or \"off\", or turn the library's GPU support on (MPICH: "
-                "MPIR_CVAR_ENABLE_GPU=1; Cray MPICH: MPICH_GPU_SUPPORT_ENABLED=1; Open MPI: build it with UCX)"},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = "an MPI library that reaches GPU memory, as comm.gpu_aware = \"on\" says",
+                  .found = fmt::format("{}: {}", q.library, path.reason),
+                  .where = "comm.gpu_aware",
+                  .fix =
+                      "set comm.gpu_aware = \"auto\" or \"off\", or turn the library's GPU support on (MPICH: "
+                      "MPIR_CVAR_ENABLE_GPU=1; Cray MPICH: MPICH_GPU_SUPPORT_ENABLED=1; Open MPI: build it with UCX)"});
   }
   if (path.messages && q.mpi_sums && !comm::is_open_mpi(q.library)) path.sums = q.try_sums() == GpuTrial::works;
   return path;

@@ -107,11 +107,10 @@ void make_output_folder(std::string const& folder, comm::Communicator& world) {
     std::string problem;
     io::apart([&] { problem = make(folder); });
     if (problem.empty()) return;
-    throw base::Error({.expected = "a folder for results that can be made and written",
-                       .found = problem,
-                       .where = fmt::format("run.output_dir = \"{}\"", folder),
-                       .fix = "check its parent folders and permissions, or set run.output_dir to another folder"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a folder for results that can be made and written",
+                  .found = problem,
+                  .where = fmt::format("run.output_dir = \"{}\"", folder),
+                  .fix = "check its parent folders and permissions, or set run.output_dir to another folder"});
   });
 }
 

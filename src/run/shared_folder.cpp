@@ -42,13 +42,12 @@ void look(std::string const& dir, std::string const& path, std::string const& te
   auto found = difference(path, text);
   for (; !found.empty() && watch.seconds() < patience; found = difference(path, text)) ::usleep(50000);
   if (found.empty()) return;
-  throw base::Error({.expected = "a folder of checkpoints that all hosts share",
-                     .found = fmt::format("{} on host {}, where rank 0 on another host has written {}", found,
-                                          base::host_name(), std::filesystem::path(path).filename().string()),
-                     .where = fmt::format("checkpoint.dir = \"{}\"", dir),
-                     .fix = "name a folder of a file system that all hosts mount (df shows which one a folder is on), "
-                            "or set checkpoint.every = 0"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a folder of checkpoints that all hosts share",
+                .found = fmt::format("{} on host {}, where rank 0 on another host has written {}", found,
+                                     base::host_name(), std::filesystem::path(path).filename().string()),
+                .where = fmt::format("checkpoint.dir = \"{}\"", dir),
+                .fix = "name a folder of a file system that all hosts mount (df shows which one a folder is on), "
+                       "or set checkpoint.every = 0"});
 }
 
 struct RemovedAtEnd {

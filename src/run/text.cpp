@@ -60,11 +60,10 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
   auto& s = out.stored;
   s.name = std::filesystem::path(path).filename().string();
   if (!base::is_file_name(s.name)) {  // no reader would take a checkpoint that says so
-    throw base::Error({.expected = "a tokenizer file whose name is UTF-8 without control characters",
-                       .found = s.name,
-                       .where = path,
-                       .fix = "rename the file"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a tokenizer file whose name is UTF-8 without control characters",
+                  .found = s.name,
+                  .where = path,
+                  .fix = "rename the file"});
   }
   s.pattern = pattern;
   s.hash = out.tokenizer->hash();

@@ -29,11 +29,7 @@ Generator const* find_generator(std::string_view name) {
 
 namespace {
 
-[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix) {
-  throw base::Error(
-      {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)},
-      base::ExitCode::bad_input);
-}
+using base::refuse;
 
 }  // namespace
 

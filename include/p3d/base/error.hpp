@@ -42,6 +42,10 @@ private:
   ExitCode code_;
 };
 
+/// Throws an Error of what cannot be done as the input, a file or the command line says: ExitCode::bad_input.
+[[noreturn]] void refuse(ErrorText text);
+[[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix);
+
 /// An error whose text is printed already, on the rank or ranks that it takes: whoever catches it leaves with code()
 /// and prints nothing more.
 class ReportedError : public Error {

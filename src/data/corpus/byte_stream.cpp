@@ -19,11 +19,10 @@ namespace p3d::data {
 namespace {
 
 [[noreturn]] void cannot_read(std::string const& path, std::string found, std::string expected) {
-  throw base::Error({.expected = std::move(expected),
-                     .found = std::move(found),
-                     .where = path,
-                     .fix = "get the file again, or leave it out"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = std::move(found),
+                .where = path,
+                .fix = "get the file again, or leave it out"});
 }
 
 /// A file that is not compressed.

@@ -45,11 +45,10 @@ public:
   bool grow() {
     if (at_end_) return false;
     if (text().size() + chunk > largest_piece) {
-      throw base::Error({.expected = "documents that fit into memory, of at most 2 GiB",
-                         .found = fmt::format("one that is longer, from byte {} on", offset_),
-                         .where = path_,
-                         .fix = "divide it; text files may be longer with byte-level tokenizers"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "documents that fit into memory, of at most 2 GiB",
+                    .found = fmt::format("one that is longer, from byte {} on", offset_),
+                    .where = path_,
+                    .fix = "divide it; text files may be longer with byte-level tokenizers"});
     }
     bytes_.erase(0, std::exchange(begin_, 0));
     auto const old = bytes_.size();
@@ -93,11 +92,10 @@ std::int64_t line_number(std::string const& path, std::int64_t offset) {
 }
 
 [[noreturn]] void bad_line(std::string const& path, std::int64_t offset, std::string const& key, std::string found) {
-  throw base::Error({.expected = fmt::format("an object in JSON with the text of a document under \"{}\"", key),
-                     .found = std::move(found),
-                     .where = fmt::format("{}:{}", path, line_number(path, offset)),
-                     .fix = "correct the line or remove it; --json-key names another key"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = fmt::format("an object in JSON with the text of a document under \"{}\"", key),
+                .found = std::move(found),
+                .where = fmt::format("{}:{}", path, line_number(path, offset)),
+                .fix = "correct the line or remove it; --json-key names another key"});
 }
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }

@@ -26,11 +26,10 @@ bool is_json(std::string_view path) {
 }
 
 [[noreturn]] void refuse(std::string expected, std::string found, std::string fix) {
-  throw base::Error({.expected = std::move(expected),
-                     .found = std::move(found),
-                     .where = "the inputs on the command line",
-                     .fix = std::move(fix)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = std::move(found),
+                .where = "the inputs on the command line",
+                .fix = std::move(fix)});
 }
 
 }  // namespace

@@ -216,11 +216,10 @@ void TokenizeJob::start(int rank, int ranks, int threads) {
   std::ifstream in(s.plan_file(), std::ios::binary);
   std::string const plan{std::istreambuf_iterator<char>(in), {}};
   if (plan != s.plan) {
-    throw base::Error({.expected = "the same files, on a file system that all ranks share",
-                       .found = fmt::format("other ones than rank 0 found: {} does not say the same", s.plan_file()),
-                       .where = "",
-                       .fix = "start on nodes that see the same files"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "the same files, on a file system that all ranks share",
+                  .found = fmt::format("other ones than rank 0 found: {} does not say the same", s.plan_file()),
+                  .where = "",
+                  .fix = "start on nodes that see the same files"});
   }
   for (std::size_t i = 0; i < s.parts.size(); ++i) {
     if (static_cast<int>(i % static_cast<std::size_t>(ranks)) != rank) continue;
@@ -275,11 +274,10 @@ TokenizeSummary TokenizeJob::join() {
     for (std::size_t got = 0; (got = stream->read(bytes.data(), bytes.size())) > 0;) tokens.write(bytes.data(), got);
   }
   if (out.tokens == 0) {
-    throw base::Error({.expected = "text that becomes tokens",
-                       .found = fmt::format("none in {}", base::counted(std::ssize(s.files), "file")),
-                       .where = base::join(s.options.inputs),
-                       .fix = "name files with text"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "text that becomes tokens",
+                  .found = fmt::format("none in {}", base::counted(std::ssize(s.files), "file")),
+                  .where = base::join(s.options.inputs),
+                  .fix = "name files with text"});
   }
   // A document may go on over several parts: its entries are added up.
   auto const each = [&](std::function<void(std::int64_t)> const& take) {

@@ -42,11 +42,10 @@ public:
 
   void encode(std::string_view text, std::vector<std::int32_t>& out, bool special) const override {
     if (text.size() > largest_text) {
-      throw base::Error({.expected = "a text of at most 2 GiB",
-                         .found = fmt::format("{} bytes", text.size()),
-                         .where = p_.name,
-                         .fix = "divide it into documents"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "a text of at most 2 GiB",
+                    .found = fmt::format("{} bytes", text.size()),
+                    .where = p_.name,
+                    .fix = "divide it into documents"});
     }
     if (!raw_.any(special)) return encode_raw(text, true, special, out);
     auto const plain = [&](std::string_view part) { encode_raw(part, part.data() == text.data(), special, out); };
@@ -154,11 +153,10 @@ private:
 
   void decode(std::int32_t token, bool first, std::string& out) const {
     if (token < 0 || token >= size_) {
-      throw base::Error({.expected = fmt::format("a token from 0 to {}", size_ - 1),
-                         .found = fmt::format("{}", token),
-                         .where = p_.name,
-                         .fix = "use the tokenizer that the tokens were made with"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("a token from 0 to {}", size_ - 1),
+                    .found = fmt::format("{}", token),
+                    .where = p_.name,
+                    .fix = "use the tokenizer that the tokens were made with"});
     }
     auto const& vocabulary = p_.model.vocabulary;
     if (token < vocabulary.size() && vocabulary.has(token))

@@ -162,9 +162,8 @@ private:
 
 BpeTrained train_bpe(BpeTraining const& training) {
   auto const refuse = [](std::string expected, std::string found, std::string fix) {
-    throw base::Error(
-        {.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)},
-        base::ExitCode::bad_input);
+    base::refuse(
+        {.expected = std::move(expected), .found = std::move(found), .where = "command line", .fix = std::move(fix)});
   };
   auto const* const pattern = find_split_pattern(training.pattern);
   if (pattern == nullptr) {

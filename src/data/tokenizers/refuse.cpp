@@ -13,20 +13,18 @@
 namespace p3d::data {
 
 void bad_tokenizer(std::string expected, std::string found, std::string where) {
-  throw base::Error({.expected = std::move(expected),
-                     .found = std::move(found),
-                     .where = std::move(where),
-                     .fix = "correct the file, or get it again from where it comes from"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = std::move(found),
+                .where = std::move(where),
+                .fix = "correct the file, or get it again from where it comes from"});
 }
 
 void lacks(std::string const& file, std::string const& place, std::string const& what) {
-  throw base::Error(
+  base::refuse(
       {.expected = "a tokenizer that p3d can carry out exactly",
        .found = fmt::format("{} asks for {}, which p3d lacks", std::filesystem::path(file).filename().string(), what),
        .where = fmt::format("{}: {}", file, place),
-       .fix = "use another tokenizer, or tokenize with the library that made it"},
-      base::ExitCode::bad_input);
+       .fix = "use another tokenizer, or tokenize with the library that made it"});
 }
 
 std::string read_tokenizer_file(std::string const& path) {

@@ -89,11 +89,10 @@ bool Regex::find(std::string_view text, std::size_t from, Match& match) const {
                      : pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, s.data, s.context);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   if (rc < 0) {
-    throw base::Error({.expected = "a text that the tokenizer's pattern can split",
-                       .found = fmt::format("{} at byte {} of {}", message(rc), from, text.size()),
-                       .where = code_->where,
-                       .fix = "divide the text into documents, or use a pattern that looks back less"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a text that the tokenizer's pattern can split",
+                  .found = fmt::format("{} at byte {} of {}", message(rc), from, text.size()),
+                  .where = code_->where,
+                  .fix = "divide the text into documents, or use a pattern that looks back less"});
   }
   auto const* const found = pcre2_get_ovector_pointer(s.data);
   match = {found[0], found[1]};

@@ -98,11 +98,10 @@ public:
 private:
   void check(std::int32_t token) const {
     if (token >= 0 && token < model_.GetPieceSize()) return;
-    throw base::Error({.expected = fmt::format("a token from 0 to {}", model_.GetPieceSize() - 1),
-                       .found = fmt::format("{}", token),
-                       .where = name_,
-                       .fix = "use the tokenizer that the tokens were made with"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("a token from 0 to {}", model_.GetPieceSize() - 1),
+                  .found = fmt::format("{}", token),
+                  .where = name_,
+                  .fix = "use the tokenizer that the tokens were made with"});
   }
 
   /// True when a space between two words of ASCII can be replaced by the space that the library puts before every text.
@@ -154,11 +153,10 @@ private:
     std::vector<int> ids;
     auto const status = model_.Encode({text.data(), text.size()}, &ids);
     if (!status.ok()) {
-      throw base::Error({.expected = "a text that SentencePiece takes",
-                         .found = status.ToString(),
-                         .where = name_,
-                         .fix = "divide it into documents"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = "a text that SentencePiece takes",
+                    .found = status.ToString(),
+                    .where = name_,
+                    .fix = "divide it into documents"});
     }
     out.insert(out.end(), ids.begin(), ids.end());
   }
@@ -185,11 +183,10 @@ std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path, std::stri
 namespace p3d::data {
 
 std::unique_ptr<Tokenizer> read_sentencepiece(std::string const& path, std::string const&) {
-  throw base::Error({.expected = "a tokenizer that this p3d can read",
-                     .found = "a model of SentencePiece, and a p3d that was built without that library",
-                     .where = path,
-                     .fix = "install libsentencepiece-dev (Debian) or sentencepiece (Spack), and build p3d again"},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = "a tokenizer that this p3d can read",
+                .found = "a model of SentencePiece, and a p3d that was built without that library",
+                .where = path,
+                .fix = "install libsentencepiece-dev (Debian) or sentencepiece (Spack), and build p3d again"});
 }
 
 }  // namespace p3d::data

@@ -141,12 +141,10 @@ Merges make_merges(std::vector<Ranked> const& ranks, Vocabulary const& vocabular
 std::unique_ptr<Tokenizer> read_tiktoken(std::string const& path, std::string const& text, std::string const& pattern) {
   auto const* const family = find_split_pattern(pattern);
   if (family == nullptr) {
-    throw base::Error(
-        {.expected = "how a file of ranks splits text: one of " + split_pattern_names(),
-         .found = pattern.empty() ? "nothing: the file does not say it" : fmt::format("\"{}\"", pattern),
-         .where = path,
-         .fix = "name the family of models that the file belongs to: data.tokenizer_pattern, or --pattern"},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = "how a file of ranks splits text: one of " + split_pattern_names(),
+                  .found = pattern.empty() ? "nothing: the file does not say it" : fmt::format("\"{}\"", pattern),
+                  .where = path,
+                  .fix = "name the family of models that the file belongs to: data.tokenizer_pattern, or --pattern"});
   }
   auto const ranks = read_ranks(text, path);
   std::int32_t last = 0;
