@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Batches of GEMMs: by the vendor's library on GPUs, by the BLAS on hosts, and by a plain kernel elsewhere.
 #include <p3d/linalg/batched_gemm.hpp>
 
 #include <p3d/base/error.hpp>
@@ -25,11 +26,11 @@ constexpr detail::Element element = std::is_same_v<S, double>             ? deta
                                     : std::is_same_v<S, device::bfloat16> ? detail::Element::bfloat16
                                                                           : detail::Element::float16;
 
-/// One thread an element of C: where nobody else has such GEMMs, and for an empty k.
+/// One element of C to a thread: the kernel for builds without a library that has such GEMMs, and for k = 0.
 template <class S, class C>
 struct PlainElement {
   using T = device::accumulate_t<S>;
-  bool a_is, b_is;  ///< not transposed
+  bool a_is, b_is;  ///< A and B are not transposed
   BatchedShape shape;
   T alpha;
   BatchedMatrix<S const> a, b;
@@ -77,7 +78,8 @@ void by_vendor(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shap
 }
 #endif
 
-/// One thread a GEMM. Inside a kernel, because the memory of Views may only be open there.
+/// Computes each GEMM in one thread. The BLAS is called inside a kernel, because in some builds the memory of Views is
+/// accessible only there.
 template <class T>
 void by_blas(ExecSpace const& exec, Op op_a, Op op_b, BatchedShape const& shape, T alpha, BatchedMatrix<T const> a,
              BatchedMatrix<T const> b, T beta, BatchedMatrix<T> c) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BLAS is known only when the program is loaded (distributions switch it behind one name), so its own functions,
-// for the number of threads and its version, are looked up by name in the running program.
+// The BLAS is known only when the program is loaded (distributions switch it behind one name). So its own functions,
+// for the number of threads and for its version, are looked up by name in the running program.
 
 #include <p3d/linalg/blas_threads.hpp>
 
@@ -16,7 +16,8 @@ namespace {
 
 using base::find_symbol;
 
-/// One library's pair of functions. BLIS counts in its own dim_t, 64 bits wide in every packaged build.
+/// One library's functions to set and get the number of threads. BLIS counts in its own dim_t, 64 bits wide in every
+/// packaged build.
 template <class Int>
 struct Pair {
   void (*set)(Int);
@@ -26,12 +27,13 @@ struct Pair {
   bool here() const { return set != nullptr && get != nullptr; }
 };
 
+/// The functions of the libraries that p3d knows; those of libraries that are not loaded are null.
 struct Functions {
   Pair<int> openblas{"openblas_set_num_threads", "openblas_get_num_threads"};
   Pair<int> mkl{"MKL_Set_Num_Threads", "MKL_Get_Max_Threads"};
   Pair<std::int64_t> blis{"bli_thread_set_num_threads", "bli_thread_get_num_threads"};
 
-  /// What is in force; 0 when no library can be asked.
+  /// The number of threads in force; 0 when no library can be asked.
   int get() const {
     if (openblas.here()) return openblas.get();
     if (mkl.here()) return mkl.get();

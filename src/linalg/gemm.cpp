@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// GEMMs in float and double. On the host a GEMM is cut into slices of whole rows or whole columns of C, one for each of
+// Kokkos' threads, and each thread calls the BLAS or oneDNN for its slice. On GPUs it is a batch of one for the
+// vendor's library, or a call of Kokkos-Kernels.
+//
+// Example: [4096, 768] times [768, 3072] on 4 threads is 4 slices of 1024 rows of C.
 #include <p3d/linalg/gemm.hpp>
 
 #include <p3d/base/error.hpp>
@@ -18,7 +23,7 @@ namespace p3d::linalg {
 
 namespace {
 
-/// C = beta C, where no product is added: BLAS and Kokkos-Kernels versions differ in what they do when k = 0.
+/// C = beta C, for k = 0: versions of BLAS and Kokkos-Kernels differ in what they do then.
 template <class T>
 void scale(ExecSpace const& exec, T beta, View2<T> c) {
   if (beta == T(1)) return;
@@ -31,8 +36,8 @@ void scale(ExecSpace const& exec, T beta, View2<T> c) {
       });
 }
 
-/// C = alpha A B + beta C where B and C are one column of wider matrices. Kokkos-Kernels makes a matrix-vector product
-/// of that from 3.5 on, and takes both columns for contiguous (4.7 still does): it would write beside C.
+/// C = alpha A B + beta C where B and C are one column of wider matrices. Kokkos-Kernels from 3.5 on treats that as a
+/// matrix times a vector and takes both columns for contiguous (4.7 still does): it would write beside C.
 template <class T>
 void one_column(ExecSpace const& exec, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c) {
   auto const rows = static_cast<std::int64_t>(c.extent(0)), k = static_cast<std::int64_t>(a.extent(1));
@@ -46,7 +51,7 @@ void one_column(ExecSpace const& exec, T alpha, View2<T const> a, View2<T const>
       });
 }
 
-/// One thread's slice of a product on the host: whole rows or whole columns of C, so no sum is cut.
+/// One thread's slice of a GEMM on the host: whole rows or whole columns of C, so that no sum is cut.
 template <class T>
 struct Slice {
   Op op_a, op_b;
@@ -59,11 +64,11 @@ struct Slice {
   T beta;
   T* c;
   std::int64_t ldc;
-  std::int64_t width = 0;  ///< of a slice
+  std::int64_t width = 0;  ///< rows or columns of a slice
   HostLibrary library = HostLibrary::blas;
   bool by_rows = false;
 
-  /// Rows or columns [begin, begin + count) of C.
+  /// The slice that has rows or columns [begin, begin + count) of C.
   Slice part(bool rows, std::int64_t begin, std::int64_t count) const {
     Slice out = *this;
     (rows ? out.m : out.n) = count;
@@ -76,6 +81,7 @@ struct Slice {
     }
     return out;
   }
+  /// Computes slice number i.
   void operator()(int i) const {
     std::int64_t const begin = i * width, count = std::min(width, (by_rows ? m : n) - begin);
     if (count <= 0) return;
@@ -84,8 +90,8 @@ struct Slice {
   }
 };
 
-/// The threads are Kokkos': a BLAS with threads of its own would have them compete with Kokkos' ones, which wait by
-/// spinning.
+/// Runs the slices in Kokkos' threads. Threads of the BLAS itself would compete with them, since Kokkos' threads wait
+/// by spinning.
 template <class T>
 void run_sliced(ExecSpace const& exec, Slice<T> slice) {
   auto const [threads, by_rows, width] = detail::slices(exec.concurrency(), slice.m, slice.n, slice.k);
@@ -96,7 +102,8 @@ void run_sliced(ExecSpace const& exec, Slice<T> slice) {
   Kokkos::parallel_for("p3d::linalg::gemm", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, threads), slice);
 }
 
-/// A long one in pieces where messages are looked after between them: others may wait for what this rank has sent.
+/// Computes a GEMM. Where messages are polled, a long GEMM is done in pieces with a poll between them: other ranks may
+/// wait for messages that this rank has sent.
 template <class T>
 void sliced(ExecSpace const& exec, Slice<T> whole) {
   whole.library = gemm_choice().of(whole.op_a, whole.op_b, whole.m, whole.n, whole.k);
@@ -136,9 +143,9 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, Vi
   }
   char const mode_a[] = {static_cast<char>(op_a), '\0'};
   char const mode_b[] = {static_cast<char>(op_b), '\0'};
-  // Host execution spaces run what they are given at once, so the BLAS can be called directly, without a fence. Where
-  // p3d knows no library of the vendor, Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on
-  // the default one, whose earlier and later work must then be ordered with ours by fences.
+  // Host execution spaces run a kernel at once, so the BLAS can be called directly, without a fence. On GPUs without a
+  // vendor's library in p3d, Kokkos-Kernels takes an execution instance from 4.x on; before that it runs on the default
+  // one, whose earlier and later work must then be ordered with ours by fences.
   Kokkos::Profiling::pushRegion("p3d::linalg::gemm");
   if constexpr (detail::on_host) {
     auto const stride = [](auto const& x) { return static_cast<std::int64_t>(x.stride(0)); };

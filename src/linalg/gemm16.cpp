@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of 16-bit matrices: who carries them out.
+// GEMMs of 16-bit matrices: the choice of the method, and the workspaces. On the host Kokkos' threads each compute a
+// slice of C, by oneDNN or by widened panels; on GPUs the vendor's library or a plain kernel computes it. oneDNN is
+// asked first, on one thread, whether it can do every slice.
 #include "gemm16.hpp"
 
 #include <p3d/base/error.hpp>
@@ -34,7 +36,7 @@ using detail::Type16;
 template <class S>
 constexpr Type16 type16 = std::is_same_v<S, device::bfloat16> ? Type16::bfloat16 : Type16::float16;
 
-/// Taken at the first product, for all threads, and kept.
+/// The memory that threads work in. It is taken at the first GEMM, for all threads, and kept.
 class Workspaces {
 public:
   static constexpr std::size_t bytes_each = static_cast<std::size_t>(detail::workspace_floats) * sizeof(float);
@@ -55,12 +57,13 @@ private:
   std::unique_ptr<float, Free> memory_;
   int threads_ = 0;
 };
+/// The workspaces of so many threads, one behind the other.
 [[maybe_unused]] float* workspaces(int threads) {
   static Workspaces all;
   return all.data(threads);
 }
 
-/// Thread i's part of a product.
+/// The slice of a GEMM that thread i computes.
 [[maybe_unused]] Gemm16 slice_of(Gemm16 const& g, detail::Slices const& slices, int i) {
   Gemm16 part = g;
   std::int64_t const begin = i * slices.width,
@@ -78,19 +81,19 @@ private:
   return part;
 }
 
-/// A template, so that builds for GPUs, which have no use for it, do not compile it.
+/// Computes a GEMM on the host. It is a template so that builds for GPUs, which have no use for it, do not compile it.
 template <class Product>
 void host_gemm16(ExecSpace const& exec, Product const& g) {
   auto const slices = detail::slices(exec.concurrency(), g.m, g.n, g.k);
   float* const workspace = workspaces(exec.concurrency());
   bool onednn = detail::host_method != HostMethod::widened;
-  for (int i = 0; i < slices.threads && onednn; ++i) {  // the last ones may be narrower
+  for (int i = 0; i < slices.threads && onednn; ++i) {  // the last slices may be narrower
     auto const part = slice_of(g, slices, i);
     if (part.m > 0 && part.n > 0) onednn = detail::prepare_onednn(part, exec.concurrency());
   }
   P3D_REQUIRE(onednn || detail::host_method != HostMethod::onednn, "oneDNN has no such product");
   SingleThreadedBlas const alone;
-  // Also with one thread: in some builds the memory of Views is only open inside kernels.
+  // One thread takes this way too: in some builds the memory of Views is accessible only inside kernels.
   Kokkos::parallel_for("p3d::linalg::gemm16", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, slices.threads), [=](int i) {
     auto const part = slice_of(g, slices, i);
     if (part.m <= 0 || part.n <= 0) return;
@@ -99,7 +102,7 @@ void host_gemm16(ExecSpace const& exec, Product const& g) {
   });
 }
 
-/// Where nobody else has such a product.
+/// Computes a GEMM with one thread for each element of C, in builds without a library that has such GEMMs.
 template <class S, class C>
 void plain(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a, View2<S const> b, float beta,
            View2<C> c) {

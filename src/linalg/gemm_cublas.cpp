@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs on NVIDIA's GPUs. No Kokkos: nvcc alone compiles it (tests/platforms/vendor_gemm.sh).
+// GEMMs on NVIDIA's GPUs. There is no Kokkos here: nvcc alone compiles it (tests/platforms/vendor_gemm.sh).
 
 #include <p3d/base/error.hpp>
 
@@ -34,11 +34,11 @@ int to_int(std::int64_t size) {
   return static_cast<int>(size);
 }
 
-/// The library's state, made at the first GEMM, with its work on `stream`.
+/// The library's state, which is made at the first GEMM, set to work on `stream`.
 cublasHandle_t on_stream(void* stream) {
   if (handle == nullptr) {
     check(cublasCreate(&handle), "cublasCreate");
-    // Where a sum over k is cut into parts, they are kept and added in float too.
+    // Where a sum over k is cut into parts, the parts too are kept and added in float.
     check(cublasSetMathMode(handle, static_cast<cublasMath_t>(CUBLAS_DEFAULT_MATH |
                                                               CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
           "cublasSetMathMode");
@@ -63,7 +63,7 @@ cudaDataType_t type_of(Element e) {
 
 void vendor_gemm(void* stream, Gemm16 const& g) {
   auto const narrow = g.type == Type16::bfloat16 ? CUDA_R_16BF : CUDA_R_16F;
-  // cuBLAS sees columns where we have rows: C^T = op(B)^T op(A)^T.
+  // cuBLAS sees columns where p3d has rows, so it computes C^T = op(B)^T op(A)^T.
   check(cublasGemmEx(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha,
                      g.b, narrow, to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c,
                      g.wide_c ? CUDA_R_32F : narrow, to_int(g.ldc), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs on Intel's GPUs. No Kokkos: tests/platforms/vendor_gemm.sh reads it with oneMKL's headers alone.
+// GEMMs on Intel's GPUs. There is no Kokkos here: tests/platforms/vendor_gemm.sh reads it with oneMKL's headers alone.
 
 #include <p3d/base/error.hpp>
 
@@ -19,10 +19,11 @@ namespace mkl = oneapi::mkl;
 
 mkl::transpose mode(Op op) { return op == Op::none ? mkl::transpose::nontrans : mkl::transpose::trans; }
 
-/// S: the type of alpha and beta. It is half where A, B and C are; oneMKL has no other form of those.
+/// Calls oneMKL. S is the type of alpha and beta; it is half where A, B and C are, since oneMKL has no other form of
+/// those.
 template <class AB, class C, class S>
 void call(sycl::queue& queue, BatchedGemm const& g) {
-  // The queue is in order, so that the event which this gives need not be kept.
+  // The queue is in order, so the event that the call returns need not be kept.
   mkl::blas::row_major::gemm_batch(queue, mode(g.op_a), mode(g.op_b), g.m, g.n, g.k, static_cast<S>(g.alpha),
                                    static_cast<AB const*>(g.a), g.lda, g.stride_a, static_cast<AB const*>(g.b), g.ldb,
                                    g.stride_b, static_cast<S>(g.beta), static_cast<C*>(g.c), g.ldc, g.stride_c, g.batch,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs on AMD's GPUs. No Kokkos.
+// GEMMs on AMD's GPUs. There is no Kokkos here.
 
 #include <p3d/base/error.hpp>
 
@@ -33,7 +33,7 @@ int to_int(std::int64_t size) {
   return static_cast<int>(size);
 }
 
-/// The library's state, made at the first GEMM, with its work on `stream`.
+/// The library's state, which is made at the first GEMM, set to work on `stream`.
 rocblas_handle on_stream(void* stream) {
   if (handle == nullptr) {
     check(rocblas_create_handle(&handle), "rocblas_create_handle");
@@ -61,7 +61,7 @@ rocblas_datatype type_of(Element e) {
 void vendor_gemm(void* stream, Gemm16 const& g) {
   auto const narrow = g.type == Type16::bfloat16 ? rocblas_datatype_bf16_r : rocblas_datatype_f16_r;
   auto const type_c = g.wide_c ? rocblas_datatype_f32_r : narrow;
-  // rocBLAS sees columns where we have rows: C^T = op(B)^T op(A)^T.
+  // rocBLAS sees columns where p3d has rows, so it computes C^T = op(B)^T op(A)^T.
   check(rocblas_gemm_ex(on_stream(stream), mode(g.op_b), mode(g.op_a), to_int(g.n), to_int(g.m), to_int(g.k), &g.alpha,
                         g.b, narrow, to_int(g.ldb), g.a, narrow, to_int(g.lda), &g.beta, g.c, type_c, to_int(g.ldc),
                         g.c, type_c, to_int(g.ldc), rocblas_datatype_f32_r, rocblas_gemm_algo_standard, 0,

@@ -13,13 +13,13 @@ namespace p3d::linalg {
 
 namespace {
 
-/// Rows [begin, begin + n); the row stride stays.
+/// Rows [begin, begin + n) of m, with its row stride.
 template <class T>
 View2<T> rows_of(View2<T> const& m, std::int64_t begin, std::int64_t n) {
   return Kokkos::subview(m, Kokkos::pair<std::int64_t, std::int64_t>(begin, begin + n), Kokkos::ALL);
 }
 
-/// f(first row, rows, first row of the block, rows of the block) for every group.
+/// Checks the offsets and calls f(first row, rows, first row of the block, rows of the block) for every group.
 template <class F>
 void each_group(std::span<std::int64_t const> offsets, std::size_t rows, std::size_t stacked, F const& f) {
   P3D_REQUIRE(offsets.size() >= 2 && offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()) &&
@@ -32,7 +32,7 @@ void each_group(std::span<std::int64_t const> offsets, std::size_t rows, std::si
     f(offsets[g], offsets[g + 1] - offsets[g], static_cast<std::int64_t>(g) * block, block);
 }
 
-/// gemm_of(rows of A, block of B, rows of C) for every group that has rows.
+/// Calls gemm_of(rows of A, block of B, rows of C) for every group that has rows.
 template <class Rows, class Weight, class Out, class Gemm>
 void by_rows(Rows const& a, Weight const& b, Out const& c, std::span<std::int64_t const> offsets, Gemm const& gemm_of) {
   P3D_REQUIRE(a.extent(0) == c.extent(0), "shapes of a grouped GEMM do not fit");
@@ -41,7 +41,7 @@ void by_rows(Rows const& a, Weight const& b, Out const& c, std::span<std::int64_
                if (n > 0) gemm_of(rows_of(a, begin, n), rows_of(b, first, block), rows_of(c, begin, n));
              });
 }
-/// gemm_of(rows of A, rows of B, block of C) for every group.
+/// Calls gemm_of(rows of A, rows of B, block of C) for every group.
 template <class Rows, class Out, class Gemm>
 void by_blocks(Rows const& a, Rows const& b, Out const& c, std::span<std::int64_t const> offsets, Gemm const& gemm_of) {
   P3D_REQUIRE(a.extent(0) == b.extent(0), "shapes of a grouped GEMM do not fit");

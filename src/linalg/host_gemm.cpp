@@ -8,7 +8,7 @@
 
 #include "onednn.hpp"
 
-// The reference interface of every BLAS with 32-bit integers.
+// The Fortran interface of every BLAS with 32-bit integers.
 extern "C" {
 void sgemm_(char const*, char const*, int const*, int const*, int const*, float const*, float const*, int const*,
             float const*, int const*, float const*, float*, int const*);
@@ -56,12 +56,13 @@ void host_gemm(HostLibrary library, Op op_a, Op op_b, std::int64_t m, std::int64
     P3D_REQUIRE(size <= INT_MAX,
                 "the BLAS counts in 32 bits: a matrix has more than 2^31 rows, columns or elements in a row");
   }
-  // The BLAS sees columns where we have rows: C^T = op(B)^T op(A)^T. It insists on leading dimensions of at least one.
+  // The BLAS sees columns where p3d has rows, so it computes C^T = op(B)^T op(A)^T. It insists on leading dimensions of
+  // at least one.
   auto const leading = [](std::int64_t ld) { return static_cast<int>(ld < 1 ? 1 : ld); };
   char const ta = static_cast<char>(op_a), tb = static_cast<char>(op_b);
   int const rows = static_cast<int>(m), cols = static_cast<int>(n), inner = static_cast<int>(k);
   int const la = leading(lda), lb = leading(ldb), lc = leading(ldc);
-  if (m == 1) {  // a GEMM would copy all of B first
+  if (m == 1) {  // a GEMM would first copy all of B
     int const step = op_a == Op::none ? 1 : la;
     int const b_rows = op_b == Op::none ? cols : inner, b_cols = op_b == Op::none ? inner : cols;
     char const t = op_b == Op::none ? 'N' : 'T';

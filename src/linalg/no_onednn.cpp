@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds without oneDNN.
+// The functions of oneDNN for builds without it.
 
 #include <p3d/base/error.hpp>
 #include <p3d/linalg/gemm_choice.hpp>

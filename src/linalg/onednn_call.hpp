@@ -6,11 +6,11 @@
 
 namespace p3d::linalg::detail {
 
-/// Lives around each call that makes oneDNN compute. Meanwhile
-/// - oneDNN makes no threads in this one: OpenMP's number is one that each thread has for itself;
+/// An object of this class lives around each call that makes oneDNN compute. Meanwhile
+/// - oneDNN makes no threads in this thread: OpenMP's number of threads is kept for each thread separately;
 /// - this thread takes no signals: they wait for the end of the call. For K > 84 the fp32 kernels use the stack pointer
-///   for a buffer on the heap, and the frame of a signal overwrites what lies below it (oneDNN's issue 4845, which
-///   versions up to 3.11.1 have). Two system calls, half a microsecond.
+/// for a buffer on the heap, and the frame of a signal overwrites what lies below it (oneDNN's issue 4845, which
+/// versions up to 3.11.1 have). It costs two system calls, half a microsecond.
 class OnednnCall {
 public:
   OnednnCall() : before_(functions().get != nullptr ? functions().get() : 1) {
@@ -23,6 +23,7 @@ public:
   OnednnCall& operator=(OnednnCall const&) = delete;
 
 private:
+  /// OpenMP's functions, if the program has OpenMP.
   struct Functions {
     int (*get)() = base::find_symbol<int()>("omp_get_max_threads");
     void (*set)(int) = base::find_symbol<void(int)>("omp_set_num_threads");
@@ -32,7 +33,7 @@ private:
     return found;
   }
   base::SignalsBlocked signals_;
-  int before_;
+  int before_;  ///< OpenMP's number of threads before the call
 };
 
 }  // namespace p3d::linalg::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-bit GEMMs by oneDNN, versions 2.x and 3.x, for processors with 16-bit units. bfloat16 alone: oneDNN 2.x adds
+// 16-bit GEMMs by oneDNN, versions 2.x and 3.x, for processors with 16-bit units. Only bfloat16: oneDNN 2.x adds
 // float16 products up in float16.
 
 #include <p3d/base/error.hpp>
@@ -31,20 +31,22 @@ Shape shape_of(Gemm16 const& g) {
   return {g.wide_c, g.op_a, g.op_b, g.m, g.n, g.k, g.lda, g.ldb, g.ldc, g.beta != 0.0F};
 }
 
-/// What a thread executes a product with. Handles to memory are kept: making them takes from the heap.
+/// The objects with which one thread executes a GEMM. Handles to memory are kept, because making them takes memory from
+/// the heap.
 struct PerThread {
   dnnl::stream stream{cpu()};
   std::array<dnnl::memory, 4> memories;
   std::array<dnnl_exec_arg_t, 4> arguments;
 };
 
+/// A shape's primitive and its threads' objects; not usable where oneDNN has nothing good for the shape.
 struct Prepared {
   bool usable = false;
   dnnl::matmul matmul;
   std::vector<PerThread> threads;
 };
 
-/// By shape. Filled by one thread; read by many.
+/// The prepared GEMMs by shape. One thread adds to the map, outside of parallel regions; many read it.
 std::map<Shape, Prepared>& all_prepared() {
   static std::map<Shape, Prepared> map;
   return map;
@@ -57,7 +59,8 @@ dnnl::memory::desc describe(std::int64_t rows, std::int64_t cols, Op op, std::in
           op == Op::none ? dnnl::memory::dims{ld, 1} : dnnl::memory::dims{1, ld}};
 }
 
-/// False where oneDNN has only its reference loops for this shape, or wants more than the workspace.
+/// Prepares a GEMM. Returns false where oneDNN has only its reference loops for this shape, or needs more than the
+/// workspace.
 bool make(Gemm16 const& g, int threads, Prepared& out) {
   auto const a = describe(g.m, g.k, g.op_a, g.lda, false), b = describe(g.k, g.n, g.op_b, g.ldb, false),
              c = describe(g.m, g.n, Op::none, g.ldc, g.wide_c);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where GEMMs run, and how one on the host is shared out to Kokkos' threads: whole rows or whole columns of C, so no
-// sum is cut.
+// The place where GEMMs run, and how a GEMM on the host is divided among Kokkos' threads: whole rows or whole columns
+// of C, so that no sum is cut.
 
 #include <p3d/device/view.hpp>
 
@@ -12,18 +12,20 @@
 
 namespace p3d::linalg::detail {
 
-#if defined(P3D_PORTABLE_FORM)  // what devices do, on the host: for tests
+#if defined(P3D_PORTABLE_FORM)  // the form of devices, built for the host by tests
 inline constexpr bool on_host = false;
 #else
 inline constexpr bool on_host = std::is_same_v<device::MemSpace, device::HostSpace>;
 #endif
 
+/// A division of a GEMM: slices of rows or of columns of C, one for each thread.
 struct Slices {
   int threads;
   bool by_rows;
   std::int64_t width;  ///< rows or columns of a slice; the last may have fewer, or none
 };
 
+/// The division for up to `concurrency` threads. Small GEMMs get fewer threads.
 inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64_t k) {
   constexpr double worth_a_thread = 1e6;  // FLOPs: some ten microseconds
   double const flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -33,8 +35,9 @@ inline Slices slices(int concurrency, std::int64_t m, std::int64_t n, std::int64
   return {threads, by_rows, (size + step * threads - 1) / (step * threads) * step};
 }
 
-/// Rows or columns of C, the more numerous, that so many threads compute in some ten milliseconds, where C has more. A
-/// BLAS packs the other operand anew for each piece: with few rows or columns that would cost more than a few percent.
+/// The number of rows or columns of C (the more numerous of the two) that so many threads compute in some ten
+/// milliseconds; all of them where C has no more. Pieces have at least 1,024: a BLAS packs the other operand again for
+/// each piece, which for fewer rows or columns would cost more than a few percent.
 inline std::int64_t polled_width(std::int64_t m, std::int64_t n, std::int64_t k, int concurrency) {
   constexpr double between_polls = 1e9;  // FLOPs of a thread
   auto const size = std::max(m, n);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// GEMMs of all types by a GPU vendor's library: one file a vendor (gemm_cublas.cpp and others), compiled where Kokkos
-// is for its GPUs. No Kokkos, so that these files compile by themselves.
+// GEMMs of all types by a GPU vendor's library: one file for each vendor (gemm_cublas.cpp and others), compiled where
+// Kokkos is for its GPUs. No Kokkos, so that these files compile by themselves.
 
 #include <p3d/linalg/op.hpp>
 
@@ -14,7 +14,8 @@ namespace p3d::linalg::detail {
 enum class Element { float64, float32, bfloat16, float16 };
 
 /// C = alpha op(A) op(B) + beta C, `batch` times, on plain memory, row-major; all sizes are positive. A and B are of
-/// one type, C of theirs or, where that has 16 bits, float32. Sums: float64 for that, else float32.
+/// one type; C is of that type or, where it has 16 bits, of float32. Sums are float64 for float64 operands, else
+/// float32.
 struct BatchedGemm {
   Element type, type_c;
   Op op_a, op_b;
@@ -30,7 +31,7 @@ struct BatchedGemm {
   bool tf32 = false;  ///< float32 may be multiplied as TF32; only NVIDIA's GPUs have it
 };
 
-/// A product of 16-bit matrices as a batch of one, for libraries that have no call of its own for it.
+/// A GEMM of 16-bit matrices as a batch of one, for libraries that have no call of its own for it.
 inline BatchedGemm batch_of_one(Gemm16 const& g) {
   auto const type = g.type == Type16::bfloat16 ? Element::bfloat16 : Element::float16;
   return {.type = type,
@@ -54,7 +55,8 @@ inline BatchedGemm batch_of_one(Gemm16 const& g) {
           .stride_c = g.m * g.ldc};
 }
 
-/// `stream`: the vendor's, of device::native_stream. The same call gives the same bits: no atomics.
+/// Computes the batch on the vendor's stream (device::native_stream). The same call gives the same bits: there are no
+/// atomics.
 void vendor_batched_gemm(void* stream, BatchedGemm const& gemms);
 
 }  // namespace p3d::linalg::detail

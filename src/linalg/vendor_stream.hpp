@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the callers of a vendor's library share.
+// The stream for calls of a vendor's library, for all its callers.
 
 #include <p3d/device/environment.hpp>
 #include <p3d/device/view.hpp>
@@ -9,7 +9,7 @@
 
 namespace p3d::linalg::detail {
 
-/// The stream of `exec` for the vendor's library, which gives its memory back before Kokkos ends.
+/// The vendor's stream behind `exec`. The first call makes sure that the library frees its memory before Kokkos ends.
 inline void* vendor_stream(device::ExecSpace const& exec) {
   static bool const hooked = (Kokkos::push_finalize_hook(release_vendor), true);
   static_cast<void>(hooked);

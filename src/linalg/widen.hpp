@@ -8,8 +8,9 @@
 
 namespace p3d::linalg::detail {
 
+/// Widens `count` numbers.
 using WidenRow = void (*)(std::uint16_t const* from, std::int64_t count, float* to);
-/// The quickest for this processor.
+/// The quickest function for this processor.
 WidenRow widen_row(Type16 type);
 
 }  // namespace p3d::linalg::detail

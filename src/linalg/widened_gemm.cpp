@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // 16-bit GEMMs for processors without 16-bit units: panels are widened to float, which is exact, and multiplied by the
-// BLAS.
+// BLAS. Products and sums are those of float; a C of 16 bits is rounded once.
 
 #include <p3d/base/float16.hpp>
 #include <p3d/linalg/host_blas.hpp>
@@ -14,6 +14,7 @@ namespace p3d::linalg::detail {
 
 namespace {
 
+/// Rounds a contiguous block to 16 bits, into rows `ld` elements apart.
 void round_block(Type16 type, float const* from, std::int64_t rows, std::int64_t cols, std::uint16_t* to,
                  std::int64_t ld) {
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -27,14 +28,15 @@ void round_block(Type16 type, float const* from, std::int64_t rows, std::int64_t
   }
 }
 
-/// One operand's panel, and which block of the operand it holds.
+/// A panel of one operand in float, with the place of the block that it holds.
 struct Panel {
   WidenRow widen;
   float* data;
-  std::int64_t row = -1, col = -1;  ///< where the block begins in op(operand)
+  std::int64_t row = -1, col = -1;  ///< the place in op(operand) where the block begins
   std::int64_t ld = 0;
 
-  /// Rows [i, i + rows) and columns [j, j + cols) of op(X), stored as X is.
+  /// Widens rows [i, i + rows) and columns [j, j + cols) of op(X), in the order in which X is stored, unless the panel
+  /// holds them already.
   void load(Op op, std::uint16_t const* x, std::int64_t ldx, std::int64_t i, std::int64_t j, std::int64_t rows,
             std::int64_t cols) {
     if (row == i && col == j) return;
@@ -46,6 +48,7 @@ struct Panel {
   }
 };
 
+/// One GEMM, block by block, in one thread's workspace.
 class Product {
 public:
   Product(Gemm16 const& g, float* workspace)
@@ -67,6 +70,7 @@ public:
   }
 
 private:
+  /// c = alpha (block of A) (block of B) + beta c, for rows from i, columns from j and terms of the sums from l on.
   void multiply(std::int64_t i, std::int64_t j, std::int64_t l, float beta, float* c, std::int64_t ldc) {
     std::int64_t const m = std::min(panel_rows, g_.m - i), n = std::min(panel_cols, g_.n - j),
                        k = std::min(panel_depth, g_.k - l);
@@ -79,7 +83,7 @@ private:
     multiply(i, j, l, l == 0 ? g_.beta : 1.0F, static_cast<float*>(g_.c) + i * g_.ldc + j, g_.ldc);
   }
 
-  /// A block of a 16-bit C is summed in float over all of k, then rounded.
+  /// A block of a 16-bit C is summed in float over all of k and then rounded.
   void narrow_block(std::int64_t i, std::int64_t j) {
     std::int64_t const m = std::min(panel_rows, g_.m - i), n = std::min(panel_cols, g_.n - j);
     auto* const c = static_cast<std::uint16_t*>(g_.c) + i * g_.ldc + j;

@@ -6,15 +6,16 @@
 
 namespace p3d::linalg {
 
-/// Threads the BLAS may use on this rank (one in flat MPI, the OpenMP team in the OpenMP build). Returns what is in
-/// force, or 0 when the BLAS at hand cannot be told.
+/// Sets the number of threads that the BLAS may use on this rank (one in flat MPI, the OpenMP team in the OpenMP
+/// build). Returns the number in force, or 0 when the BLAS at hand has no function for it.
 int set_blas_threads(int threads);
 
-/// What the BLAS that is loaded says of itself, on one line; "" when it cannot be asked (OpenBLAS, MKL and BLIS can).
+/// The version text of the BLAS that is loaded, on one line; "" when it cannot be asked (OpenBLAS, MKL and BLIS can).
 std::string blas_version();
 
-/// While it lives the BLAS uses one thread, whichever thread calls it; then as many as before. For one thread to make,
-/// outside parallel regions. Costs nothing when the BLAS has one thread anyway, or cannot be told.
+/// Makes the BLAS use one thread, whichever thread calls it, as long as an object of this class lives; then as many as
+/// before. One thread makes it, outside parallel regions. It costs nothing when the BLAS has one thread anyway, or
+/// cannot be told.
 class SingleThreadedBlas {
 public:
   SingleThreadedBlas();
@@ -23,7 +24,7 @@ public:
   SingleThreadedBlas& operator=(SingleThreadedBlas const&) = delete;
 
 private:
-  int before_;
+  int before_;  ///< the number of threads to restore
 };
 
 }  // namespace p3d::linalg

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// GEMMs: the BLAS or oneDNN on the host (gemm_choice.hpp), on GPUs the vendor's library, and Kokkos-Kernels where p3d
-// knows none.
+// GEMMs: by the BLAS or oneDNN on the host (gemm_choice.hpp), by the vendor's library on GPUs, and by Kokkos-Kernels on
+// GPUs for which p3d has no vendor's library.
 
 #include <p3d/device/float16.hpp>
 #include <p3d/device/view.hpp>
@@ -17,38 +17,39 @@ namespace p3d::linalg {
 using device::ExecSpace;
 using device::View2;
 
-/// C = alpha op(A) op(B) + beta C, row-major, row strides as given (column ranges of wider matrices are fine, no
-/// copies). Shapes: op(A) [m, k], op(B) [k, n], C [m, n]. Asynchronous with respect to `exec` on devices. beta = 0
-/// overwrites C (NaN in C does not matter). An empty k scales C by beta. On the host each of Kokkos' threads does a
-/// slice of C, with the library in one thread. Explicitly instantiated for float and double.
+/// C = alpha op(A) op(B) + beta C, row-major, with the row strides of the views (column ranges of wider matrices are
+/// fine, without copies). Shapes: op(A) [m, k], op(B) [k, n], C [m, n]. On devices it is asynchronous with respect to
+/// `exec`. beta = 0 overwrites C (NaN in C does not matter). With k = 0, C is scaled by beta. On the host each of
+/// Kokkos' threads computes a slice of C, with the library in one thread. Explicitly instantiated for float and double.
 template <std::floating_point T>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, T alpha, View2<T const> a, View2<T const> b, T beta, View2<T> c);
 
-/// From now on (also of batched_gemm): whether fp32 GEMMs on NVIDIA's GPUs round what they multiply to the 10 bits of
-/// mantissa of TF32, for which there are tensor cores; sums stay in fp32. False, and nothing changes, elsewhere.
+/// Decides whether, from now on, fp32 GEMMs on NVIDIA's GPUs (also those of batched_gemm) round their operands to the
+/// 10 bits of mantissa of TF32, for which there are tensor cores; sums stay in fp32. Returns whether they do: in other
+/// builds false, and nothing changes.
 bool use_tf32(bool on);
 
 /// The 16-bit types of matrices that a GEMM reads.
 template <class S>
 concept Float16 = std::same_as<S, device::bfloat16> || std::same_as<S, device::float16>;
 
-/// The same for matrices of 16 bits: products and sums are those of float; what is stored in C is rounded once, if C is
-/// of type S, and not at all if it is float (gradients that are summed over microbatches). beta C is read as C's type.
-/// The bound that tests hold it to, u = 2^-24 and r the unit roundoff of C's type:
+/// The GEMM of 16-bit matrices. Each product and sum is computed in float. C is rounded once if it is of type S, and
+/// not at all if it is float (gradients that are summed over microbatches). beta C is read as C's type. Tests hold the
+/// error to this bound, where u = 2^-24 and r is the unit roundoff of C's type:
 ///   |error| <= (k + 2) u (|alpha| sum |a| |b| + |beta c|) + r |C|
-/// On the host: oneDNN where p3d was built with it and the processor has units for S, otherwise panels of A and B are
-/// widened to float and multiplied by the BLAS. GPUs: the vendor's library, or a plain kernel where p3d knows none.
-/// Instantiated for S = bfloat16 and float16, C = S and float.
+/// On the host it is computed by oneDNN where p3d was built with it and the processor has units for S; otherwise panels
+/// of A and B are widened to float and multiplied by the BLAS. On GPUs the vendor's library computes it, or a plain
+/// kernel where p3d knows none. Instantiated for S = bfloat16 and float16, C = S and float.
 template <Float16 S, class C>
 void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a, View2<S const> b, float beta,
           View2<C> c);
 
-/// How GEMMs of matrices of type S are carried out here, in words, for reports.
+/// The way in which GEMMs of matrices of type S are computed here, in words, for reports.
 template <Float16 S>
 std::string gemm_method();
 
-/// Bytes of host memory that each thread works in for GEMMs of 16-bit matrices, beside their operands; taken at the
-/// first such GEMM and kept. 0 on GPUs, whose libraries have their own.
+/// Bytes of host memory in which each thread works for GEMMs of 16-bit matrices, beside their operands. The memory is
+/// taken at the first such GEMM and kept. 0 on GPUs, whose libraries have their own.
 std::size_t gemm_workspace_bytes();
 
 }  // namespace p3d::linalg
