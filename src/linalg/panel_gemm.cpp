@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// A GEMM for few rows with AVX-512: C is computed in tiles of 8 rows and 48 columns, whose sums stay in registers. A
+// panel of up to 384 rows and 48 columns of B is copied into the order in which tiles read it, and then serves all rows
+// of A. Sums of one element are added in one order, whatever the number of rows or threads.
 #if defined(__AVX512F__)
-// GCC 12's own header starts from variables that it leaves undefined on purpose.
+// The header of GCC 12 starts from variables that it leaves undefined on purpose.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -23,12 +26,13 @@ namespace p3d::linalg::detail {
 
 namespace {
 
-// 8 x 3 vectors of sums, 3 of B and one of A: 28 of 32 registers. A panel of B stays in the second cache.
+// A tile takes 8 x 3 vectors of sums, 3 of B and one of A: 28 of 32 registers. A panel of B fits in the second-level
+// cache.
 constexpr int tile_rows = 8, vectors = 3, lanes = 16, strip_cols = vectors * lanes;
 constexpr std::int64_t panel_rows = 384;
 
-/// to[column][row] = from[row][column] of 16 x 16. Loads into the four parts of a vector spare half of the shuffles,
-/// which would compete with the products for one port.
+/// Transposes 16 x 16 numbers. Loads into the four parts of a vector save half of the shuffles, which would compete
+/// with the multiplications for one port.
 void transpose(float const* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
   for (int q = 0; q < lanes; q += 4) {
     __m512 r[4];
@@ -51,7 +55,7 @@ void transpose(float const* from, std::int64_t from_stride, float* to, std::int6
   }
 }
 
-/// Part of op(B), from its first element on.
+/// A part of op(B), from its first element on.
 struct Part {
   float const* data;
   std::int64_t stride;
@@ -62,7 +66,7 @@ struct Part {
   float operator()(std::int64_t p, std::int64_t j) const { return *at(p, j).data; }
 };
 
-/// panel [k, 48] = the part's first k rows and `cols` columns, zero beyond them.
+/// panel [k, 48] = the part's first k rows and `cols` columns; columns beyond them are zero.
 void fill_panel(Part const& b, std::int64_t k, int cols, float* panel) {
   std::int64_t const whole = cols < strip_cols ? 0 : (b.transposed ? k / lanes * lanes : k);
   if (b.transposed) {
@@ -78,7 +82,7 @@ void fill_panel(Part const& b, std::int64_t k, int cols, float* panel) {
     for (int j = 0; j < strip_cols; ++j) panel[p * strip_cols + j] = j < cols ? b(p, j) : 0.0F;
 }
 
-/// Where a tile's sums go: C = alpha sums + beta C.
+/// The place in C that a tile's sums go to: C = alpha sums + beta C.
 struct Tile {
   float alpha, beta;
   float* c;
@@ -90,12 +94,13 @@ struct Tile {
     auto const mask = static_cast<__mmask16>(left < lanes ? (1U << left) - 1 : 0xffffU);
     float* const y = c + row * stride + vector * lanes;
     __m512 const x = _mm512_mul_ps(_mm512_set1_ps(alpha), sum);
-    // With beta = 0, NaN in C does not matter.
+    // With beta = 0, C is not read, so that NaN in it does not matter.
     __m512 const all = beta == 0 ? x : _mm512_fmadd_ps(_mm512_set1_ps(beta), _mm512_maskz_loadu_ps(mask, y), x);
     _mm512_mask_storeu_ps(y, mask, all);
   }
 };
 
+/// A tile of `Rows` rows: k steps through the panel.
 template <int Rows>
 void multiply(std::int64_t k, float const* a, std::int64_t lda, float const* panel, Tile const& tile) {
   __m512 sum[Rows][vectors];
@@ -122,6 +127,7 @@ using Multiply = void (*)(std::int64_t, float const*, std::int64_t, float const*
 constexpr Multiply multiply_rows[] = {multiply<1>, multiply<2>, multiply<3>, multiply<4>,
                                       multiply<5>, multiply<6>, multiply<7>, multiply<8>};
 
+/// One GEMM, as panel_gemm gets it.
 struct Problem {
   std::int64_t m, n, k;
   float alpha;
@@ -132,7 +138,7 @@ struct Problem {
   float* c;
   std::int64_t ldc;
 
-  /// Columns [begin, end) of C.
+  /// Computes columns [begin, end) of C.
   void run(std::int64_t begin, std::int64_t end) const {
     alignas(64) float panel[panel_rows * strip_cols];
     for (std::int64_t p = 0; p < k; p += panel_rows) {
@@ -163,7 +169,7 @@ bool panel_gemm(device::ExecSpace const& exec, Op op_b, float alpha, device::Vie
                         beta,
                         c.data(),
                         size(c.stride(0))};
-  // Each thread has whole panels: no sum is cut.
+  // Each thread has whole panels, so no sum is cut.
   std::int64_t const panels = (problem.n + strip_cols - 1) / strip_cols;
   std::int64_t const threads = std::min<std::int64_t>(exec.concurrency(), panels);
   if (threads <= 1) {
