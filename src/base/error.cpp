@@ -16,7 +16,7 @@ std::string format(ErrorText const& text) {
   auto line = [&](char const* label, std::string const& value) {
     if (value.empty()) return;
     if (!out.empty()) out += '\n';
-    out += fmt::format("{:<10}{}", label, printable(value));  // files that were not made by p3d are quoted here
+    out += fmt::format("{:<10}{}", label, printable(value));  // the value may quote a file that p3d did not make
   };
   line("expected:", text.expected);
   line("found:", text.found);

@@ -15,8 +15,10 @@ int the_rank = 0;
 int the_num_ranks = 1;
 bool status_shown = false;
 
+/// Returns to the begin of the terminal's line and clears it.
 constexpr char const* erase_line = "\r\x1b[K";
 
+/// Writes a text. A status line is erased before text on stdout, and ended before text on stderr.
 void put(std::FILE* stream, std::string const& text) {
   if (status_shown) {
     std::fputs(stream == stdout ? erase_line : "\n", stdout);
@@ -41,7 +43,7 @@ void log_root(std::string_view line) {
 
 void status_root(std::string_view line) {
   if (the_rank != 0) return;
-  status_shown = true;  // even if none is there yet, the line is empty: erasing costs nothing
+  status_shown = true;  // with no status line yet the line is empty, and erasing it does nothing
   put(stdout, std::string(line));
   status_shown = true;
 }

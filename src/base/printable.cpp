@@ -7,8 +7,8 @@ namespace p3d::base {
 
 namespace {
 
-/// Bytes of the UTF-8 character at the start of `text`, or 0 when there is none. Control characters do not count, nor
-/// those that turn the order of a line.
+/// The bytes of the UTF-8 character at the start of `text`, or 0 when there is none that may be shown: control
+/// characters, and those that turn the order of a line, count as none.
 std::size_t utf8_length(std::string_view text) {
   auto const byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   std::size_t const length = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
@@ -24,6 +24,7 @@ std::size_t utf8_length(std::string_view text) {
   return control || overlong || no_character || turns ? 0 : length;
 }
 
+/// The text with escapes in place of what must not be shown; with `lines`, line ends and tabs are kept.
 std::string escape(std::string_view text, bool lines) {
   std::string out;
   out.reserve(text.size());

@@ -11,6 +11,8 @@
 namespace p3d::base {
 
 namespace {
+/// The number of insertions, deletions, replacements and swaps of neighbours that turn a into b (Damerau-Levenshtein,
+/// restricted).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
@@ -43,7 +45,7 @@ std::string nearest(std::string_view word, std::vector<std::string> const& known
 std::string human_count(double value) {
   static constexpr std::array<char const*, 8> units{"", "K", "M", "B", "T", "P", "E", "Z"};
   std::size_t unit = 0;
-  // 999.95 would print as 1000 of its unit with four digits.
+  // The limit is 999.95 because that would be printed as 1000 of its unit with four digits.
   while (std::fabs(value) >= (unit == 0 ? 1000.0 : 999.95) && unit + 1 < units.size()) {
     value /= 1000.0;
     ++unit;
@@ -54,7 +56,7 @@ std::string human_count(double value) {
 std::string human_bytes(double bytes) {
   static constexpr std::array<char const*, 6> units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;
-  // 1023.995 would print as 1024.00 of its unit.
+  // The limit is 1023.995 because that would be printed as 1024.00 of its unit.
   while (std::fabs(bytes) >= (unit == 0 ? 1024.0 : 1023.995) && unit + 1 < units.size()) {
     bytes /= 1024.0;
     ++unit;
@@ -63,7 +65,7 @@ std::string human_bytes(double bytes) {
 }
 
 std::string human_seconds(double seconds) {
-  // The borders are where a value rounds up to the next unit.
+  // The limits are the values that would round up to the next unit.
   if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
   auto const whole = static_cast<long long>(std::llround(seconds));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The names of the all-reduce algorithms: the input's, which rooms config and comm share. comm/all_reduce.hpp says what
-// they do.
+// The names of the all-reduce algorithms in an input, which rooms config and comm share. comm/all_reduce.hpp says what
+// each algorithm does.
 
 #include <p3d/base/enum_names.hpp>
 

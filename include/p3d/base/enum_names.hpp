@@ -30,6 +30,7 @@ std::vector<E> values_of() {
   std::vector<E> out;
   for (std::size_t i = 0; i < enum_names(E{}).size(); ++i) out.push_back(static_cast<E>(i));
   return out;
+  /// The name of a value, or "?" for a value without one.
 }
 
 }  // namespace p3d::base

@@ -8,7 +8,7 @@
 
 namespace p3d::base {
 
-/// What the process returns to the shell; `p3d --help` and docs/reference.md list the same numbers.
+/// The exit codes of the process; `p3d --help` and docs/reference.md list the same numbers.
 enum class ExitCode : int {
   ok = 0,
   run_failed = 1,         ///< an error while running (I/O, MPI, an exception on some rank)
@@ -21,8 +21,8 @@ enum class ExitCode : int {
   interrupted = 75
 };
 
-/// The four things that every message carries. `where` may be empty when the thrower does not know; the reporter then
-/// adds the rank.
+/// The four parts that every message has. `where` may be empty when the thrower does not know; the reporter then adds
+/// the rank.
 struct ErrorText {
   std::string expected;
   std::string found;
@@ -30,7 +30,7 @@ struct ErrorText {
   std::string fix;
 };
 
-/// The exception of p3d. `what()` is the four parts as lines of text.
+/// The exception of p3d. what() returns the four parts as lines of text.
 class Error : public std::runtime_error {
 public:
   Error(ErrorText text, ExitCode code = ExitCode::run_failed);
@@ -46,15 +46,15 @@ private:
 [[noreturn]] void refuse(ErrorText text);
 [[noreturn]] void refuse(std::string expected, std::string found, std::string where, std::string fix);
 
-/// An error whose text is printed already, on the rank or ranks that it takes: whoever catches it leaves with code()
-/// and prints nothing more.
+/// An error whose text is printed already, on the rank or ranks that it concerns. A handler ends the process with
+/// code() and prints nothing more.
 class ReportedError : public Error {
 public:
   using Error::Error;
 };
 
-/// Runs `work` and returns what it returns. Its Error, whatever the code, is thrown again as bad input: nothing was
-/// started. A ReportedError passes.
+/// Runs `work` and returns its result. An Error of `work`, whatever its code, is thrown again as bad input: nothing was
+/// started. A ReportedError passes unchanged.
 template <class Work>
 decltype(auto) as_bad_input(Work&& work) {
   try {
@@ -66,20 +66,20 @@ decltype(auto) as_bad_input(Work&& work) {
   }
 }
 
-/// What a caught exception says and asks for.
+/// The text and exit code of a caught exception.
 struct Failure {
-  std::string text;  ///< four parts as lines, or what() of an Error that says it in another form
+  std::string text;  ///< the four parts as lines, or what() of an Error that has another form
   ExitCode code = ExitCode::run_failed;
-  bool reported = false;  ///< a ReportedError: printed already
+  bool reported = false;  ///< true for a ReportedError, which is printed already
 };
-/// The exception that is being handled: call it inside a catch, of anything. What is not an Error (std::bad_alloc and
-/// other exceptions of the library) gets its four parts here, and exit code 1. Throws nothing.
+/// Describes the exception that is being handled; call it inside a catch, of anything. An exception that is not an
+/// Error (std::bad_alloc and others of the library) gets its four parts here, and exit code 1. Throws nothing.
 Failure current_failure() noexcept;
 
 /// The four parts as lines; empty parts are left out.
 std::string format(ErrorText const& text);
 
-/// An internal contract (a caller inside p3d is wrong, not the user). Throws Error with file and line.
+/// Reports a violated contract inside p3d: a caller in p3d is wrong, not the user. Throws Error with file and line.
 [[noreturn]] void contract_violated(char const* condition, char const* file, int line, std::string_view message);
 
 }  // namespace p3d::base

@@ -2,8 +2,9 @@
 #pragma once
 // Bits of the two floating-point types of 16 bits (device/float16.hpp has the types), for the host and for devices.
 //
-// Conversion from float rounds to nearest, ties to even; what is too large becomes infinite; a NaN becomes the quiet
-// NaN of its sign. Conversion to float is exact. GPUs have instructions for float16 (their NaN may have another sign).
+// Conversion from float rounds to nearest, ties to even. A number that is too large becomes infinite; a NaN becomes the
+// quiet NaN of its sign. Conversion to float is exact. GPUs have instructions for float16 (their NaN may have another
+// sign).
 
 #include <p3d/base/host_device.hpp>
 
@@ -23,18 +24,21 @@ P3D_ALWAYS_INLINE float float_of_bits(std::uint32_t bits) {
   return x;
 }
 
+/// The bits of the bfloat16 nearest to x.
 P3D_ALWAYS_INLINE std::uint16_t bfloat16_bits(float x) {
   std::uint32_t const bits = bits_of_float(x);
   std::uint32_t const rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   std::uint32_t const quiet = (bits & 0x80000000u) | 0x7fc00000u;
   return static_cast<std::uint16_t>((x != x ? quiet : rounded) >> 16);
 }
+/// The float that has the value of a bfloat16's bits.
 P3D_ALWAYS_INLINE float bfloat16_value(std::uint16_t half) {
   return float_of_bits(static_cast<std::uint32_t>(half) << 16);
 }
 
-/// Without branches, so that compilers vectorise it. Adding a power of two rounds |x| to a multiple of that float's
-/// last bit: here to the spacing of float16 at |x|, which stays the same below the normal range.
+/// The bits of the float16 nearest to x. There are no branches, so that compilers vectorise loops over it. Adding a
+/// power of two rounds |x| to a multiple of that float's last bit: here to the spacing of float16 at |x|, which is
+/// constant below the normal range.
 P3D_ALWAYS_INLINE std::uint16_t float16_bits(float x) {
 #if defined(P3D_ON_NVIDIA)
   std::uint16_t half;
@@ -57,6 +61,7 @@ P3D_ALWAYS_INLINE std::uint16_t float16_bits(float x) {
   return static_cast<std::uint16_t>((sign >> 16) | out);
 #endif
 }
+/// The float that has the value of a float16's bits.
 P3D_ALWAYS_INLINE float float16_value(std::uint16_t half) {
 #if defined(P3D_ON_NVIDIA)
   float x;

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a thread looks after now and then while it computes: messages that move on only when somebody calls the library
-// that carries them. Rooms that compute for long call poll(), without knowing what it does.
+// A hook for work that a thread must do now and then while it computes: messages that proceed only when somebody calls
+// the library which carries them. Rooms that compute for long call poll(), without knowing what it does.
 
 #include <utility>
 
 namespace p3d::base {
 
 namespace detail {
+/// The function that poll() of this thread calls, or null.
 inline thread_local void (*poll_function)() = nullptr;
-}
+}  // namespace detail
 
-/// Between two kernels; a few nanoseconds where nobody asked for it.
+/// Calls the thread's function, if it has one. Meant for the time between two kernels; without a function it takes a
+/// few nanoseconds.
 inline void poll() {
   if (detail::poll_function) detail::poll_function();
 }
 
-/// Whether anybody asked for it.
+/// True when this thread has a function to poll.
 inline bool polls() { return detail::poll_function != nullptr; }
 
-/// While it lives, poll() on this thread calls `function` (null: nothing), which does not block.
+/// Makes poll() on this thread call `function` (null: nothing) as long as an object of this class lives. The function
+/// must not block.
 class Polling {
 public:
   explicit Polling(void (*function)()) : before_(std::exchange(detail::poll_function, function)) {}
@@ -28,7 +31,7 @@ public:
   Polling& operator=(Polling const&) = delete;
 
 private:
-  void (*before_)();
+  void (*before_)();  ///< the function to restore
 };
 
 }  // namespace p3d::base

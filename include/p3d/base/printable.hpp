@@ -7,10 +7,11 @@
 
 namespace p3d::base {
 
-/// The text with everything that would move the cursor or change the terminal, or turn the order of what is read
-/// (U+202A to U+202E, U+2066 to U+2069), and every byte that is not UTF-8, as "\x1b". Line ends and tabs stay.
+/// The text, made safe. Everything that would move the cursor or change the terminal, or turn the order of the text
+/// that is read (U+202A to U+202E, U+2066 to U+2069), and every byte that is not UTF-8, becomes an escape like "\x1b".
+/// Line ends and tabs are kept.
 std::string printable(std::string_view text);
-/// The same on one line: line ends and tabs are shown as "\n" and "\t".
+/// The text on one line, made safe as by printable(); line ends and tabs are shown as "\n" and "\t".
 std::string printable_line(std::string_view text);
 
 /// True for the name of one file in one folder, which can be shown as it is: 1 to 255 bytes of UTF-8 without "/" and

@@ -11,13 +11,13 @@ namespace p3d::base {
 /// The name of this host, at most 255 characters; "unknown" when the system does not say.
 std::string host_name();
 
-/// Bytes of memory in use, where pages that several processes share count in parts (Linux's proportional set size):
-/// sums over ranks are right. 0 when the system does not say.
+/// Bytes of memory in use by this process. Pages that several processes share count in parts (Linux's proportional set
+/// size), so that sums over ranks are right. 0 when the system does not say.
 std::int64_t proportional_set_size();
 
-/// While it lives, this thread takes no signals but those of its own errors (SIGSEGV and the like). Around the start of
-/// a thread, which inherits that: signals are for the thread that trains. And around calls that a signal must not
-/// interrupt.
+/// Keeps signals from this thread, but for those of its own errors (SIGSEGV and the like), as long as an object of this
+/// class lives. It is used around the start of a thread, which inherits that, since signals are for the thread that
+/// trains; and around calls that a signal must not interrupt.
 class SignalsBlocked {
 public:
   SignalsBlocked();
@@ -26,10 +26,10 @@ public:
   SignalsBlocked& operator=(SignalsBlocked const&) = delete;
 
 private:
-  sigset_t before_;
+  sigset_t before_;  ///< the signal mask to restore
 };
 
-/// Launchers drop what they have not read yet when a rank ends or aborts: wait this out after a last message.
+/// Waits 0.3 s after a last message: launchers drop the output that they have not read yet when a rank ends or aborts.
 void let_last_message_out();
 
 }  // namespace p3d::base

@@ -6,7 +6,7 @@
 
 namespace p3d::base {
 
-/// The function of that name in the program or a library that is loaded; null where there is none. The caller must know
+/// The function of a name in the program or in a library that is loaded; null where there is none. The caller must know
 /// its type.
 template <class Function>
 Function* find_symbol(char const* name) {

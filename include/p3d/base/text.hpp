@@ -13,17 +13,17 @@ namespace p3d::base {
 /// within max(2, a third of the word's length).
 std::string nearest(std::string_view word, std::vector<std::string> const& known);
 
-/// 124439808 -> "124.4M"; 950 -> "950".
+/// A count with a decimal unit: 124439808 -> "124.4M"; 950 -> "950".
 std::string human_count(double value);
-/// Bytes with binary units: 1536 -> "1.50 KiB".
+/// Bytes with a binary unit: 1536 -> "1.50 KiB".
 std::string human_bytes(double bytes);
-/// Seconds as "850 ms", "12.3 s", "4 min 10 s", "2 h 05 min".
+/// A duration with one or two units: "850 ms", "12.3 s", "4 min 10 s", "2 h 05 min".
 std::string human_seconds(double seconds);
-/// 1 -> "1 step", 8 -> "8 steps"; words in -ch take -es.
+/// A count with its word: 1 -> "1 step", 8 -> "8 steps"; words in -ch take -es.
 std::string counted(std::int64_t count, std::string_view word);
-/// {1,2,3} -> "1, 2, 3" with the given separator.
+/// The parts in one text, with the separator between them: {"1", "2", "3"} -> "1, 2, 3".
 std::string join(std::vector<std::string> const& parts, std::string_view separator = ", ");
-/// Ascending numbers as "0-3,8,10-11" with the given words in place of "-" and ",".
+/// Ascending numbers as ranges: "0-3,8,10-11", with `to` in place of "-" and `separator` in place of ",".
 std::string number_ranges(std::vector<int> const& numbers, std::string_view to = "-", std::string_view separator = ",");
 
 }  // namespace p3d::base

@@ -6,7 +6,8 @@
 
 namespace p3d::base {
 
-/// Seconds since construction or the last reset, from the steady clock.
+/// A clock that counts seconds since its construction or its last reset; it is steady, so changes of the date do not
+/// matter.
 class Stopwatch {
 public:
   Stopwatch() : start_(Clock::now()) {}
