@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Strands by POSIX contexts. Each strand has a stack and a context; take_turns() switches to one strand after the
+// other, and rest() switches back. Stacks are kept for the next call. Most of the text here tells the address and
+// thread sanitizers about each switch, since they follow stacks.
 #include <p3d/base/strand.hpp>
 
 #include <p3d/base/error.hpp>
@@ -23,8 +26,8 @@ namespace p3d::base {
 
 namespace {
 
-/// Memory is taken where it is touched. Below it lies a page that nobody may touch: a stack that is too small ends the
-/// process there.
+/// The stack of a strand. The system provides memory when it is first touched. Below the stack lies a page that nobody
+/// may touch, so that a stack which is too small ends the process there.
 class Stack {
 public:
   static constexpr std::size_t bytes = std::size_t{8} << 20;
@@ -44,14 +47,15 @@ private:
   void* memory_ = nullptr;
 };
 
-/// A place to go on from, told to the sanitizers, who watch stacks.
+/// The point of a strand, or of the caller, at which its execution continues. The sanitizers, which follow stacks, are
+/// told about each switch.
 class Place {
 public:
   ucontext_t context{};
-  void* stack = nullptr;  ///< null: the thread's own
+  void* stack = nullptr;  ///< null: the stack of the thread itself
   void* thread_sanitizer = nullptr;
 
-  /// From the one that runs now.
+  /// Switches from this place, which must be the one that runs now, to the next. Returns when something switches back.
   void go_to(Place& next) {
 #if defined(__SANITIZE_THREAD__)
     thread_sanitizer = __tsan_get_current_fiber();
@@ -64,6 +68,7 @@ public:
     ::swapcontext(&context, &next.context);
     arrive();
   }
+  /// Tells the address sanitizer that a switch has ended on this side.
   void arrive() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake_, &last_bottom, &last_size);
@@ -78,6 +83,7 @@ public:
 #endif
 };
 
+/// One work with its stack and its place.
 struct Strand {
   std::unique_ptr<Stack> stack;
   Place place;
@@ -86,11 +92,11 @@ struct Strand {
   bool ended = false;
 };
 
-/// Of this thread, while it is in take_turns(). Strands are kept for the next time.
+/// The strands of this thread. They are kept for the next take_turns().
 struct Turns {
   std::vector<std::unique_ptr<Strand>> strands;
   Place caller;
-  Strand* running = nullptr;
+  Strand* running = nullptr;  ///< null outside of take_turns()
 };
 
 Turns& turns() {
@@ -98,6 +104,7 @@ Turns& turns() {
   return all;
 }
 
+/// The first function on a strand's stack: runs the work to its end and returns to the caller of take_turns().
 void run_strand() {
   auto& t = turns();
   auto& mine = *t.running;
@@ -112,9 +119,10 @@ void run_strand() {
     mine.error = std::current_exception();
   }
   mine.ended = true;
-  mine.place.go_to(t.caller);  // for good
+  mine.place.go_to(t.caller);  // never comes back
 }
 
+/// Makes a strand ready to begin a work.
 void prepare(Strand& strand, std::function<void()> work) {
   if (!strand.stack) strand.stack = std::make_unique<Stack>();
   strand.work = std::move(work);
@@ -154,7 +162,7 @@ void take_turns(std::vector<std::function<void()>> works, std::function<void(std
       if (!strand.error) continue;
       auto const error = std::exchange(strand.error, nullptr);
       for (auto& s : t.strands)
-        if (!s->ended) static_cast<void>(s.release());  // what rests there may still be referred to
+        if (!s->ended) static_cast<void>(s.release());  // objects on an abandoned stack may still be referred to
       t.strands.clear();
       std::rethrow_exception(error);
     }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Several flows of control on one thread, which take turns only where the code says so. What one waits for (a message)
-// can travel while the other computes, and no order depends on the time: a strand leaves its turn at rest() and gets it
-// back when the others have had theirs.
+// Several flows of control on one thread ("strands"), which interleave only where the code says so. While one strand
+// waits for a message, another can compute. No order depends on the time: a strand pauses at rest() and continues when
+// each of the others has run up to its own rest() or its end.
 //
-// On one thread, since neither Kokkos nor a thread level of MPI below MPI_THREAD_MULTIPLE lets two compute. With POSIX
-// contexts (getcontext, makecontext, swapcontext).
+// There is one thread, since neither Kokkos nor a thread level of MPI below MPI_THREAD_MULTIPLE lets two threads
+// compute. The implementation uses POSIX contexts (getcontext, makecontext, swapcontext).
+//
+// Example: works A and B, each with one rest(), run as: first part of A, first part of B, last part of A, last part of
+// B.
 
 #include <cstddef>
 #include <functional>
@@ -13,12 +16,13 @@
 
 namespace p3d::base {
 
-/// Runs all of `works` to their end, in turns, beginning with the first. `after_turn` is told whose turn has ended (it
-/// books the time). An exception of one leaves at once: the others are abandoned where they rest, their stacks are
-/// never unwound. Not from inside a work.
+/// Runs all of `works` to their end, interleaved, beginning with the first. `after_turn` is called with the number of a
+/// work each time that it has paused or ended (it books the time). An exception of one work leaves this function at
+/// once: the other works are abandoned where they paused, and their stacks are never unwound. Must not be called from
+/// inside a work.
 void take_turns(std::vector<std::function<void()>> works, std::function<void(std::size_t work)> const& after_turn = {});
 
-/// In a work of take_turns(): the next work has its turn. Elsewhere it does nothing.
+/// Pauses the work of take_turns() that calls it, so that the next work runs. Outside of a work it does nothing.
 void rest();
 
 }  // namespace p3d::base
