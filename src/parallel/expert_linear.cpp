@@ -12,7 +12,7 @@ using linalg::Op;
 
 namespace {
 
-/// C = op(A) op(B) + beta C.
+/// C = A op(B) + beta C.
 template <class S, class C>
 void multiply(ExecSpace const& exec, Op op_b, View2<S const> a, View2<S const> b, int beta, View2<C> c) {
   using Sum = device::accumulate_t<S>;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Messages of mixture-of-experts layers. A plan (layout::ExpertDispatch) says which rows go to which rank in which
+// pass; here the rows are sent in one exchange and the rows of this rank itself are copied. Each rank begins with its
+// successor, so that not all send to the same rank at first.
 #include <p3d/parallel/experts.hpp>
 
 #include <p3d/base/error.hpp>
@@ -14,6 +17,7 @@ namespace {
 
 enum ExpertTag { to_experts_tag, to_tokens_tag, share_tag, collect_tag };
 
+/// The rows of a range.
 template <class T>
 View2<T> part(View2<T> all, layout::Range range) {
   P3D_REQUIRE(range.end <= static_cast<std::int64_t>(all.extent(0)), "there is room for the rows");
@@ -50,7 +54,7 @@ ExpertParallel::Requests ExpertParallel::start_to_experts(ExecSpace const& exec,
     for (int r = 0; r < size(); ++r) {
       if (r != rank()) messages.recv(part(received, dispatch.received_from(pass, r)), r);
     }
-    for (int i = 1; i < size(); ++i) {  // not all to the same rank at first
+    for (int i = 1; i < size(); ++i) {  // begins with the successor: not all send to the same rank at first
       int const r = (rank() + i) % size();
       messages.send(part(own, dispatch.sent_to(pass, r)), r);
     }
@@ -103,7 +107,7 @@ ExpertParallel::SharedIntegers ExpertParallel::share_choices(std::vector<int> co
 }
 
 namespace {
-/// The first rows of a rank's block.
+/// The first `rows` rows of a rank's block; the blocks of all ranks are equally large.
 template <class T>
 View2<T> block(View2<T> all, int ranks, int rank, std::int64_t rows) {
   auto const each = static_cast<std::int64_t>(all.extent(0)) / ranks;
@@ -159,7 +163,7 @@ std::vector<std::int64_t> SampleRanks::before(std::vector<std::int64_t> counts) 
     std::vector<std::int64_t> all(counts.size() * static_cast<std::size_t>(comm->size()));
     comm->all_gather(counts.data(), all.data(), std::ssize(counts), comm::Type::int64).wait();
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      counts[i] = 0;  // of all these ranks, for the next communicator
+      counts[i] = 0;  // becomes the sum over all these ranks, for the next communicator
       for (int r = 0; r < comm->size(); ++r) {
         auto const n = all[static_cast<std::size_t>(r) * counts.size() + i];
         counts[i] += n;

@@ -42,7 +42,7 @@ void GradientReducer<T>::ready(std::size_t first, std::size_t last) {
     P3D_REQUIRE(b.ready < parameters, "a parameter is marked ready once a step");
     if (++b.ready == parameters && b.communicator->size() > 1) b.request = start(at);
   }
-  // MPI libraries advance a reduction only inside calls: give the running ones a push.
+  // MPI libraries advance a reduction only inside calls, so the reductions under way are tested here.
   for (auto& b : buckets_) {
     if (b.request.active()) b.request.test();
   }
@@ -95,7 +95,7 @@ void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, l
   };
   std::vector<kernels::Segment> segments;
   for (auto const& part : shard.parts) {
-    // Neighbours that count are one range: the padding between them is zero.
+    // Neighbouring parameters that count form one segment: the padding between them is zero.
     std::int64_t begin = -1, end = -1;
     auto const add = [&] {
       if (begin < 0) return;

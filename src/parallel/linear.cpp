@@ -13,7 +13,7 @@ using linalg::Op;
 
 namespace {
 
-/// Sums shorter than this are not cut: below it the time is latency, and each part pays that again.
+/// Sums shorter than this are not cut: below it the time is latency, and each part would pay that again.
 constexpr std::int64_t overlap_bytes = 1 << 20;
 
 /// C = op(A) op(B) + beta C.
@@ -24,10 +24,12 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, View2<S const> a, View2<S con
     linalg::gemm<S>(exec, op_a, op_b, S(1), a, b, static_cast<S>(beta), c);
   } else {
     linalg::gemm<S, C>(exec, op_a, op_b, Sum(1), a, b, static_cast<Sum>(beta), c);
-    base::poll();  // as GEMMs of one type do themselves: what the last action sends begins when its kernels have ended
+    base::poll();  // GEMMs of float and double poll by themselves: messages of the last action begin when its kernels
+                   // have ended
   }
 }
 
+/// Rows [begin, end) of a contiguous matrix.
 template <class View>
 auto rows(View const& x, std::int64_t begin, std::int64_t end) {
   return View(x.data() + begin * static_cast<std::int64_t>(x.extent(1)), end - begin, x.extent(1));
@@ -60,7 +62,7 @@ void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, 
   auto const half = cut ? tokens / 2 : tokens;
   gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, 0, half), w, 0, rows(y, 0, half));
   auto first = collectives::start_all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, 0, half)));
-  if (half < tokens) {  // the sum of the first half travels while the second is computed
+  if (half < tokens) {  // the first half is summed over tp while the second is computed
     gemm<S, S>(tp.exec, Op::none, Op::transpose, rows(x, half, tokens), w, 0, rows(y, half, tokens));
     if (first.active()) first.test();
     collectives::all_reduce<S>(tp.exec, *tp.comm, device::flat(rows(y, half, tokens)));

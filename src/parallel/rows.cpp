@@ -9,7 +9,7 @@ namespace p3d::parallel {
 
 namespace {
 
-/// Where the shares of the ranks begin, in elements, and the end.
+/// The elements at which the ranks' shares of [rows, columns] begin, and the end.
 std::vector<std::int64_t> share_bounds(TensorParallel const& tp, std::int64_t rows, std::int64_t columns) {
   std::vector<std::int64_t> bounds;
   for (int r = 0; r < tp.size(); ++r) bounds.push_back(layout::even_share(rows, tp.size(), r).begin * columns);

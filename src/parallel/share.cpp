@@ -10,7 +10,7 @@ namespace p3d::parallel {
 
 namespace {
 
-/// The part of this rank.
+/// The part of this rank; all parts must be equal.
 template <class View>
 View own_part(TensorParallel const& tp, View const& whole) {
   auto const each = static_cast<std::int64_t>(whole.extent(0)) / tp.size();

@@ -29,7 +29,7 @@ void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<
 template <class S>
 void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
                         LossBuffers<device::accumulate_t<S>> const& b, View1<double> total) {
-  // lse holds the shard's own maximum until the last line.
+  // lse holds the shard's own maximum until cross_entropy_loss overwrites it.
   kernels::logits_parts<S>(tp.exec, logits, shard.valid_rows, shard.begin, targets, b.lse, b.row_max, b.sums);
   if (tp.size() > 1) {
     collectives::all_reduce<device::accumulate_t<S>>(tp.exec, *tp.comm, b.row_max, comm::Reduction::max);

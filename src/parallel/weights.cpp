@@ -30,7 +30,8 @@ template <class T>
 void WeightGatherer<T>::start() {
   P3D_REQUIRE(requests_.empty(), "weights are gathered once at a time");
   for (std::size_t i = 0; i < communicators_.size(); ++i) {
-    // Each group's ranks own as many neighbouring parts at a time as they are.
+    // The ranks of a group own `each` neighbouring parts at a time, and gather those in one message; without hybrid
+    // sharding these are all parts.
     auto const& bounds = shard_->bounds[i];
     auto const last = bounds.size() - 1, each = shard_->hybrid[i] ? static_cast<std::size_t>(shard_->over) : last;
     for (std::size_t first = 0; first < last; first += each) {

@@ -17,34 +17,38 @@ using device::View1;
 
 /// Reduces one stage's flat gradient buffer by the buckets of a shard. The message of a bucket starts when the last of
 /// its parameters is ready. All ranks of a group make the same buckets and mark parameters ready in the same order, so
-/// messages match. Traffic per reduction and rank: one all-reduce of the stage's parameters over the gradient axes;
-/// but for StateShard::sums_whole one reduce-scatter, half as much: then only this rank's parts (StateShard::parts)
-/// hold the sum, with the bits that an all-reduce gives, and the others are of no more use.
+/// messages match. Traffic per reduction and rank: one all-reduce of the stage's parameters over the gradient axes.
+/// Unless StateShard::sums_whole is set it is one reduce-scatter, half as much: then only this rank's parts
+/// (StateShard::parts) hold the sum, with the bits that an all-reduce gives, and the others must not be used.
 template <class T>
 class GradientReducer {
 public:
-  /// `communicator(axes)` gives the communicator over a set of axes; it and `shard` must outlive the reducer. `wire`:
-  /// as large as `gradients`: in it they travel, rounded to bfloat16; empty: they travel as they are.
+  /// `communicator(axes)` gives the communicator over a set of axes; the communicators and `shard` must outlive the
+  /// reducer. `wire` is empty or as large as `gradients`: then gradients are rounded to bfloat16 in it and sent from
+  /// there.
   GradientReducer(ExecSpace const& exec, layout::StateShard const& shard, View1<T> gradients,
                   std::function<comm::Communicator&(layout::AxisSet)> const& communicator,
                   View1<device::bfloat16> wire = {});
 
-  /// Forgets what was ready: call before the first backward of a reduction.
+  /// Forgets which parameters were ready. Call it before the first backward of a reduction.
   void begin();
-  /// The gradients of parameters [first, last) (indices into StageParams::items) are final on this rank.
+  /// Says that the gradients of parameters [first, last) (indices into StageParams::items) are final on this rank.
   void ready(std::size_t first, std::size_t last);
   /// Waits until all buckets are reduced. Every parameter must be ready.
   void finish();
   std::size_t num_buckets() const { return buckets_.size(); }
 
 private:
+  /// A bucket while its parameters become ready and its message is under way.
   struct OpenBucket {
-    std::size_t ready = 0;  ///< parameters
+    std::size_t ready = 0;  ///< number of parameters that are ready
     comm::Communicator* communicator = nullptr;
     comm::Request request;
   };
+  /// Starts the message of a bucket, rounded to `wire` where there is one.
   comm::Request start(std::size_t bucket);
   template <class S>
+  /// Starts the all-reduce or reduce-scatter of a bucket's numbers.
   comm::Request start_message(View1<S> whole, std::size_t bucket);
 
   ExecSpace exec_;
@@ -52,14 +56,15 @@ private:
   View1<T> gradients_;
   View1<device::bfloat16> wire_;
   std::vector<OpenBucket> buckets_;
-  std::vector<std::size_t> bucket_of_;
+  std::vector<std::size_t> bucket_of_;  ///< one for each parameter
 };
 
 /// This rank's share of the squared global gradient norm: every element of the model is counted on exactly one rank of
-/// the mesh. Of each bucket a rank counts its part (StateShard::parts), whether the state is divided or not, so that
+/// the mesh. A rank counts its part of each bucket (StateShard::parts), whether the state is sharded or not, so that
 /// both give the same bits. Where a parameter is repeated (ParamSpec::repeated_axes), the first rank counts; the last
-/// stage's replica of tied embeddings does not count. `packed`: `gradients` holds the parts one behind the other, not
-/// the flat buffer. `here`: this rank's coordinates. It is added to sum(0), one bucket after the other; nothing waits.
+/// stage's replica of tied embeddings does not count. `packed` says that `gradients` holds the parts one behind the
+/// other instead of the flat buffer. `here` are this rank's coordinates. The share is added to sum(0), one bucket after
+/// the other; the host does not wait.
 template <class T>
 void add_sum_squares(ExecSpace const& exec, layout::StageParams const& params, layout::StateShard const& shard,
                      View1<T const> gradients, bool packed, layout::PerAxis const& here, bool is_first_stage,

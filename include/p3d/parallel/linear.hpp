@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Tensor-parallel linear layers (Shoeybi et al., arXiv 1909.08053, section 3): the one place where their GEMMs meet
-// their reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases add to what
-// is there.
+// their reductions. Weights are [out, in], activations [tokens, features]; gradients of weights and biases are added to
+// what is there.
 //
-//   column-parallel: the rank holds rows [out / tp] of W; forward needs no message, the input gradient is summed over
-//   tp. row-parallel:    the rank holds columns [in / tp] of W; the forward result is summed over tp, backward needs no
+//   column-parallel: the rank holds rows [out / tp] of W; forward needs no message, the input gradient is all-reduced
+//   over tp.
+//   row-parallel: the rank holds columns [in / tp] of W; the forward result is all-reduced over tp, backward needs no
 //   message.
 //
-// Under sequence parallelism (rows.hpp) only the rank's rows of a sum are of use.
+// Under sequence parallelism (rows.hpp) only the rank's own rows of a sum hold results.
 //
-// S: the storage type of weights and activations; sums inside a GEMM are of accumulate_t<S>, those over tp are rounded
-// to S. Gradients of weights and biases are of type G.
+// S is the storage type of weights and activations. Sums inside a GEMM are of accumulate_t<S>, those over tp are
+// rounded to S. Gradients of weights and biases are of type G.
 //
-// Cost per call: one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features
+// Each call costs one GEMM of 2 tokens out in / tp FLOPs, and where there is a sum, one all-reduce of tokens x features
 // (a reduce-scatter under sequence parallelism).
 
 #include <p3d/comm/communicator.hpp>
@@ -28,11 +29,12 @@ using device::ExecSpace;
 using device::View1;
 using device::View2;
 
-/// The tensor-parallel group of this rank. The communicator must outlive it.
+/// The tensor-parallel group of this rank. The communicator must outlive this object.
 struct TensorParallel {
   ExecSpace exec{};
   comm::Communicator* comm = nullptr;
-  bool sequence = false;  ///< between GEMMs each rank has some of the rows (rows.hpp); never with one rank
+  bool sequence =
+      false;  ///< sequence parallelism: between GEMMs each rank has some of the rows (rows.hpp); never with one rank
   int rank() const { return comm->rank(); }
   int size() const { return comm->size(); }
 };
@@ -41,21 +43,21 @@ struct TensorParallel {
 template <class S>
 void column_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View1<S const> bias, View2<S> y);
 
-/// dx [tokens, in] = dy [tokens, out/tp] W, and the start of its sum over tp: wait for the request before reading dx.
+/// dx [tokens, in] = dy [tokens, out/tp] W. Starts the sum of dx over tp: wait for the request before reading dx.
 template <class S>
 comm::Request column_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
-/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The bias belongs after the sum: the caller adds it. An
-/// all-reduce goes from 1 MiB on in two halves of the tokens, so that the sum of the first overlaps the product of the
-/// second.
+/// y [tokens, out] = sum over tp of x [tokens, in/tp] W^T. The caller adds the bias, which belongs after the sum. An
+/// all-reduce of 1 MiB and more is done in two halves of the tokens, so that the sum of the first half overlaps the
+/// GEMM of the second.
 template <class S>
 void row_linear_forward(TensorParallel& tp, View2<S const> x, View2<S const> w, View2<S> y);
 
-/// dx [tokens, in/tp] = dy [tokens, out] W. No message.
+/// dx [tokens, in/tp] = dy [tokens, out] W, without a message.
 template <class S>
 void row_linear_backward_input(TensorParallel& tp, View2<S const> dy, View2<S const> w, View2<S> dx);
 
-/// dw += dy^T x: the same for both kinds, no message. A bias's gradient is the sum of dy's rows
+/// dw += dy^T x, for both kinds of layers, without a message. A bias's gradient is the sum of dy's rows
 /// (kernels::bias_backward).
 template <class S, class G = device::accumulate_t<S>>
 void linear_backward_weight(ExecSpace const& exec, View2<S const> dy, View2<S const> x, kernels::Given<View2<G>> dw);

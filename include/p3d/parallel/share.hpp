@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// An activation that all ranks of tp hold, kept in equal parts: each rank has one, in order of rank, cut by elements.
+// An activation that all ranks of tp hold, kept in equal parts: each rank keeps one, in the order of ranks, cut by
+// elements.
 
 #include <p3d/parallel/linear.hpp>
 
 namespace p3d::parallel {
 
-/// share [n / tp] = this rank's part of whole [n]. No message.
+/// share [n / tp] = this rank's part of whole [n], without a message.
 template <class S>
 void keep_share(TensorParallel& tp, View1<S const> whole, View1<S> share);
 
-/// whole [n] from the shares of all ranks. One all-gather of n.
+/// whole [n] = the shares of all ranks. It is one all-gather of n, which waits.
 template <class S>
 void gather_shares(TensorParallel& tp, View1<S const> share, View1<S> whole);
 

@@ -17,19 +17,19 @@ struct VocabShard {
   std::int64_t valid_rows = 0;  ///< local rows that exist in the vocabulary
 };
 
-/// That of this rank, of a vocabulary padded to a multiple of tp.
+/// The shard of this rank, of a vocabulary padded to a multiple of tp.
 VocabShard vocab_shard(std::int64_t vocab_size, TensorParallel const& tp);
-/// Block `number` of `blocks` equal ones.
+/// Block `number` of a vocabulary in `blocks` equal blocks.
 VocabShard vocab_shard(std::int64_t vocab_size, int blocks, int number);
 
-/// out [tokens, hidden] = rows of the global table. One all-reduce of tokens x hidden; under sequence parallelism one
-/// reduce-scatter, and only own_rows(out) (rows.hpp) are of use.
+/// out [tokens, hidden] = rows of the global table. It takes one all-reduce of tokens x hidden; under sequence
+/// parallelism one reduce-scatter, and only own_rows(out) (rows.hpp) hold results.
 template <class S>
 void vocab_embedding_forward(TensorParallel& tp, VocabShard const& shard, View1<int const> tokens,
                              View2<S const> weight, View2<S> out);
 
-/// Buffers of the loss, of the type A of its sums: one set per activation slot (lse) and one shared (the rest).
-/// [tokens], [2, tokens].
+/// Buffers of the loss, in the type A of its sums: lse [tokens], one for each activation slot; row_max [tokens] and
+/// sums [2, tokens], which all slots share.
 template <class A>
 struct LossBuffers {
   View1<A> lse;
@@ -38,13 +38,12 @@ struct LossBuffers {
 };
 
 /// total(0) += the sum over the local samples' tokens of -log softmax(logits)[target], the same on every rank of the
-/// group. Saves lse.
-/// Two all-reduces: tokens (maximum) and 2 x tokens (sums).
+/// group. Saves lse. It takes two all-reduces: of tokens (maximum) and of 2 x tokens numbers (sums).
 template <class S>
 void vocab_loss_forward(TensorParallel& tp, VocabShard const& shard, View2<S const> logits, View1<int const> targets,
                         LossBuffers<device::accumulate_t<S>> const& buffers, View1<double> total);
 
-/// In place: logits become scale (softmax - one_hot). No message.
+/// Turns logits in place into scale (softmax - one_hot), without a message.
 template <class S>
 void vocab_loss_backward(TensorParallel& tp, VocabShard const& shard, View1<int const> targets,
                          View1<device::accumulate_t<S> const> lse, device::accumulate_t<S> scale, View2<S> logits);
