@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Lists, shows, checks, compares and deletes checkpoints. Each subcommand is a function here that reads files by
+// io::read_checkpoint() and the tools of io/checkpoint_tools.hpp, prints lines, and returns its exit code. Example:
+// "p3d checkpoint verify FILE" prints "FILE: good (seal and 150 arrays)" and returns 0.
 #include "checkpoint_command.hpp"
 
 #include "command_line.hpp"
@@ -32,7 +35,8 @@ std::string shape(std::int64_t rows, std::int64_t cols, bool vector) {
 
 constexpr int refused = static_cast<int>(base::ExitCode::bad_input);
 
-/// A folder that is not there has no checkpoints: true for a run that will make it, a mistake here.
+/// The checkpoints of a folder that exists. For a run a missing folder has no checkpoints, as it will make it; here it
+/// is a mistake.
 std::vector<io::CheckpointFile> look_into(std::string const& folder, std::string const& run_name) {
   std::error_code why;
   bool const there = std::filesystem::is_directory(folder, why);
@@ -43,7 +47,7 @@ std::vector<io::CheckpointFile> look_into(std::string const& folder, std::string
                 .fix = "name the folder (checkpoint.dir; by default checkpoints in run.output_dir)"});
 }
 
-/// Files that are named like checkpoints and are none.
+/// Throws when some files are named like checkpoints and are not valid. Returns 0.
 int refuse_damaged(std::vector<io::CheckpointFile> const& files, std::string const& folder) {
   auto const n = std::count_if(files.begin(), files.end(), [](auto const& f) { return !f.valid; });
   if (n == 0) return 0;
@@ -69,7 +73,7 @@ int list(std::string const& folder) {
   return refuse_damaged(files, folder);
 }
 
-/// Numbers of these arrays were changed after they were written: an error with the exit code of `verify`.
+/// Throws when numbers of arrays were changed after they were written, with the exit code that `verify` has for it.
 void require_undamaged(std::string const& path, std::vector<std::string> const& damaged) {
   if (damaged.empty()) return;
   throw base::Error({.expected = "arrays with their checksums",
@@ -124,7 +128,7 @@ int show(std::string const& path, bool norms, bool input) {
   return 0;
 }
 
-/// 1: the numbers of an array were changed; 2: a file is none that can be read as a checkpoint.
+/// Checks files. Returns 1 when the numbers of an array were changed, 2 when a file cannot be read as a checkpoint.
 int verify(std::vector<std::string> const& paths) {
   int worst = 0;
   for (auto const& path : paths) {
@@ -147,6 +151,7 @@ int verify(std::vector<std::string> const& paths) {
   return worst;
 }
 
+/// Compares two files. Returns 1 when they differ.
 int diff(std::string const& path_a, std::string const& path_b) {
   auto const a = io::read_checkpoint(path_a), b = io::read_checkpoint(path_b);
   int different = 0;
@@ -181,14 +186,14 @@ int diff(std::string const& path_a, std::string const& path_b) {
       where = fmt::format("{} [{}, {}]", d.name, d.row, d.col);
     }
   }
-  // The input may name other folders or another layout: that is shown with `show --input`, and is no difference of the
-  // state.
+  // The input may name other folders or another layout. That is no difference of the state; `show --input` shows it.
   if (a.header.input != b.header.input) say("note: the inputs differ (p3d checkpoint show --input FILE)");
   say(fmt::format("{} compared: largest difference {:.3e} at {}",
                   base::counted(static_cast<std::int64_t>(all.size()), "array"), largest, where));
   return different > 0 ? 1 : 0;
 }
 
+/// Deletes old checkpoints of each run, after the newest one has been verified.
 int prune(std::string const& folder, std::int64_t keep, std::string const& run_name) {
   std::map<std::string, io::CheckpointFile> newest;
   auto const files = look_into(folder, run_name);
@@ -199,7 +204,7 @@ int prune(std::string const& folder, std::int64_t keep, std::string const& run_n
       say(fmt::format("{}: {}", f.path, f.error));
   }
   for (auto const& [name, file] : newest) {
-    if (auto const code = verify({file.path}); code != 0) {  // the older ones may be all there is
+    if (auto const code = verify({file.path}); code != 0) {  // the older ones may be all that is good
       say("nothing of \"" + name + "\" is deleted: its newest checkpoint is damaged");
       return code;
     }
@@ -211,7 +216,7 @@ int prune(std::string const& folder, std::int64_t keep, std::string const& run_n
 }  // namespace
 
 int checkpoint_command(int argc, char** argv) {
-  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
+  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one rank does the work
   CLI::App app{"Lists, shows, checks, compares and deletes checkpoints. One process is enough."};
   app.name("p3d checkpoint");
   app.require_subcommand(1);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Parses the command line of p3d and prints its help. A word with "=" is an override, and the first other word is the
+// input file. When a second file follows, the first one may be a misspelt command: then the nearest command is named.
+// Example: "p3d input.toml run.steps=10 --check".
 #include "command_line.hpp"
 #include "version_text.hpp"
 #include "words.hpp"
@@ -45,7 +48,7 @@ constexpr char const* footer =
     "            75 stopped by a signal or run.time_limit after a checkpoint: start again to go on.\n"
     "SIGINT, SIGTERM and SIGUSR1 end the run after the current step; a second signal ends it at once.";
 
-/// Words put together to lines of at most 100 columns, each after `indent` spaces.
+/// Wraps the words of a text into lines of at most 100 columns, each after `indent` spaces.
 std::string wrapped(std::string const& text, std::size_t indent) {
   std::string out, line;
   std::istringstream words(text);
@@ -59,6 +62,7 @@ std::string wrapped(std::string const& text, std::size_t indent) {
   return out + std::string(indent, ' ') + line + "\n";
 }
 
+/// The text of --help-input: every key with its default, its help and its type.
 std::string input_help() {
   std::string text =
       "Keys of the input file. Each may also be set on the command line: p3d input.toml section.key=value\n";
@@ -76,7 +80,7 @@ std::string input_help() {
   return text;
 }
 
-/// After a word that was meant as a command: that of the nearest name, or training, which is no word.
+/// A hint after a word that was meant as a command: the nearest command, or how training is started.
 std::string what_to_type(std::string const& word, std::string const& next) {
   auto const near = base::nearest(
       word, {"schedule", "mesh", "checkpoint", "data", "generate", "eval", "report", "import", "export", "tokenizer"});
@@ -84,7 +88,7 @@ std::string what_to_type(std::string const& word, std::string const& next) {
                       : fmt::format("did you mean p3d {} {}? p3d --help lists the commands", near, next);
 }
 
-/// "Usage: p3d [OPTIONS] FILE [KEY=VALUE ...]"
+/// Makes the first line of the help "Usage: p3d [OPTIONS] FILE [KEY=VALUE ...]".
 struct HelpFormat : CLI::Formatter {
   std::string make_usage(CLI::App const*, std::string) const override { return std::string(usage) + "\n"; }
 };

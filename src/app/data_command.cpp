@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Inspects files of tokens: show (facts), head (the first documents), check (all errors), stats (lengths and frequent
+// ids). All of them read through data::TokenFiles, one source for each path. Example: "p3d data head PREFIX --tokenizer
+// tokenizer.json" prints the ids and the text of the first three documents.
 #include "data_command.hpp"
 
 #include "command_line.hpp"
@@ -26,13 +29,14 @@ namespace {
 
 using data::TokenFiles;
 
-/// What the words say.
+/// The options of all subcommands.
 struct Line {
   std::vector<std::string> paths;
   std::string format, tokenizer, pattern;
   std::int64_t documents = 3, tokens = 64, vocabulary = TokenFiles::most_tokens, eod = -1, top = 10;
 };
 
+/// Opens a path in the format that the options give, or else in the one that it seems to have.
 TokenFiles open(Line const& line, std::string const& path, TokenFiles::Check check = TokenFiles::Check::sample) {
   using Format = config::DataFormat;
   auto format = data::guess_format(path);
@@ -42,6 +46,7 @@ TokenFiles open(Line const& line, std::string const& path, TokenFiles::Check che
   return {format, {path}, line.vocabulary, path, check};
 }
 
+/// Prints the note about the tokenizer of a pair, if there is one.
 void say_origin(std::string const& prefix) {
   auto const origin = data::read_origin(prefix);
   if (!origin) return;
@@ -68,6 +73,7 @@ int show(Line const& line) {
   return 0;
 }
 
+/// Prints the first ids of a document, and their text where a tokenizer is given.
 void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line, data::Tokenizer const* tokenizer) {
   auto const shown = std::min(tokens.size(), line.tokens);
   std::vector<int> ids(static_cast<std::size_t>(shown));
@@ -125,10 +131,11 @@ int check(Line const& line) {
   return all > 0 ? static_cast<int>(base::ExitCode::bad_input) : 0;
 }
 
+/// Prints the lengths of documents as a histogram by powers of two.
 void say_lengths(data::TokenStatistics const& s) {
   say(fmt::format("tokens per document   min {}, median {}, mean {:.1f}, max {}", s.lengths.begin()->first, s.median(),
                   s.mean(), s.lengths.rbegin()->first));
-  std::map<unsigned, std::int64_t> rows;  // by the number of bits
+  std::map<unsigned, std::int64_t> rows;  // by number of bits of the length
   for (auto const& [length, count] : s.lengths) rows[std::bit_width(static_cast<std::uint64_t>(length))] += count;
   std::int64_t highest = 0;
   for (auto const& [bits, count] : rows) highest = std::max(highest, count);
@@ -159,7 +166,7 @@ int stats(Line const& line) {
 }  // namespace
 
 int data_command(int argc, char** argv) {
-  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
+  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one rank does the work
   CLI::App app{
       "Makes files of tokens (tokenize), and looks into them: Megatron-LM (.bin and .idx), llm.c, numpy, or text. One "
       "process is enough."};
@@ -183,7 +190,7 @@ int data_command(int argc, char** argv) {
   he->add_option("--tokenizer-pattern", line.pattern, "of a *.tiktoken file: how text is split");
   auto* const ch = add("check", "read everything; exit code 2, and at most 20 errors, when something is wrong");
   ch->add_option("--vocab", line.vocabulary, "ids must be below")->check(count_from(1, TokenFiles::most_tokens));
-  // What main leads elsewhere, so that this help lists it.
+  // A command that main calls elsewhere stands here so that this help lists it.
   app.add_subcommand("tokenize", "make token files of text: p3d data tokenize --help");
   auto* const st = add("stats", "lengths of documents, ids that occur, the most frequent ones");
   st->add_option("--eod", line.eod, "token that ends a document")->check(count_from(0, TokenFiles::most_tokens - 1));

@@ -3,8 +3,8 @@
 
 namespace p3d::app {
 
-/// `p3d data show|head|check|stats`: looks into files of tokens. `argv[0]` is "data". Returns the exit code: 2 for a
-/// file that is not what it says.
+/// Runs `p3d data show|head|check|stats`, which inspects files of tokens; `argv[0]` is "data". Returns the exit code: 2
+/// for a file that is not what it says.
 int data_command(int argc, char** argv);
 
 }  // namespace p3d::app

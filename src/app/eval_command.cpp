@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Computes the loss of a trained model. The data are one of three: a text that a tokenizer turns into tokens, a text
+// that the model reads byte by byte, or the validation split of the run that wrote the checkpoint. They are chosen
+// before the model is loaded, since they decide how it is read (config::Reading). Example: "p3d eval runs/tiny --file
+// book.txt --seq-len 512".
 #include "stored_model.hpp"
 #include "text_commands.hpp"
 #include "words.hpp"
@@ -21,17 +25,18 @@ namespace p3d::app {
 
 namespace {
 
-/// What the command line says beside the model.
+/// The options beside the model.
 struct EvalWords {
   std::vector<std::string> texts;
-  std::int64_t seq_len = 0;  ///< 0: the model's
+  std::int64_t seq_len = 0;  ///< tokens of a window; 0: the model's
   double progress_s = 10.0;
 };
 
-/// What is read: made before the model is loaded.
+/// The data to evaluate on; chosen before the model is loaded.
 struct EvalData {
   config::Reading reading;
-  std::unique_ptr<data::TokenSource> tokens;  ///< of a text that a tokenizer reads
+  /// Set for a text that a tokenizer reads; null: the trainer opens the data.
+  std::unique_ptr<data::TokenSource> tokens;
   engine::ScoreOptions score;
 };
 
@@ -41,6 +46,7 @@ std::vector<std::string> absolute(std::vector<std::string> const& texts) {
   return out;
 }
 
+/// Throws for a text that is shorter than one window.
 [[noreturn]] void refuse_short(std::int64_t window, char const* unit, std::int64_t found, std::string const& where) {
   base::refuse({.expected = fmt::format("a text of at least {} {}s: the model reads windows of {} tokens", window + 1,
                                         unit, window),
@@ -49,6 +55,7 @@ std::vector<std::string> absolute(std::vector<std::string> const& texts) {
                 .fix = "give a longer text, or shorter windows: --seq-len"});
 }
 
+/// The bytes of all text files; an error names --file.
 std::int64_t text_bytes(std::vector<std::string> const& paths) {
   try {
     return data::total_bytes(data::find_text_files(paths));
@@ -61,7 +68,7 @@ std::int64_t text_bytes(std::vector<std::string> const& paths) {
   }
 }
 
-/// A text for a model with a tokenizer: it is made into tokens here.
+/// Turns a text into tokens, for a model with a tokenizer.
 EvalData tokenized_text(EvalWords const& words, StoredModel const& model, ModelLine const& line) {
   auto const tokenizer = stored_tokenizer(model, line);
   auto const paths = absolute(words.texts);
@@ -75,13 +82,13 @@ EvalData tokenized_text(EvalWords const& words, StoredModel const& model, ModelL
   auto& d = out.reading.data;
   d.eod_token = stored.eod_token;
   d.reset_positions = stored.reset_positions;
-  // Where the run's files said where documents end, the tokens between two files say it here.
+  // Where the run's files said where documents end, the tokens between two files say it in this text.
   if (stored.pack && d.eod_token < 0) d.eod_token = tokenizer->end_of_document();
   d.pack = stored.pack && d.eod_token >= 0 && d.eod_token < model.config.model.vocab_size;
   return out;
 }
 
-/// A text for a model that reads bytes.
+/// Prepares a text for a model that reads bytes.
 EvalData byte_text(EvalWords const& words, config::Config const& stored) {
   if (stored.model.vocab_size < 256) {
     base::refuse({.expected = "a model of at least 256 tokens: text is read one token a byte",
@@ -102,11 +109,11 @@ EvalData byte_text(EvalWords const& words, config::Config const& stored) {
   return out;
 }
 
-/// The windows that a validation pass of the run reads; 0: it makes none.
+/// The number of windows that a validation of the run reads; 0: it makes none.
 std::int64_t windows_of_the_run(config::Config const& c) { return c.run.eval_batches * c.batch.global; }
 
-/// The validation split of the run that wrote the checkpoint. Synthetic data have no end: of these, what a validation
-/// pass of the run reads.
+/// Prepares the validation split of the run that wrote the checkpoint. Synthetic data have no end: for them it takes
+/// the windows that one validation of the run reads.
 EvalData own_data(StoredModel const& model) {
   auto const& stored = model.config;
   if (!model.checkpoint || stored.data.split <= 0.0) {
@@ -126,8 +133,8 @@ EvalData own_data(StoredModel const& model) {
   return out;
 }
 
-/// --seq-len: rotary positions have every length; of learned ones there are only so many, and the windows are shorter
-/// than the sequences of the model.
+/// Applies --seq-len. Rotary positions have any length. Learned positions are limited, so windows become shorter than
+/// the model's sequences.
 void choose_length(EvalWords const& words, config::Config const& stored, EvalData& data) {
   if (words.seq_len == 0 || words.seq_len == stored.model.seq_len) return;
   if (stored.model.position == config::Position::rope) {
@@ -144,6 +151,7 @@ void choose_length(EvalWords const& words, config::Config const& stored, EvalDat
   data.score.window = words.seq_len;
 }
 
+/// Chooses the data by the options.
 EvalData choose_data(EvalWords const& words, StoredModel const& model, ModelLine const& line) {
   bool const bytes = line.tokenizer.empty() ? model.tokenizer.name.empty() : line.tokenizer == "bytes";
   auto out = words.texts.empty() ? own_data(model)
@@ -153,7 +161,7 @@ EvalData choose_data(EvalWords const& words, StoredModel const& model, ModelLine
   return out;
 }
 
-/// Lines on stderr while windows are read.
+/// A function that prints a line on stderr now and then while windows are read; empty on other ranks than 0.
 std::function<void(std::int64_t, std::int64_t)> progress_lines(double seconds) {
   if (base::log_rank() != 0 || seconds <= 0.0) return {};
   return [watch = base::Stopwatch(), next = seconds, seconds](std::int64_t read, std::int64_t of) mutable {
@@ -166,7 +174,8 @@ std::function<void(std::int64_t, std::int64_t)> progress_lines(double seconds) {
   };
 }
 
-/// "12 windows of 64 tokens", and for the run's own data how many it reads itself: its loss is of those.
+/// The windows in words: "12 windows of 64 tokens"; for the run's own data also how many of them a validation of the
+/// run reads, which its loss is the mean of.
 std::string describe_windows(engine::Score const& score, std::int64_t window, bool own, config::Config const& stored) {
   auto text =
       fmt::format("{} of {}{}", base::counted(score.windows, stored.batch.variable && own ? "sample" : "window"),

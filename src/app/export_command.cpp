@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// p3d export: a checkpoint's model in Hugging Face form.
+// The command p3d export: a checkpoint's model in Hugging Face form.
 //
 // Weights and sizes are the checkpoint's. The files beside them are those of the model that the run began with, which
 // its checkpoints carry: an export changes in them what training has changed, and says what. Only a model that began
 // with random weights has a config.json that p3d makes. The tokenizer is the run's: where it is another one than the
-// origin's, the origin's files of it would lead astray, and are left out.
+// origin's, the origin's tokenizer files would mislead, and are left out.
 
 #include "model_commands.hpp"
 
@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The model and the data of the input in a checkpoint, whatever files it names.
+/// The model and the data of the input in a checkpoint; the files that it names need not exist.
 config::Config stored_input(io::CheckpointHeader const& header) {
   auto result = config::parse_text(header.input, "the input in the checkpoint", "/", {"model.load=\"\""}, 0,
                                    config::Purpose::layout);
@@ -50,7 +50,7 @@ io::TensorType type_of(std::string const& dtype, io::Element element) {
   return element == io::Element::float64 ? io::TensorType::f64 : io::TensorType::f32;
 }
 
-/// "5GB", "500MB", "100KB" or bytes; units of 1000, as transformers has them.
+/// Reads a size: "5GB", "500MB", "100KB" or bytes; units are powers of 1000, as in transformers.
 std::int64_t read_size(std::string const& word) {
   std::int64_t unit = 1;
   auto digits = word;
@@ -64,7 +64,8 @@ std::int64_t read_size(std::string const& word) {
   throw wrong_words("--max-shard-size: a whole number with KB, MB or GB", word, "for example --max-shard-size 5GB");
 }
 
-/// The run's tokenizer is that of the model that it began with. A run on token files may name none: then it is.
+/// True when the run's tokenizer is that of the model that it began with. A run on token files may name none: then it
+/// is taken for the same.
 bool same_tokenizer(io::StoredTokenizer const& run, io::ModelFiles const& origin, config::Config const& c) {
   if (run.name.empty()) return c.data.format != config::DataFormat::text;
   return std::any_of(origin.begin(), origin.end(), [&](io::ModelFile const& f) {
@@ -72,7 +73,7 @@ bool same_tokenizer(io::StoredTokenizer const& run, io::ModelFiles const& origin
   });
 }
 
-/// The run's tokenizer under the names that transformers looks for.
+/// The files of the run's tokenizer, under the names that transformers looks for.
 io::ModelFiles tokenizer_files(io::StoredTokenizer const& tokenizer) {
   auto const ending = fs::path(tokenizer.name).extension();
   if (ending == ".tiktoken") return {{tokenizer.name, tokenizer.file}};
@@ -94,14 +95,16 @@ io::ModelFiles tokenizer_files(io::StoredTokenizer const& tokenizer) {
   return out;
 }
 
+/// The options of an export.
 struct Export {
   ModelWords words;
-  std::string origin;  ///< --origin
+  std::string origin;  ///< folder of --origin; "": the checkpoint's files
   std::string dtype;
   std::int64_t shard_bytes = 0;
 };
 
-/// The origin's config.json with what has changed; its own text where it has none, or one of another model.
+/// The origin's config.json with the values that have changed; one that p3d writes where there is none, or where it
+/// describes another model.
 io::ModelFile config_file(io::ModelFiles const& origin, config::Config const& c, char const* dtype,
                           io::CheckpointHeader const& header, bool asked) {
   auto const end = c.data.eod_token >= 0 ? c.data.eod_token : header.tokenizer.end;
@@ -123,7 +126,7 @@ io::ModelFile config_file(io::ModelFiles const& origin, config::Config const& c,
   return out;
 }
 
-/// What lies beside the weights. On rank 0.
+/// The files beside the weights. Called on rank 0.
 io::ModelFiles files_beside(Export const& options, io::Checkpoint const& file, config::Config const& c,
                             char const* dtype) {
   auto const& header = file.header;

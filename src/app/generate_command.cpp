@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Continues texts with a trained model. The prompts are read before the model is loaded, as the longest one decides for
+// how many positions it is made ready. Example: "p3d generate runs/tiny --prompt 'The ' --tokens 20 --json" prints one
+// object with the text and its tokens.
 #include "stored_model.hpp"
 #include "text_commands.hpp"
 #include "words.hpp"
@@ -22,13 +25,13 @@ namespace p3d::app {
 
 namespace {
 
-/// How the model is read: of rotary positions no more are made ready than the longest text will have.
+/// Decides how the model is read: it gets no more rotary positions than the longest text will need.
 config::Reading reading_of(StoredModel const& model, data::Tokenizer const& tokenizer,
                            std::vector<std::string> const& prompts, std::int64_t tokens) {
   config::Reading out;
   auto const seq_len = model.config.model.seq_len;
   if (model.config.model.position != config::Position::rope || tokens >= seq_len) return out;
-  constexpr std::int64_t least = 256;  // parallel.cp divides it
+  constexpr std::int64_t least = 256;  // a multiple of every usual parallel.cp
   auto longest = least - tokens;
   for (auto const& prompt : prompts) {
     std::vector<std::int32_t> read;
@@ -65,6 +68,7 @@ struct Prompts {
   }
 };
 
+/// Prints the texts, as JSON or as they are with a line between them.
 void print(std::vector<std::string> const& prompts, std::vector<run::DrawnText> const& texts, bool json) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     auto const& t = texts[i];
@@ -79,7 +83,7 @@ void print(std::vector<std::string> const& prompts, std::vector<run::DrawnText> 
         for (auto const& x : token) list.push_back({x.token, x.logprob});
         line["logprobs"].push_back(list);
       }
-      // Bytes that are no text (UTF-8) become U+FFFD.
+      // Bytes that are not UTF-8 become U+FFFD.
       fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
       continue;
     }

@@ -16,6 +16,7 @@ namespace p3d::app {
 
 namespace {
 
+/// Prints the text of an error on stderr.
 void print_stop(std::string const& text) {
   std::fputs(("p3d stops:\n" + text + "\n").c_str(), stderr);
   std::fflush(stderr);

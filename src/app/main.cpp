@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// p3d: parse, validate, mesh, model, run, finish.
+// The program p3d. The numbered comments are its steps: parse, check, start, validate, run.
 
 #include "command_line.hpp"
 #include "guard.hpp"
@@ -26,7 +26,7 @@ namespace {
 
 using p3d::base::ExitCode;
 
-/// `p3d --check`: everything that needs no other rank, with the files that the input names.
+/// Runs `p3d --check`: everything that needs no other rank, with the files that the input names.
 int check(p3d::app::CommandLine const& line) {
   if (p3d::app::launcher_rank() != 0) return 0;
   auto const result = p3d::config::parse_file(line.input, line.overrides, line.ranks);
@@ -47,12 +47,13 @@ int check(p3d::app::CommandLine const& line) {
   return 0;
 }
 
-/// Training: every rank runs this.
+/// Trains. Every rank runs this.
 int train(p3d::app::CommandLine const& line, p3d::comm::Communicator& world) {
   auto const config = p3d::run::read_input_together(world, line.input, line.overrides);  // 4. validate, once
   return static_cast<int>(p3d::run::run(config, world, line.verbose));  // 5. mesh, model, train, finish
 }
 
+/// Finds the command, or trains.
 int command(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "schedule") return p3d::app::schedule_command(argc - 1, argv + 1);
   if (argc > 1 && std::string_view(argv[1]) == "mesh") return p3d::app::mesh_command(argc - 1, argv + 1);
@@ -66,7 +67,7 @@ int command(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // Ranks that were started together agree on their words before any of them acts on its own.
+  // Ranks that one launcher started agree on their words before any of them acts on its own.
   auto const together = p3d::app::start_together(argc, argv);
   int const code = p3d::app::guarded([&] { return command(argc, argv); });
   return together ? together->exit_code(code) : code;

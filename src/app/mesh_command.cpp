@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Prints the ranks of a layout as a table, one rank with its groups, or CSV. All of it follows from layout::RankGrid,
+// so it works for any number of ranks on one process. Example: "p3d mesh input.toml --ranks 64 --rank 5".
 #include "mesh_command.hpp"
 
 #include "command_line.hpp"
@@ -33,13 +35,13 @@ constexpr char const* mesh_footer =
     "A group of an axis: the ranks that differ only along it. A rank's place in it is its coordinate along the axis.\n"
     "The axes of experts divide the ranks of a pipeline stage once more.";
 
-/// The rank one pipeline stage before or behind, or -1 at the ends.
+/// The rank that holds the stage before (step -1) or behind (step 1), or -1 at the ends of the pipeline.
 int neighbour(layout::RankGrid const& grid, int rank, int step) {
   int const place = grid.place(Axis::pp, rank) + step;
   return place < 0 || place >= grid.sizes().pp ? -1 : grid.member(Axis::pp, rank, place);
 }
 
-/// "dp+tp", as messages about a communicator call it: in alphabetical order.
+/// The name of a group as messages about its communicator have it, "dp+tp": axes in alphabetical order.
 std::string name_of(AxisSet axes) {
   std::vector<std::string> names;
   for (auto a : axes.list()) names.emplace_back(layout::name(a));
@@ -49,6 +51,7 @@ std::string name_of(AxisSet axes) {
 
 std::string none_or(int rank, char const* none) { return rank < 0 ? none : fmt::format("{}", rank); }
 
+/// The lines with the sizes of all axes.
 std::string heading(layout::RankGrid const& grid) {
   auto const sizes = [&](std::vector<Axis> const& axes) {
     std::string text;
@@ -60,7 +63,7 @@ std::string heading(layout::RankGrid const& grid) {
                      sizes(config::stage_order(config::AxisKind::expert, grid.order())));
 }
 
-/// "4 5", of many ranks the first, the next and the last.
+/// The ranks of a group, "4 5"; for more than 16 ranks the first, the next and the last.
 std::string members(layout::RankGrid const& grid, AxisSet axes, int rank) {
   int const size = grid.group_size(axes);
   if (size > 16)
@@ -69,6 +72,7 @@ std::string members(layout::RankGrid const& grid, AxisSet axes, int rank) {
   return fmt::format("{}", fmt::join(grid.group(axes, rank), " "));
 }
 
+/// One line about a rank's group.
 std::string group_row(std::string const& name, layout::RankGrid const& grid, AxisSet axes, int rank) {
   int const size = grid.group_size(axes);
   return fmt::format("  {:<10} {:>8} {:>8} {:>8} {:>8} {:>8}  {}\n", name, size, grid.number_of_group(axes, rank),
@@ -76,6 +80,7 @@ std::string group_row(std::string const& name, layout::RankGrid const& grid, Axi
                      members(grid, axes, rank));
 }
 
+/// Prints one rank: its groups along each axis, those that training uses, and its neighbours in the pipeline.
 void print_rank(config::Config const& config, layout::RankGrid const& grid, int rank) {
   auto text = heading(grid) + fmt::format("\nRank {}\n", rank);
   auto const head =
@@ -91,6 +96,7 @@ void print_rank(config::Config const& config, layout::RankGrid const& grid, int 
   std::cout << text << std::flush;
 }
 
+/// Prints all groups and the coordinates of all ranks.
 void print_all(layout::RankGrid const& grid) {
   auto text = heading(grid) + "\nGroups:\n";
   for (auto a : layout::all_axes) text += report::groups_line(grid, a);
@@ -106,7 +112,7 @@ void print_all(layout::RankGrid const& grid) {
   std::cout << text << std::flush;
 }
 
-/// One row for each rank from `first` to before `end`. A coordinate is the place in the group of the axis.
+/// Prints CSV: a row for each rank from `first` to before `end`. A coordinate is the place in the group of the axis.
 void print_csv(layout::RankGrid const& grid, int first, int end) {
   std::string text = "rank";
   for (auto a : layout::all_axes) text += fmt::format(",{}", layout::name(a));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// p3d mesh: who is who among the ranks of a layout, without running it.
+// The command p3d mesh: coordinates, groups and neighbours of the ranks of a layout, without running it.
 
 namespace p3d::app {
 
-/// `argv[0]` is the word "mesh". Returns the exit code. Needs neither MPI nor a device.
+/// Runs the command; `argv[0]` is "mesh". Returns the exit code. Needs neither MPI nor a device.
 int mesh_command(int argc, char** argv);
 
 }  // namespace p3d::app

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The command p3d import. Every rank reads its rows of each parameter from the model's files while the checkpoint is
+// written through rank 0, so no rank ever holds the whole model. Before that the weights are read once for their hash,
+// which becomes the checkpoint's origin.
 #include "model_commands.hpp"
 
 #include "guard.hpp"
@@ -28,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using Overrides = std::vector<std::string>;
 
-/// What a rank handles of every parameter, of a checkpoint that all ranks write together.
+/// The parts of a checkpoint that all ranks write: each rank has some rows of every parameter.
 std::vector<io::CheckpointPart> row_parts(io::ModelWeights& weights, io::Element element, comm::Communicator& world,
                                           comm::Communicator& self) {
   std::vector<io::CheckpointPart> out;
@@ -52,18 +55,18 @@ std::vector<io::CheckpointPart> row_parts(io::ModelWeights& weights, io::Element
   return out;
 }
 
-/// The input that the checkpoint carries: the folder's model, and what the command line says.
+/// The input that the checkpoint carries: the folder's model, and the keys of the command line.
 config::Config make_input(ModelWords const& words, std::string const& precision) {
   Overrides all{fmt::format("model.load='''{}'''", fs::absolute(words.from).string()), "run.precision=" + precision,
                 "data.format=synthetic"};
   all.insert(all.end(), words.keys.begin(), words.keys.end());
   auto result = config::parse_file("", all, 0);
   if (!result.config) throw config::InputError(result.errors);
-  result.config->model.load.clear();  // from here on the weights are in the checkpoint
+  result.config->model.load.clear();  // the weights will be in the checkpoint
   return *std::move(result.config);
 }
 
-/// The tokenizer beside the model, for the checkpoint to carry; none where p3d cannot read it.
+/// The tokenizer beside the model, for the checkpoint to carry; none when p3d cannot read it.
 io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab_size) {
   for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
     auto const path = (fs::path(folder) / name).string();

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Shows, checks, simulates and compares pipeline schedules without running them. The schedule is planned as a run plans
+// it (plan::plan_pipeline), for the number of ranks that is given; costs come from the model, from a table of measured
+// times, or are 1 for each part. Example: "p3d schedule compare input.toml parallel.pp=4 --unit" prints a line for each
+// schedule with its step time, bubble and memory.
 #include "schedule_command.hpp"
 
 #include "command_line.hpp"
@@ -26,8 +30,9 @@ namespace {
 
 constexpr std::uint64_t most_ranks = 1U << 30;
 
+/// The options of all subcommands.
 struct Options {
-  std::vector<std::string> words;  ///< input file and overrides
+  std::vector<std::string> words;  ///< input file and overrides of its keys
   int ranks = 0;
   bool unit = false;
   plan::MachineRates rates;
@@ -45,6 +50,7 @@ constexpr char const* schedule_footer =
     "(stage,forward,input,weight; run.trace writes it as costs.csv); or --unit, 1 for every part of a rank's layers "
     "and communication for nothing.";
 
+/// Writes a file and tells so; an empty path writes nothing.
 void write(std::string const& path, std::string const& content) {
   if (path.empty()) return;
   std::ofstream file(path, std::ios::binary);
@@ -57,6 +63,7 @@ void write(std::string const& path, std::string const& content) {
   std::cout << "written: " << path << '\n';
 }
 
+/// The subcommands, for one configuration.
 class Command {
 public:
   Command(config::Config config, Options options) : config_(std::move(config)), options_(std::move(options)) {}
@@ -165,11 +172,13 @@ private:
       return engine::rank_bytes(config_, stages, program);
     };
   }
+  /// Bytes of the rank that needs most.
   double worst_rank(layout::StageMap const& stages, schedule::Program const& program) const {
     auto const bytes = engine::rank_bytes(config_, stages, program);
     return *std::max_element(bytes.begin(), bytes.end());
   }
 
+  /// Costs of the stages, in seconds, or in units with --unit.
   plan::PipelineCosts costs(layout::StageMap const& stages) const {
     if (options_.unit) {
       double const part = static_cast<double>(config_.parallel.pp) / stages.num_stages();
@@ -188,6 +197,7 @@ private:
     if (options_.unit) return fmt::format("{:.4g}", seconds);
     return seconds >= 1 ? fmt::format("{:.4g} s", seconds) : fmt::format("{:.4g} ms", 1e3 * seconds);
   }
+  /// The largest number of microbatches whose activations a rank holds, counted in all of its layers.
   static double keeps(plan::Simulation const& result, int stages_per_rank) {
     return static_cast<double>(result.peak_live()) / stages_per_rank;
   }
@@ -201,6 +211,7 @@ private:
     return fmt::format("step {}, bubble {:.1f} % ({:.1f} % from each rank's first action to its last), {} sent",
                        time(r.step_time), 100 * r.bubble(), 100 * r.span_bubble(), base::human_bytes(r.bytes_sent()));
   }
+  /// The timeline of a simulation with title, notes for each rank and a caption.
   schedule::Timeline labelled(plan::Simulation const& r, std::string const& title, int stages_per_rank) const {
     auto timeline = r.timeline;
     timeline.title = title;
@@ -211,6 +222,7 @@ private:
                                                         keeps(r, stages_per_rank)));
     return timeline;
   }
+  /// Simulates the schedule again for a picture, and writes it.
   void pictures(plan::PipelinePlan const& plan) {
     auto const result = plan::simulate(plan.program, costs(plan.stages), execution(), true);
     auto timeline = labelled(result, header(plan), std::max(1, plan.program->num_stages / plan.program->num_ranks));

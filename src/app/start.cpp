@@ -16,8 +16,8 @@ namespace p3d::app {
 
 namespace {
 
-/// comm.timeout_s, which bounds the start too, as far as it can be known: what is wrong with the input is reported
-/// later, by one rank.
+/// Sets the time limit of the start to comm.timeout_s, as far as it can be read already. Errors of the input are
+/// reported later, by one rank.
 void set_time_budget(int argc, char** argv, int ranks) {
   std::string input;
   std::vector<std::string> overrides;
@@ -43,7 +43,7 @@ std::unique_ptr<comm::Environment> start_together(int& argc, char**& argv) {
   if (launched.size <= 1) return {};
   try {
     set_time_budget(argc, argv, launched.size);
-  } catch (std::exception const&) {  // the input is read, and its errors are reported, later
+  } catch (std::exception const&) {  // the input is read again later, and its errors are reported then
   }
   try {
     return std::make_unique<comm::Environment>(argc, argv);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds, opens and loads the model of a command that does not train. The command line may name a checkpoint, the folder
+// of a run (its newest valid checkpoint is taken) or a folder in Hugging Face form. The file may come from anywhere:
+// its input says how large the model is, so it is compared with the stored arrays before memory is taken for it.
 #include "stored_model.hpp"
 
 #include "words.hpp"
@@ -38,14 +41,15 @@ bool is_folder(fs::path const& path) {
   return fs::is_directory(path, ignored);
 }
 
-/// The folder's file is there and is a regular one.
+/// True when the folder has a regular file of this name.
 bool has_file(std::string const& folder, char const* name) {
   std::error_code ignored;
   return fs::is_regular_file(fs::path(folder) / name, ignored);
 }
 
-/// Where a run whose results are in `folder` has its checkpoints, and its name; "" where the folder does not say. A
-/// folder that was moved or copied has its own ones: they come before those of the place where the run wrote them.
+/// The places where a run whose results are in `folder` may have its checkpoints, and the run's name, "" where the
+/// folder does not say. A folder that was moved or copied has checkpoints of its own: they come before those at the
+/// place where the run wrote them.
 struct RunFolder {
   std::vector<std::string> folders;
   std::string name;
@@ -74,7 +78,7 @@ RunFolder read_run_folder(std::string const& folder) {
   return out;
 }
 
-/// The newest valid checkpoint of a run's folder.
+/// The path of the newest valid checkpoint of a run's folder.
 std::string newest_checkpoint(std::string const& folder) {
   auto const run = read_run_folder(folder);
   for (auto const& place : run.folders) {
@@ -104,13 +108,13 @@ std::string newest_checkpoint(std::string const& folder) {
                        "checkpoint.every"});
 }
 
-/// The file or the folder of a model that the command line means.
+/// The path of the checkpoint, or of the folder of a model, that the command line means.
 std::string find_model(std::string const& given) {
   return is_folder(given) && !has_file(given, "config.json") ? newest_checkpoint(given) : given;
 }
 
-/// The tokenizer beside a model in Hugging Face form, with its file; none where the folder has none. Throws base::Error
-/// where p3d cannot read it.
+/// The tokenizer beside a model in Hugging Face form, with its file; none when the folder has none. Throws base::Error
+/// when p3d cannot read it.
 io::StoredTokenizer folder_tokenizer(std::string const& folder, std::int64_t vocab_size) {
   std::optional<base::Error> unreadable;
   for (char const* name : {"tokenizer.json", "tokenizer.model"}) {
@@ -128,6 +132,7 @@ io::StoredTokenizer folder_tokenizer(std::string const& folder, std::int64_t voc
   return {};
 }
 
+/// Opens a folder in Hugging Face form.
 StoredModel open_folder(std::string const& folder, ModelLine const& line) {
   StoredModel out;
   out.path = folder;
@@ -140,7 +145,8 @@ StoredModel open_folder(std::string const& folder, ModelLine const& line) {
   return out;
 }
 
-/// The file has the parameters of its input's model and no others. Nothing of the size that the input says is taken.
+/// Throws unless the file has the parameters of its input's model and no others. It takes no memory of the size that
+/// the input says.
 void require_same_arrays(io::Checkpoint const& file, config::Config const& c) {
   auto const refuse = [&](std::string const& expected, std::string const& found) {
     base::refuse({.expected = expected,
@@ -150,7 +156,7 @@ void require_same_arrays(io::Checkpoint const& file, config::Config const& c) {
   };
   auto const stored = std::ssize(file.table);
   constexpr auto as_input = "the arrays of the model that the file's own input describes";
-  if (c.model.layers > stored)  // a layer has several
+  if (c.model.layers > stored)  // a layer has several arrays
     refuse(as_input, fmt::format("{} for {}", base::counted(stored, "array"), base::counted(c.model.layers, "layer")));
   auto const table = layout::make_param_table(c);
   auto const& specs = table.specs();

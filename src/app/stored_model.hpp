@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The model of a checkpoint, or of a folder in Hugging Face form, for commands that read it and do not train: opened,
-// compared with what its input says, then loaded in the layout of the run or in another one.
+// The model of a checkpoint, or of a folder in Hugging Face form, for commands that read it and do not train (generate,
+// eval). It is opened, compared with what its input says, then loaded in the layout of the run or in another one.
 
 #include "guard.hpp"
 
@@ -27,42 +27,42 @@ namespace p3d::app {
 
 using Overrides = std::vector<std::string>;
 
-/// What such a command is told.
+/// The command line of such a command.
 struct ModelLine {
   std::string model;               ///< a checkpoint, or the folder of a run or of a model
-  Overrides layout;                ///< "parallel.tp=2", ...
-  std::string tokenizer, pattern;  ///< instead of the model's; "": that
-  std::string precision;           ///< instead of the run's; "": that
+  Overrides layout;                ///< keys of [parallel]: "parallel.tp=2", ...
+  std::string tokenizer, pattern;  ///< tokenizer in place of the model's; "": the model's
+  std::string precision;           ///< precision in place of the run's; "": the run's
 };
 
-/// Adds --precision, and parses the words after the command; an exit code when there is nothing more to do.
+/// Adds --precision, and parses the words after the command. Returns an exit code when there is nothing more to do.
 std::optional<int> parse_model_line(CLI::App& app, ModelLine& line, int argc, char** argv);
 
 /// Adds --tokenizer and --tokenizer-pattern.
 void add_tokenizer_option(CLI::App& app, ModelLine& line);
 
-/// A trained model: all but its numbers.
+/// A trained model that is open; its numbers are still on disk.
 struct StoredModel {
-  std::string path;                           ///< of the checkpoint, or of the folder
-  config::Config config;                      ///< of a checkpoint the run's input; of a folder [model] and a precision
-  io::StoredTokenizer tokenizer;              ///< without a name: a token for each byte
-  std::optional<io::Checkpoint> checkpoint;   ///< either this
-  std::unique_ptr<io::ModelWeights> weights;  ///< or this
+  std::string path;                          ///< the checkpoint, or the folder
+  config::Config config;                     ///< for a checkpoint the run's input; for a folder [model] and a precision
+  io::StoredTokenizer tokenizer;             ///< without a name: every byte is a token
+  std::optional<io::Checkpoint> checkpoint;  ///< set for a checkpoint
+  std::unique_ptr<io::ModelWeights> weights;  ///< set for a folder
 };
 
-/// Opens what the command line names: a checkpoint; the newest valid one of a run's folder; or a model in Hugging Face
-/// form. Collective.
+/// Opens the model that the command line names: a checkpoint; the newest valid checkpoint of a run's folder; or a model
+/// in Hugging Face form. Collective.
 StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line);
 
-/// The tokenizer of the command line, or of the model. Throws base::Error (bad_input) where it is not that of the
-/// model.
+/// The tokenizer of the command line, or of the model. Throws base::Error (bad_input) when it does not fit the model's
+/// vocabulary.
 std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line);
 
-/// The input for reading the model, which has just the arrays that are stored: compared before anything is taken by
-/// it. Throws base::Error (bad_input).
+/// The input for reading the model. It is compared with the stored arrays before any memory of the size that it says is
+/// taken. Throws base::Error (bad_input) when they differ.
 config::Config reading_config(StoredModel const& model, ModelLine const& line, config::Reading wanted);
 
-/// Loads the weights and calls work(trainer).
+/// Makes a trainer of policy P, loads the weights and calls work(trainer).
 template <class P, class Work>
 int with_weights(config::Config const& c, StoredModel& model, comm::Communicator& world, Work const& work) {
   linalg::set_gemm_choice(report::usual_gemms(c, world));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// p3d generate and p3d eval: a trained model at work, on any layout.
+// The commands p3d generate and p3d eval: they use a trained model, on any layout.
 
 namespace p3d::app {
 
-/// `argv[0]` is "generate" or "eval". Start with or without a launcher.
+/// Continues texts; `argv[0]` is "generate". It starts with or without a launcher.
 int generate_command(int argc, char** argv);
+/// Computes the loss of a text or of the validation split; `argv[0]` is "eval". It starts with or without a launcher.
 int eval_command(int argc, char** argv);
 
 }  // namespace p3d::app

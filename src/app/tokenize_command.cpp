@@ -25,9 +25,10 @@ namespace p3d::app {
 
 namespace {
 
-constexpr double beat = 0.25;  // seconds between two looks at the threads
+// Seconds between two looks at the threads, which is also the time between two all-reduces.
+constexpr double beat = 0.25;
 
-/// What all ranks have read, for a person who waits.
+/// Shows on a terminal how much all ranks have read.
 class Display {
 public:
   explicit Display(std::int64_t total)
@@ -49,7 +50,8 @@ private:
   base::Stopwatch watch_;
 };
 
-/// Ranks meet all the time, so that no wait is longer than comm.timeout_s, however long a rank works.
+/// Does this rank's parts. All ranks meet in an all-reduce all the time, so that no wait is longer than comm.timeout_s,
+/// however long a rank works. Returns the bytes that were read.
 std::int64_t do_parts(data::TokenizeJob& job, comm::Communicator& world) {
   Display const display(job.input_bytes());
   std::array<std::int64_t, 4> all{};
@@ -63,7 +65,7 @@ std::int64_t do_parts(data::TokenizeJob& job, comm::Communicator& world) {
   return all[2] - all[3];
 }
 
-/// Rank 0 joins the parts; the others meet it meanwhile.
+/// Joins the parts on rank 0, in a thread; the ranks meet in all-reduces meanwhile.
 data::TokenizeSummary join_parts(data::TokenizeJob& job, comm::Communicator& world) {
   std::future<data::TokenizeSummary> joined;
   if (world.rank() == 0) joined = std::async(std::launch::async, [&] { return job.join(); });
@@ -136,7 +138,7 @@ int tokenize_command(int argc, char** argv) {
   if (append && leave) throw wrong_words("one of --append-eod and --no-eod", "both", "leave one out");
   if (append || leave) options.end_of_document = append;
   if (type != "auto") options.type = type == "u16" ? data::TokenType::u16 : data::TokenType::i32;
-  // Kokkos takes --threads for an option of its own, so it sees none of the words.
+  // Kokkos takes --threads for an option of its own, so it gets none of the words.
   return with_ranks(1, argv, [&](comm::Communicator& world) { return tokenize(options, threads, world); });
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// p3d data tokenize: text files to a Megatron IndexedDataset.
+// The command p3d data tokenize: makes a Megatron IndexedDataset of text files.
 
 namespace p3d::app {
 
-/// argv[0] is "tokenize".
+/// Runs the command; `argv[0]` is "tokenize". Returns the exit code.
 int tokenize_command(int argc, char** argv);
 
 }  // namespace p3d::app

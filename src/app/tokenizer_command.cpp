@@ -42,12 +42,13 @@ std::string read_all(std::FILE* file) {
   return out;
 }
 
+/// The places where a text may come from.
 struct Source {
   std::string text, file;
   bool given = false;
 };
 
-/// --text, or a file, or standard input.
+/// Reads the text of --text, or of a file, or of standard input.
 std::string read_source(Source const& source) {
   if (source.given && !source.file.empty()) throw wrong_words("a text or a file", "both", "leave one out");
   if (source.given) return source.text;
@@ -106,7 +107,7 @@ int train(data::BpeTraining const& training) {
 }  // namespace
 
 int tokenizer_command(int argc, char** argv) {
-  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one is enough
+  if (launcher_rank() != 0) return 0;  // started on several ranks by mistake: one rank does the work
   CLI::App app{"Shows, tries and trains tokenizers. One process is enough."};
   app.name("p3d tokenizer");
   app.require_subcommand(1);

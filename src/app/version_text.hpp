@@ -5,7 +5,7 @@
 
 namespace p3d::app {
 
-/// What `p3d --version` prints: what was built, with what, and the libraries that are loaded now.
+/// The text of `p3d --version`: what was built, with what, and the libraries that are loaded now.
 std::string version_text();
 
 }  // namespace p3d::app

@@ -21,7 +21,7 @@ namespace p3d::app {
 
 namespace {
 
-/// The command that the words reached: "p3d schedule show".
+/// The name of the command that the words reached: "p3d schedule show".
 std::string name_of(CLI::App const& app) {
   auto name = app.get_name();
   for (auto const* sub : app.get_subcommands()) name += " " + name_of(*sub);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The words after a command: one way to parse them, and to refuse them; and the lines that a command prints.
+// The words after a command: one way to parse them and to refuse them; and the lines that a command prints.
 
 #include <p3d/base/error.hpp>
 
@@ -13,35 +13,38 @@
 
 namespace p3d::app {
 
-/// Lines about files of folders that are no text: the first 20, and how many more.
+/// Lines about files of folders that are not text: the first 20, and how many more.
 std::vector<std::string> left_out_lines(std::vector<std::string> const& files);
 
-/// Prints a line on stdout. What would change the terminal is escaped (base::printable): lines quote files and names.
+/// Prints a line on stdout. Characters that would change the terminal are escaped (base::printable): lines quote files
+/// and names.
 void say(std::string_view line);
 
-/// What a command hands out as it is, such as the text of tokens: the same bytes into a file or a pipe, base::printable
-/// where a terminal shows them.
+/// Output that a command passes on unchanged, such as the text of tokens: the same bytes into a file or a pipe, but
+/// base::printable where a terminal shows them.
 std::string text_for_output(std::string text);
 
-/// The error of a command line (bad_input).
+/// The error of a wrong command line (bad_input).
 base::Error wrong_words(std::string expected, std::string found, std::string fix);
 
-/// argv[1] and what follows, without the options of Kokkos, in the order in which CLI11 takes a vector: the last first.
+/// The words argv[1] and later, without the options of Kokkos, in the order in which CLI11 takes a vector: the last
+/// first.
 std::vector<std::string> reversed_words(int argc, char const* const* argv);
 
-/// Parses argv[1] and what follows, without the options of Kokkos, which stay for Kokkos. An exit code when there is
-/// nothing more to do: help was printed, on the launcher's first rank; or the words are wrong, which that rank says
-/// with the four parts.
+/// Parses the words argv[1] and later, without the options of Kokkos, which Kokkos reads itself. Returns an exit code
+/// when there is nothing more to do: help was printed, on the launcher's first rank; or the words are wrong, which that
+/// rank reports by throwing the error.
 std::optional<int> parse_words(CLI::App& app, int argc, char** argv);
 
-/// A number as it is written, from `least` to `most`; no number is what is written as nan, inf or with letters after
-/// it.
+/// Reads a finite number from `least` to `most`; nothing for other words, such as nan, inf, or a number with letters
+/// behind it.
 std::optional<double> read_number(std::string_view word, double least, double most);
-/// A whole number of decimal digits.
+/// Reads a whole number of decimal digits from `least` to `most`; nothing for other words.
 std::optional<std::uint64_t> read_count(std::string_view word, std::uint64_t least, std::uint64_t most);
 
-/// The same as checks of an option, before CLI11 converts its word.
+/// A check of an option by read_number(), before CLI11 converts its word.
 CLI::Validator number_from(double least, double most);
+/// A check of an option by read_count(), before CLI11 converts its word.
 CLI::Validator count_from(std::uint64_t least, std::uint64_t most);
 
 }  // namespace p3d::app
