@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The check opens the files with the functions that a run uses, so it refuses what the run would refuse.
 #include <p3d/run/check_files.hpp>
 
 #include <p3d/base/text.hpp>
@@ -42,12 +43,13 @@ FileCheck check_files(config::Config const& c) {
   step([&] {
     if (auto const note = note_about_data(c); !note.empty()) out.notes.push_back(note);
     auto const source = data::make_token_source(c);
-    // Megatron-LM's order makes tables of all samples, and refuses no more than the others.
+    // Megatron-LM's order makes tables of all samples, and refuses no more than the other orders: any other one will
+    // do.
     auto any_order = c;
     if (c.data.shuffle == config::Shuffle::megatron) any_order.data.shuffle = config::Shuffle::windows;
     bool const blends = any_order.data.shuffle != c.data.shuffle && c.data.source.size() > 1;
     for (auto& s : any_order.data.source) {
-      if (blends) s.weight = 1.0;  // those of Megatron-LM need no whole ratios
+      if (blends) s.weight = 1.0;  // weights for Megatron-LM need no whole ratios, weights for other orders do
     }
     out.notes.push_back(describe_data(*source, data::Sampler(*source, any_order), c));
   });

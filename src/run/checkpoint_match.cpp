@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint is called and how it is compared with a run.
+// How a checkpoint is compared with the run that would go on from it, and what the run's state is called in the file.
+// A file holds the complete input of its run. Both inputs are split into "section.key" -> value, and each key that
+// differs weighs: it is ignored (run.log_every), noted in the log (optimizer.lr) or forbids to go on (model.hidden).
+// What it weighs depends on how much is taken: all of the file, or its weights alone.
 
 #include <p3d/run/checkpoint.hpp>
 
@@ -17,7 +20,7 @@ namespace p3d::run {
 
 namespace {
 
-/// "section.key" -> value as it is written, of a canonical input (one key on each line).
+/// The values of a canonical input (one key on each line), as they are written there, by "section.key".
 std::map<std::string, std::string> values(std::string const& toml) {
   std::map<std::string, std::string> out;
   std::istringstream in(toml);
@@ -31,9 +34,10 @@ std::map<std::string, std::string> values(std::string const& toml) {
   return out;
 }
 
+/// How much a difference in one key counts.
 enum class Weight { ignored, noted, forbidden };
 
-/// Whether a key of [model] says something of what this model does not have. (The keys that say what it has are
+/// Whether a key of [model] describes a part that this model does not have. (The keys that say which parts it has are
 /// compared themselves.)
 bool is_unused(std::string const& key, config::Model const& m) {
   bool const rope = m.position == config::Position::rope;
@@ -46,22 +50,23 @@ bool is_unused(std::string const& key, config::Model const& m) {
   return false;
 }
 
-/// Whether two values of a key give models with the same arrays, which are trained in other ways.
+/// Whether two values of a key give models with the same arrays that are only trained in other ways.
 bool only_trains(std::string const& key, std::string const& one, std::string const& other) {
   auto const both = [&](auto const& fits) { return fits(one) && fits(other); };
-  // A loss over the global batch, and a bias, bring arrays of their own.
+  // A loss over the global batch, and a bias, have arrays of their own, which one of the two models would lack.
   if (key == "model.moe.aux_loss") return both([](std::string const& v) { return v != "\"global\""; });
   if (key == "model.moe.bias_update_rate") return both([](std::string const& v) { return v != "0.0"; });
   return false;
 }
 
-/// What a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
+/// Says what a difference in a key means for a run that goes on from all of a checkpoint, or from its weights alone.
 Weight weight_of(std::string const& key, std::string const& here, std::string const& there,
                  config::Config const& config, config::Load load) {
   static std::set<std::string> const same_data{
       "run.seed",           "batch.global",         "data.format", "data.split",     "data.shuffle",  "data.eod_token",
       "data.eod_mask_loss", "data.reset_positions", "data.pack",   "batch.variable", "optimizer.type"};
-  // Of the data the hash has the weights.
+  // Keys that may change in any case. The paths and sources of the data are among them: the hash of the data, which
+  // covers the weights of its sources, is compared instead.
   static std::set<std::string> const free{"run.name",
                                           "run.output_dir",
                                           "run.log_every",
@@ -81,6 +86,7 @@ Weight weight_of(std::string const& key, std::string const& here, std::string co
                                           "data.tokenizer",
                                           "data.source",
                                           "optimizer.post_validation"};
+  // Keys that change how a model is trained, and not its arrays.
   static std::set<std::string> const of_training{"model.dropout", "model.moe.jitter", "model.moe.aux_coefficient",
                                                  "model.moe.z_coefficient", "run.precision"};
   bool const all = load == config::Load::all;
@@ -91,7 +97,7 @@ Weight weight_of(std::string const& key, std::string const& here, std::string co
   if (key == "model.seq_len" && !all && config.model.position == config::Position::rope) return Weight::noted;
   if (key.starts_with("model.")) return Weight::forbidden;
   if (same_data.contains(key)) return all ? Weight::forbidden : Weight::ignored;
-  // Megatron-LM's order is made for so many samples.
+  // Megatron-LM's order is made for a number of samples, and so of steps.
   if (key == "run.steps" && all && config.data.shuffle == config::Shuffle::megatron) return Weight::forbidden;
   bool const training = key.starts_with("optimizer.") || key == "run.steps";
   return training && all ? Weight::noted : Weight::ignored;
@@ -144,7 +150,8 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
     auto const found = there.find(key);
     // A key that is younger than the file: the file's run did what the default does.
     auto other = found != there.end() ? found->second : defaults.at(key);
-    // Before there was another order of that name.
+    // Files of data_order 1 say "documents" for what is "whole_documents" now: their p3d had no other order of that
+    // name.
     bool const renamed = key == "data.shuffle" && file.data_order == 1 && other == "\"documents\"";
     if (renamed) other = "\"whole_documents\"";
     auto const weight = weight_of(key, value, other, config, load);
@@ -161,9 +168,10 @@ Differences compare(io::CheckpointHeader const& file, config::Config const& conf
         .push_back(fmt::format("data.tokenizer: {} in the checkpoint, {} here", words(t), words(tokenizer)));
   }
   if (load == config::Load::weights) return out;
-  // Divided, not multiplied: the file may hold any numbers.
+  // The counts are divided, not multiplied: the file may hold any numbers, and a product might overflow.
   auto const batch = config.batch.global, length = config.model.seq_len;
-  bool const shorter = config.batch.variable && file.data_order > 1;  // than model.seq_len, but never empty
+  // Samples may be shorter than model.seq_len, but are never empty.
+  bool const shorter = config.batch.variable && file.data_order > 1;
   bool const tokens =
       shorter ? file.tokens >= file.samples && (file.tokens == 0 || (file.tokens - 1) / length < file.samples)
               : file.tokens % length == 0 && file.tokens / length == file.samples;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run starts.
+// Where a run starts: at step 0 with weights of the seed or of model.load, or from a checkpoint.
+// A run proves that a checkpoint is its own by the origin that the file carries: "weights <hash> of <file> (step n)".
+// So the same command, started again after a stop, finds the newest of its own checkpoints, and a run of the same name
+// that began with another file is refused instead of being continued by mistake.
 
 #include <p3d/run/checkpoint.hpp>
 
@@ -25,8 +28,8 @@ using config::Load;
 
 constexpr char const* indent = "\n            ";
 
-/// Rank 0 looks into the folder, the others take its word: all valid checkpoints of the run, newest first, after lines
-/// about those that are not valid. Collective.
+/// All valid checkpoints of the run, newest first, and warnings about those that are not valid. Rank 0 looks into the
+/// folder, the others take its word. Collective.
 std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config::Config const& c) {
   std::vector<io::CheckpointFile> files;
   comm::agree_on_root(world, [&] {
@@ -46,14 +49,16 @@ std::vector<io::CheckpointFile> find_together(comm::Communicator& world, config:
   return files;
 }
 
-/// The files beside the model that the run of a checkpoint began with. On rank 0. Collective.
+/// The files beside the model that the run of a checkpoint began with, as that checkpoint carries them. On rank 0.
+/// Collective.
 io::ModelFiles carried_files(comm::Communicator& world, std::string const& checkpoint) {
   io::ModelFiles out;
   comm::agree_on_root(world, [&] { io::apart([&] { out = io::stored_model_files(checkpoint); }); });
   return out;
 }
 
-/// A run must not write behind a valid checkpoint that it does not come from: that would be taken for its newest.
+/// Throws when a valid checkpoint of a later step than `start` is there: a run must not write behind a checkpoint that
+/// it does not come from, which would be taken for its newest.
 void require_newest(std::vector<io::CheckpointFile> const& files, config::Config const& c, std::int64_t start) {
   for (auto const& f : files) {
     if (!f.valid || f.step <= start) continue;
@@ -66,6 +71,7 @@ void require_newest(std::vector<io::CheckpointFile> const& files, config::Config
   }
 }
 
+/// The lines of a list in a message, each below the other.
 std::string list(std::vector<std::string> const& lines) {
   std::string out;
   for (auto const& line : lines) out += indent + line;
@@ -124,8 +130,8 @@ io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& pat
 
 namespace {
 
-/// The newest file of the run that is whole; the damaged ones are named. `accept` throws at one that is another run's.
-/// Nothing when there are no files. Collective.
+/// Restores the newest file of the run that is whole; the damaged ones are named in warnings. `accept` throws at a file
+/// that is another run's. Returns nothing when there are no files. Collective.
 template <class P, class Accept>
 std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::CheckpointFile> const& files,
                             io::StoredTokenizer const& tokenizer, Accept&& accept) {
@@ -152,8 +158,8 @@ std::optional<Start> newest(engine::Trainer<P>& trainer, std::vector<io::Checkpo
                 .fix = "copy a good one back, or move them away to start again"});
 }
 
-/// A run that begins with a file, or with its weights: from its own newest checkpoint if it has written one, which says
-/// where it comes from. Collective.
+/// Starts a run that begins with a file, or with its weights: from its own newest checkpoint if it has written one,
+/// which says by its origin that it comes from the file. Collective.
 template <class P>
 Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer,
                       std::vector<io::CheckpointFile> files) {
@@ -162,7 +168,7 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
   bool const all = options.load == Load::all;
   auto const source = io::read_checkpoint(world, options.resume);
   auto const mark = fmt::format("{} {:016x} of ", all ? "state" : "weights", io::content_hash(source, all));
-  // Going on from a file among those of its own run: what is older than that does not matter.
+  // A run may go on from a file among those of its own name: checkpoints older than that file do not matter.
   if (all) std::erase_if(files, [&](auto const& f) { return f.step <= source.header.step; });
   auto const own = newest(trainer, files, tokenizer, [&](io::CheckpointFile const& f) {
     auto const origin = io::read_checkpoint(world, f.path).header.origin;
@@ -186,7 +192,7 @@ Start begin_with_file(engine::Trainer<P>& trainer, io::StoredTokenizer const& to
 
 namespace {
 
-/// Step 0: the weights of model.load, or those of the seed. Collective.
+/// Starts at step 0, with the weights of model.load or those of the seed. Collective.
 template <class P>
 Start begin_anew(engine::Trainer<P>& trainer) {
   auto const& c = trainer.config();
@@ -210,7 +216,7 @@ Start begin_anew(engine::Trainer<P>& trainer) {
   return {0, fmt::format("weights {:016x} of {}", hash, c.model.load), false, std::move(files)};
 }
 
-/// A run of model.load goes on from a checkpoint that says that it began with weights.
+/// Throws when a run of model.load finds a checkpoint whose run did not begin with loaded weights.
 void require_loaded(std::string const& origin, config::Config const& c, std::string const& path) {
   if (c.model.load.empty() || origin.starts_with("weights ")) return;
   base::refuse({.expected = "no checkpoints but those of a run that began with weights, as model.load says",

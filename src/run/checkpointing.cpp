@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// When checkpoints are written.
+// When checkpoints are written: every so many steps, every so many minutes, before time is up, and at the end.
+// A decision by the clock must be the same on all ranks. Rank 0 alone looks at its clock and votes; the vote, a number,
+// travels in the all-reduce that each step makes anyway, and its sum tells every rank: 0 nothing is due, 1 a checkpoint
+// by time, 2 the end, 3 both.
 
 #include <p3d/run/checkpoint.hpp>
 
@@ -27,9 +30,11 @@ namespace p3d::run {
 
 namespace {
 
+// The two parts of rank 0's vote; their sum is unique.
 constexpr double vote_period = 1.0, vote_deadline = 2.0;
 
-/// Seconds that remain by run.time_limit (of which `used` are gone) and by the end time that Slurm gives its jobs.
+/// Seconds that are left by run.time_limit (of which `used` are gone) or, without it, by the end time that Slurm gives
+/// its jobs; infinite without either.
 double seconds_left(config::Run const& run, double used) {
   double left = std::numeric_limits<double>::infinity();
   if (run.time_limit.seconds > 0) return static_cast<double>(run.time_limit.seconds) - used;
@@ -40,13 +45,13 @@ double seconds_left(config::Run const& run, double used) {
   return left;
 }
 
-/// No copy is needed where training waits anyway.
+/// How the writer gets the arrays to the file. No copy is needed where training waits anyway.
 io::WriteBy way_of(config::Checkpoint const& c) {
   if (!c.async) return io::WriteBy::by_root;
   return c.between_steps() ? io::WriteBy::copied : io::WriteBy::direct;
 }
 
-/// Until a write has been timed, a slow disk is assumed.
+/// Speed of a slow disk, which is assumed until a write has been timed.
 constexpr double assumed_bytes_per_second = 100e6;
 
 }  // namespace
@@ -111,7 +116,7 @@ double Checkpointing<P>::vote() {
   double vote = 0.0;
   if (options_.period.seconds > 0 && since_last_.seconds() >= static_cast<double>(options_.period.seconds))
     vote += vote_period;
-  // Room for the step that begins now, one more that is as slow, and a checkpoint.
+  // Time is needed for the step that begins now, one more that is as slow, and a checkpoint.
   double const write = options_.on() ? 1.5 * std::max(longest_write_, write_estimate_) : 0.0;
   double const spare = std::clamp(0.05 * (deadline_ - now), 0.2, 60.0);
   if (now + 2.0 * longest_step_ + write + spare >= deadline_) vote += vote_deadline;
@@ -143,7 +148,7 @@ void Checkpointing<P>::after_step(engine::StepResult const& result) {
 
 template <class P>
 void Checkpointing<P>::start_writing() {
-  finish();  // one at a time: the disk is slower than checkpoint.every
+  finish();  // one checkpoint at a time: the disk is slower than checkpoint.every
   auto const& c = trainer_->config();
   auto const step = trainer_->steps_done();
   if (step == saved_step_ || failed_) return;

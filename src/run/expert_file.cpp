@@ -17,7 +17,7 @@ namespace p3d::run {
 namespace {
 constexpr char const* header = "step,layer,busiest,entropy,tokens of each expert\n";
 
-/// The step of a row "12,0,1.5000,0.9810,3 5", or nothing when the line is no row of so many experts.
+/// The step of a row such as "12,0,1.5000,0.9810,3 5", or nothing when the line is no row of so many experts.
 std::optional<std::int64_t> step_of(std::string const& line, std::int64_t experts) {
   std::istringstream in(line);
   std::int64_t step = 0, layer = 0, tokens = 0;
@@ -30,11 +30,11 @@ std::optional<std::int64_t> step_of(std::string const& line, std::int64_t expert
   return good ? std::optional(step) : std::nullopt;
 }
 
-/// The whole lines of a file up to a step.
+/// The header and the whole rows of a file up to step `last`.
 std::string lines_until(std::string const& path, std::int64_t last, std::int64_t experts) {
   std::string out = header;
   std::ifstream in(path);
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // at its end: no end of line
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a last line that was cut off
     auto const step = step_of(line, experts);
     if (step && *step <= last) out += line + '\n';
   }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// "auto" and "on" differ in who is believed: "auto" tries only a library that says that it reaches GPU memory, "on"
+// tries any, and ends the run when the trial fails.
 #include "gpu_aware.hpp"
 
 #include <p3d/base/error.hpp>
@@ -19,7 +21,7 @@ namespace {
 
 using comm::GpuTrial;
 
-/// Never freed: comm::TrialMemory says why.
+/// GPU memory for a trial. It is never freed: comm::TrialMemory says why.
 comm::TrialMemory trial_memory() {
   using Memory = device::Owned1<std::byte>;
   auto const& memory = *new Memory(Kokkos::view_alloc(Kokkos::WithoutInitializing, "p3d::run::gpu_trial"),

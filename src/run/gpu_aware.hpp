@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// comm.gpu_aware: whether MPI is given the addresses of GPU memory.
+// comm.gpu_aware: whether MPI is given the addresses of GPU memory, or messages go through pinned memory of the host.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/comm/gpu.hpp>
@@ -12,7 +12,7 @@
 
 namespace p3d::run {
 
-/// What the way of messages between GPUs depends on. A trial runs only when the answer needs it.
+/// The facts that decide how messages between GPUs go. A trial runs only when the answer needs it.
 struct PathQuestion {
   config::GpuAware choice;      ///< comm.gpu_aware
   bool nccl;                    ///< NCCL is in use in this run
@@ -21,7 +21,7 @@ struct PathQuestion {
   bool mpi_sums;                ///< comm.allreduce = "mpi"
   std::function<comm::GpuTrial()> try_messages, try_sums;
 };
-/// Whether MPI is given addresses of GPU memory, for messages and for sums, and why.
+/// The choice: whether MPI is given addresses of GPU memory, for messages and for sums, and the reason for the log.
 struct MessagePath {
   bool messages, sums;
   std::string reason;
@@ -29,8 +29,9 @@ struct MessagePath {
 /// The rule of choose_message_path, apart from the machine. Throws base::Error where "on" was tried and does not work.
 MessagePath message_path(PathQuestion const& question);
 
-/// Decides, by a trial where MPI says that it can or "on" says so, and sets it for all messages of this process. What
-/// is not tried is not used. Returns a line for the log; "" on host backends, where the question does not arise.
+/// Decides how messages go and sets it for all messages of this process. A path through GPU memory is tried first,
+/// where MPI says that it can or "on" says so; a path that was not tried is not used. Returns a line for the log; "" on
+/// host backends and on one rank, where the question does not arise.
 ///
 /// Sums and other collectives go through the host unless comm.allreduce = "mpi" asks for MPI's, and never by Open MPI,
 /// whose reductions of GPU memory crash. Beside NCCL, "auto" gives MPI no GPU memory at all: the two may wait for each

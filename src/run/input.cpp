@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rank 0 parses, completes and checks the input; the others parse the complete text that it broadcasts.
 #include <p3d/run/input.hpp>
 
 #include <p3d/base/error.hpp>
@@ -15,6 +16,7 @@ namespace p3d::run {
 
 namespace {
 
+/// Prints all errors and throws an error that is not printed again.
 [[noreturn]] void refuse(std::string const& text) {
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
@@ -22,8 +24,8 @@ namespace {
                             base::ExitCode::bad_input);
 }
 
-/// What depends on the schedule is found when it is made; reported here, it is reported once. Chooses what
-/// memory.limit leaves open.
+/// Makes the plan of the run, to find the errors that depend on the schedule here, where they are reported once. Sets
+/// the keys that memory.limit leaves open.
 void require_plan(config::Config& config) {
   try {
     auto choice = engine::choose_memory(config);
@@ -50,7 +52,7 @@ config::Config read_input_together(comm::Communicator& world, std::string const&
   });
   comm::broadcast_text(world, text, 0);
 
-  // The others check again: a data file may be missing on their node.
+  // The other ranks check again: a data file may be missing on their node.
   comm::agree(world, "use the input that rank 0 read", [&] {
     if (world.rank() == 0) return;
     result = config::parse_text(text, "the resolved input", "/", {}, world.size());

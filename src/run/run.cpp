@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// A run from its first line of output to its exit code. run() does what is the same for every precision: time limits,
+// folders, locks, placement of threads, the path of messages. train() is compiled once for each precision (the policy
+// P) and does the rest in this order:
+//   1. plan and describe, before any memory is taken;
+//   2. make the trainer, restore a checkpoint or load weights, open the files of the run;
+//   3. for each step: step, validation, row of metrics.csv, checkpoint, line of progress;
+//   4. the last checkpoint, the summary, a sample of the model.
+// Work that may fail on one rank alone stands inside comm::agree or comm::agree_on_root: then all ranks leave with the
+// same error instead of waiting for each other.
 #include <p3d/run/run.hpp>
 
 #include <p3d/base/error.hpp>
@@ -53,6 +62,7 @@ namespace p3d::run {
 
 namespace {
 
+/// The first line of the log: version, ranks, and what each of them works on.
 std::string machine(comm::Communicator const& world) {
   auto const node = comm::node_share();
   return fmt::format("p3d {}: {}, {} on this node with {}, {}, {} a rank\n", base::version_with_hash(),
@@ -60,9 +70,9 @@ std::string machine(comm::Communicator const& world) {
                      device::backend_name(), base::counted(device::host_threads(), "thread"));
 }
 
-/// "16 of 1024 windows": what a validation loss is of. A pass over a small split begins again at its start; where it
-/// does not end with the split, some windows count more often than others: "96 reads of 17 windows". (p3d eval reads
-/// each once.)
+/// The windows that a validation loss is the mean of: "16 of 1024 windows". A pass over a small split begins again at
+/// its start; where it does not end with the split, some windows count more often than others: "96 reads of 17
+/// windows". (p3d eval reads each window once.)
 std::string validation_windows(config::Config const& c, data::Sampler const& sampler) {
   auto const all = sampler.num_eval_windows(), read = c.run.eval_batches * c.batch.global;
   auto const windows = base::counted(all, c.batch.variable ? "sample" : "window");
@@ -70,11 +80,12 @@ std::string validation_windows(config::Config const& c, data::Sampler const& sam
   return fmt::format("{} of {}", std::min(read, all), windows);
 }
 
-/// Where every key stands with its value, from the folder in which the run was started.
+/// The line that says where every key is written with its value, as seen from the folder in which the run was started.
 std::string input_line(config::Config const& c) {
   return fmt::format("Input: every key is in {}/resolved.toml (--verbose prints them)", from_here(c.run.output_dir));
 }
 
+/// The middle value (the upper one of an even number); 0 of none.
 double median(std::vector<double> v) {
   if (v.empty()) return 0.0;
   auto const middle = v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2);
@@ -82,14 +93,14 @@ double median(std::vector<double> v) {
   return *middle;
 }
 
-/// How a run leaves that did its steps, or was `stopped` before; `saved`: a checkpoint holds its state.
+/// The exit code of a run that did its steps, or was `stopped` before. `saved`: a checkpoint holds its state.
 base::ExitCode exit_code_of(config::Config const& c, bool stopped, bool saved, bool history_complete) {
   if (c.checkpoint.on() && !saved) return base::ExitCode::checkpoint_failed;
   if (stopped) return saved ? base::ExitCode::interrupted : base::ExitCode::stopped_unsaved;
   return history_complete ? base::ExitCode::ok : base::ExitCode::run_failed;
 }
 
-/// What ends the message of a run that was stopped.
+/// The end of the message of a run that was stopped.
 std::string how_to_go_on(config::Config const& c, bool saved) {
   if (!c.checkpoint.on()) return ": nothing was saved (checkpoint.every = 0); the same command starts over";
   if (!saved) return ": this step was not saved";
@@ -97,7 +108,8 @@ std::string how_to_go_on(config::Config const& c, bool saved) {
                                        : ": the same command goes on from here";
 }
 
-/// What the processes of all ranks use, on GPUs of these; 0 where the system does not say. Collective.
+/// Bytes that the processes of all ranks use, of GPU memory where they use GPUs; 0 where the system does not say.
+/// Collective.
 double memory_of_all(comm::Communicator& world) {
   auto const gpu = device::gpu_memory();
   auto const mine = device::on_host() ? base::proportional_set_size() : gpu.total - gpu.free;
@@ -106,14 +118,14 @@ double memory_of_all(comm::Communicator& world) {
   return least > 0.0 ? 0.0 : sum;
 }
 
-/// Whether the row of the step at which the run starts has no validation loss. Collective.
+/// Whether there is a row of the step at which the run starts, without a validation loss. Collective.
 bool row_lacks_evaluation(std::optional<RunFiles> const& files, comm::Communicator& world) {
   std::int64_t lacks = files && files->lacks_evaluation() ? 1 : 0;
   world.broadcast(&lacks, 1, comm::Type::int64, 0).wait();
   return lacks == 1;
 }
 
-/// False, with a message, when rows of metrics.csv could not be written. Collective.
+/// Prints an error and returns false when rows of metrics.csv could not be written. Collective.
 bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& world) {
   std::int64_t complete = 1;
   if (files) {
@@ -126,7 +138,7 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
   return complete == 1;
 }
 
-/// What [sample] asks for.
+/// The text that [sample] asks for. Collective.
 template <class P>
 std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer) {
   auto const& s = trainer.config().sample;
@@ -140,6 +152,7 @@ std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& toke
   return continue_texts(trainer, tokenizer, {s.prompt}, o).front().text;
 }
 
+/// The run with policy P, from the plan to the exit code. `start`: the program's clock. Collective.
 template <class P>
 base::ExitCode train(config::Config const& c, comm::Communicator& world, base::Stopwatch start, SummaryFile& file,
                      bool verbose) {
@@ -149,10 +162,10 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto plan = comm::agree(world, "plan the run", [&] { return engine::make_run_plan(c); });
   if (verbose) base::log_root(config::canonical_toml(c));
   auto const described = machine(world) + report::describe(c, plan, verbose && root);
-  base::log_root(described.substr(0, described.size() - 1));  // the table of memory stands before anything is taken
+  base::log_root(described.substr(0, described.size() - 1));  // the table of memory is printed before anything is taken
   auto const& memory = plan.memory_of(plan.grid.coordinates(world.rank()).pp);
-  // The copy of a checkpoint is in host memory. The GPU's context is there before the model, with which what is found
-  // later is compared.
+  // The copy of a checkpoint is in host memory, so it counts on host backends alone. The GPU's context exists before
+  // the model is made: it is in memory_before, so it is not part of the prediction that later use is compared with.
   auto const needed = memory.total() + (device::on_host() ? memory.checkpoint_copy : 0);
   engine::require_room(needed, world);
   auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes);
@@ -162,7 +175,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     if (auto const note = note_about_data(c); !note.empty()) base::warn_root(note);
   });
   report::add_plan(summary, c, plan);
-  // Before the trainer takes its memory.
+  // The choice of GEMMs runs before the trainer takes its memory.
   double const ceiling = summary.ceiling_flops = report::choose_gemms<P>(c, world);
   if (device::on_host() && c.run.precision == config::Precision::fp32) {
     auto const gemms = report::describe_gemms();
@@ -242,7 +255,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
     try {
       r = trainer.step(checkpoints.vote(), !evaluates_after(done + 1));
     } catch (base::Error const& e) {
-      // Every rank knows: the checkpoint of an earlier step that is being written is completed.
+      // Every rank gets this error: so the checkpoint of an earlier step that is being written can be completed.
       if (e.code() == base::ExitCode::not_finite) checkpoints.finish();
       throw;
     }

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Nothing that an earlier run wrote is lost. A run that starts at step 0 renames the files that it finds; one that goes
+// on copies the rows up to its start, and keeps the old file under a second name when that held more. An example: with
+// metrics.csv up to step 120 and a checkpoint of step 100, the rows 1 to 100 go into the new metrics.csv, and the old
+// one becomes metrics.1.csv.
 #include "run_files.hpp"
 
 #include <p3d/base/error.hpp>
@@ -30,18 +34,18 @@ std::string from_here(std::string const& path) {
 
 namespace {
 
-/// What a run writes beside its checkpoints, metrics.csv last: it is what tells that there was a run, so that a kill
-/// between two renames loses nothing.
+/// The files that a run writes beside its checkpoints. metrics.csv comes last: it is what tells that there was a run,
+/// so that a kill between two renames loses nothing.
 constexpr std::array<char const*, 7> names{"experts.csv",  "trace.json",    "trace.svg",  "costs.csv",
                                            "summary.json", "resolved.toml", "metrics.csv"};
 
-/// "metrics.3.csv"
+/// The name "metrics.3.csv" for "metrics.csv" and 3.
 std::string numbered(fs::path const& name, int n) {
   return fmt::format("{}.{}{}", name.stem().string(), n, name.extension().string());
 }
 
-/// Gives the files of an earlier run names with the first number that is free for all of them. `moves`: they are no
-/// longer there; otherwise they have both names until they are replaced, so that no moment is without a history.
+/// Gives the files of an earlier run names with the first number that is free for all of them. With `moves` they lose
+/// their own names; otherwise they have both names until they are replaced, so that no moment is without a history.
 void keep_older(fs::path const& folder, bool moves) {
   auto const taken = [&](int n) {
     return std::any_of(names.begin(), names.end(), [&](auto name) { return fs::exists(folder / numbered(name, n)); });
@@ -66,7 +70,7 @@ void keep_older(fs::path const& folder, bool moves) {
       fmt::format("The files of an earlier run in {} are kept: {}", from_here(folder.string()), base::join(kept)));
 }
 
-/// The lines of the steps up to `start`; an older file that holds anything else is kept.
+/// The rows of an earlier metrics.csv up to step `start`; a file that holds anything else is kept under another name.
 io::MetricsHistory take_over(std::string const& folder, std::int64_t start) {
   auto const path = folder + "/metrics.csv";
   io::FileOperation const here("read or rename", path);
@@ -90,7 +94,7 @@ io::MetricsHistory take_over(std::string const& folder, std::int64_t start) {
   }
 }
 
-/// What is wrong with the folder; empty when nothing is.
+/// Makes the folder; returns what is wrong with it, empty when nothing is.
 std::string make(std::string const& folder) {
   try {
     io::make_folder(folder);
@@ -162,7 +166,7 @@ void RunFiles::write_waiting() {
 void RunFiles::flush() noexcept {
   try {
     metrics_->flush();
-  } catch (base::Error const&) {  // missing() looks again
+  } catch (base::Error const&) {  // missing() looks again and reports
   }
 }
 

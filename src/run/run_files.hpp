@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The files of a run: resolved.toml and metrics.csv in run.output_dir.
+// The files of a run in run.output_dir: resolved.toml, the complete input, and metrics.csv, a row for each step.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
@@ -12,10 +12,10 @@
 
 namespace p3d::run {
 
-/// A path as it is seen from the folder in which the run was started, for the log.
+/// A path relative to the folder in which the run was started, for the log.
 std::string from_here(std::string const& path);
 
-/// Makes the output folder before anything large is built; an error on every rank when rank 0 cannot. Collective.
+/// Makes the output folder before anything large is built. Throws on every rank when rank 0 cannot. Collective.
 void make_output_folder(std::string const& folder, comm::Communicator& world);
 
 /// Writes resolved.toml and metrics.csv. Exists on rank 0 only.
@@ -25,29 +25,32 @@ void make_output_folder(std::string const& folder, comm::Communicator& world);
 /// error.
 class RunFiles {
 public:
-  /// A run that goes on from step `start` keeps the rows of the steps up to there. Whatever of an earlier metrics.csv
-  /// is not kept is data: that file, and what else of an earlier run would be replaced (experts.csv, summary.json,
-  /// resolved.toml, the trace), get the names metrics.N.csv and so on, with the first N that is free for all. Throws
-  /// base::Error.
+  /// A run that goes on from step `start` keeps the rows of the steps up to there. Rows of an earlier metrics.csv that
+  /// are not kept are still data: that file, and the other files of an earlier run that would be replaced (experts.csv,
+  /// summary.json, resolved.toml, the trace), get the names metrics.N.csv and so on, with the first N that is free for
+  /// all. Throws base::Error.
   RunFiles(config::Config const& config, std::int64_t start);
-  /// True when there is a row of `start`, without a validation loss.
+  /// Whether there is a row of step `start` that has no validation loss.
   bool lacks_evaluation() const { return taken_over_.last && !taken_over_.last->eval_loss; }
-  /// Gives the row of `start` its validation loss, if it lacks one; before the first write(). A warning when it cannot.
+  /// Gives the row of step `start` its validation loss, if it lacks one. To be called before the first write(). Warns
+  /// when it cannot.
   void add_evaluation(double loss);
+  /// Appends a row, after the ones that could not be written so far. Warns when it cannot.
   void write(io::MetricsRow const& row);
-  /// Before a checkpoint becomes valid: what is written is on disk. Any thread; throws nothing.
+  /// Brings what is written to the disk, before a checkpoint becomes valid. Any thread may call it; it throws nothing.
   void flush() noexcept;
-  /// At the end of the run: why rows are missing; empty when all are there.
+  /// Called at the end of the run: returns why rows are missing; empty when all are there.
   std::string missing();
 
 private:
+  /// Writes the rows of waiting_, oldest first, until one cannot be written.
   void write_waiting();
 
   std::string folder_;
   std::unique_ptr<io::MetricsWriter> metrics_;
-  io::MetricsHistory taken_over_;       ///< until the first write()
-  std::deque<io::MetricsRow> waiting_;  ///< for the disk; usually empty
-  std::string why_;
+  io::MetricsHistory taken_over_;       ///< rows of the earlier file; emptied by the first write()
+  std::deque<io::MetricsRow> waiting_;  ///< rows that are not written yet; usually empty
+  std::string why_;                     ///< the error of the last row that could not be written; "" when none waits
 };
 
 }  // namespace p3d::run

@@ -10,6 +10,8 @@
 
 namespace p3d::run {
 
+// Rank 0 tries and the others wait for its word, so that an error of rank 0 ends all of them. A lock whose owner may be
+// dead needs many tries: its heart is watched, and the user is told after a second.
 void RunLocks::take(config::Config const& config, comm::Communicator& world) {
   std::size_t next = 0;
   base::Stopwatch watch;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A run owns the folders that it writes to.
+// A run owns the folders that it writes to: two runs at once would destroy each other's files.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
@@ -10,12 +10,12 @@
 
 namespace p3d::run {
 
-/// The locks of run.output_dir and, for this run.name, of checkpoint.dir (runs of other names may share that one). On
-/// rank 0; the others hold nothing.
+/// The locks of run.output_dir and, for this run.name, of checkpoint.dir (runs of other names may share that folder).
+/// Rank 0 holds them; the others hold nothing.
 class RunLocks {
 public:
-  /// Makes the folders. Throws on every rank when another run has one of them. May take two minutes, to see whether a
-  /// run on another host is alive. Collective.
+  /// Makes the folders and takes the locks. Throws on every rank when another run has one of them. May take two
+  /// minutes, to see whether a run on another host is alive. Collective.
   void take(config::Config const& config, comm::Communicator& world);
 
 private:

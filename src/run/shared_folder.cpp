@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rank 0 writes a file with a text that no other start writes; a rank of every other host must read that text.
 #include "shared_folder.hpp"
 
 #include <p3d/base/error.hpp>
@@ -22,10 +23,10 @@ namespace p3d::run {
 
 namespace {
 
-/// A network file system may show a new file a moment later.
+/// Seconds to look: a network file system may show a new file a moment later.
 constexpr double patience_s = 10.0;
 
-/// Empty when the file says `text`.
+/// Returns what stands in the place of the file with `text`; empty when the file says `text`.
 std::string difference(std::string const& path, std::string const& text) {
   try {
     std::string read;
@@ -36,6 +37,7 @@ std::string difference(std::string const& path, std::string const& text) {
   }
 }
 
+/// Looks for the file, again and again for patience_s at most; throws when another one, or none, is there.
 void look(std::string const& dir, std::string const& path, std::string const& text) {
   auto const patience = std::min(patience_s, 0.5 * comm::wait_policy().timeout_s);
   base::Stopwatch watch;
@@ -50,8 +52,9 @@ void look(std::string const& dir, std::string const& path, std::string const& te
                        "or set checkpoint.every = 0"});
 }
 
+/// Deletes its file at the end of its scope, also after an error.
 struct RemovedAtEnd {
-  std::string path;  ///< empty: none
+  std::string path;  ///< empty: no file to delete
   ~RemovedAtEnd() {
     if (path.empty()) return;
     io::FileOperation const here("unlink", path);

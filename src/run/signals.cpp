@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The first signal only sets flags: a run acts on them between two steps, where all ranks are in a known state.
 #include <p3d/run/signals.hpp>
 
 #include <p3d/base/error.hpp>
@@ -14,12 +15,12 @@ namespace p3d::run {
 
 namespace {
 
-constexpr double same_request_s = 0.5;
-constexpr unsigned longest_start_s = 10;
+constexpr double same_request_s = 0.5;    ///< signals within it are one request
+constexpr unsigned longest_start_s = 10;  ///< a rank waits so long for the first step
 constexpr char const* answer = "\np3d: stopping after this step; another signal stops at once\n";
 constexpr char const* early_answer = "\np3d: stopping before the first step\n";
 
-// Atomic, as a library's thread may take a signal while this one is inside a GEMM, which takes none.
+// The flags are atomic, as a library's thread may take a signal while this one is inside a GEMM, which takes none.
 std::atomic<int> received = 0;
 std::atomic<double> received_at = 0.0;
 std::atomic<bool> answers = false;
@@ -28,6 +29,7 @@ static_assert(std::atomic<double>::is_always_lock_free && std::atomic<int>::is_a
                   std::atomic<bool>::is_always_lock_free,
               "used in a signal handler");
 
+/// Writes to stderr with write(), which may be called in a signal handler.
 void say(char const* text) {
   if (answers && write(STDERR_FILENO, text, std::strlen(text)) < 0) answers = false;
 }
@@ -38,6 +40,7 @@ double now() {  // clock_gettime may be called in a signal handler
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// Handles the signals that ask for a stop.
 void handler(int signal) {
   if (received != 0) {
     if (now() - received_at > same_request_s) _exit(128 + signal);
@@ -53,6 +56,7 @@ void handler(int signal) {
   errno = error;
 }
 
+/// Handles the alarm: the first step did not come in time, so this rank leaves alone.
 void leave(int) { _exit(static_cast<int>(base::ExitCode::interrupted)); }
 
 using Handler = void (*)(int);

@@ -13,7 +13,7 @@ namespace p3d::run {
 
 namespace {
 
-/// What an older file of this run says; one that cannot be read is none, the new file takes its place.
+/// The contents of an older file of this run. A file that cannot be read counts as none: the new file takes its place.
 report::RunSummary earlier(std::string const& path, std::int64_t first_step) {
   std::error_code none;
   if (first_step == 0 || !std::filesystem::exists(path, none)) return {};

@@ -15,6 +15,7 @@ namespace p3d::run {
 
 namespace {
 
+/// The tokens of a prompt; an empty one becomes the end of a document, or a line break where there is no such token.
 std::vector<int> prompt_tokens(data::Tokenizer const& tokenizer, std::string const& prompt, int document_end,
                                std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
@@ -35,6 +36,7 @@ std::size_t first_stop(std::string const& text, std::vector<std::string> const& 
   return place;
 }
 
+/// The `most` likeliest tokens and their log-probabilities (log softmax of `logits`); equal ones by their number.
 std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t most) {
   double const top = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
@@ -59,7 +61,7 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
     base::log_root(note);
   auto& s = out.stored;
   s.name = std::filesystem::path(path).filename().string();
-  if (!base::is_file_name(s.name)) {  // no reader would take a checkpoint that says so
+  if (!base::is_file_name(s.name)) {  // no reader would take a checkpoint that carries such a name
     base::refuse({.expected = "a tokenizer file whose name is UTF-8 without control characters",
                   .found = s.name,
                   .where = path,
@@ -73,7 +75,7 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
 }
 
 RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
-  // Data of other kinds may have other tokens than bytes, without a tokenizer; rules_data.cpp looks at text.
+  // Data of other kinds than text may have other tokens than bytes, without a tokenizer; rules_data.cpp looks at text.
   if (c.data.tokenizer == "bytes") return {data::make_tokenizer("bytes"), {}};
   return open_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern, c.model.vocab_size, keep_file);
 }

@@ -67,8 +67,9 @@ struct StateShard {
 /// Options of the division of the state among replicas.
 struct Division {
   bool divided = false;
-  /// Replicas of a group of hybrid sharding; 0: all are one group. It counts only where it divides the number of replicas
-  /// (dp) and is less, and for buckets whose gradients are summed over dp alone; other buckets are divided over all.
+  /// Replicas of a group of hybrid sharding; 0: all are one group. It counts only where it divides the number of
+  /// replicas (dp) and is less, and for buckets whose gradients are summed over dp alone; other buckets are divided
+  /// over all.
   std::int64_t over = 0;
   bool whole_gradients = true;  ///< hybrid: there is room for whole gradients all the time
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Whether the files of an input are there and fit together: what p3d --check finds out beyond the input's own text.
+// Whether the files of an input are there and fit together: what p3d --check finds out beyond the input's own text. No
+// memory is taken for a model, so that the check runs on a login node.
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
@@ -11,20 +12,23 @@
 
 namespace p3d::run {
 
+/// The result of check_files(). The run would start when `errors` is empty.
 struct FileCheck {
-  std::vector<std::string> notes;
-  std::vector<base::Error> errors;  ///< of the tokenizer, and of the data
+  std::vector<std::string> notes;   ///< lines for the user, such as the description of the data
+  std::vector<base::Error> errors;  ///< the first error of the tokenizer, and the first of the data
 };
 
 /// Opens the tokenizer and the data of a checked input as a run does at its start, alone and without memory for a
-/// model: the headers of all files, samples of their indices, the vocabularies, the notes about tokenizers, and whether
-/// there are samples to train on and to evaluate.
+/// model. It looks at the headers of all files, samples of their indices, the vocabularies, the notes about tokenizers,
+/// and whether there are samples to train on and to evaluate.
 FileCheck check_files(config::Config const& config);
 
-/// What a run says before it begins of files of data.format = "text" that are no text; or "".
+/// A warning about binary files among those of data.format = "text", which a run prints before it begins; "" when there
+/// are none.
 std::string note_about_data(config::Config const& config);
 
-/// "Data: licence.bin, 5000 tokens (uint16), 3 documents; 70 training windows of 64 tokens, 7 for validation".
+/// One line about the data, for the log: "Data: licence.bin, 5000 tokens (uint16), 3 documents; 70 training windows of
+/// 64 tokens, 7 for validation".
 std::string describe_data(data::TokenSource const& source, data::Sampler const& sampler, config::Config const& config);
 
 }  // namespace p3d::run

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checkpoints of a training run: what a trainer's state is called in the file, when one is written, where a run starts.
+// Checkpoints of a training run: what a trainer's state is called in the file, how a file is compared with the input,
+// where a run starts, and when a checkpoint is written. The file's format and the writing itself are in room io.
 
 #include <p3d/base/timer.hpp>
 #include <p3d/io/checkpoint.hpp>
@@ -14,12 +15,14 @@
 
 namespace p3d::run {
 
-/// What the file says beside the arrays. Of tokens as many as samples of model.seq_len inputs have; where samples are
-/// shorter the trainer knows (Trainer::tokens_done).
+/// The header of a checkpoint, which is what the file says beside the arrays. Its count of tokens is right where every
+/// sample has model.seq_len inputs; where samples are shorter the trainer knows the count (Trainer::tokens_done).
 io::CheckpointHeader checkpoint_header(config::Config const& config, std::int64_t step, std::uint64_t data_hash,
                                        std::string const& origin, optim::LossScaleState const& loss_scale,
                                        io::StoredTokenizer const& tokenizer);
+/// The rows of the file's table of parameters, one for each parameter of the model, in model order.
 std::vector<io::TableRow> checkpoint_table(layout::ParamTable const& table);
+/// Whether the optimizer has two moments for each parameter, which a checkpoint then stores too.
 bool has_moments(config::Config const& config);
 
 /// How a file differs from the run that would go on from it, as lines "model.hidden: 96 in the checkpoint, 128 in the
@@ -28,67 +31,76 @@ struct Differences {
   std::vector<std::string> forbidden;  ///< another model, other data, another precision: going on would be another run
   std::vector<std::string> noted;      ///< allowed changes, for the log
 };
-/// With Load::weights only the model must agree. The layout, the folders and what is only printed are never compared.
+/// Compares the header of a file with the input of a run. With Load::weights only the model must agree. The layout, the
+/// folders and what is only printed are never compared.
 Differences compare(io::CheckpointHeader const& file, config::Config const& config, config::Load load,
                     std::uint64_t data_hash, io::StoredTokenizer const& tokenizer);
 
-/// Reads a file, all or its weights, into the trainer; returns what it says of the run. Throws base::Error on every
-/// rank: with ExitCode::bad_input and all differences when it does not fit, with run_failed when it is damaged (the
+/// Reads a file, all or its weights, into the trainer; returns the file's header. Throws base::Error on every rank:
+/// with ExitCode::bad_input and all differences when the file does not fit, with run_failed when it is damaged (the
 /// trainer's numbers are then not to be used). Collective.
 template <class P>
 io::CheckpointHeader restore(engine::Trainer<P>& trainer, std::string const& path, config::Load load,
                              io::StoredTokenizer const& tokenizer = {});
 
-/// Where a run starts.
+/// Where a run starts: at a step, from a checkpoint or anew.
 struct Start {
   std::int64_t step = 0;
-  std::string origin;         ///< io::CheckpointHeader::origin of its checkpoints
-  bool own_file = false;      ///< a checkpoint of this run's name and folder
-  io::ModelFiles files = {};  ///< beside the model that the run began with, which its checkpoints carry; on rank 0
+  std::string origin;         ///< what the run began with: io::CheckpointHeader::origin of its checkpoints
+  bool own_file = false;      ///< true: it starts from a checkpoint of this run's name and folder
+  io::ModelFiles files = {};  ///< files beside the model that the run began with, carried by its checkpoints; on rank 0
 };
 
-/// The files beside a model in Hugging Face form. Those that are too large are told in a warning.
+/// Reads the files that lie beside a model in Hugging Face form, such as its tokenizer. A warning names the ones that
+/// are too large to be carried by checkpoints.
 io::ModelFiles files_of_model(std::string const& folder);
 
-/// Does what checkpoint.resume and checkpoint.load say. Files that are damaged are named and passed over with "auto".
-/// A run that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: that
-/// says by its origin that it comes from there. Refuses to start behind any other valid checkpoint of the same name and
-/// folder. Collective.
+/// Does what checkpoint.resume and checkpoint.load say. With "auto", damaged files are named and passed over. A run
+/// that begins with a file, or with its weights, goes on from its own newest checkpoint where it has one: the origin in
+/// that checkpoint says that it comes from the file. Refuses to start behind any other valid checkpoint of the same
+/// name and folder. Collective.
 template <class P>
 Start resume(engine::Trainer<P>& trainer, io::StoredTokenizer const& tokenizer);
 
-/// Writes the checkpoints of a run.
+/// Writes the checkpoints of a run: decides when one is due, hands the state to io::CheckpointWriter, and reports.
 template <class P>
 class Checkpointing {
 public:
-  /// `clock`: wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options. Collective.
+  /// `clock`: the program's wall time counts from here. `before_commit` (rank 0): see io::CheckpointWriter::Options.
+  /// Collective.
   Checkpointing(engine::Trainer<P>& trainer, Start start, io::StoredTokenizer tokenizer, base::Stopwatch clock,
                 std::function<void()> before_commit);
-  /// With checkpoint.at_start: begins to write the state before the first step. Collective.
+  /// With checkpoint.at_start, begins to write the state before the first step. Collective.
   void before_first_step();
-  /// Ends what is being written, so that no .part file stays. Collective.
+  /// Waits for the checkpoint that is being written, so that no .part file is left. Collective.
   void finish();
 
-  /// What to give to Trainer::step: the root rank's clock decides for all.
+  /// The number to pass to Trainer::step. It says on rank 0 whether a checkpoint by time is due and whether time is
+  /// nearly up, and is 0 on the others: so the root rank's clock decides for all.
   double vote();
-  /// Whether time is nearly up.
+  /// Whether time is nearly up: the run must save and stop now. The same on every rank.
   bool time_is_up(engine::StepResult const& result) const;
-  /// After a step whose row of the history is written: begins, moves along or reports a checkpoint. Collective.
+  /// Begins, moves along or reports a checkpoint. Called after a step, when its row of the history is written.
+  /// Collective.
   void after_step(engine::StepResult const& result);
-  /// Writes the state as it is, unless that is done, and waits. False when it failed(). Collective.
+  /// Writes the state as it is, unless that is done already, and waits. Returns false when failed(). Collective.
   bool save_and_wait();
-  /// The state as it is lies in a valid file, this run's or the one that it began with. The same on every rank.
+  /// Whether the state as it is lies in a valid file, this run's or the one that it began with. The same on every rank.
   bool up_to_date() const { return options_.on() && saved_step_ == trainer_->steps_done(); }
-  /// The error of a run that ends although it is not up_to_date().
+  /// The error text of a run that ends although it is not up_to_date().
   std::string not_saved() const;
-  /// A checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed. The same on every rank.
+  /// Whether a checkpoint could not be written and checkpoint.on_error is "stop"; the error is printed by then. The
+  /// same on every rank.
   bool failed() const { return failed_; }
-  /// One line about the memory and the times, for the log.
+  /// One line about the memory and the times of checkpoints, for the log.
   std::string describe() const;
 
 private:
+  /// Begins a checkpoint of the state as it is; waits for its end where nothing may go on meanwhile. Collective.
   void start_writing();
+  /// Whether the file of saved_step_ still exists; a user may have deleted it. Collective.
   bool saved_file_is_there();
+  /// Logs the end of a write, good or bad, and deletes checkpoints beyond checkpoint.keep.
   void report(io::WriteResult const& result);
 
   engine::Trainer<P>* trainer_;
@@ -97,15 +109,15 @@ private:
   io::CheckpointWriter writer_;
   Start start_;
   io::StoredTokenizer tokenizer_;
-  base::Stopwatch clock_;       ///< of the program
-  double deadline_ = 0.0;       ///< seconds on clock_; infinite without a limit
-  base::Stopwatch since_last_;  ///< last checkpoint by time
-  double step_begin_ = 0.0, longest_step_ = 0.0;
-  double longest_write_ = 0.0;
-  double write_estimate_ = 0.0;
-  std::int64_t saved_step_ = -1;
-  std::int64_t given_up_step_ = -1;
-  bool wrote_ = false;  ///< saved_step_ is of a file that this run wrote
+  base::Stopwatch clock_;                         ///< started with the program
+  double deadline_ = 0.0;                         ///< seconds on clock_; infinite without a limit
+  base::Stopwatch since_last_;                    ///< restarted at each checkpoint, for checkpoints by time
+  double step_begin_ = 0.0, longest_step_ = 0.0;  ///< seconds: begin on clock_, and duration
+  double longest_write_ = 0.0;                    ///< seconds
+  double write_estimate_ = 0.0;                   ///< seconds that a slow disk would take: no less is assumed
+  std::int64_t saved_step_ = -1;                  ///< step of the newest valid file, or of the start; -1: none
+  std::int64_t given_up_step_ = -1;               ///< step whose checkpoint could not be written; -1: none
+  bool wrote_ = false;                            ///< this run wrote the file of saved_step_
   bool failed_ = false;
 };
 
