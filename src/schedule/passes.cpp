@@ -19,23 +19,28 @@ void add_reductions(Program& program) {
   for (auto const& actions : program.ranks)
     for (std::size_t i = 0; i < actions.size(); ++i)
       if (makes_weight_gradient(actions[i].op) || makes_vocabulary_gradient(actions[i].op))
-        last[static_cast<std::size_t>(actions[i].stage)] = static_cast<int>(i);
+        for (int stage : {actions[i].stage, lender(program, actions[i].stage)})
+          if (stage >= 0) last[static_cast<std::size_t>(stage)] = static_cast<int>(i);
   std::vector<Action> merged;
   for (auto& actions : program.ranks) {
     merged.clear();
     merged.reserve(actions.size() + 2);
-    int pending = -1;  // a stage whose reduction waits until the send that follows its last backward is under way
+    std::vector<int>
+        pending;  // stages whose reduction waits until the send that follows their last backward is under way
+    auto const reduce_pending = [&] {
+      for (int stage : pending) merged.push_back({Op::reduce_gradients, stage});
+      pending.clear();
+    };
     for (std::size_t i = 0; i < actions.size(); ++i) {
       Action const& a = actions[i];
       P3D_REQUIRE(a.op != Op::reduce_gradients && a.op != Op::optimizer_step, "reductions are added once");
-      if (pending >= 0 && !is_send(a.op)) {
-        merged.push_back({Op::reduce_gradients, pending});
-        pending = -1;
-      }
+      if (!is_send(a.op)) reduce_pending();
       merged.push_back(a);
-      if (computes(a.op) && last[static_cast<std::size_t>(a.stage)] == static_cast<int>(i)) pending = a.stage;
+      if (!computes(a.op)) continue;
+      for (int stage : {a.stage, lender(program, a.stage)})
+        if (stage >= 0 && last[static_cast<std::size_t>(stage)] == static_cast<int>(i)) pending.push_back(stage);
     }
-    if (pending >= 0) merged.push_back({Op::reduce_gradients, pending});
+    reduce_pending();
     merged.push_back({Op::optimizer_step});
     actions = merged;
   }

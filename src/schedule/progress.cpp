@@ -72,6 +72,8 @@ public:
       for (auto& done : vocabulary_done_) done.assign(program.ranks.size(), 0);
     }
     for (std::size_t s = 0; s < slots_.size(); ++s) {
+      if (int const lent = lender(program, static_cast<int>(s)); lent >= 0)
+        unfinished_[static_cast<std::size_t>(lent)] += program.num_microbatches;
       slots_[s].resize(static_cast<std::size_t>(program.num_slots[s]));
       ++unreduced_[static_cast<std::size_t>(program.stage_rank[s])];
     }
@@ -177,7 +179,9 @@ private:
     if (a.op == Op::offload_activations) return offload(rank, a, slot);
     if (!(is_message(a.op) ? message(rank, a, slot) : compute(rank, a, slot) && hands_over(rank, a))) return false;
     done(a.stage, a.microbatch) = static_cast<unsigned char>(done(a.stage, a.microbatch) | bit(a.op));
-    if (makes_weight_gradient(a.op)) --unfinished_[static_cast<std::size_t>(a.stage)];
+    if (makes_weight_gradient(a.op))
+      for (int stage : {a.stage, lender(program_, a.stage)})
+        if (stage >= 0) --unfinished_[static_cast<std::size_t>(stage)];
     return true;
   }
 
@@ -460,7 +464,7 @@ private:
   std::vector<char> started_;                  ///< by rank: its blocking send is under way
   std::vector<std::vector<int>> outgoing_;     ///< by rank: channels
   std::vector<std::vector<SlotState>> slots_;  ///< by stage
-  std::vector<int> unfinished_;                ///< by stage: microbatches without their weight gradient
+  std::vector<int> unfinished_;                ///< by stage: gradients of a microbatch that are still to be added
   std::vector<int> unreduced_;                 ///< by rank: stages
   std::vector<unsigned char> done_;            ///< by cell: bits of the actions that ran
   std::vector<bool> away_;                     ///< by cell: offloaded

@@ -100,7 +100,7 @@ SCHEDULE = [
     ("opening.cpp", "return has(Op::forward, a.stage - 1, a.microbatch) &&", "return true &&", "unit_schedule_opening"),
     ("opening.cpp", "for (std::size_t i = openings.ends()[r]; i <", "for (std::size_t i = openings.ends()[r] + 2; i <",
      "unit_schedule_opening"),
-    ("passes.cpp", "if (pending >= 0 && !is_send(a.op)) {", "if (pending >= 0) {", "unit_schedule unit_schedule_fuzz"),
+    ("passes.cpp", "if (!is_send(a.op)) reduce_pending();", "reduce_pending();", "unit_schedule unit_schedule_fuzz"),
     ("progress.cpp",
      "if (!has_input_gradient(a.stage, old) || !has_weight_gradient(a.stage, old) || "
      "!gradient_passed_on(a.stage, old))",

@@ -136,6 +136,10 @@ TEST(PlantedErrors, weights) {
   // The last stage's W adds to the gradients of stage 0, too.
   plants.expect("a step on gradients not reduced", [](Program& p) { move_before(p, "0REDUCE_SCATTER", "3W3"); });
   Plants offloaded(sharded({.offloads = true}));
+  offloaded.expect("wrong gradient sum", [](Program& p) {
+    move_before(p, "3REDUCE", "STEP");
+    move_before(p, "3W3", "3REDUCE");
+  });
   offloaded.expect("reloads what is not offloaded", [](Program& p) {
     insert_before(p, {Op::reload_weights, 0}, "0F0");
   });
