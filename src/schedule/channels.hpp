@@ -1,31 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The message channels of a program. MPI matches messages of one (source rank, destination rank, kind) in the order in
-// which both sides post them, whatever stage they belong to.
+// When the actions of a program are expected to run, and by when each receive of its channels (graph.hpp) has to be
+// posted.
 
-#include <p3d/schedule/action.hpp>
+#include <p3d/schedule/graph.hpp>
 
 #include <cstddef>
 #include <limits>
 #include <vector>
 
 namespace p3d::schedule {
-
-struct Channel {
-  int source = 0;       ///< rank
-  int destination = 0;  ///< rank
-  bool gradient = false;
-};
-
-struct Channels {
-  explicit Channels(Program const& program);
-  /// The channel of a message action, whichever end it is.
-  int of(Action const& action) const;
-
-  std::vector<Channel> all;
-  std::vector<int> activation_out;  ///< by stage: the channel its output leaves by, -1: no message
-  std::vector<int> gradient_out;    ///< by stage: the channel its input's gradient leaves by, -1: no message
-};
 
 /// When the actions of a compute-only program run if F, I and W take one unit of time each, B two and messages none.
 /// What cannot be run is never.

@@ -59,6 +59,10 @@ inline bool input_is_local(Program const& program, int stage) { return stage > 0
 inline bool output_is_local(Program const& program, int stage) {
   return stage + 1 < program.num_stages && !output_is_remote(program, stage);
 }
+/// RECV_F, or F where no message brings the input: the action that takes a slot for its microbatch.
+inline bool takes_slot(Program const& program, Action const& a) {
+  return a.op == Op::recv_activation || (a.op == Op::forward && !input_is_remote(program, a.stage));
+}
 /// The stages, besides its own, whose slots of its microbatch an action uses. Stages in a row on one rank share memory:
 /// an input is the previous one's output (which a stage without layers hands on), and the gradient is worked on where
 /// the last one of the row got it.
