@@ -1,4 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// Context parallelism: the exchanges around attention. A call has up to three parts. The all-to-all brings all tokens
+// of a place, with some of the heads, to each of its members. Then blocks of keys come from the other places, by a ring
+// or by an all-gather, and the result over each block is merged into the result so far. An all-to-all brings the
+// results back.
+//
+// The ring: in step t a rank works on the keys of the place t before its own, while those of the next step arrive. In
+// backward the gradient of a block of keys travels the same way: each rank adds its part and sends the sum on, until it
+// arrives at the place that owns the keys. The all-gather form sends all parts directly and adds them in the order of
+// the ring, so both forms give the same bits.
 #include <p3d/parallel/context.hpp>
 
 #include <p3d/base/error.hpp>
@@ -15,13 +24,16 @@ using kernels::Store;
 
 namespace {
 
+/// The tags of messages.
 enum Tag { keys_tag, gradients_tag, exchange_tag, delta_tag };
 
+/// Numbers [begin, begin + count) of a scratch array.
 template <class T>
 View1<T> part(View1<T> all, std::int64_t begin, std::int64_t count) {
   P3D_REQUIRE(begin + count <= static_cast<std::int64_t>(all.extent(0)), "scratch of attention has room");
   return View1<T>(all.data() + begin, count);
 }
+/// A vector as a matrix of one row, as messages take it.
 template <class T>
 View2<T> as_row(View1<T> v) {
   return View2<T>(v.data(), 1, v.extent(0));
@@ -81,21 +93,22 @@ void ContextAttention<S>::attach(ExecSpace const& exec, ContextParallel& cp) {
   cp_ = &cp;
 }
 
-/// Where this rank stands in a call.
+/// The part of a call that belongs to this rank: its place and member number, heads and tokens.
 template <class S>
 struct ContextAttention<S>::Place {
   int number, member;
-  std::int64_t heads, kv_heads, first_head;  ///< of this rank in attention
+  std::int64_t heads, kv_heads, first_head;  ///< heads of this rank in attention
   std::int64_t query_columns, key_columns;
-  std::int64_t tokens, local_tokens;  ///< of a sample: of the place, of the rank
+  std::int64_t tokens, local_tokens;  ///< tokens of a sample: those of the place, those of the rank
+  /// Elements of a row of qkv in attention.
   std::int64_t stride() const { return query_columns + 2 * key_columns; }
 };
 
-/// Which columns of a row of the rank's go to each member, in pieces that follow each other at the place.
+/// The columns of a row of local tokens that go to each member, in pieces that follow each other at the place.
 template <class S>
 struct ContextAttention<S>::Columns {
   struct Piece {
-    std::int64_t first, width;  ///< of member m: from first + m * width on
+    std::int64_t first, width;  ///< the columns of member m begin at first + m * width
   };
   std::vector<Piece> pieces;
   std::int64_t width() const {
@@ -344,7 +357,7 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
     auto const most = call.samples * d.most_place_tokens() * width;
     auto const block = [&](int slot, int p) { return part(blocks_, slot * most, elements(p)); };
     auto const gradient = [&](int slot, int p) { return part(block_gradients_, slot * most, elements(p)); };
-    auto const add_home = [&](View1<A> sum) {  // to the own keys and values
+    auto const add_home = [&](View1<A> sum) {  // to the gradients of the own keys and values
       kernels::add_rows<A>(exec_, call.samples * place.tokens, width, {sum.data(), width}, dkv);
     };
     if (d.gather) {
@@ -355,7 +368,7 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
       for (int p = 0; p < ring; ++p)
         if (p != me)
           keys.push_back(collectives::start_send<S>(exec_, group, View2<S const>(as_row(block(me, me))), p, keys_tag));
-      for (int t = 1; t < ring; ++t)  // that of the rank which computes it in its step t
+      for (int t = 1; t < ring; ++t)  // from the rank that computes it in its step t
         sums.push_back(
             collectives::start_recv<A>(exec_, group, as_row(gradient(t - 1, me)), (me + t) % ring, gradients_tag));
       comm::wait_all(keys);
@@ -366,7 +379,7 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
         sums.push_back(collectives::start_send<A>(exec_, group, View2<A const>(as_row(own)), p, gradients_tag));
       }
       comm::wait_all(sums);
-      for (int t = 1; t < ring; ++t) {  // in the order of a ring: one behind the other, then home
+      for (int t = 1; t < ring; ++t) {  // as a ring does: each part is added to the next one's, the sum to the own keys
         if (t > 1) kernels::add<A>(exec_, View1<A const>(gradient(t - 2, me)), gradient(t - 1, me));
       }
       return add_home(gradient(ring - 2, me));
@@ -385,7 +398,7 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
       }
       if (t > 0) {
         comm::Request coming;
-        auto const sum = gradient(2, p);  // of the ranks before, on its way to the block's home
+        auto const sum = gradient(2, p);  // sum over the ranks before, on its way to the rank that owns the block
         if (t > 1) coming = collectives::start_recv<A>(exec_, group, as_row(sum), before, gradients_tag);
         auto const own = gradient(t % 2, p);
         run(p, {block(t % 2, p).data(), width}, Store::add, HeadRows<A>{own.data(), width});
