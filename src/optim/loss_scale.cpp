@@ -15,6 +15,7 @@
 namespace p3d::optim {
 
 namespace {
+/// The scale of a run that begins.
 double first_scale(config::PrecisionOptions const& o) {
   switch (o.loss_scaling) {
     case config::LossScaling::none: return 1.0;
@@ -31,8 +32,10 @@ std::string to_string(LossScaleState const& s) {
 
 namespace {
 
+/// The text before the count, where only skipped steps are stored.
 constexpr std::string_view only_skipped = "skipped=";
 
+/// The error for a text that is no state of a loss scale.
 base::Error wrong_text(std::string const& text) {
   return base::Error(
       {.expected = "the state of a loss scale, such as \"scale=65536 clean_steps=12 overflows=0 skipped=3\"",

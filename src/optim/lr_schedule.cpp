@@ -9,7 +9,7 @@ namespace p3d::optim {
 
 double learning_rate(config::Optimizer const& o, std::int64_t step, std::int64_t steps) {
   if (step < o.warmup_steps) return o.lr * static_cast<double>(step + 1) / static_cast<double>(o.warmup_steps);
-  // From 0 at the first step after the warm-up to 1 at the last step; a single step is the first.
+  // x runs from 0 at the first step after the warm-up to 1 at the last step; a single step counts as the first.
   double const x = std::min(1.0, static_cast<double>(step - o.warmup_steps) /
                                      static_cast<double>(std::max<std::int64_t>(1, steps - 1 - o.warmup_steps)));
   switch (o.lr_schedule) {
