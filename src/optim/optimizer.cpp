@@ -10,7 +10,7 @@ namespace p3d::optim {
 
 namespace {
 
-/// What an array of all owned runs has of one, or nothing of an empty one.
+/// The part of an array of all owned runs that belongs to one run; empty for an empty array.
 template <class T>
 View1<T> part(View1<T> all, layout::OwnedRun const& run) {
   if (all.extent(0) == 0) return {};
@@ -97,7 +97,8 @@ void Optimizer<P>::apply_with(ExecSpace const& exec, std::int64_t step, double l
   a.correction2 = 1.0 - std::pow(options_.beta2, static_cast<double>(step));
   a.grad_scale = grad_scale;
   a.clear_gradient = !keep_gradients;
-  // Neighbouring parameters with the same decay form one segment: padding between them is zero and stays zero.
+  // Neighbouring parameters with the same decay form one segment: the padding between them is zero, and an update keeps
+  // it zero.
   std::vector<kernels::DecaySegment> segments;
   layout::for_parameters(*params_, run.begin, run.count,
                          [&](layout::LocalParam const& item, std::int64_t first, std::int64_t count) {
