@@ -6,6 +6,7 @@
 namespace p3d::config {
 
 bool allowed(Config const& config) {
+  // An input without entries: errors name no places, and nobody reads them.
   Input const nothing_written;
   Sources const sources(nothing_written);
   KeyErrors errors;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Texts of axes: reading and writing parallel.order and comm.backend_axes.
 #include <p3d/config/axes.hpp>
 
 #include <p3d/base/text.hpp>

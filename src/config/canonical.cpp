@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The complete input as text, and its hash.
+// The complete input as text, and its hash. Every writer of a key is used, so a key cannot be forgotten.
 
 #include "config/keys.hpp"
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The values of keys that nobody wrote and that follow from others. The order matters: a value must be known before
+// another one follows from it.
 #include "config/rules.hpp"
 
 #include "config/keys.hpp"
@@ -15,7 +17,8 @@ namespace p3d::config {
 
 namespace {
 
-/// Calls `set` for a key that nobody set, if everything it follows from is known.
+/// Calls `set` for a key that nobody set, if everything that it follows from is known. `set` returns false when it
+/// cannot derive the value; the key is then marked open.
 template <class Set>
 void follow(Sources& sources, char const* key, std::vector<std::string_view> const& from, Set const& set) {
   if (sources.given(key) || sources.from_preset(key) || !sources.known(key)) return;
@@ -29,8 +32,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   auto& m = config.model;
   follow(sources, "model.kv_heads", {"model.heads"}, [&] { return m.kv_heads = m.heads, true; });
   follow(sources, "model.ffn", {"model.hidden", "model.activation"}, [&] {
-    // Three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU variants
-    // improve transformer").
+    // SwiGLU has three matrices instead of two: 2/3 of the width keeps the number of parameters (Shazeer 2020, "GLU
+    // variants improve transformer").
     m.ffn = m.activation == Activation::gelu ? 4 * m.hidden : ((8 * m.hidden + 2) / 3 + 15) / 16 * 16;
     return true;
   });
@@ -38,6 +41,7 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   follow(sources, "model.moe.ffn", {"model.ffn"}, [&] { return m.moe.ffn = m.ffn, true; });
 
   auto& p = config.parallel;
+  // Without dp in the input the replicas are the factor of the number of ranks that the other axes leave.
   auto const others = dense_axes.minus({Axis::dp});
   follow(sources, "parallel.dp", axis_keys(others), [&] {
     auto const below = p.product(others);
@@ -83,12 +87,14 @@ void derive(Config& config, Sources& sources, int num_ranks) {
   });
 
   apply_memory_preset(config, sources);
-  // All layers of a rank are in use between the first forward and the last backward of a step.
+  // Offloaded weights are gathered for every use by default: with once a step, all layers of a rank would be in memory
+  // between the first forward and the last backward of a step.
   follow(sources, "memory.gather", {"memory.offload_parameters"}, [&] {
     if (config.memory.offloads_parameters()) config.memory.gather = MessageEvery::microbatch;
     return true;
   });
   if (config.memory.limit > 0) {
+    // memory.limit may choose the keys that neither the input nor a preset sets.
     auto const open = [&](char const* key) { return !sources.given(key) && !sources.from_preset(key); };
     bool const chooses = open("memory.recompute") || config.memory.recompute == Recompute::automatic;
     config.memory.free = {.recompute = chooses,
@@ -100,7 +106,8 @@ void derive(Config& config, Sources& sources, int num_ranks) {
                           .offload_activations = open("memory.offload_activations")};
   }
 
-  // The double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4. (std::stod throws below 1e-307.)
+  // The division is rounded to the double nearest to the decimal: 3e-3 gives 3e-4 and not 3.0000000000000003e-4.
+  // (std::strtod, as std::stod throws below 1e-307.)
   auto const tenth = fmt::format("{:.15g}", config.optimizer.lr / 10);
   follow(sources, "optimizer.min_lr", {"optimizer.lr"},
          [&] { return config.optimizer.min_lr = std::strtod(tenth.c_str(), nullptr), true; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Numbers near a number that divide or are divisible: the "set it to 96 or 108" of a fix.
+// Numbers near a number that divide it or are its multiples: the "set it to 96 or 108" of a fix.
 
 #include <cstdint>
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace p3d::config {
 
-/// The multiples of `step` next to `value`, below (if positive) and above; {value} when it is one.
+/// The multiples of `step` next to `value`, below (if positive) and above; {value} when it is a multiple itself.
 std::vector<std::int64_t> nearest_multiples(std::int64_t value, std::int64_t step);
-/// The divisors of `of` next to `value`, below and above.
+/// The divisors of `of` next to `value`, below and above; {value} when it is a divisor itself.
 std::vector<std::int64_t> nearest_divisors(std::int64_t value, std::int64_t of);
-/// "96 or 108".
+/// The numbers as a text: "96 or 108".
 std::string one_of(std::vector<std::int64_t> const& values);
-/// 30 in 4 parts, larger ones first: {8, 8, 7, 7}.
+/// `total` as a sum of `parts` numbers, larger ones first: 30 in 4 parts is {8, 8, 7, 7}.
 std::vector<std::int64_t> even_parts(std::int64_t total, std::int64_t parts);
 
 }  // namespace p3d::config

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Files that are not there.
+// Help for paths of files that are not there.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors as text for people.
+// Errors as text for people: "1. model.heads", and below it, indented, what was expected and found, where, and a fix.
 
 #include <p3d/config/parse.hpp>
 

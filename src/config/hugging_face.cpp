@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the config.json of a model in Hugging Face form, strictly: a key that is ignored by mistake gives a model that
+// computes something else without a word. So every key of the file must be one of three kinds: one that is mapped to
+// [model] ("n_embd" is model.hidden), one that must have the only value that p3d's model has ("scale_attn_weights":
+// true), or one that is known to have no effect on what the model computes ("torch_dtype"). All others are listed in
+// one error. The function of each family below reads the keys that are mapped; Reader::finish() sees to the other two
+// kinds.
 #include <p3d/config/hugging_face.hpp>
 
 #include "config/limits.hpp"
@@ -42,7 +48,7 @@ constexpr char const* without_effect[] = {
     // of heads that no language model has
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"};
 
-/// What the other keys must be, for the same function.
+/// A key that must have one value (or be absent), so that p3d computes the same function. `what` says what p3d has.
 struct Required {
   char const* key;
   json value;
@@ -69,13 +75,14 @@ std::vector<Required> const& required() {
   return rows;
 }
 
-/// Reads a file key by key, and collects what is wrong. A key that was read is a known one.
+/// Reads a file key by key, and collects errors. A key that was read counts as known.
 class Reader {
 public:
   Reader(json const& file, std::string path) : file_(file), path_(std::move(path)) {}
 
   bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
   bool left_out(char const* key) const { return !file_.contains(key); }
+  /// The value of a key, which counts as known from here on; null when it is absent.
   json const& value(char const* key) {
     static json const null;
     seen_.insert(key);
@@ -83,7 +90,7 @@ public:
   }
   void wrong(std::string expected, std::string found) { errors_.push_back(fmt::format("{}: {}", expected, found)); }
 
-  /// Without a default the key must be there.
+  /// An integer from 1 to `most`. Without a default (`otherwise` > 0) the key must be there.
   std::int64_t integer(char const* key, std::int64_t most, std::int64_t otherwise = 0) {
     auto const& v = value(key);
     if (v.is_null() && otherwise > 0) return otherwise;
@@ -91,6 +98,7 @@ public:
     wrong(fmt::format("{}, a whole number from 1 to {}", key, most), found(key));
     return 1;
   }
+  /// A number from `least` to `most`; `otherwise` when it is absent.
   double number(char const* key, double least, double most, double otherwise) {
     auto const& v = value(key);
     if (v.is_null()) return otherwise;
@@ -108,7 +116,8 @@ public:
 
   bool good() const { return errors_.empty(); }
 
-  /// Keys with one value, those without effect, and unknown ones.
+  /// Checks the keys with one value, passes over the ones without effect, and refuses unknown ones. Throws when there
+  /// were errors.
   void finish() {
     for (auto const& row : required()) {
       if (has(row.key) && !seen_.contains(row.key) && file_[row.key] != row.value)
@@ -139,6 +148,7 @@ private:
   std::vector<std::string> errors_;
 };
 
+/// Reads the keys of GPT2Config.
 void read_gpt2(Reader& r, HuggingFaceModel& out) {
   auto& m = out.model;
   m.vocab_size = r.integer("vocab_size", limits::width);
@@ -171,7 +181,7 @@ void read_gpt2(Reader& r, HuggingFaceModel& out) {
   m.bias = true;
 }
 
-/// rope_parameters (transformers 5), or rope_scaling beside rope_theta (before).
+/// Reads rotary positions: rope_parameters (transformers 5), or rope_scaling beside rope_theta (earlier versions).
 void read_rope(Reader& r, Model& m, double default_theta, std::string const& path) {
   bool const newer = r.has("rope_parameters");
   auto const* key = newer ? "rope_parameters" : "rope_scaling";
@@ -205,12 +215,12 @@ void read_rope(Reader& r, Model& m, double default_theta, std::string const& pat
   inner.finish();
 }
 
-/// What a family has where its file leaves a key out.
+/// Values that a family has where its file leaves a key out.
 struct LlamaDefaults {
   double norm_eps = 1e-6, rope_theta = 1e4;
 };
 
-/// What LlamaConfig and the configurations after it share.
+/// Reads the keys that LlamaConfig and the configurations after it share.
 void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, LlamaDefaults const& defaults = {}) {
   auto& m = out.model;
   m.vocab_size = r.integer("vocab_size", limits::width);
@@ -243,8 +253,8 @@ void read_llama(Reader& r, HuggingFaceModel& out, std::string const& path, Llama
   m.activation = Activation::swiglu;
 }
 
-/// MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default, and null
-/// stands for none (sliding_window) or for all heads (num_key_value_heads).
+/// Reads MistralConfig: a Llama without biases whose layers have one window. A key that is left out has the default,
+/// and null stands for none (sliding_window) or for all heads (num_key_value_heads).
 void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_window = 4096, default_kv_heads = 8;
   read_llama(r, out, path);
@@ -256,7 +266,7 @@ void read_mistral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   r.value("sliding_window");
 }
 
-/// What MixtralConfig and Qwen2MoeConfig share; `number` names the key of the experts.
+/// Reads the keys that MixtralConfig and Qwen2MoeConfig share; `number` names the key of the number of experts.
 void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int64_t experts, std::int64_t top_k) {
   auto& moe = out.model.moe;
   moe.experts = r.integer(number, limits::experts, experts);
@@ -272,7 +282,7 @@ void read_experts(Reader& r, HuggingFaceModel& out, char const* number, std::int
   if (out.model.bias) r.wrong("attention_bias = false (a model with experts has no biases)", r.found("attention_bias"));
 }
 
-/// MixtralConfig: a Mistral whose layers have experts.
+/// Reads MixtralConfig: a Mistral whose layers have experts.
 void read_mixtral(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 8, default_top_k = 2, default_kv_heads = 8;
   read_llama(r, out, path, {.norm_eps = 1e-5, .rope_theta = 1e6});
@@ -287,7 +297,8 @@ void read_mixtral(Reader& r, HuggingFaceModel& out, std::string const& path) {
         "config.json has router_jitter_noise, of training: model.moe.jitter is 0 unless the input sets it");
 }
 
-/// mlp_only_layers as a number of first layers: no others are dense but those that decoder_sparse_step leaves out.
+/// Reads mlp_only_layers as a number of first layers: the only other dense layers may be those that decoder_sparse_step
+/// leaves out.
 void read_dense_layers(Reader& r, Model& m) {
   auto const list = r.value("mlp_only_layers");
   std::set<std::int64_t> dense;
@@ -300,7 +311,7 @@ void read_dense_layers(Reader& r, Model& m) {
   if (good && m.moe_layers() == 0) r.wrong("a layer with experts", "none");
 }
 
-/// Qwen2MoeConfig: routed and shared experts in some layers.
+/// Reads Qwen2MoeConfig: routed and shared experts in some layers.
 void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   constexpr std::int64_t default_experts = 60, default_top_k = 4, default_kv_heads = 16, default_ffn = 1408,
                          default_shared = 5632;
@@ -320,7 +331,7 @@ void read_qwen2_moe(Reader& r, HuggingFaceModel& out, std::string const& path) {
   r.value("max_window_layers");
 }
 
-/// All layers attend alike: to all earlier tokens, or within the window.
+/// Requires that all layers attend alike: to all earlier tokens, or within the window.
 void read_layer_types(Reader& r, Model const& m) {
   auto const* const kind = m.window.empty() ? "full_attention" : "sliding_attention";
   auto const kinds = r.value("layer_types");
@@ -329,7 +340,7 @@ void read_layer_types(Reader& r, Model const& m) {
   if (!good) r.wrong(fmt::format("layer_types of {} alone", kind), r.found("layer_types"));
 }
 
-/// Sizes of matrices follow from these.
+/// Requires head counts that divide the sizes of matrices as p3d's model needs it.
 void require_heads(Reader& r, HuggingFaceModel const& read) {
   auto const& m = read.model;
   bool const gpt = read.family == ModelFamily::gpt2;
@@ -370,7 +381,7 @@ HuggingFaceModel read_hugging_face(std::string_view text, std::string const& pat
                   .fix = "p3d reads these architectures; choose a model of one of them"});
   }
   if (out.family != ModelFamily::gpt2) read_layer_types(r, out.model);
-  if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // as it follows in an input
+  if (!out.model.moe.on()) out.model.moe.ffn = out.model.ffn;  // the default of the key in an input
   if (r.good()) require_heads(r, out);
   r.finish();
   return out;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The config.json of a model that began as another one: that one's file, with what has changed and nothing else.
+// The config.json of a model that began as another one: the file of that one, with what has changed and nothing else.
 //
-// p3d's own file of both models tells what differs. Training changes the length of texts and dropout; the export may
-// change the type of the numbers. Anything else means that the file is not of this model, and it is not used.
+// The change is found by comparing the files that p3d itself writes for both models. Training changes the length of
+// texts and dropout; the export may change the type of the numbers. Any other difference means that the file is not of
+// this model, and it is not used.
 
 #include <p3d/config/hugging_face.hpp>
 
@@ -27,14 +28,17 @@ bool may_change(std::string_view key) {
   return std::find(std::begin(keys), std::end(keys), key) != std::end(keys);
 }
 
+/// The config.json that p3d writes for a model; type and end of text are left open.
 Json own_file(Model const& m) { return Json::parse(write_hugging_face(m, "float32", -1)); }
 
+/// The file of the origin, and the list of changes that are made to it.
 class Update {
 public:
   explicit Update(Json file) : file_(std::move(file)) {}
 
   bool has(char const* key) const { return file_.contains(key) && !file_[key].is_null(); }
   Json const& operator[](char const* key) const { return file_[key]; }
+  /// Gives a key a value, and notes the change with `why`.
   void set(std::string const& key, Json const& value, std::string const& why = "") {
     auto const before = file_.contains(key) ? file_[key].dump() : "none";
     if (file_.contains(key) && file_[key] == value) return;
@@ -42,8 +46,10 @@ public:
     file_[key] = value;
     changed_ = true;
   }
+  /// Adds a line to the changes without one in the file.
   void note(std::string text) { out_.changes.push_back(std::move(text)); }
 
+  /// The result: the bytes of `origin` when nothing has changed.
   UpdatedConfig finish(std::string_view origin) && {
     out_.text = changed_ ? file_.dump(2) + "\n" : std::string(origin);
     return std::move(out_);
@@ -55,6 +61,7 @@ private:
   bool changed_ = false;
 };
 
+/// Sets eos_token_id where the origin has none; notes it where the origin names another token.
 void update_end(Update& file, std::int64_t eos_token) {
   if (eos_token < 0) return;
   if (!file.has("eos_token_id")) return file.set("eos_token_id", eos_token);
@@ -70,11 +77,11 @@ void update_end(Update& file, std::int64_t eos_token) {
 
 UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
                                   std::string_view dtype, std::int64_t eos_token) {
-  auto const began = read_hugging_face(origin, path).model;  // every key once, too
+  auto const began = read_hugging_face(origin, path).model;  // it checks, too, that every key is there once
   Update file(Json::parse(origin));
   auto now = model;
   if (model.position == Position::rope && model.seq_len < began.seq_len) {
-    now.seq_len = began.seq_len;  // the run read shorter texts, and the model can do no less
+    now.seq_len = began.seq_len;  // the run read shorter texts, and the model can do no less than before
     file.note(fmt::format("max_position_embeddings = {}, as in the origin, although model.seq_len of the run is {}",
                           began.seq_len, model.seq_len));
   }
@@ -88,9 +95,9 @@ UpdatedConfig update_hugging_face(std::string_view origin, std::string const& pa
                     .where = path,
                     .fix = "name the folder of the model that the run began with"});
     }
-    if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // n_ctx: in older files
+    if (key != "n_ctx" || file.has("n_ctx")) file.set(key, item.value());  // older files have n_ctx
   }
-  for (char const* key : {"dtype", "torch_dtype"})  // transformers 5, and before
+  for (char const* key : {"dtype", "torch_dtype"})  // the names in transformers 5, and before
     if (file.has(key)) file.set(key, dtype, "; --dtype chooses the type of the numbers");
   update_end(file, eos_token);
   return std::move(file).finish(origin);

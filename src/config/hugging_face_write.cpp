@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes the config.json of a model. First comes the question whether one of the families computes the same function:
+// each key of [model] has the values that a family knows, and the others are named in the error. Example: a model with
+// rmsnorm, rope, swiglu and no window is a Llama; with layernorm it is none, since Llama has rmsnorm and GPT-2 has
+// learned positions.
 #include <p3d/config/hugging_face.hpp>
 
 #include <p3d/base/error.hpp>
@@ -16,12 +20,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Whether any layer has a window.
 bool has_window(Model const& m) {
   for (std::int64_t l = 0; l < m.layers; ++l)
     if (m.window_of(l) > 0) return true;
   return false;
 }
 
+/// Whether all layers have the same window, or none.
 bool one_window(Model const& m) {
   for (std::int64_t l = 1; l < m.layers; ++l)
     if (m.window_of(l) != m.window_of(0)) return false;
@@ -32,8 +38,10 @@ std::string window_text(Model const& m) {
   return m.window.size() == 1 ? fmt::format("{}", m.window[0]) : fmt::format("[{}]", fmt::join(m.window, ", "));
 }
 
+/// Notes a key whose value is not `good` for a family.
 using Want = std::function<void(bool good, char const* key, std::string const& value)>;
 
+/// Asks for the keys of experts that Mixtral and Qwen2-MoE have.
 void want_experts(Moe const& moe, bool mixtral, bool all_layers, Want const& want) {
   auto const number = [](auto n) { return fmt::format("{}", n); };
   want(moe.score == RouterScore::softmax, "moe.score", to_string(moe.score));
@@ -47,7 +55,7 @@ void want_experts(Moe const& moe, bool mixtral, bool all_layers, Want const& wan
        number(moe.first_dense > 0 ? moe.first_dense : moe.every));
 }
 
-/// The keys of `m` that a family does not have.
+/// The keys of `m`, with their values, that a family does not have.
 std::vector<std::string> strange(Model const& m, ModelFamily family) {
   std::vector<std::string> out;
   Want const want = [&](bool good, char const* key, std::string const& value) {
@@ -70,6 +78,7 @@ std::vector<std::string> strange(Model const& m, ModelFamily family) {
   return out;
 }
 
+/// The value of rope_scaling; null without scaling.
 Json rope_of(Model const& m) {
   if (m.rope_scaling == RopeScaling::none) return nullptr;
   Json rope{{"rope_type", to_string(m.rope_scaling)}, {"factor", m.rope_scaling_factor}};
@@ -85,12 +94,13 @@ Json rope_of(Model const& m) {
 
 namespace {
 
-/// Which of the families like Llama it can only be.
+/// The only one of the families like Llama that the model can be.
 ModelFamily like_llama(Model const& m) {
   if (m.moe.on()) return m.moe.shared_ffn > 0 ? ModelFamily::qwen2_moe : ModelFamily::mixtral;
   return has_window(m) ? ModelFamily::mistral : ModelFamily::llama;
 }
 
+/// The name of a family as people call it.
 char const* people_call(ModelFamily family) {
   switch (family) {
     case ModelFamily::gpt2: return "GPT-2";
@@ -124,6 +134,7 @@ ModelFamily family_of(Model const& m) {
 
 namespace {
 
+/// The class of transformers that runs a family, for "architectures".
 char const* architecture(ModelFamily family) {
   switch (family) {
     case ModelFamily::gpt2: return "GPT2LMHeadModel";
@@ -135,12 +146,13 @@ char const* architecture(ModelFamily family) {
   return "?";
 }
 
+/// The keys of GPT2Config.
 Json write_gpt2(Model const& m) {
   return {{"architectures", {architecture(ModelFamily::gpt2)}},
           {"model_type", "gpt2"},
           {"vocab_size", m.vocab_size},
           {"n_positions", m.seq_len},
-          {"n_ctx", m.seq_len},  // the same, for readers of older files
+          {"n_ctx", m.seq_len},  // n_positions again, for readers of older files
           {"n_embd", m.hidden},
           {"n_layer", m.layers},
           {"n_head", m.heads},
@@ -152,7 +164,7 @@ Json write_gpt2(Model const& m) {
           {"layer_norm_epsilon", m.norm_eps}};
 }
 
-/// What a model with experts has besides.
+/// Adds the keys of a model with experts.
 void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["num_experts_per_tok"] = m.moe.top_k;
   if (family == ModelFamily::mixtral) {
@@ -171,7 +183,7 @@ void write_experts(Model const& m, ModelFamily family, Json& out) {
   out["use_sliding_window"] = false;
 }
 
-/// Of Llama and those after it.
+/// The keys of LlamaConfig and of the configurations after it.
 Json write_llama(Model const& m, ModelFamily family) {
   bool const mixtral = family == ModelFamily::mixtral, qwen = family == ModelFamily::qwen2_moe;
   Json out{{"architectures", {architecture(family)}},

@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads a TOML text and the overrides into entries. No value is read yet: an entry is a known key with its TOML node
+// and its place. Errors are collected instead of thrown, so that one start shows all of them.
+//
+// An unknown key is most often a known one with a slip, so the error names it: "[model] hiden" asks "did you mean
+// hidden?". The key that was meant is remembered, because its value is unknown: rules must not judge its default.
 #include "config/input.hpp"
 
 #include "config/nesting.hpp"
@@ -25,6 +30,7 @@ std::string shown_name(std::string const& name) {
              : base::printable_line(name);
 }
 
+/// The line `number` (from 1) of a text without the blanks before it, at most 100 characters.
 std::string line_of(std::string_view text, std::size_t number) {
   for (; number > 1; --number) {
     auto const end = text.find('\n');
@@ -36,8 +42,9 @@ std::string line_of(std::string_view text, std::size_t number) {
   return first == std::string_view::npos ? "" : std::string(line.substr(first, 100));
 }
 
-/// The key that was probably meant by `name` in `section` ("" at the top of the file), or "": in the section most like
-/// a misspelt one, then by the same name elsewhere, then the most similar one here, then anywhere.
+/// The key that was probably meant by `name` in `section` ("" at the top of the file), or "". It is looked for in the
+/// section most like a misspelt one, then by the same name elsewhere, then as the most similar name here, then as the
+/// most similar one anywhere.
 std::string similar_key(std::string const& section, std::string const& name) {
   auto here = keys_of(section);
   std::string const at = here.empty() ? base::nearest(section, sections()) : section;
@@ -46,7 +53,7 @@ std::string similar_key(std::string const& section, std::string const& name) {
     if (find_key(other + "." + name)) return other + "." + name;
   }
   if (auto const close = base::nearest(name, keys_of(at)); !close.empty()) return at + "." + close;
-  if (name.size() < 4) return "";  // too short to resemble anything in particular
+  if (name.size() < 4) return "";  // the name is too short to resemble anything in particular
   std::vector<std::string> names;
   for (auto const& key : keys()) names.push_back(key.name);
   auto const close = base::nearest(name, names);
@@ -56,10 +63,11 @@ std::string similar_key(std::string const& section, std::string const& name) {
   return "";
 }
 
+// Errors of unknown keys in a file beyond this number help nobody.
 constexpr std::size_t most_unknown = 100;
 constexpr char const* no_idea = "remove it; p3d --help-input lists all sections and keys";
 
-/// Remembers the key that was meant, and asks.
+/// Finds the key that was meant, remembers it, and returns the question for the fix.
 std::string ask_for(std::string const& section, std::string const& name, bool in_file, Input& input) {
   auto const full = similar_key(section, name);
   if (full.empty()) return no_idea;
@@ -70,12 +78,14 @@ std::string ask_for(std::string const& section, std::string const& name, bool in
   return fmt::format("did you mean {} below [{}]?", key->name, key->section);
 }
 
+/// The text of what is expected in a section: its keys, or all sections where there is no such one.
 std::string expected_key(std::string const& section) {
   auto const known = keys_of(section);
   if (known.empty()) return "a section of the input: " + base::join(sections());
   return fmt::format("a key of [{}]: {}", section, base::join(known));
 }
 
+/// Finds the section that was meant by a table, remembers the keys below it, and returns the question for the fix.
 std::string ask_for_section(std::string const& name, toml::table const& table, Input& input) {
   auto close = base::nearest(name, sections());
   for (auto const& section : sections()) {
@@ -86,7 +96,7 @@ std::string ask_for_section(std::string const& name, toml::table const& table, I
   return fmt::format("did you mean [{}]?", close);
 }
 
-/// The name of a section stands where a key is expected.
+/// Reports the name of a section that stands where a key is expected.
 void refuse_section(std::string const& name, toml::key const& key, toml::node const& node, Input& input,
                     KeyErrors& errors) {
   auto const at = key.source().begin;
@@ -98,9 +108,10 @@ void refuse_section(std::string const& name, toml::key const& key, toml::node co
   for (auto const& below : keys_of(name)) input.meant.push_back(name + "." + below);
 }
 
+/// Makes the keys of a table entries, and reports unknown ones. A table in it may be a section of its own (model.moe).
 void read_section(std::string const& section, toml::table const& table, Input& input, KeyErrors& errors) {
   for (auto const& [key, node] : table) {
-    if (errors.size() >= most_unknown) break;  // a text of another kind; each costs a search for what was meant
+    if (errors.size() >= most_unknown) break;  // a text of another kind; each error costs a search for what was meant
     std::string const name(key.str());
     if (auto const inner = section + "." + name; !keys_of(inner).empty()) {
       if (auto const* below = node.as_table())
@@ -122,6 +133,7 @@ void read_section(std::string const& section, toml::table const& table, Input& i
   }
 }
 
+/// A fix for a message of the TOML parser.
 std::string fix_of_syntax(std::string_view problem) {
   if (problem.find("could not determine value type") != problem.npos)
     return "put strings in double quotes; true and false in lower case";
@@ -129,7 +141,7 @@ std::string fix_of_syntax(std::string_view problem) {
   return "correct this line (the format is TOML, https://toml.io); what follows it was not looked at";
 }
 
-/// The value of an override: TOML, or else a bare word, which must not look like broken TOML.
+/// Reads the value of an override: TOML, or else a bare word, which must not look like broken TOML.
 bool read_value(std::string const& text, toml::table& out) {
   if (too_deep_at_line(text) > 0) return false;
   auto const parse = [&](std::string const& value) {
@@ -142,11 +154,11 @@ bool read_value(std::string const& text, toml::table& out) {
   };
   if (parse(text)) return true;
   if (!text.empty() && std::string_view("\"'[{").find(text[0]) != std::string_view::npos) return false;
-  return parse(toml_string(text));  // fails for what is not UTF-8
+  return parse(toml_string(text));  // fails for a text that is not UTF-8
 }
 
-/// A bare word that TOML takes for a number, a truth value or a date is text where a key wants text, and nothing but
-/// text (run.name=2024): `value` becomes that.
+/// Turns a value into text where the key wants text, and nothing but text: TOML takes a bare word such as 2024
+/// (run.name=2024) for a number, a truth value or a date.
 void take_as_text(Key const& key, std::string const& text, toml::table& value) {
   auto const& node = *value.get("v");
   if (node.is_string() || node.is_array() || node.is_table()) return;

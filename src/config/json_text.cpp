@@ -14,8 +14,10 @@ namespace {
 
 using nlohmann::json;
 
+// Deeper texts are refused: the parser goes down one call per level.
 constexpr int deepest = 32;
 
+/// The error of a text that is no JSON as p3d reads it.
 base::Error refused(std::string expected, std::string found, std::string const& where) {
   return base::Error({.expected = std::move(expected),
                       .found = std::move(found),
@@ -24,6 +26,7 @@ base::Error refused(std::string expected, std::string found, std::string const& 
                      base::ExitCode::bad_input);
 }
 
+/// A text of at most 80 bytes, cut between two characters.
 std::string cut(std::string text) {
   constexpr std::size_t most = 80;
   if (text.size() <= most) return text;
@@ -35,7 +38,7 @@ std::string cut(std::string text) {
 }  // namespace
 
 json parse_json(std::string_view text, std::string const& where) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of the objects that are open
   auto const watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > deepest)
       throw refused(fmt::format("JSON nested at most {} deep", deepest), "deeper lists or objects", where);

@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of keys, one function per section; keys_data.cpp, keys_linalg.cpp, keys_memory.cpp, keys_moe.cpp and
+// keys_pipeline.cpp hold the larger or newer ones. A row has everything that is known about a key, for example
+//
+//     s.integer("steps", &Run::steps, {1, limits::steps}, "optimizer steps");
+//
+// says name, member, range and help of run.steps. A new key needs a member in config.hpp and a row here, and is then
+// parsed, checked, printed and explained.
 #include "config/keys.hpp"
 
 #include "config/limits.hpp"
@@ -15,7 +22,7 @@ namespace p3d::config {
 
 namespace {
 
-/// The name becomes part of paths.
+/// Reads run.name, which becomes a part of paths.
 MaybeMismatch read_run_name(toml::node const& node, std::string const&, Config& config) {
   std::string name;
   if (auto mismatch = read_string(node, false, name)) return mismatch;
@@ -70,6 +77,7 @@ void add_run(std::vector<Key>& table) {
            "1800, or comm.timeout_s if longer");
 }
 
+/// Reads one window for all layers, or a list of them. A list of zeros is stored as no list.
 MaybeMismatch read_window(toml::node const& node, std::string const&, Config& config) {
   std::vector<std::int64_t> windows;
   auto const read_one = [&](toml::node const& element) {
@@ -149,12 +157,14 @@ void add_model(std::vector<Key>& table) {
   s.number("norm_eps", &Model::norm_eps, {.max = 1.0, .min_open = true}, "added to the variance in norms");
 }
 
+/// The names of axes, as words of a message.
 std::vector<std::string> words_of(AxisSet axes) {
   std::vector<std::string> out;
   for (auto a : axes.list()) out.emplace_back(name(a));
   return out;
 }
 
+/// Reads parallel.order.
 MaybeMismatch read_mesh_order(toml::node const& node, std::string const&, Config& config) {
   std::string text;
   auto const fix = "name them in another order, such as " + toml_string(Parallel{}.order);
@@ -183,7 +193,7 @@ void add_parallel(std::vector<Key>& table) {
         [](Config const& config) { return toml_string(config.parallel.order); });
 }
 
-/// A name, or [a, r].
+/// Reads context.exchange: a name, or [a, r].
 MaybeMismatch read_exchange(toml::node const& node, std::string const&, Config& config) {
   auto& c = config.context;
   if (auto const* list = node.as_array()) {
@@ -231,6 +241,7 @@ void add_batch(std::vector<Key>& table) {
          "longest sample");
 }
 
+/// Reads data.path: one path, or a list of them.
 MaybeMismatch read_data_path(toml::node const& node, std::string const& folder, Config& config) {
   std::vector<std::string> paths;
   auto const read_one = [&](toml::node const& element) {
@@ -303,6 +314,7 @@ void add_optimizer(std::vector<Key>& table) {
          "numbers, no wait at the end of a step (zb_h2, zb_v), a second copy of weights and moments");
 }
 
+/// Reads comm.backend_axes.
 MaybeMismatch read_backend_axes(toml::node const& node, std::string const&, Config& config) {
   auto const fix = "name them joined by '-', such as " + toml_string(names(stage_axes, "-"));
   std::string text;
@@ -343,7 +355,7 @@ void add_comm(std::vector<Key>& table) {
   s.flag("overlap_experts", &Comm::overlap_experts, "compute one microbatch while rows of another go to experts");
 }
 
-/// "none", "dynamic" or a number.
+/// Reads precision.loss_scale: "none", "dynamic" or a number.
 MaybeMismatch read_loss_scale(toml::node const& node, std::string const&, Config& config) {
   auto& p = config.precision;
   if (node.is_string()) return read_enum(node, p.loss_scaling);
@@ -390,6 +402,7 @@ void add_precision(std::vector<Key>& table) {
          "round weights to bf16 up or down at random, in the mean to their value; the same on every layout");
 }
 
+/// Reads sample.stop.
 MaybeMismatch read_stops(toml::node const& node, std::string const&, Config& config) {
   auto const* list = node.as_array();
   if (!list) return Mismatch{&node, describe(node), "give a list of strings, such as [\"\\n\\n\"]"};
@@ -411,6 +424,7 @@ void add_sample(std::vector<Key>& table) {
         read_stops, [](Config const& config) { return toml_list(config.sample.stop); });
 }
 
+/// Reads checkpoint.every: "end", steps or a wall time.
 MaybeMismatch read_every(toml::node const& node, std::string const&, Config& config) {
   std::int64_t every = 0;
   Duration period;

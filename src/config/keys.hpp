@@ -14,17 +14,19 @@
 
 namespace p3d::config {
 
+/// A row of the table: one key of the input.
 struct Key {
   std::string section;
   std::string name;
-  std::string type;  ///< for people: "integer >= 1"
+  std::string type;  ///< its type for people: "integer >= 1"
   std::string default_text;
   std::string help;  ///< one line, no full stop
   /// Stores a value, or says why not and leaves the Config as it was. Relative paths are resolved against `folder`.
   std::function<MaybeMismatch(toml::node const& node, std::string const& folder, Config& config)> read;
-  /// The value as TOML.
+  /// Returns the value as TOML.
   std::function<std::string(Config const& config)> write;
 
+  /// The name with its section: "model.hidden".
   std::string full() const { return section + "." + name; }
 };
 
@@ -36,14 +38,14 @@ void add_pipeline(std::vector<Key>& table);
 void add_linalg(std::vector<Key>& table);
 /// Adds the keys of [memory].
 void add_memory(std::vector<Key>& table);
-/// Adds data.source.
+/// Adds the key data.source.
 void add_data_sources(std::vector<Key>& table);
 
-/// In the order of the structs: sections together.
+/// All keys, in the order of the structs, so that a section's keys are neighbours.
 std::vector<Key> const& keys();
-/// Null when there is none. `full` is "section.name".
+/// The key of a full name "section.name"; null when there is none.
 Key const* find_key(std::string_view full);
-/// In the order of the table. "model.moe" is a section of its own.
+/// The names of the sections, in the order of the table. "model.moe" is a section of its own.
 std::vector<std::string> const& sections();
 /// The names (without section) of a section's keys.
 std::vector<std::string> keys_of(std::string_view section);

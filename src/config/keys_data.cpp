@@ -11,7 +11,7 @@ namespace p3d::config {
 
 namespace {
 
-/// One table of the list.
+/// Reads one table of the list.
 MaybeMismatch read_source(toml::node const& node, std::string const& folder, DataSource& out) {
   auto const* table = node.as_table();
   if (table == nullptr) {
@@ -42,6 +42,7 @@ MaybeMismatch read_source(toml::node const& node, std::string const& folder, Dat
   return {};
 }
 
+/// Reads data.source.
 MaybeMismatch read_sources(toml::node const& node, std::string const& folder, Config& config) {
   auto const* list = node.as_array();
   if (list == nullptr) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of [linalg].
+// The keys of [linalg]: which library computes GEMMs and attention.
 
 #include "config/keys.hpp"
 #include "config/section.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of [memory].
+// The keys of [memory]: recomputation, division over replicas, offloading.
 
 #include "config/keys.hpp"
 
@@ -15,13 +15,14 @@ namespace p3d::config {
 
 namespace {
 
+// The operations that memory.recompute may name, with their members.
 using OpMember = std::pair<char const*, bool RecomputedOps::*>;
 constexpr std::array<OpMember, 4> recomputed_ops{{{"norm", &RecomputedOps::norm},
                                                   {"activation", &RecomputedOps::activation},
                                                   {"rotary", &RecomputedOps::rotary},
                                                   {"attention", &RecomputedOps::attention}}};
 
-/// "none", "full", "auto" or a list of operations.
+/// Reads memory.recompute: "none", "full", "auto" or a list of operations.
 MaybeMismatch read_recompute(toml::node const& node, std::string const&, Config& config) {
   auto& m = config.memory;
   std::vector<std::string> names;
@@ -50,6 +51,7 @@ MaybeMismatch read_recompute(toml::node const& node, std::string const&, Config&
   return {};
 }
 
+/// Writes memory.recompute.
 std::string write_recompute(Config const& config) {
   auto const& m = config.memory;
   if (m.recompute != Recompute::list) return toml_string(to_string(m.recompute));

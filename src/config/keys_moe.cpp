@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of [model.moe].
+// The keys of [model.moe]: experts, their router, their balance, and how rows travel to them.
 
 #include "config/keys.hpp"
 
@@ -10,12 +10,14 @@ namespace p3d::config {
 
 namespace {
 
+/// Gets the struct of the section, which lies inside another one: no pointer to member reaches it.
 struct MoeOfModel {
   Moe& operator()(Config& config) const { return config.model.moe; }
   Moe const& operator()(Config const& config) const { return config.model.moe; }
 };
 using MoeSection = Section<Moe, MoeOfModel>;
 
+/// Reads model.moe.aux_loss. People look for a loss over a microbatch, so its absence is explained.
 MaybeMismatch read_aux_loss(toml::node const& node, std::string const&, Config& config) {
   auto mismatch = read_enum(node, config.model.moe.aux_loss);
   if (!mismatch) return mismatch;

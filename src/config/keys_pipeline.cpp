@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of [pipeline].
+// The keys of [pipeline]: the schedule, and how layers are dealt to stages.
 
 #include "config/keys.hpp"
 
@@ -15,6 +15,7 @@ namespace p3d::config {
 
 namespace {
 
+/// Reads pipeline.layers_per_stage.
 MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, Config& config) {
   auto& pipeline = config.pipeline;
   if (auto const* list = node.as_array()) {
@@ -41,8 +42,8 @@ MaybeMismatch read_layers_per_stage(toml::node const& node, std::string const&, 
   return {};
 }
 
-/// The generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x) for each), and what is
-/// not a generator.
+/// The names of schedules: the generators of room schedule, as the build found them (P3D_GENERATORS is P3D_GENERATOR(x)
+/// for each), and the words that name no generator.
 std::vector<std::string> schedule_names() {
 #define P3D_GENERATOR(x) #x,
   return {P3D_GENERATORS "round_robin", "file", "auto"};

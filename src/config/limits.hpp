@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The largest values of each kind. They are far beyond any run, and small enough that products of sizes (parameters of
-// all layers, ranks of the mesh, sequences of a step) stay within 64 bits.
+// all layers, ranks of the mesh, sequences of a step) fit into 64 bits.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +15,9 @@ inline constexpr std::int64_t width = std::int64_t{1} << 24;  ///< vocabulary, f
 inline constexpr std::int64_t layers = std::int64_t{1} << 16;
 inline constexpr std::int64_t experts = std::int64_t{1} << 16;
 inline constexpr std::int64_t steps = 1'000'000'000'000;
-inline constexpr std::int64_t tokens = std::int64_t{1} << 60;       ///< of a whole run
-inline constexpr std::int64_t bytes = std::int64_t{1} << 58;        ///< of one kind of memory (256 PiB)
-inline constexpr std::int64_t input_bytes = std::int64_t{1} << 20;  ///< of an input file
+inline constexpr std::int64_t tokens = std::int64_t{1} << 60;       ///< tokens of a whole run
+inline constexpr std::int64_t bytes = std::int64_t{1} << 58;        ///< bytes of one kind of memory (256 PiB)
+inline constexpr std::int64_t input_bytes = std::int64_t{1} << 20;  ///< bytes of an input file
 inline constexpr std::size_t name = 100;                            ///< characters of run.name
 
 }  // namespace p3d::config::limits

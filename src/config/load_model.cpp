@@ -17,7 +17,8 @@ namespace {
 
 constexpr auto load_key = "model.load";
 
-/// Keys that are not the folder's: they say how a model is trained. (bias_update_rate is: its biases are parameters.)
+/// Whether a key may differ from the folder's model, because it says how a model is trained. (bias_update_rate may not:
+/// its biases are parameters.)
 bool is_free(std::string_view key) {
   constexpr std::string_view names[] = {load_key,
                                         "model.preset",
@@ -56,7 +57,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
     auto const loaded = read_hugging_face_folder(folder).model;
     auto const preset = std::exchange(config.model, loaded).preset;
     config.model.preset = preset;
-    sources.set_given(load_key, *last);  // first: the keys below point there
+    sources.set_given(load_key, *last);  // it comes first: the keys below point to its entry
     for (auto const& name : model_keys()) {
       if (name != "model.preset" && name != load_key) sources.set_preset(name, load_key);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// model.load: the architecture comes from a folder's config.json, as from a preset.
+// model.load: the architecture comes from a folder's config.json, as it comes from a preset's row.
 
 #include "config/rules.hpp"
 
@@ -14,11 +14,11 @@ namespace p3d::config {
 std::vector<std::string> model_keys();
 
 /// Sets all of config.model where model.load names a folder, and returns what the folder says. A file that cannot be
-/// used is an error. Before the entries are applied.
+/// used is an error. To be called before the entries are applied.
 std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, KeyErrors& errors);
 
-/// Keys that were written besides must agree; seq_len may be smaller, or larger with rotary positions, and dropout is
-/// free, as is what balances and dispatches experts.
+/// Refuses keys of [model] that were written besides model.load and do not agree with the folder. seq_len may be
+/// smaller, or larger with rotary positions; dropout is free, and so are the keys that balance and dispatch experts.
 void check_load(Check const& check, Model const& loaded);
 
 }  // namespace p3d::config

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What memory.preset stands for. A preset never changes the answer: it names keys that keep every bit, but
-// parallel.sequence, which adds over tp in another order of rounding.
+// The keys that memory.preset stands for. A preset never changes the answer: it names keys that keep every bit. The
+// exception is parallel.sequence, which adds over tp in another order of rounding.
 //
 //              recompute            shard        gather       sequence   lookahead   offload
 //   low        norm, activation     optimizer    -            tp > 1     -           -
@@ -18,6 +18,7 @@ namespace p3d::config {
 
 namespace {
 
+// Each level takes less memory and more time than the one before.
 enum class Level { none, low, medium, high, extreme };
 
 Level level_of(std::string_view name) {
@@ -27,6 +28,7 @@ Level level_of(std::string_view name) {
   return name == "extreme" ? Level::extreme : Level::none;
 }
 
+/// Sets the keys of a preset, one function for each column of the table. A key that the input gives is left alone.
 class Expansion {
 public:
   Expansion(Config& config, Sources& sources) : c_(config), sources_(sources), level_(level_of(config.memory.preset)) {}
@@ -57,7 +59,7 @@ public:
     set("memory.gather");
   }
 
-  /// Kept inputs that are divided are divided already.
+  /// Divides tokens over tp. Not with share_saved_inputs: inputs that are kept divided are divided already.
   void sequence() {
     auto& p = c_.parallel;
     auto const tokens = c_.batch.micro * c_.model.seq_len;
@@ -73,7 +75,8 @@ public:
     set("pipeline.lookahead");
   }
 
-  /// Parameters stay: once they are divided they are the smallest part, and they would be read for each use.
+  /// Moves the optimizer's state. Parameters are left in memory: once they are divided they are the smallest part, and
+  /// they would be read for each use.
   void offload() {
     auto& m = c_.memory;
     if (free("memory.offload_parameters")) set("memory.offload_parameters");
@@ -84,7 +87,7 @@ public:
     if (level_ == Level::extreme) m.offload_optimizer = OffloadTo::disk;
   }
 
-  /// Those of two microbatches stay.
+  /// Moves activations, except the ones of two microbatches.
   void offload_activations() {
     auto& m = c_.memory;
     bool const can =
@@ -95,6 +98,7 @@ public:
   }
 
 private:
+  /// Whether nobody gave the key, and its value is known.
   bool free(char const* key) const { return !sources_.given(key) && sources_.known(key); }
   void set(char const* key) { sources_.set_preset(key, "memory.preset"); }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A scan of a TOML text for brackets and dots. It knows strings and comments, whose brackets do not count, and nothing
+// else of TOML: a text that is wrong in other ways is left to the parser.
 #include "config/nesting.hpp"
 
 #include <algorithm>
@@ -8,8 +10,8 @@ namespace p3d::config {
 
 namespace {
 
-/// Past the string that begins at `at`, counting the lines in it. An unfinished one ends at its line, where the parser
-/// stops with an error: `text.size()`.
+/// The place behind the string that begins at `at`; counts the lines in it. An unfinished string of one line gives
+/// `text.size()`: the parser stops at that line with an error.
 std::size_t past_string(std::string_view text, std::size_t at, int& line) {
   char const quote = text[at];
   bool const escapes = quote == '"';
@@ -19,7 +21,7 @@ std::size_t past_string(std::string_view text, std::size_t at, int& line) {
     return n;
   };
   auto const opening = run_from(at);
-  if (opening == 2) return at + 2;  // empty
+  if (opening == 2) return at + 2;  // an empty string
   bool const many_lines = opening >= 3;
   for (std::size_t i = at + (many_lines ? 3 : 1); i < text.size(); ++i) {
     if (text[i] == '\n') {

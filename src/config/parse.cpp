@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// From text to Config in six steps: the preset, the folder of model.load, the entries of the file and of the command
+// line in their order, the values that follow from others, the rules between keys, and the errors in reading order. An
+// error does not end the work: a key whose value is lost is marked so, rules that need it keep quiet, and all other
+// errors are still found.
 #include <p3d/config/parse.hpp>
 
 #include "config/files.hpp"
@@ -20,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The preset is the one value that others build on, so it is read before them.
+/// Applies the preset before the entries, as it is the one value that other keys override.
 void apply_preset(Input const& input, Config& config, Sources& sources) {
   constexpr auto preset_key = "model.preset";
   Entry const* last = nullptr;
@@ -31,7 +35,7 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
   if (last->node) sources.set_given(preset_key, *last);
   Config scratch;
   bool const readable = last->node && !last->key->read(*last->node, input.folder, scratch);
-  if (!readable) {  // then every size of the model is anyone's guess
+  if (!readable) {  // then nothing is known about any size of the model
     for (auto const& name : model_keys()) sources.set_lost(name);
     return;
   }
@@ -45,6 +49,7 @@ void apply_preset(Input const& input, Config& config, Sources& sources) {
   }
 }
 
+/// Reads the value of each entry into the Config, in order: a later one for the same key counts.
 void apply_entries(Input const& input, Config& config, Sources& sources, KeyErrors& errors) {
   for (auto const& entry : input.entries) {
     auto const name = entry.key->full();
@@ -67,6 +72,7 @@ void apply_entries(Input const& input, Config& config, Sources& sources, KeyErro
   }
 }
 
+/// Makes the Config of an input, or all errors.
 ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, KeyErrors& errors) {
   P3D_REQUIRE(num_ranks >= 0, "a number of ranks, or 0 for unknown");
   Config config;
@@ -104,7 +110,7 @@ ParseResult resolve(Input const& input, int num_ranks, Purpose purpose, KeyError
   return result;
 }
 
-/// The text of the file, or an error.
+/// Reads the text of the file; adds an error and returns "" when it cannot.
 std::string read_file(std::string const& path, Input& input, KeyErrors& errors) {
   auto const full = absolute_path(path, "");
   std::error_code ignored;

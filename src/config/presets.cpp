@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the published code), GPT-3 (Brown
-// et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible by its 40 heads), Llama 2
-// (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
+// The table of known models. Sizes from: GPT-2 (Radford et al. 2019, table 2, with the 12 heads and the like of the
+// published code), GPT-3 (Brown et al. 2020, table 2.1; 13B with hidden 5120, since the printed 5140 is not divisible
+// by its 40 heads), Llama 2 (Touvron et al. 2023) and Llama 3 (Dubey et al. 2024, table 3).
 
 #include "config/presets.hpp"
 
@@ -14,9 +14,10 @@ namespace {
 constexpr auto gpt = Preset::Family::gpt;
 constexpr auto llama = Preset::Family::llama;
 
-// Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1; the loss's factor is that of its config.json), and small
-// models of the kinds of Mixtral, Qwen1.5-MoE (softmax over all experts, gated shared experts) and DeepSeek-V3 (arXiv
-// 2412.19437: sigmoid, groups, biases that balance, a first dense layer; without latent attention).
+// The models with experts: Mixtral 8x7B (Jiang et al., arXiv 2401.04088, table 1; the loss's factor is that of its
+// config.json), and small models of the kinds of Mixtral, Qwen1.5-MoE (softmax over all experts, gated shared experts)
+// and DeepSeek-V3 (arXiv 2412.19437: sigmoid, groups, biases that balance, a first dense layer; without latent
+// attention).
 constexpr Moe moe_of(std::int64_t experts, std::int64_t top_k, std::int64_t ffn) {
   Moe moe;
   moe.experts = experts, moe.top_k = top_k, moe.ffn = ffn;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Known models by name.
+// Known models by name, for model.preset.
 
 #include <p3d/config/config.hpp>
 
@@ -9,8 +9,8 @@
 
 namespace p3d::config {
 
-/// A row of the table: the sizes; the family says the rest. 0 stands for "follows": kv_heads the heads, ffn the hidden
-/// size.
+/// A row of the table: the sizes of a model; its family says the rest. 0 stands for "follows": kv_heads from heads, ffn
+/// from the hidden size.
 struct Preset {
   enum class Family { gpt, llama };
   char const* name;
@@ -21,9 +21,9 @@ struct Preset {
   Moe moe{};
 };
 
-/// Null when there is none.
+/// The preset of a name; null when there is none.
 Preset const* find_preset(std::string_view name);
-/// Sets all of `model` but kv_heads and ffn where the preset lets them follow.
+/// Sets all of `model` except kv_heads and ffn where the preset lets them follow.
 void apply(Preset const& preset, Model& model);
 
 }  // namespace p3d::config

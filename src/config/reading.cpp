@@ -13,10 +13,10 @@ namespace {
 
 constexpr auto source_of_input = "the input in the checkpoint";
 
-/// A microbatch has no more tokens: beyond, a larger one is no faster, and takes memory.
+/// The largest number of tokens in a microbatch: a larger one is no faster, and takes memory.
 constexpr std::int64_t most_tokens = 16384;
 
-/// Keys of the run's input that reading its model has too. All others have their defaults.
+/// Whether a key of the run's input is taken over when its model is read. All others have their defaults.
 bool is_taken_over(Key const& key, bool layout) {
   auto const name = key.full();
   if (key.section == "model") return name != "model.preset" && name != "model.load";
@@ -30,6 +30,7 @@ bool is_taken_over(Key const& key, bool layout) {
   return std::find(std::begin(others), std::end(others), name) != std::end(others);
 }
 
+/// The keys that are taken over, as TOML.
 std::string taken_over(Config const& config, bool layout) {
   std::string out, section;
   for (auto const& key : keys()) {
@@ -77,10 +78,10 @@ ParseResult reading_input(Config const& stored, Reading const& wanted) {
   std::string const nowhere("/");  // nothing is written; the defaults have each rank's current directory in them
   c.run.output_dir = nowhere;
   c.checkpoint.dir = nowhere;
-  c.optimizer.type = OptimizerType::sgd;  // has no moments
+  c.optimizer.type = OptimizerType::sgd;  // sgd has no moments
   if (!has_onednn()) c.linalg.host = HostGemm::blas;
   c.parallel.sequence = c.model.moe.on() && c.parallel.tp > 1;
-  // Experts take the first tokens of a sequence, which the ranks of cp then have in this order.
+  // With capacity_factor experts take the first tokens of a sequence: the ranks of cp must have them in their order.
   if (c.model.moe.capacity_factor > 0) c.context.order = ContextOrder::contiguous;
   c.pipeline.vocab_parallel = stored.divides_vocabulary() && !wanted.variable;
   c.pipeline.layer_split = c.model.layers < c.parallel.pp ? LayerSplit::cost : LayerSplit::even;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The cuts of both factorisations are put into one sorted set, as partial products; neighbours in it make an atom when
+// the smaller divides the larger. Example: dense 4 x 4 cuts at 4 and 16, experts 8 x 2 at 8 and 16; the set 1, 4, 8, 16
+// gives atoms 4, 2, 2.
 #include <p3d/config/refinement.hpp>
 
 #include "config/divide.hpp"
@@ -17,12 +20,14 @@ namespace p3d::config {
 
 namespace {
 
-/// The ranks of a stage from the first to the last that differ along an axis: [begin, end) of the partial products.
+/// The partial products of a factorisation before and behind an axis, [begin, end): ranks of a stage that differ along
+/// the axis alone are begin apart.
 struct Span {
   Axis axis;
   std::int64_t begin = 1, end = 1;
 };
 
+/// The spans of axes, fastest first.
 std::vector<Span> spans(PerAxis const& sizes, std::vector<Axis> const& order) {
   std::vector<Span> out;
   std::int64_t product = 1;
@@ -73,7 +78,7 @@ std::optional<std::vector<Atom>> refine(PerAxis const& given, std::vector<Axis> 
   };
   for (auto a : order) {
     auto const span = std::find_if(dense.begin(), dense.end(), [&](auto const& s) { return s.axis == a; });
-    if (span == dense.end() || span->begin == span->end) {  // pp, or nothing to divide
+    if (span == dense.end() || span->begin == span->end) {  // pp, or an axis of one rank
       add(name(a), sizes[a], a);
       continue;
     }
@@ -122,7 +127,7 @@ std::string nearest_layouts(PerAxis const& sizes, std::vector<Axis> const& order
     if (!numbers.empty()) ways.push_back(fmt::format("{} to {}", row_of(a).key, one_of(numbers)));
   }
   if (!ways.empty()) return "set " + base::join(ways, ", or ");
-  // Nothing near in one direction: one of them is 1, and the other as near as can be.
+  // No size is near when one axis alone changes: so the other axis gets 1, and this one a size as near as can be.
   for (auto a : experts) {
     auto others = sizes;
     std::vector<std::string> ones;

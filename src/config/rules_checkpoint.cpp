@@ -12,6 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// A file to resume from must be there, and checkpoint.load = "weights" needs one.
 void check_resume(Check const& c) {
   if (!c.known({"checkpoint.resume"})) return;
   auto const& resume = c.config.checkpoint.resume;
@@ -35,6 +36,7 @@ void check_resume(Check const& c) {
   }
 }
 
+/// A checkpoint of step 0 needs checkpoints at all.
 void check_at_start(Check const& c) {
   if (!c.known({"checkpoint.at_start", "checkpoint.every"})) return;
   if (!c.config.checkpoint.at_start || c.config.checkpoint.on()) return;

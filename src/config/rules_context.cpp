@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of context parallelism.
+// The rules of context parallelism: sizes of all-to-alls and rings, and enough tokens for every rank.
 
 #include "config/divide.hpp"
 #include "config/rules.hpp"
@@ -15,7 +15,7 @@ namespace p3d::config {
 
 namespace {
 
-/// The ranks nearest to `size` (below, or equal) that an all-to-all inside cp can have.
+/// The largest number of ranks up to `size` that an all-to-all inside cp can have.
 int fitting(Check const& c, int size) {
   auto const cp = c.config.parallel.cp;
   auto both = std::int64_t{cp};
@@ -25,16 +25,18 @@ int fitting(Check const& c, int size) {
   return size;
 }
 
+/// A value of context.exchange that fits, with an all-to-all of about `size` ranks.
 std::string pair_text(Check const& c, int size) {
   auto const a = fitting(c, size);
   return fmt::format("[{}, {}]", a, c.config.parallel.cp / a);
 }
 
-/// The ranks of an all-to-all exchange tokens for whole heads.
+/// The ranks of an all-to-all exchange tokens for whole heads, so each must get a whole number of them.
 void check_all_to_all(Check const& c, int size) {
   if (!c.known({"model.kv_heads", "parallel.tp"})) return;
   auto const tp = std::int64_t{c.config.parallel.tp}, kv_heads = c.config.model.kv_heads;
-  if (kv_heads % tp != 0 || kv_heads / tp % size == 0) return;  // the first is reported elsewhere
+  // The rules of the model report heads that tp does not divide.
+  if (kv_heads % tp != 0 || kv_heads / tp % size == 0) return;
   c.error({"context.exchange", "parallel.cp", "model.kv_heads", "parallel.tp"},
           "an all-to-all over a divisor of the key/value heads of a rank (model.kv_heads / parallel.tp)",
           fmt::format("{} ranks for {} / {} = {}", size, kv_heads, tp, base::counted(kv_heads / tp, "head")),

@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a tokenizer's file holds is no business of this room: data::require_vocabulary compares it with the model.
+/// The tokenizer's file must be there, and tokenizer_pattern where it is needed. The content of the file is no business
+/// of this room: data::require_vocabulary compares it with the model.
 void check_tokenizer_file(Check const& c) {
   if (!c.known({"data.tokenizer", "data.tokenizer_pattern"})) return;
   auto const& d = c.config.data;
@@ -31,6 +32,7 @@ void check_tokenizer_file(Check const& c) {
           "correct the path" + similar_file(d.tokenizer));
 }
 
+/// Bytes need a vocabulary of 256.
 void check_vocabulary(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer", "model.vocab_size"})) return;
   if (c.config.data.format != DataFormat::text || c.config.data.tokenizer != "bytes" ||
@@ -41,7 +43,7 @@ void check_vocabulary(Check const& c) {
           fmt::format("vocab_size {}", c.config.model.vocab_size), "set model.vocab_size to 256");
 }
 
-/// Without a tokenizer text goes in and comes out as bytes: a token each.
+/// A sample without a tokenizer needs tokens that are bytes: text goes in and comes out as one token per byte.
 void check_sample(Check const& c) {
   if (!c.known({"sample.tokens", "sample.prompt", "model.vocab_size", "data.tokenizer"})) return;
   if (c.config.sample.tokens == 0 || c.config.data.tokenizer != "bytes") return;

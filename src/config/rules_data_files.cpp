@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The rules of the training data: the files are there, their format knows what other keys need (where documents end,
+// how they are ordered), and the weights of a blend are whole numbers. Files are looked for and not opened: what is in
+// them is checked by room data.
 #include "config/files.hpp"
 #include "config/rules.hpp"
 
@@ -15,6 +18,7 @@ namespace p3d::config {
 
 namespace fs = std::filesystem;
 
+// Only the first 1000 names of a folder are compared: a folder of a million files must not hold up an error message.
 std::string similar_file(std::string const& path) {
   std::error_code error;
   auto const folder = fs::path(path).parent_path();
@@ -29,7 +33,7 @@ std::string similar_file(std::string const& path) {
 
 namespace {
 
-/// The value of path i: an element of the list, the single string, or the path of a source.
+/// The node of path i, for its place: an element of the list, the single string, or the path of a source.
 toml::node const& path_node(Entry const& entry, std::size_t i) {
   auto const* list = entry.node->as_array();
   if (list == nullptr) return *entry.node;
@@ -37,11 +41,12 @@ toml::node const& path_node(Entry const& entry, std::size_t i) {
   return table != nullptr ? *table->get("path") : *list->get(i);
 }
 
-/// Of the pair PREFIX.bin, PREFIX.idx the prefix may stand for both.
+/// Whether a path of data is there. For Megatron-LM a prefix may stand for the pair PREFIX.bin, PREFIX.idx.
 bool exists(std::string const& path, DataFormat format, std::error_code& error) {
   return fs::exists(path, error) || (format == DataFormat::megatron && fs::exists(path + ".idx", error));
 }
 
+/// Each of the paths must exist; a relative one is reported with the folder that it starts at.
 void check_paths(Check const& c, std::string const& key, std::vector<std::string> const& paths) {
   auto const* entry = c.sources.entry(key);
   auto const& input = c.sources.input();
@@ -64,6 +69,7 @@ void check_paths(Check const& c, std::string const& key, std::vector<std::string
   }
 }
 
+/// Training data come from data.path or from data.source, and synthetic ones from neither.
 void check_files(Check const& c) {
   if (!c.known({"data.format", "data.path", "data.source"})) return;
   auto const& d = c.config.data;
@@ -93,13 +99,14 @@ void check_files(Check const& c) {
   check_paths(c, d.source.empty() ? "data.path" : "data.source", d.source.empty() ? d.path : sources);
 }
 
-/// What the same weights are in few digits.
+/// Weights in about the same ratio with few digits, as a text.
 std::string rounded(std::vector<double> const& weights, double sum) {
   std::vector<std::string> out;
   for (double const w : weights) out.push_back(fmt::format("{}", std::max(1.0, std::round(w / sum * 1e6))));
   return base::join(out);
 }
 
+/// The weights of sources must be in the ratio of small whole numbers.
 void check_weights(Check const& c) {
   if (!c.known({"data.source", "data.shuffle"}) || c.config.data.shuffle == Shuffle::megatron) return;
   std::vector<double> weights;
@@ -114,6 +121,7 @@ void check_weights(Check const& c) {
           "weights with too many digits", "round them, to " + rounded(weights, sum));
 }
 
+/// Orders of documents need files that know their documents.
 void check_shuffle(Check const& c) {
   if (!c.known({"data.shuffle", "data.format", "run.seed"})) return;
   auto const& d = c.config.data;
@@ -128,6 +136,7 @@ void check_shuffle(Check const& c) {
   }
 }
 
+/// Keys about the end of documents need a token, or a format, that says where documents end.
 void check_ends(Check const& c) {
   if (!c.known({"data.eod_token", "data.eod_mask_loss", "data.reset_positions", "data.pack", "data.format",
                 "model.vocab_size"}))
@@ -139,7 +148,7 @@ void check_ends(Check const& c) {
             "correct data.eod_token; -1: none");
   }
   if (d.eod_token >= 0) return;
-  if (d.pack) {  // implies the other two
+  if (d.pack) {  // pack implies the other two keys
     if (d.format == DataFormat::megatron || d.format == DataFormat::text) return;
     c.error({"data.pack", "data.eod_token", "data.format"},
             "data.eod_token, or a data.format whose files say where documents end (megatron, text)",
@@ -155,7 +164,7 @@ void check_ends(Check const& c) {
   }
 }
 
-/// Samples that are documents.
+/// Samples that are documents need an order of documents, one in each sample.
 void check_variable(Check const& c) {
   if (!c.known({"batch.variable", "data.shuffle", "data.pack"}) || !c.config.batch.variable) return;
   auto const& d = c.config.data;
@@ -171,7 +180,7 @@ void check_variable(Check const& c) {
             "both", "remove one of them");
 }
 
-/// Tokens are made once, beforehand.
+/// Text is not tokenized while a model is trained: tokens are made once, beforehand.
 void check_tokenizer(Check const& c) {
   if (!c.known({"data.format", "data.tokenizer"})) return;
   auto const& d = c.config.data;

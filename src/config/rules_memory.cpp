@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The rules of [memory]: each key must have something to act on. A key that would have no effect is an error, with the
+// key that it needs: an input that looks as if it saved memory and does not would be found out hours later.
 #include "config/rules.hpp"
 
 #include <p3d/base/text.hpp>
@@ -11,6 +13,7 @@ namespace p3d::config {
 
 namespace {
 
+/// recompute = "auto" needs a limit to choose within.
 void check_auto(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.recompute", "memory.limit"}) && m.recompute == Recompute::automatic && m.limit == 0)
@@ -18,7 +21,7 @@ void check_auto(Check const& c) {
             "set memory.limit to the GiB that a rank may use, or say what to recompute");
 }
 
-/// Keys that only another key's value reads are refused without it: nothing is ignored.
+/// Keys that are read only with recompute = "full" are refused without it: nothing is ignored.
 void check_recompute_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.recompute"}) || m.recompute == Recompute::full) return;
@@ -36,7 +39,7 @@ void check_recompute_keys(Check const& c) {
   refuse("memory.share_saved_inputs", m.share_saved_inputs != none.share_saved_inputs);
 }
 
-/// Values of the keys of "full" that do not go together.
+/// Values of the keys of "full" that exclude each other.
 void check_full_recompute(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.recompute"}) || m.recompute != Recompute::full) return;
@@ -67,7 +70,7 @@ void check_full_recompute(Check const& c) {
            c.known({"memory.share_saved_inputs"}) && m.share_saved_inputs);
 }
 
-/// Sequence parallelism divides the rows of a microbatch over tp, each rank at least one.
+/// Sequence parallelism divides the rows of a microbatch over tp: each rank must get at least one.
 void check_sequence(Check const& c) {
   auto const& p = c.config.parallel;
   if (!c.known({"parallel.sequence"}) || !p.sequence) return;
@@ -89,6 +92,7 @@ void check_sequence(Check const& c) {
             "remove parallel.sequence, lower parallel.tp, or raise batch.micro");
 }
 
+/// Keys of sharding need replicas, and something that is divided.
 void check_shard_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.shard"})) return;
@@ -119,6 +123,7 @@ void check_shard_keys(Check const& c) {
   }
 }
 
+/// Offloaded activations need microbatches of one length, enough of them, and none that are kept.
 void check_offload_activations(Check const& c) {
   auto const& m = c.config.memory;
   if (!c.known({"memory.offload_activations"}) || m.offload_activations == OffloadTo::none) return;
@@ -139,6 +144,7 @@ void check_offload_activations(Check const& c) {
             "lower batch.micro, or remove memory.offload_activations");
 }
 
+/// Offloading needs a state to offload, in types and parts that can be moved.
 void check_offload_keys(Check const& c) {
   auto const& m = c.config.memory;
   if (c.known({"memory.offload_parameters", "memory.shard"}) && m.offloads_parameters() && m.divides() &&

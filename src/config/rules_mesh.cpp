@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rules of the mesh: sizes of the axes, their order, the experts' factorisation.
+// Most errors here are a number of ranks that does not fit the sizes. Example: 6 ranks with tp = 4; the error says that
+// the number must be divisible by tp, and the fix offers 4 or 8 ranks, or a tp that divides 6.
 
 #include "config/divide.hpp"
 #include "config/rules.hpp"
@@ -16,12 +18,13 @@ namespace p3d::config {
 
 namespace {
 
+/// How to start p3d with one of these numbers of ranks.
 std::string start(std::vector<std::int64_t> const& ranks) {
   return fmt::format("start {0} {2} (srun -n {1} p3d ... or mpiexec -n {1} p3d ...)", one_of(ranks), ranks.back(),
                      ranks.back() == 1 ? "rank" : "ranks");
 }
 
-/// Those of the axes that were written.
+/// The keys of the axes that were written in the input.
 std::vector<std::string_view> given(Check const& c, std::vector<Axis> const& axes) {
   std::vector<std::string_view> out;
   for (auto a : axes) {
@@ -41,13 +44,14 @@ std::vector<Axis> shown(Check const& c, bool with_dp) {
   return out;
 }
 
-/// "dp x tp x pp", and with sizes "dp 2 x tp 2 x pp 1".
+/// A product of axes as a text, "dp x tp x pp", and with sizes "dp 2 x tp 2 x pp 1".
 std::string factors(std::vector<Axis> const& axes, PerAxis const* sizes = nullptr) {
   std::vector<std::string> parts;
   for (auto a : axes) parts.push_back(sizes ? fmt::format("{} {}", name(a), (*sizes)[a]) : name(a));
   return base::join(parts, " x ");
 }
 
+/// Advice to choose axes whose product divides the number of ranks.
 std::string smaller_groups(Check const& c, std::int64_t below) {
   auto const axes = shown(c, false);
   std::vector<std::string> keys;
@@ -56,14 +60,15 @@ std::string smaller_groups(Check const& c, std::int64_t below) {
                      c.num_ranks, one_of(nearest_divisors(below, c.num_ranks)));
 }
 
-/// Whether the sizes make a mesh of the ranks.
+/// Checks whether the sizes make a mesh of the ranks; false when they do not, or are not known.
 bool check_sizes(Check const& c) {
   auto const others = dense_axes.minus({Axis::dp});
   if (!c.known(axis_keys(others))) return false;
   auto const& p = c.config.parallel;
   auto const below = p.product(others);
   if (!c.known({"parallel.dp"})) {
-    if (c.sources.lost("parallel.dp")) return false;  // else it would follow from the others, but they do not let it
+    // Otherwise it is open: it would follow from the others, but they do not let it.
+    if (c.sources.lost("parallel.dp")) return false;
     auto const axes = shown(c, false);
     c.error(given(c, axes), fmt::format("a number of ranks divisible by {}; the quotient is dp", factors(axes)),
             fmt::format("{} = {}, but the run has {}", factors(axes, &p), below, base::counted(c.num_ranks, "rank")),
@@ -93,7 +98,8 @@ bool check_sizes(Check const& c) {
   return true;
 }
 
-/// Axes of one rank have no place in the mesh: any order may leave them out.
+/// The order must name the axes with more than one rank. Axes of one rank have no place in the mesh: any order may
+/// leave them out.
 bool check_order(Check const& c) {
   if (!c.known({"parallel.order"})) return false;
   auto const& p = c.config.parallel;
@@ -107,7 +113,7 @@ bool check_order(Check const& c) {
     missing.push_back(row.axis == row.place
                           ? fmt::format("{}, which has {} ranks", row.name, p[row.axis])
                           : fmt::format("{}, whose place {} = {} takes", name(row.place), row.name, p[row.axis]));
-    // As in the default order: dp outermost, cp next to tp.
+    // The order in the fix is like the default one: dp outermost, cp next to tp.
     auto const behind = [&](Axis a) { return a < row.place; };
     order.insert(std::find_if(order.rbegin(), order.rend(), behind).base(), row.place);
   }
@@ -140,7 +146,7 @@ bool check_has_experts(Check const& c) {
   return false;
 }
 
-/// Whether the experts' factorisation of a stage's ranks and the dense one have a common refinement.
+/// The experts' factorisation of a stage's ranks and the dense one must have a common refinement.
 void check_experts(Check const& c, Purpose purpose) {
   auto const& p = c.config.parallel;
   if (!c.known(axis_keys(expert_axes)) || p.product(stage_axes) > std::numeric_limits<int>::max()) return;

@@ -10,6 +10,7 @@ namespace p3d::config {
 
 namespace {
 
+/// Heads must divide the hidden size, and kv_heads the heads; rotary positions need an even width of a head.
 void check_heads(Check const& c) {
   auto const& m = c.config.model;
   bool const even_head = c.sources.known("model.position") && m.position == Position::rope;
@@ -36,7 +37,7 @@ void check_heads(Check const& c) {
   }
 }
 
-/// tp must divide heads, kv_heads and ffn; the sizes of tp offered suit all three.
+/// tp must divide heads, kv_heads and ffn; the fix offers sizes of tp that suit all three.
 void check_tensor_parallel(Check const& c) {
   if (!c.known({"parallel.tp"})) return;
   struct DividedSize {
@@ -57,6 +58,7 @@ void check_tensor_parallel(Check const& c) {
   }
   for (auto const& row : rows) {
     if (!c.known({row.key}) || row.size % tp == 0 || (no_mlp && row.key == rows[2].key)) continue;
+    // kv_heads that follows from heads would repeat the error of heads.
     bool const repeats_heads =
         row.key == rows[1].key && row.size == m.heads && !c.sources.given(row.key) && c.known({"model.heads"});
     if (repeats_heads) continue;
@@ -69,6 +71,7 @@ void check_tensor_parallel(Check const& c) {
   }
 }
 
+/// Scaling of rotary positions needs rotary positions, and factors in order.
 void check_rope_scaling(Check const& c) {
   if (!c.known({"model.rope_scaling", "model.position"})) return;
   auto const& m = c.config.model;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of mixture-of-experts models.
+// The rules of mixture-of-experts models: the choice of experts, their groups, their division over ranks, and what does
+// not work with them yet. A dense model has one rule alone: it must not set keys of experts. Example: experts = 6 with
+// ep = 4 is refused, as each rank must hold whole experts; the fix offers the nearest layouts, or 4 or 8 experts.
 
 #include "config/divide.hpp"
 #include "config/keys.hpp"
@@ -17,7 +19,7 @@ namespace {
 
 constexpr auto section_of_moe = "model.moe", experts_key = "model.moe.experts", expert_ffn_key = "model.moe.ffn";
 
-/// A dense model's keys of [model.moe] would say nothing.
+/// A dense model must not set other keys of [model.moe]: they would say nothing.
 void check_unused(Check const& c) {
   Config const plain;
   for (auto const& key : keys()) {
@@ -35,6 +37,7 @@ void check_unused(Check const& c) {
   }
 }
 
+/// A token cannot choose more experts than there are.
 void check_chosen(Check const& c) {
   if (!c.known({"model.moe.top_k"})) return;
   auto const& m = c.config.model.moe;
@@ -44,7 +47,7 @@ void check_chosen(Check const& c) {
           fmt::format("set model.moe.top_k to at most {0}, or model.moe.experts to at least {1}", m.experts, m.top_k));
 }
 
-/// Some layer has experts.
+/// Some layer must have experts.
 void check_layers(Check const& c) {
   if (!c.known({"model.layers", "model.moe.every", "model.moe.first_dense"})) return;
   auto const& m = c.config.model;
@@ -59,6 +62,7 @@ void check_layers(Check const& c) {
           fix + fmt::format(", or {} to 0", experts_key));
 }
 
+/// Groups must have equally many experts, and the chosen ones enough for top_k.
 void check_groups(Check const& c) {
   if (!c.known({"model.moe.groups", "model.moe.group_top_k", "model.moe.top_k"})) return;
   auto const& m = c.config.model.moe;
@@ -86,6 +90,7 @@ void check_groups(Check const& c) {
                       least == m.groups ? fmt::format("{}", least) : fmt::format("{} to {}", least, m.groups)));
 }
 
+/// Shared experts are divided over tp, and a gate needs some.
 void check_shared(Check const& c) {
   if (!c.known({"model.moe.shared_ffn"})) return;
   auto const& m = c.config.model.moe;
@@ -102,7 +107,7 @@ void check_shared(Check const& c) {
                       one_of(nearest_divisors(tp, m.shared_ffn)), one_of(nearest_multiples(m.shared_ffn, tp))));
 }
 
-/// Every rank of a stage routes tokens of its own.
+/// Every rank of a stage routes tokens of its own, so tokens must be divided over tp.
 void check_tokens_of_ranks(Check const& c) {
   if (!c.known({"parallel.tp", "parallel.sequence"})) return;
   auto const& p = c.config.parallel;
@@ -112,12 +117,12 @@ void check_tokens_of_ranks(Check const& c) {
           fmt::format("sequence false, tp {}", p.tp), "set parallel.sequence to true, or parallel.tp to 1");
 }
 
-/// Whole experts over ep, and each over etp.
+/// Whole experts are divided over ep, and each one over etp.
 void check_division(Check const& c) {
   if (!c.known(axis_keys(key_axes)) || !c.known({"parallel.order"})) return;
   auto const& p = c.config.parallel;
   auto const sizes = with_rest(p);
-  if (sizes.product(expert_axes) == 0) return;  // the mesh's rule says so
+  if (sizes.product(expert_axes) == 0) return;  // the rule of the mesh reports it
   auto const order = complete_order(read_order(p.order).axes);
   if (!refine(p, order)) return;
   struct DividedExperts {
@@ -140,7 +145,7 @@ void check_division(Check const& c) {
   }
 }
 
-/// What experts do not go with yet.
+/// Keys that do not work with experts, or with some of their options, yet.
 void check_together(Check const& c) {
   auto const& m = c.config.model.moe;
   auto const refuse = [&](bool wrong, std::vector<std::string_view> const& keys, char const* expected,
@@ -171,7 +176,7 @@ void check_together(Check const& c) {
          "aux_loss \"sequence\" with data.pack", "balance by model.moe.bias_update_rate, or remove data.pack");
 }
 
-/// Only the messages of experts are what it hides.
+/// comm.overlap_experts hides the messages of experts and nothing else: it needs some.
 void check_overlap(Check const& c) {
   constexpr auto key = "comm.overlap_experts";
   if (!c.known({key, "parallel.ep", "parallel.etp"}) || !c.config.comm.overlap_experts) return;

@@ -9,6 +9,7 @@ namespace p3d::config {
 
 namespace {
 
+/// batch.global must be micro x microbatches x dp, whichever of them the input gives.
 void check_batch(Check const& c) {
   if (!c.known({"batch.micro", "parallel.dp", "batch.global"})) return;
   auto const& b = c.config.batch;
@@ -37,6 +38,7 @@ void check_batch(Check const& c) {
   }
 }
 
+/// A deterministic run must not leave the order of sums to MPI.
 void check_all_reduce(Check const& c) {
   if (!c.known({"comm.allreduce", "run.deterministic"})) return;
   if (c.config.comm.allreduce != AllReduce::mpi || !c.config.run.deterministic) return;
@@ -46,6 +48,7 @@ void check_all_reduce(Check const& c) {
           "set run.deterministic to false, or comm.allreduce to \"auto\" or any other value");
 }
 
+/// NCCL must be in this build.
 void check_backend(Check const& c) {
   if (!c.known({"comm.backend"}) || c.config.comm.backend != Backend::nccl) return;
   if (!has_nccl()) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The rules of [pipeline], and of options that change a schedule. How many stages a rank has is known to the schedule
+// alone; errors that depend on it are found when the schedule is made. A rule here catches the errors that need no
+// schedule: too few layers, a list that does not sum to model.layers, a key that the schedule does not read, and
+// options that exclude each other.
 #include "config/divide.hpp"
 #include "config/files.hpp"
 #include "config/rules.hpp"
@@ -13,8 +17,8 @@ namespace p3d::config {
 
 namespace {
 
-/// Layers over stages. How many stages a rank has unless pipeline.virtual_stages says it, the schedule knows: what
-/// depends on that is checked where the schedule is made.
+/// Layers must suffice for the stages. How many stages a rank has, unless pipeline.virtual_stages says it, the schedule
+/// knows: rules that depend on it are checked where the schedule is made.
 void check_stages(Check const& c) {
   if (!c.known({"model.layers"})) return;
   auto const& p = c.config.pipeline;
@@ -22,7 +26,8 @@ void check_stages(Check const& c) {
   std::int64_t const pp = c.config.parallel.pp;
   bool const pp_known = c.known({"parallel.pp"}), chunks_known = c.known({"pipeline.virtual_stages"});
   std::int64_t const chunks = chunks_known ? std::max(p.virtual_stages, 1) : 1, stages = pp * chunks;
-  // The first and the last stage have the embedding and the head to do: "cost" and lists may leave them without layers.
+  // The first and the last stage have the embedding and the head to compute: "cost" and lists may leave them without
+  // layers.
   auto const least = p.layer_split == LayerSplit::even ? stages : std::max<std::int64_t>(stages - 2, 1);
   if (pp_known && c.known({"pipeline.layers_per_stage"}) && layers < least) {
     if (chunks == 1) {
@@ -86,7 +91,7 @@ void check_schedule_keys(Check const& c) {
             fmt::format("virtual_stages {}", p.virtual_stages), "remove pipeline.virtual_stages");
 }
 
-/// What is not made yet for a divided vocabulary, or would be in its way.
+/// Options that do not work yet with a divided vocabulary, or would be in its way.
 void check_vocabulary(Check const& c) {
   constexpr auto key = "pipeline.vocab_parallel";
   if (!c.known({key, "parallel.pp"}) || !c.config.divides_vocabulary()) return;
@@ -119,7 +124,7 @@ void check_vocabulary(Check const& c) {
          "precision.pipeline = \"bf16\"");
 }
 
-/// What puts off weight gradients already, or keeps them from being put off.
+/// Options that defer weight gradients already, or prevent it, exclude weight_deferral_limit.
 void check_deferral(Check const& c) {
   constexpr auto key = "pipeline.weight_deferral_limit";
   if (!c.known({key, "parallel.pp"}) || c.config.pipeline.weight_deferral_limit == 0 || c.config.parallel.pp == 1)
@@ -137,7 +142,8 @@ void check_deferral(Check const& c) {
          "forwards and backwards that do not take turns where weight gradients wait", "comm.overlap_experts = true");
 }
 
-/// What an update that is taken back, or a step that begins early, would not leave as it was.
+/// Post-validation excludes options whose effect an update that is taken back, or a step that begins early, would not
+/// undo.
 void check_post_validation(Check const& c) {
   constexpr auto key = "optimizer.post_validation";
   if (!c.known({key}) || !c.config.optimizer.post_validation) return;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The rules of types: whether this build has them, and which may differ from the policy of run.precision. Example:
+// run.precision = "fp32" may have moments in bf16, which halves their memory, but run.precision = "bf16" may not have
+// its activations sent in fp32, which would double the bytes for no digit more.
 #include "config/rules.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +12,7 @@ namespace p3d::config {
 
 namespace {
 
+/// The policy must be in this build.
 void check_build(Check const& c) {
   auto const precision = c.config.run.precision;
   if (has_precision(precision)) return;
@@ -17,6 +21,7 @@ void check_build(Check const& c) {
           "choose one of these, or configure p3d with -DP3D_16BIT=ON and build it again");
 }
 
+/// Attention as one kernel needs a library, 16 bits and no dropout.
 void check_attention(Check const& c) {
   if (!c.known({"linalg.attention"}) || c.config.linalg.attention != AttentionKernel::fused) return;
   auto const precision = c.config.run.precision;
@@ -34,6 +39,7 @@ void check_attention(Check const& c) {
             "leave linalg.attention out, or set model.dropout = 0");
 }
 
+/// Keys of [linalg] need a library in this build, or the precision that they are about.
 void check_linalg(Check const& c) {
   check_attention(c);
   if (c.known({"linalg.tf32", "run.precision"}) && c.config.linalg.tf32 && c.config.run.precision != Precision::fp32)
@@ -44,7 +50,7 @@ void check_linalg(Check const& c) {
           "choose one of these, or install oneDNN (Debian: libdnnl-dev, Spack: onednn) and build p3d again");
 }
 
-/// A type of its own for one purpose: the policy's, or bf16 in its place where that is fp32.
+/// A type of its own for one purpose must be the policy's, or bf16 in its place where that is fp32.
 void check_type(Check const& c, std::string const& key, Precision type, Precision policy, char const* what,
                 bool may_be_narrow = true) {
   if (!c.known({key}) || type == policy) return;
@@ -62,12 +68,13 @@ void check_type(Check const& c, std::string const& key, Precision type, Precisio
           fmt::format("\"{}\"", to_string(type)), fmt::format("leave {} out", key));
 }
 
+/// The types of moments, gradients and messages must suit the policy.
 void check_types(Check const& c) {
   auto const& p = c.config.precision;
   auto const run = c.config.run.precision;
   auto const wide = run == Precision::fp64 ? Precision::fp64 : Precision::fp32;
   check_type(c, "precision.moments", p.moments, wide, "moments");
-  // Only the policy of bf16 has a twin with such gradients.
+  // Only the policy of bf16 has a variant with gradients in bf16.
   check_type(c, "precision.gradients", p.gradients == Precision::bf16 && run == Precision::bf16 ? wide : p.gradients,
              wide, "gradients", p.gradients != Precision::bf16);
   check_type(c, "precision.reduction", p.reduction, p.gradients == Precision::bf16 ? Precision::bf16 : wide,
@@ -75,7 +82,8 @@ void check_types(Check const& c) {
   check_type(c, "precision.pipeline", p.pipeline, run, "activations between stages");
 }
 
-/// A second moment that shrinks by less than half of its last bit stays where it is.
+/// Moments in bf16 need a beta2 that lets the second one fall: one that shrinks by less than half of its last bit does
+/// not change.
 void check_slow_moments(Check const& c) {
   if (!c.known({"precision.moments", "optimizer.beta2"})) return;
   constexpr double slowest = 0.996;  // 1 - 2^-8, rounded up
@@ -86,6 +94,7 @@ void check_slow_moments(Check const& c) {
           "lower optimizer.beta2, or leave precision.moments out");
 }
 
+/// Loss scales are for fp16, and the keys of a dynamic one for that alone.
 void check_loss_scale(Check const& c) {
   if (!c.known({"precision.loss_scale"})) return;
   auto const& p = c.config.precision;
@@ -104,7 +113,7 @@ void check_loss_scale(Check const& c) {
               fmt::format("initial {}, floor {}", p.loss_scale_initial, p.loss_scale_floor), "raise the first one");
     return;
   }
-  // The resolved input of a run names every key.
+  // Values are compared with the defaults, not with what was written: the resolved input of a run names every key.
   PrecisionOptions const defaults;
   auto const refuse_unless = [&](bool as_default, char const* key) {
     if (as_default) return;
@@ -121,6 +130,7 @@ void check_loss_scale(Check const& c) {
   refuse_unless(p.loss_scale_floor == defaults.loss_scale_floor, "precision.loss_scale_floor");
 }
 
+/// Stochastic rounding is for weights in bf16.
 void check_rounding(Check const& c) {
   if (!c.known({"precision.stochastic_rounding"}) || !c.config.precision.stochastic_rounding) return;
   if (c.config.run.precision == Precision::bf16) return;
@@ -131,7 +141,7 @@ void check_rounding(Check const& c) {
           "leave precision.stochastic_rounding out, or set run.precision = \"bf16\"");
 }
 
-/// Sums of 16-bit numbers over ranks.
+/// All-reduces of 16-bit numbers need p3d's own algorithms.
 void check_sums(Check const& c) {
   if (!c.known({"comm.allreduce", "parallel.tp"}) || !c.known(axis_keys(token_axes))) return;
   if (c.config.comm.allreduce != AllReduce::mpi) return;

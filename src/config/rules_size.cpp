@@ -12,9 +12,10 @@ namespace p3d::config {
 
 namespace {
 
-// Products of keys are taken in floating point: they may exceed 64 bits, and whether they come near is all that counts.
+// Products of keys are taken in floating point: they may exceed 64 bits, and all that counts is whether they come near.
 double real(std::int64_t n) { return static_cast<double>(n); }
 
+/// Parameters, gradients and moments must fit into a memory that could exist.
 void check_parameters(Check const& c) {
   auto const& m = c.config.model;
   if (!c.known({"model.hidden", "model.layers", "model.ffn", "model.vocab_size", "model.seq_len"})) return;
@@ -22,7 +23,7 @@ void check_parameters(Check const& c) {
   bool const experts = m.moe.on() && c.known({"model.moe.experts", "model.moe.ffn", "model.moe.shared_ffn"});
   if (experts) matrices += 3.0 * real(m.hidden) * (real(m.moe.experts) * real(m.moe.ffn) + real(m.moe.shared_ffn));
   double const numbers = real(m.layers) * matrices + (2.0 * real(m.vocab_size) + real(m.seq_len)) * real(m.hidden);
-  double const bytes = 4.0 * 8.0 * numbers;  // values, gradients, two moments
+  double const bytes = 4.0 * 8.0 * numbers;  // 8 bytes for each value, gradient and two moments
   if (bytes <= real(limits::bytes)) return;
   std::vector<std::string_view> keys{"model.hidden", "model.layers", "model.ffn", "model.vocab_size"};
   if (experts) keys.insert(keys.end(), {"model.moe.experts", "model.moe.ffn"});
@@ -32,6 +33,7 @@ void check_parameters(Check const& c) {
                       experts ? ", model.moe.experts, model.moe.ffn" : ""));
 }
 
+/// The largest tensor of a microbatch must fit into a memory that could exist.
 void check_microbatch(Check const& c) {
   auto const& m = c.config.model;
   if (!c.known({"batch.micro", "model.seq_len", "model.hidden", "model.ffn", "model.vocab_size"})) return;
@@ -50,6 +52,7 @@ void check_microbatch(Check const& c) {
           "lower batch.micro or model.seq_len");
 }
 
+/// The tokens of a run must be countable.
 void check_tokens(Check const& c) {
   if (!c.known({"run.steps", "batch.global", "model.seq_len"})) return;
   double const tokens = real(c.config.run.steps) * real(c.config.batch.global) * real(c.config.model.seq_len);

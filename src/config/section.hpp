@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Adds the keys of one section to the table: each function here pairs a type of value with a member of the section's
-// struct.
+// struct. Example: s.integer("steps", &Run::steps, {1, limits::steps}, "optimizer steps") makes the row of run.steps,
+// with its reader, its writer and its range.
 
 #include "config/keys.hpp"
 
@@ -15,13 +16,14 @@
 
 namespace p3d::config {
 
-/// `Get` makes a section's struct of a Config (std::invoke): a pointer to a member, or a function of both a Config& and
-/// a Config const&.
+/// The section `name` of the table. `Get` gets a section's struct from a Config (std::invoke): a pointer to a member,
+/// or a function of both a Config& and a Config const&.
 template <class S, class Get = S Config::*>
 class Section {
 public:
   Section(std::vector<Key>& table, char const* name, Get section) : table_(table), name_(name), section_(section) {}
 
+  /// Adds an integer in a range. Without `default_text` the help shows the member's initial value.
   template <class T>
   void integer(char const* key, T S::*member, IntegerRange range, char const* help,
                char const* default_text = nullptr) {
@@ -37,6 +39,7 @@ public:
         [=](Config const& config) { return fmt::format("{}", std::invoke(section, config).*member); });
   }
 
+  /// Adds a finite number in a range.
   void number(char const* key, double S::*member, NumberRange range, char const* help,
               char const* default_text = nullptr) {
     auto const section = section_;
@@ -48,6 +51,7 @@ public:
         [=](Config const& config) { return toml_float(std::invoke(section, config).*member); });
   }
 
+  /// Adds a truth value.
   void flag(char const* key, bool S::*member, char const* help) {
     auto const section = section_;
     add(
@@ -58,6 +62,7 @@ public:
         [=](Config const& config) { return std::string(std::invoke(section, config).*member ? "true" : "false"); });
   }
 
+  /// Adds a text.
   void string(char const* key, std::string S::*member, bool may_be_empty, char const* help) {
     auto const section = section_;
     add(
@@ -68,7 +73,7 @@ public:
         [=](Config const& config) { return toml_string(std::invoke(section, config).*member); });
   }
 
-  /// A folder or file to write; relative to the current directory wherever it is set.
+  /// Adds a folder or file to write; relative to the current directory wherever it is set.
   void output_path(char const* key, std::string S::*member, char const* help, char const* default_text) {
     auto const section = section_;
     add(
@@ -82,7 +87,7 @@ public:
         [=](Config const& config) { return toml_string(absolute_path(std::invoke(section, config).*member, "")); });
   }
 
-  /// A string out of a list.
+  /// Adds a text that is one of a list.
   void name(char const* key, std::string S::*member, std::vector<std::string> const& choices, char const* help) {
     auto const section = section_;
     add(
@@ -96,7 +101,7 @@ public:
         [=](Config const& config) { return toml_string(std::invoke(section, config).*member); });
   }
 
-  /// An enum by the names of its values.
+  /// Adds an enum by the names of its values.
   template <class E>
   void choice(char const* key, E S::*member, char const* help, char const* default_text = nullptr) {
     choice(key, member, base::values_of<E>(), help, default_text);
@@ -116,7 +121,8 @@ public:
         [=](Config const& config) { return toml_string(to_string(std::invoke(section, config).*member)); });
   }
 
-  /// A key with its own reader and writer. Without `default_text` the help shows what a default-made Config writes.
+  /// Adds a key with its own reader and writer. Without `default_text` the help shows what a default-made Config
+  /// writes.
   void add(char const* key, std::string type, char const* help, char const* default_text, decltype(Key::read) read,
            decltype(Key::write) write) {
     table_.push_back({.section = name_,
@@ -129,6 +135,7 @@ public:
   }
 
 private:
+  /// The choices as the type of a key: "string: a | b"; the empty one is not shown.
   static std::string choices_text(std::vector<std::string> const& choices) {
     std::vector<std::string> names;
     for (auto const& choice : choices) {

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Readers of single TOML values, and how p3d writes them. Each reader says in words what it found and how to write it
+// instead: for steps = "100" the fix is "write 100, a plain integer without quotes". A value that fits in no way gets
+// the general advice of its type.
 #include "config/values.hpp"
 
 #include <p3d/base/text.hpp>
@@ -22,6 +25,7 @@ std::optional<double> spelled_number(toml::node const& node) {
   return value;
 }
 
+/// Whether a number is whole and small enough for a double to hold it exactly.
 bool is_whole(double value) { return std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 9e15; }
 
 }  // namespace

@@ -15,22 +15,24 @@
 
 namespace p3d::config {
 
-/// Why a value does not fit its key. `node` is the offending value: the key's own, or an element of its list.
+/// The reason why a value does not fit its key. `node` is the offending value: the key's own, or an element of its
+/// list.
 struct Mismatch {
   toml::node const* node;
   std::string found;
   std::string fix;
 };
+/// Empty: the value fits.
 using MaybeMismatch = std::optional<Mismatch>;
 
-/// Closed range; the end is left out of messages when it is only what 64 bits can hold.
+/// A closed range; the end is left out of messages when it is only what 64 bits can hold.
 struct IntegerRange {
   std::int64_t min = 0;
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
 };
 std::string describe(IntegerRange range);  ///< "integer >= 1", "integer from 1 to 64"
 
-/// [min, max], without an end where its `open` is set.
+/// The range [min, max], without an end where its `open` is set.
 struct NumberRange {
   double min = 0.0;
   double max = std::numeric_limits<double>::infinity();
@@ -39,17 +41,20 @@ struct NumberRange {
 };
 std::string describe(NumberRange range);  ///< "number >= 0", "number in [0, 1)"
 
-/// `the string "abc"`, `the integer 3`, `a list`: a value as messages name it.
+/// A value as messages name it: `the string "abc"`, `the integer 3`, `a list`.
 std::string describe(toml::node const& node);
 
+/// Reads an integer. It, and the other readers below, set `out` only when the value fits.
 MaybeMismatch read_integer(toml::node const& node, IntegerRange range, std::int64_t& out);
-/// Integers count as numbers; NaN and infinity do not.
+/// Reads a number. Integers count as numbers; NaN and infinity do not.
 MaybeMismatch read_number(toml::node const& node, NumberRange range, double& out);
+/// Reads true or false.
 MaybeMismatch read_flag(toml::node const& node, bool& out);
+/// Reads a text.
 MaybeMismatch read_string(toml::node const& node, bool may_be_empty, std::string& out);
-/// "90s", "30min", "2h" (also "1.5h"): a positive wall time of whole seconds, at most 10,000 hours.
+/// Reads a wall time, "90s", "30min", "2h" (also "1.5h"): positive, of whole seconds, at most 10,000 hours.
 MaybeMismatch read_duration(toml::node const& node, std::int64_t& seconds);
-/// One of `choices`; `out` is its index.
+/// Reads one of `choices`; `out` is its index.
 MaybeMismatch read_choice(toml::node const& node, std::vector<std::string> const& choices, std::size_t& out);
 /// One of `values`, by its name.
 template <base::NamedEnum E>

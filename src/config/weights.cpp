@@ -12,14 +12,16 @@ namespace p3d::config {
 
 namespace {
 
+// A blend repeats after so many samples; a run that goes on looks through one period.
 constexpr std::int64_t largest_sum = std::int64_t{1} << 22;
 
-/// digits * 10^exponent, without zeros at the end.
+/// A decimal number, digits * 10^exponent, without zeros at the end.
 struct Decimal {
   std::int64_t digits = 0;
   int exponent = 0;
 };
 
+/// The shortest decimal number that stands for a double.
 Decimal decimal(double value) {
   auto text = fmt::format("{}", value);
   Decimal out;
@@ -35,7 +37,7 @@ Decimal decimal(double value) {
     text.pop_back();
     ++out.exponent;
   }
-  std::from_chars(text.data(), text.data() + text.size(), out.digits);  // at most 17 digits
+  std::from_chars(text.data(), text.data() + text.size(), out.digits);  // at most 17 digits, so they fit
   return out;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The input as typed values. One struct per section of the TOML file, one member per key, with the key's name; the
-// member's initial value is the key's default.
+// member's initial value is the key's default. Example: `hidden = 512` below [model] becomes config.model.hidden. What
+// a key means to a user is in its help (src/config/keys*.cpp, p3d --help-input); the comments here say what a
+// programmer needs besides.
 
 #include <p3d/base/all_reduce.hpp>
 #include <p3d/config/axes.hpp>
@@ -15,6 +17,7 @@ namespace p3d::config {
 /// A policy of types (run.precision), or one type ([precision]).
 enum class Precision { fp64, fp32, bf16, fp16 };
 constexpr auto enum_names(Precision) { return std::array{"fp64", "fp32", "bf16", "fp16"}; }
+/// How the factor on the loss is chosen: fixed is a number of the input.
 enum class LossScaling { none, dynamic, fixed };
 constexpr auto enum_names(LossScaling) { return std::array{"none", "dynamic"}; }
 enum class Norm { layernorm, rmsnorm };
@@ -26,51 +29,57 @@ constexpr auto enum_names(Activation) { return std::array{"gelu", "swiglu"}; }
 /// How the rotary frequencies are stretched beyond the length that a model was first trained on.
 enum class RopeScaling { none, linear, llama3 };
 constexpr auto enum_names(RopeScaling) { return std::array{"none", "linear", "llama3"}; }
+/// The kinds of training data; synthetic ones are made up without a file.
 enum class DataFormat { text, megatron, llmc, npy, synthetic };
 constexpr auto enum_names(DataFormat) { return std::array{"text", "megatron", "llmc", "npy", "synthetic"}; }
-/// What a new epoch orders anew: windows; documents, then their windows; whole documents; both as Megatron-LM does.
+/// The order in which a new epoch takes the data: shuffled windows; shuffled documents, then their shuffled windows;
+/// both as Megatron-LM does; shuffled whole documents.
 enum class Shuffle { windows, documents, whole_documents, megatron };
 constexpr auto enum_names(Shuffle) { return std::array{"windows", "documents", "whole_documents", "megatron"}; }
 enum class OptimizerType { adamw, sgd };
 constexpr auto enum_names(OptimizerType) { return std::array{"adamw", "sgd"}; }
 enum class LrSchedule { cosine, linear, constant };
 constexpr auto enum_names(LrSchedule) { return std::array{"cosine", "linear", "constant"}; }
+/// Whether MPI is given the addresses of GPU memory.
 enum class GpuAware { automatic, on, off };
 constexpr auto enum_names(GpuAware) { return std::array{"auto", "on", "off"}; }
+/// The library that carries collectives of GPU memory.
 enum class Backend { automatic, mpi, nccl };
 constexpr auto enum_names(Backend) { return std::array{"auto", "mpi", "nccl"}; }
-/// What is divided over the ranks that hold the same weights (ZeRO stages 0 to 3, Rajbhandari et al., arXiv
-/// 1910.02054); each includes those before it.
+/// The state that is divided over the ranks that hold the same weights (ZeRO stages 0 to 3, Rajbhandari et al., arXiv
+/// 1910.02054). Each value includes the ones before it: gradients divides the optimizer's state too.
 enum class Shard { none, optimizer, gradients, parameters };
 constexpr auto enum_names(Shard) { return std::array{"none", "optimizer", "gradients", "parameters"}; }
-/// How often a message of all weights or gradients goes out.
+/// How often a message of all weights or gradients is sent.
 enum class MessageEvery { step, microbatch };
 constexpr auto enum_names(MessageEvery) { return std::array{"step", "microbatch"}; }
-/// Which tokens of a sequence a rank of cp has.
+/// The rule that says which tokens of a sequence a rank of cp has.
 enum class ContextOrder { zigzag, striped, contiguous };
 constexpr auto enum_names(ContextOrder) { return std::array{"zigzag", "striped", "contiguous"}; }
-/// How attention brings together what cp divides; nested: an all-to-all among neighbours, a ring over their groups.
+/// How attention brings together the tokens that cp divides. nested: an all-to-all among neighbours, a ring over their
+/// groups.
 enum class ContextExchange { automatic, ring, gather, all_to_all, nested };
 constexpr auto enum_names(ContextExchange) { return std::array{"auto", "ring", "gather", "all_to_all"}; }
-/// Where something waits that is not needed now.
+/// Where data that are not needed now are kept.
 enum class OffloadTo { none, host, disk };
 constexpr auto enum_names(OffloadTo) { return std::array{"none", "host", "disk"}; }
-/// Which activations are discarded by forward and made again for backward.
+/// The activations that forward discards and that are made again for backward.
 enum class Recompute { none, full, automatic, list };
 constexpr auto enum_names(Recompute) { return std::array{"none", "full", "auto"}; }
 using base::AllReduce;
-/// Whose fp32 GEMMs the host runs.
+/// The library whose fp32 GEMMs the host runs.
 enum class HostGemm { automatic, blas, onednn };
 constexpr auto enum_names(HostGemm) { return std::array{"auto", "blas", "onednn"}; }
+/// Attention as GEMMs with a softmax between them, or as one kernel of a vendor's library.
 enum class AttentionKernel { automatic, gemms, fused };
 constexpr auto enum_names(AttentionKernel) { return std::array{"auto", "gemms", "fused"}; }
 /// How a router turns its logits into scores of experts.
 enum class RouterScore { softmax, sigmoid };
 constexpr auto enum_names(RouterScore) { return std::array{"softmax", "sigmoid"}; }
-/// How rows travel to experts: one for each choice to its expert, or all tokens to all ranks.
+/// How rows travel to experts: each to the ranks of its chosen experts, or all tokens to all ranks.
 enum class Dispatch { all_to_all, gather };
 constexpr auto enum_names(Dispatch) { return std::array{"all_to_all", "gather"}; }
-/// What a balancing loss is the mean over; each is the same on every layout.
+/// The tokens that a balancing loss is the mean over. Each choice gives the same loss on every layout.
 enum class AuxLoss { none, sequence, global };
 constexpr auto enum_names(AuxLoss) { return std::array{"none", "sequence", "global"}; }
 
@@ -87,13 +96,13 @@ struct Run {
   std::int64_t steps = 100;
   std::string output_dir = "runs/run";  ///< default: runs/<run.name>
   std::int64_t log_every = 10;          ///< steps between plain log lines
-  std::int64_t eval_every = 0;          ///< steps between evaluations; 0: only at the end
-  std::int64_t eval_batches = 4;        ///< global batches per evaluation; 0: never evaluate
+  std::int64_t eval_every = 0;          ///< steps between validations; 0: only at the end
+  std::int64_t eval_batches = 4;        ///< global batches per validation; 0: no validation
   Precision precision = Precision::fp32;
   bool deterministic =
       true;             ///< the same bits from every repetition: sums in an order that depends on the layout alone
   bool trace = false;   ///< record the times of every schedule action; trace.json, trace.svg, costs.csv
-  bool ceiling = true;  ///< measure the speed of the model's matrix products at the start
+  bool ceiling = true;  ///< measure the speed of the model's GEMMs at the start
   Duration time_limit;  ///< wall time of this start of the program; zero: Slurm's end time, if known
   double file_timeout_s = 1800.0;  ///< a file operation longer than this ends the run; other ranks wait meanwhile
   bool operator==(Run const&) const = default;
@@ -102,39 +111,44 @@ struct Run {
 /// [model.moe]: experts instead of one feed-forward layer (Shazeer et al., arXiv 1701.06538). Routing is computed in
 /// the type of sums. Experts have no biases.
 struct Moe {
-  std::int64_t experts = 0;      ///< 0: a dense model
-  std::int64_t top_k = 2;        ///< experts of each token
-  std::int64_t every = 1;        ///< layers l with (l + 1) % every = 0 have experts,
-  std::int64_t first_dense = 0;  ///< but not so many first ones
+  std::int64_t experts = 0;      ///< number of experts in a layer; 0: a dense model
+  std::int64_t top_k = 2;        ///< number of experts that each token is sent to
+  std::int64_t every = 1;        ///< layers l with (l + 1) % every = 0 have experts
+  std::int64_t first_dense = 0;  ///< the first layers, so many, have none in any case
   std::int64_t ffn = 256;        ///< width of one expert; default: model.ffn
-  std::int64_t shared_ffn = 0;   ///< width of the experts that serve all tokens, together; 0: none
-  bool shared_gate = false;      ///< their output times the sigmoid of a linear of the token (Qwen-MoE)
+  std::int64_t shared_ffn = 0;   ///< width in all of the experts that serve every token; 0: none
+  bool shared_gate = false;      ///< their output is multiplied by the sigmoid of a linear of the token (Qwen-MoE)
   RouterScore score = RouterScore::softmax;
-  bool normalize = true;    ///< gates are divided by their sum over the chosen; softmax: that over the chosen alone
-  double scale = 1.0;       ///< factor of the gates, after that
-  std::int64_t groups = 0;  ///< neighbouring experts form so many groups; 0, 1: none
-  std::int64_t group_top_k = 0;  ///< groups that a token's experts may come from
-  /// Step of the biases that balance the choice of experts (Wang et al., arXiv 2408.15664); 0: none.
+  /// Gates are divided by their sum over the chosen experts; softmax: it is taken over the chosen ones alone.
+  bool normalize = true;
+  double scale = 1.0;            ///< factor of the gates, applied after `normalize`
+  std::int64_t groups = 0;       ///< number of groups of neighbouring experts; 0, 1: none
+  std::int64_t group_top_k = 0;  ///< number of groups that a token's experts may come from
+  /// Step of the biases that balance the choice of experts (Wang et al., arXiv 2408.15664); 0: no biases.
   double bias_update_rate = 0.0;
   AuxLoss aux_loss = AuxLoss::none;
   double aux_coefficient = 0.01;
-  double z_coefficient = 0.0;    ///< of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none
-  double jitter = 0.0;           ///< the router's input times uniform(1 - jitter, 1 + jitter) in training; 0: none
-  double capacity_factor = 0.0;  ///< an expert takes so many times the mean number of tokens of a sequence; 0: all
+  /// Factor of mean(logsumexp(logits)^2) (Zoph et al., arXiv 2202.08906, equation 5); 0: none.
+  double z_coefficient = 0.0;
+  /// In training the router's input is multiplied by uniform(1 - jitter, 1 + jitter); 0: it is not.
+  double jitter = 0.0;
+  /// An expert takes so many times its mean number of a sequence's tokens; 0: all tokens.
+  double capacity_factor = 0.0;
   Dispatch dispatch = Dispatch::all_to_all;
-  double buffer_factor = 2.0;  ///< rows that a rank receives at once, times their number when experts are balanced
+  /// Rows that a rank receives at once, as a multiple of their number when experts are balanced.
+  double buffer_factor = 2.0;
 
   bool on() const { return experts > 0; }
   bool grouped() const { return groups > 1; }
-  /// Whether the choices of a batch change the router of the next one: its weights are in memory then.
+  /// Whether the choices of a batch change the router of the next one. Its weights are in memory then.
   bool changes_router() const { return on() && (bias_update_rate > 0.0 || aux_loss == AuxLoss::global); }
   bool operator==(Moe const&) const = default;
 };
 
 /// [model]; `preset` is applied first, the other keys override it.
 struct Model {
-  std::string preset;  ///< "" or a name of presets()
-  std::string load;    ///< folder of a model in Hugging Face form: its config.json and its weights; "": none
+  std::string preset;  ///< "" or one of preset_names()
+  std::string load;    ///< folder of a model in Hugging Face form, with its config.json and its weights; "": none
   std::int64_t vocab_size = 256;
   std::int64_t hidden = 64;
   std::int64_t layers = 2;
@@ -147,16 +161,16 @@ struct Model {
   Activation activation = Activation::gelu;
   bool bias = true;
   bool tied_embeddings = true;
-  double dropout = 0.0;  ///< embedding, attention probabilities, both residual branches
+  double dropout = 0.0;  ///< probability; on the embedding, the attention probabilities and both residual branches
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = RopeScaling::none;
-  double rope_scaling_factor = 1.0;           ///< of linear and llama3
-  double rope_low_freq_factor = 1.0;          ///< of llama3
-  double rope_high_freq_factor = 4.0;         ///< of llama3
-  std::int64_t rope_original_seq_len = 8192;  ///< of llama3
+  double rope_scaling_factor = 1.0;           ///< used by linear and llama3: frequencies are divided by it
+  double rope_low_freq_factor = 1.0;          ///< llama3: slower frequencies are divided by the factor
+  double rope_high_freq_factor = 4.0;         ///< llama3: faster frequencies keep their value
+  std::int64_t rope_original_seq_len = 8192;  ///< llama3: tokens in a sequence of the first training
   double norm_eps = 1e-5;
-  /// A query sees so many tokens, itself included; 0: all before it. One number for each layer; a list that is shorter
-  /// than the model begins anew. Empty: none has a window.
+  /// Number of tokens that a query sees, itself included; 0: all before it. One number for each layer; a list that is
+  /// shorter than the model begins anew where it ends. Empty: no layer has a window.
   std::vector<std::int64_t> window;
   Moe moe;
 
@@ -164,22 +178,23 @@ struct Model {
   bool has_experts(std::int64_t layer) const {
     return moe.on() && layer >= moe.first_dense && (layer + 1) % moe.every == 0;
   }
-  /// Layers with experts.
+  /// Number of layers with experts.
   std::int64_t moe_layers() const {
     return moe.on() && moe.first_dense < layers ? layers / moe.every - moe.first_dense / moe.every : 0;
   }
-  /// Width of what a token passes in the feed-forward part of a layer: of the chosen and the shared experts together.
+  /// Width of what a token passes in the feed-forward part of a layer: the chosen and the shared experts in all.
   std::int64_t active_ffn(std::int64_t layer) const {
     return has_experts(layer) ? moe.top_k * moe.ffn + moe.shared_ffn : ffn;
   }
   std::int64_t head_dim() const { return hidden / heads; }
+  /// The entry of `window` for a layer; 0: the layer has no window.
   std::int64_t window_of(std::int64_t layer) const {
     return window.empty() ? 0 : window[static_cast<std::size_t>(layer) % window.size()];
   }
   bool operator==(Model const&) const = default;
 };
 
-/// [parallel]: the size of every axis, and
+/// [parallel]: the size of every axis (the members of PerAxis), and the keys below.
 struct Parallel : PerAxis {
   std::string order = names(dense_axes, "-");  ///< axes, fastest (neighbouring ranks) first
   bool sequence = false;  ///< tokens are divided over tp where weights are not (Korthikanti et al., arXiv 2205.05198)
@@ -190,18 +205,20 @@ struct Parallel : PerAxis {
 struct Context {
   ContextOrder order = ContextOrder::zigzag;  ///< default: striped where data.pack is set
   ContextExchange exchange = ContextExchange::automatic;
-  int all_to_all = 1;  ///< of ContextExchange::nested: ranks of an all-to-all
-  int ring = 1;        ///< and such groups in the ring
+  int all_to_all = 1;  ///< ranks of an all-to-all; only for ContextExchange::nested
+  int ring = 1;        ///< groups in the ring; only for ContextExchange::nested
   bool operator==(Context const&) const = default;
 };
 
-/// [batch]: `micro` sequences per microbatch; and one of `global` (sequences per step) or `microbatches` (per rank and
-/// step). The other one is derived: global = micro * microbatches * dp. With neither, microbatches = parallel.pp.
+/// [batch]: `micro` sequences make a microbatch. Of `global` (sequences per step) and `microbatches` (per rank and
+/// step) one is given and the other one derived: global = micro * microbatches * dp. With neither, microbatches =
+/// parallel.pp.
 struct Batch {
   std::int64_t micro = 1;
   std::int64_t global = 1;
   std::int64_t microbatches = 1;
-  bool variable = false;  ///< a sample is a document, or a part of model.seq_len tokens; none is cut to one length
+  /// A sample is a document, or a part of model.seq_len tokens; samples are not cut to one length.
+  bool variable = false;
   bool operator==(Batch const&) const = default;
 };
 
@@ -213,21 +230,22 @@ constexpr auto enum_names(LayerSplit) { return std::array{"even", "cost"}; }
 struct Pipeline {
   std::string schedule = "1f1b";  ///< the name of a generator of room schedule, or "file", or "auto"
   int virtual_stages = 0;         ///< stages per pipeline rank; 0: the schedule's own number
-  int microbatch_group_size = 0;  ///< of interleaved_1f1b; 0: parallel.pp
-  int lookahead = 1;              ///< compute actions that a slot is taken early, for its message to come meanwhile
-  bool vocab_parallel = false;    ///< embedding and output layer are divided over all pipeline ranks
-  int weight_deferral_limit = 0;  ///< weight gradients of the last stage that wait for its pipeline to empty; 0: none
-  std::string file;               ///< of schedule "file": its path. Relative to the input file's folder
-  double max_memory = 0.0;        ///< of schedule "auto": GiB that a rank may use; 0: any
+  int microbatch_group_size = 0;  ///< only for interleaved_1f1b; 0: parallel.pp
+  int lookahead = 1;  ///< a slot is taken so many compute actions early, so that its message travels meanwhile
+  bool vocab_parallel = false;  ///< embedding and output layer are divided over all pipeline ranks
+  /// Microbatches whose weight gradients the last stage may compute when the pipeline empties; 0: none.
+  int weight_deferral_limit = 0;
+  std::string file;         ///< path of a schedule, only for schedule "file". Relative to the input file's folder
+  double max_memory = 0.0;  ///< only for schedule "auto": GiB that a rank may use; 0: any
   LayerSplit layer_split = LayerSplit::even;
   std::vector<int> layers_per_stage;  ///< only for LayerSplit::list
   bool operator==(Pipeline const&) const = default;
 };
 
-/// One table of [[data.source]].
+/// One table of [[data.source]], a source of a blend.
 struct DataSource {
-  std::string path;     ///< as one of data.path
-  double weight = 1.0;  ///< share of the samples, over the sum of all weights
+  std::string path;     ///< path of one file or folder, as in data.path
+  double weight = 1.0;  ///< its share of the samples is this divided by the sum of all weights
   bool operator==(DataSource const&) const = default;
 };
 
@@ -235,15 +253,16 @@ struct DataSource {
 struct Data {
   DataFormat format = DataFormat::text;
   std::vector<std::string> path;    ///< file(s) or folder(s); a string or a list. Relative to the input file's folder
-  std::vector<DataSource> source;   ///< [[data.source]]: instead of path, several of them in given shares
-  std::string tokenizer = "bytes";  ///< or a file: tokenizer.json, *.tiktoken, *.model
-  std::string tokenizer_pattern;    ///< of a *.tiktoken file, which does not say how text is split
+  std::vector<DataSource> source;   ///< [[data.source]]: several sources in given shares; instead of `path`
+  std::string tokenizer = "bytes";  ///< "bytes", or a file: tokenizer.json, *.tiktoken, *.model
+  std::string tokenizer_pattern;    ///< how a *.tiktoken file, which does not say it, splits text
   Shuffle shuffle = Shuffle::windows;
-  std::int64_t eod_token = -1;   ///< that ends a document; -1: none
-  bool eod_mask_loss = false;    ///< what follows the end of a document is not to be predicted
+  std::int64_t eod_token = -1;   ///< token that ends a document; -1: none
+  bool eod_mask_loss = false;    ///< the token that follows the end of a document is not to be predicted
   bool pack = false;             ///< the documents of a sample do not see each other
   bool reset_positions = false;  ///< positions begin anew after the end of a document
-  double split = 0.1;            ///< fraction of the tokens (with documents: of those), at the end, for evaluation
+  /// Fraction of the tokens (of files with documents: of these), at the end, that are for validation.
+  double split = 0.1;
   bool operator==(Data const&) const = default;
 };
 
@@ -251,14 +270,14 @@ struct Data {
 struct Optimizer {
   OptimizerType type = OptimizerType::adamw;
   double lr = 1e-3;
-  double min_lr = 1e-4;  ///< where lr_schedule ends; default: lr / 10
+  double min_lr = 1e-4;  ///< learning rate of the last step; default: lr / 10
   LrSchedule lr_schedule = LrSchedule::cosine;
   std::int64_t warmup_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double grad_clip = 1.0;        ///< global norm; 0: no clipping
+  double grad_clip = 1.0;        ///< largest global norm of the gradient; 0: no clipping
   bool post_validation = false;  ///< the next step begins before the norm is known; a wrong update is taken back
   bool operator==(Optimizer const&) const = default;
 };
@@ -267,15 +286,15 @@ struct Optimizer {
 struct Comm {
   double timeout_s = 600.0;                    ///< a wait longer than this ends the run with a report
   double bucket_mb = 25.0;                     ///< gradients are reduced over dp in buckets of at least this many MiB
-  AllReduce allreduce = AllReduce::automatic;  ///< how sums over ranks are made
+  AllReduce allreduce = AllReduce::automatic;  ///< algorithm of all-reduces
   GpuAware gpu_aware = GpuAware::automatic;    ///< MPI is given GPU memory; off: copies in pinned host memory
-  Backend backend = Backend::automatic;        ///< what carries collectives of GPU memory
-  AxisSet backend_axes = stage_axes;           ///< where NCCL may; MPI along the others
-  bool overlap_experts = false;  ///< forwards and backwards take turns: one computes while rows of the other travel
+  Backend backend = Backend::automatic;        ///< library that carries collectives of GPU memory
+  AxisSet backend_axes = stage_axes;  ///< axes along which NCCL may be used; MPI carries messages along the others
+  bool overlap_experts = false;  ///< forwards and backwards interleave: one computes while rows of the other travel
   bool operator==(Comm const&) const = default;
 };
 
-/// Operations whose outputs may be discarded, of memory.recompute.
+/// The operations of a memory.recompute list, whose outputs may be discarded.
 struct RecomputedOps {
   bool norm = false, activation = false, rotary = false, attention = false;
   bool any() const { return norm || activation || rotary || attention; }
@@ -284,19 +303,22 @@ struct RecomputedOps {
 
 /// [linalg]
 struct Linalg {
-  /// automatic: with run.deterministic a fixed rule (linalg::onednn_is_usual), else the quicker of a trial, by shape.
+  /// automatic: with run.deterministic a fixed rule (linalg::onednn_is_usual), else the quicker one of a trial, by
+  /// shape.
   HostGemm host = HostGemm::automatic;
-  /// On GPUs. automatic: a vendor's kernel where it can and gives the same numbers (report::choose_attention).
+  /// How GPUs compute attention. automatic: a vendor's kernel where it can and gives the same numbers
+  /// (report::choose_attention).
   AttentionKernel attention = AttentionKernel::automatic;
-  bool tf32 = false;  ///< on NVIDIA's GPUs: products of fp32 with factors rounded to 10 bits of mantissa, sums in fp32
+  bool tf32 = false;  ///< on NVIDIA's GPUs: fp32 GEMMs round factors to 10 bits of mantissa, with sums in fp32
   bool operator==(Linalg const&) const = default;
 };
 
-/// [memory]: where bytes live. None of it changes a result.
+/// [memory]: where bytes live. No key of it changes a result.
 struct Memory {
-  std::string preset;  ///< stands for other keys, which are set accordingly; "": none
+  std::string preset;  ///< one word that stands for several other keys, which are set accordingly; "": none
   double limit = 0.0;  ///< GiB that a rank may use; 0: any
-  /// Not keys: what a limit may choose, as the input does not say it.
+  /// Not a key: the members say which keys memory.limit may choose, because the input does not set them. Two inputs
+  /// that differ in it alone are equal.
   struct Free {
     bool recompute = false, shard = false, gather = false, reduce = false, offload_optimizer = false,
          offload_parameters = false, offload_activations = false;
@@ -304,25 +326,27 @@ struct Memory {
   } free;
   Recompute recompute = Recompute::none;
   RecomputedOps recompute_ops;                   ///< only for Recompute::list
-  std::int64_t recompute_every = 1;              ///< of full: every n-th layer of a stage
-  std::int64_t recompute_layers = 0;             ///< of full: the first n layers of each stage; 0: all
-  std::int64_t recompute_group = 1;              ///< of full: so many layers in a row keep one input
-  std::int64_t recompute_microbatches_kept = 0;  ///< of full: so many microbatches in flight keep everything
-  bool recompute_communication = true;           ///< sums over tp are made again; false: their results are kept
-  bool share_saved_inputs = false;               ///< of full: kept inputs are divided over tp
+  std::int64_t recompute_every = 1;              ///< only for Recompute::full: every n-th layer of a stage
+  std::int64_t recompute_layers = 0;             ///< only for full: the first n layers of each stage; 0: all
+  std::int64_t recompute_group = 1;              ///< only for full: so many layers in a row keep one input
+  std::int64_t recompute_microbatches_kept = 0;  ///< only for full: so many microbatches in flight keep everything
+  bool recompute_communication = true;           ///< all-reduces over tp are made again; false: their results are kept
+  bool share_saved_inputs = false;               ///< only for full: kept inputs are divided over tp
   Shard shard = Shard::none;
-  std::int64_t shard_over = 0;               ///< neighbouring replicas that divide the state; 0: all
-  std::int64_t shard_layers = 1;             ///< layers whose weights and gradients come and go together
-  MessageEvery gather = MessageEvery::step;  ///< of Shard::parameters
-  MessageEvery reduce = MessageEvery::step;  ///< gradients are summed over the replicas
+  std::int64_t shard_over = 0;    ///< number of neighbouring replicas that divide the state; 0: all
+  std::int64_t shard_layers = 1;  ///< number of layers whose weights and gradients come and go at once
+  /// Weights are gathered so often; only for Shard::parameters and offload_parameters.
+  MessageEvery gather = MessageEvery::step;
+  MessageEvery reduce = MessageEvery::step;  ///< gradients are summed over the replicas so often
   OffloadTo offload_optimizer = OffloadTo::none;
   OffloadTo offload_parameters = OffloadTo::none;
   OffloadTo offload_activations = OffloadTo::none;
   std::string offload_dir;  ///< folder for OffloadTo::disk; "": $TMPDIR, or /tmp
 
+  /// Whether replicas divide some of the state.
   bool divides() const { return shard != Shard::none; }
   bool offloads_parameters() const { return offload_parameters != OffloadTo::none; }
-  /// Whole weights are there only while they are used.
+  /// Whether whole weights are in memory only while they are used.
   bool moves_weights() const { return shard == Shard::parameters || offloads_parameters(); }
   bool operator==(Memory const&) const = default;
 };
@@ -333,16 +357,16 @@ struct Sample {
   std::string prompt = "The ";
   double temperature = 0.8;       ///< 0: the most likely token
   std::int64_t top_k = 0;         ///< only the k most likely tokens; 0: all
-  double top_p = 1.0;             ///< only the most likely tokens that together reach this probability
-  std::vector<std::string> stop;  ///< texts that end a sample
+  double top_p = 1.0;             ///< only the most likely tokens whose probabilities sum to this
+  std::vector<std::string> stop;  ///< a sample ends at any of these texts
   bool operator==(Sample const&) const = default;
 };
 
-/// What a checkpoint gives to the run: everything, or only the parameters (fine-tuning: step 0, new moments, other
-/// data).
+/// The part of a checkpoint that a run takes: everything, or only the parameters (fine-tuning: step 0, new moments,
+/// other data).
 enum class Load { all, weights };
 constexpr auto enum_names(Load) { return std::array{"all", "weights"}; }
-/// After a checkpoint could not be written.
+/// How a run reacts when a checkpoint could not be written.
 enum class OnError { stop, go_on };
 constexpr auto enum_names(OnError) { return std::array{"stop", "continue"}; }
 
@@ -350,42 +374,45 @@ constexpr auto enum_names(OnError) { return std::array{"stop", "continue"}; }
 struct Checkpoint {
   static constexpr std::int64_t only_at_end = -1;
   std::string dir = "runs/run/checkpoints";  ///< default: <run.output_dir>/checkpoints
-  /// Steps between checkpoints, besides those at the end and before a stop. only_at_end (every = "end"): none besides;
-  /// 0, without `period`: none at all.
+  /// Number of steps between checkpoints, besides the ones at the end and before a stop. only_at_end (every = "end"):
+  /// no others; 0, without `period`: no checkpoints at all.
   std::int64_t every = only_at_end;
-  Duration period;              ///< wall time between checkpoints: every = "30min"; `every` is then 0
-  std::int64_t keep = 2;        ///< newest valid ones that stay; 0: all
-  std::string resume = "auto";  ///< "auto": the newest valid one in dir, if any; "none"; or a file
+  Duration period;              ///< wall time between checkpoints, of every = "30min"; `every` is then 0
+  std::int64_t keep = 2;        ///< number of newest valid checkpoints that are kept; 0: all
+  std::string resume = "auto";  ///< "auto": the newest valid checkpoint in dir, if any; "none"; or a file
   Load load = Load::all;
-  bool at_start = false;  ///< one of step 0 too
-  bool async = true;
+  bool at_start = false;        ///< a checkpoint of step 0 is written too
+  bool async = true;            ///< write while training goes on, from a copy in host memory
   std::int64_t buffer_mb = 64;  ///< MiB of a rank's buffer while writing or reading
   OnError on_error = OnError::stop;
 
+  /// Whether any checkpoints are written.
   bool on() const { return every != 0 || period.seconds > 0; }
-  /// True when checkpoints are written between the steps too, so that with `async` training goes on meanwhile.
+  /// Whether checkpoints are written between the steps too, so that with `async` training goes on meanwhile.
   bool between_steps() const { return every > 0 || period.seconds > 0; }
   bool operator==(Checkpoint const&) const = default;
 };
 
-/// [precision]: single types of the policy that run.precision names, and what 16 bits need.
+/// [precision]: types that differ from the policy that run.precision names, and options that 16 bits need.
 struct PrecisionOptions {
-  Precision gradients = Precision::fp32;         ///< of weights, added up over microbatches; default as for moments
-  Precision moments = Precision::fp32;           ///< of the optimizer; default: fp64 for fp64, else fp32
-  Precision reduction = Precision::fp32;         ///< of gradients on their way between replicas; default: as they are
-  Precision pipeline = Precision::fp32;          ///< of activations between stages; default: as they are
+  /// Weight gradients, as they are added up over microbatches; default: fp64 for fp64, else fp32.
+  Precision gradients = Precision::fp32;
+  Precision moments = Precision::fp32;           ///< moments of the optimizer; default: fp64 for fp64, else fp32
+  Precision reduction = Precision::fp32;         ///< gradients on their way between replicas; default: as `gradients`
+  Precision pipeline = Precision::fp32;          ///< activations on their way between stages; default: run.precision
   LossScaling loss_scaling = LossScaling::none;  ///< precision.loss_scale; default: dynamic for fp16, else none
-  double loss_scale = 1.0;                       ///< with LossScaling::fixed
+  double loss_scale = 1.0;                       ///< factor on the loss; only for LossScaling::fixed
   double loss_scale_initial = 65536.0;
   double loss_scale_growth = 2.0;
   double loss_scale_backoff = 0.5;
   std::int64_t loss_scale_interval = 1000;  ///< steps in a row without overflow, after which the scale grows
-  std::int64_t loss_scale_hysteresis = 2;   ///< overflows, since the scale grew, from which on it falls
+  std::int64_t loss_scale_hysteresis = 2;   ///< number of overflows, since the scale last grew, from which on it falls
   double loss_scale_floor = 1.0;
-  bool stochastic_rounding = false;  ///< of weights to bf16
+  bool stochastic_rounding = false;  ///< weights are rounded to bf16 up or down at random
   bool operator==(PrecisionOptions const&) const = default;
 };
 
+/// The complete input of a run, one member per section.
 struct Config {
   Run run;
   Model model;
@@ -402,13 +429,14 @@ struct Config {
   Sample sample;
   Checkpoint checkpoint;
 
+  /// Number of ranks of the mesh.
   int num_ranks() const { return static_cast<int>(parallel.product(dense_axes)); }
   /// Whether each pipeline rank has some rows of the embedding and of the output layer.
   bool divides_vocabulary() const { return pipeline.vocab_parallel && parallel.pp > 1; }
   bool operator==(Config const&) const = default;
 };
 
-/// Whether this build has the policy (P3D_16BIT).
+/// Whether this build has the policy of types (P3D_16BIT).
 bool has_precision(Precision precision);
 /// Whether this build has oneDNN.
 bool has_onednn();
@@ -416,9 +444,9 @@ bool has_onednn();
 bool has_fused_attention();
 /// Whether this build has NCCL or RCCL.
 bool has_nccl();
-/// Bytes of one number of that type.
+/// Bytes of one number of a type.
 std::int64_t bytes_of(Precision type);
-/// bf16 or fp16: weights and activations have 16 bits, and the optimizer keeps others in fp32.
+/// Whether the type is bf16 or fp16: weights and activations then have 16 bits, and the optimizer keeps fp32 ones.
 constexpr bool is_16bit(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
 
 using base::to_string;  ///< of enums

@@ -17,34 +17,38 @@ enum class ModelFamily { gpt2, llama, mistral, mixtral, qwen2_moe };
 /// Names as model_type says them.
 constexpr auto enum_names(ModelFamily) { return std::array{"gpt2", "llama", "mistral", "mixtral", "qwen2_moe"}; }
 
+/// A model that was read from a config.json.
 struct HuggingFaceModel {
   ModelFamily family = ModelFamily::gpt2;
   Model model;
-  std::vector<std::string> notes;  ///< what was read in another way than it is written (dropout), for people
+  std::vector<std::string> notes;  ///< for people: values that are read in another way than they are written (dropout)
 };
 
 /// Reads a config.json; `path` is for messages. Every key is mapped, or known to have no effect on the function, or has
-/// the one value that p3d's model has. Throws base::Error (bad_input) that lists all others, unknown ones included.
+/// the one value that p3d's model has. Throws base::Error (bad_input) that lists all other keys, unknown ones included.
 HuggingFaceModel read_hugging_face(std::string_view json, std::string const& path);
 
-/// FOLDER/config.json, of at most 1 MiB.
+/// Reads FOLDER/config.json, of at most 1 MiB.
 HuggingFaceModel read_hugging_face_folder(std::string const& folder);
 
 /// The family whose architecture the model has: mistral where a Llama without biases has one window for all layers;
-/// with experts qwen2_moe where some are shared, else mixtral.
-/// Throws base::Error (bad_input) that names the keys of [model] that none has.
+/// with experts qwen2_moe where some are shared, else mixtral. Throws base::Error (bad_input) that names the keys of
+/// [model] that no family has.
 ModelFamily family_of(Model const& model);
 
-/// config.json of the model, with weights of a dtype that is named as torch does ("float32"). `eos_token` -1: null.
+/// The text of a config.json of the model. `dtype` is the type of the weights as torch names it ("float32").
+/// `eos_token` -1: null.
 std::string write_hugging_face(Model const& model, std::string_view dtype, std::int64_t eos_token);
 
+/// The result of update_hugging_face().
 struct UpdatedConfig {
   std::string text;
-  std::vector<std::string> changes;  ///< a line for each key that is another one now, or that looks as if it should be
+  std::vector<std::string> changes;  ///< one line for each key that has changed, or that looks as if it should have
 };
-/// config.json of a model that began as that of `origin`, a config.json too: its bytes, with another value only where
-/// the model has another one, and for the type of the numbers. A model with rotary positions that was trained on
-/// shorter texts keeps the longer ones. Throws base::Error (bad_input) with `path` where `origin` is of another model.
+/// Makes the config.json of a model that began as the model of `origin`, which is a config.json too. The bytes of
+/// `origin` are kept; a value changes only where the model has another one, and for the type of the numbers. A model
+/// with rotary positions that was trained on shorter texts keeps the longer length. Throws base::Error (bad_input) with
+/// `path` where `origin` describes another model.
 UpdatedConfig update_hugging_face(std::string_view origin, std::string const& path, Model const& model,
                                   std::string_view dtype, std::int64_t eos_token);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// From a TOML file and command-line overrides to a Config, or to the complete list of what is wrong.
+// From a TOML file and command-line overrides to a Config, or to the complete list of errors. Example: the file has
+// "[model] hidden = 100" and the command line model.heads=8; the one error names both places, and the fix says that
+// hidden may be 96 or 104.
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
@@ -12,10 +14,10 @@
 
 namespace p3d::config {
 
-/// One thing that is wrong with an input.
+/// One error of an input.
 struct KeyError {
   std::string key;    ///< "parallel.tp", or "" for the file as a whole
-  std::string where;  ///< "input.toml:12:3", "command line: parallel.tp=4"
+  std::string where;  ///< place: "input.toml:12:3", "command line: parallel.tp=4"
   std::string expected;
   std::string found;
   std::string fix;
@@ -27,28 +29,30 @@ struct ParseResult {
   std::vector<KeyError> errors;
 };
 
-/// What the input is read for. A layout is its mesh alone: rules of the model, the batch and the files are not checked,
-/// and axes count that p3d cannot train with yet.
+/// The use that the input is read for. A layout is its mesh alone: rules of the model, the batch and the files are not
+/// checked, and axes are allowed that p3d cannot train with yet.
 enum class Purpose { training, layout };
 
-/// Reads `path` (may be "" for overrides alone), applies `overrides` ("section.key=value", value in TOML syntax; a bare
-/// word counts as a string; of two for the same key the later one counts), and checks every rule within and between
-/// keys. The order of precedence is default, preset, file, override. `num_ranks` is the number of ranks of the run or,
-/// with 0, unknown: then dp defaults to 1 and the product is not checked. Paths come back absolute: those of data.path
-/// are resolved against the input file's folder (from an override: the current directory), run.output_dir against the
-/// current directory. Never throws for a bad input.
+/// Reads `path` ("": overrides alone), applies `overrides`, and checks every rule within and between keys. Never throws
+/// for a bad input.
+///
+/// An override is "section.key=value", its value in TOML syntax; a bare word counts as a string; of two for the same
+/// key the later one counts. The order of precedence is default, preset, file, override. `num_ranks` is the number of
+/// ranks of the run or, with 0, unknown: then dp defaults to 1 and the product is not checked. Paths come back
+/// absolute: data.path is resolved against the input file's folder (in an override: the current directory),
+/// run.output_dir against the current directory.
 ParseResult parse_file(std::string const& path, std::vector<std::string> const& overrides, int num_ranks,
                        Purpose purpose = Purpose::training);
 
-/// The same for a text in memory; `name` stands for the file in messages, and relative paths are resolved against
-/// `folder`.
+/// Does what parse_file() does for a text in memory. `name` stands for the file in messages, and relative paths are
+/// resolved against `folder`.
 ParseResult parse_text(std::string_view text, std::string const& name, std::string const& folder,
                        std::vector<std::string> const& overrides, int num_ranks, Purpose purpose = Purpose::training);
 
 /// All errors as one text for people: numbered, each with expected / found / where / fix.
 std::string format(std::vector<KeyError> const& errors);
 
-/// The errors as an exception (bad_input): what() is all of them, text() the first.
+/// The errors as an exception (bad_input): what() has all of them, text() the first.
 class InputError : public base::Error {
 public:
   explicit InputError(std::vector<KeyError> const& errors);
@@ -58,22 +62,23 @@ private:
   std::string all_;
 };
 
-/// The complete input as TOML, every key written, in a fixed order with fixed formatting: parsing it gives the same
+/// The complete input as TOML, every key written, in a fixed order with fixed formatting. Parsing it gives the same
 /// Config, and two equal Configs give the same bytes. Paths are absolute.
 std::string canonical_toml(Config const& config);
 
-/// 64-bit hash of canonical_toml (xxHash64, seed 0).
+/// A 64-bit hash of canonical_toml() (xxHash64, seed 0).
 std::uint64_t hash(Config const& config);
 
-/// Names of the presets (of [model] only), and every known key with its one-line help, for messages and `p3d
-/// --help-input`.
+/// The names of the presets (of [model] only).
 std::vector<std::string> preset_names();
+/// A known key with its one-line help, for messages and `p3d --help-input`.
 struct KeyHelp {
   std::string key;   ///< "model.hidden"
   std::string type;  ///< "integer >= 1", "string: gelu | swiglu", ...
   std::string help;
   std::string default_text;  ///< "100", "runs/<run.name>", ...
 };
+/// All known keys, in the order of canonical_toml().
 std::vector<KeyHelp> key_help();
 
 }  // namespace p3d::config

@@ -21,27 +21,28 @@ namespace p3d::config {
 /// How a trained model is read.
 struct Reading {
   int ranks = 1;
-  /// Keys of [parallel], such as "parallel.tp=2". Empty: the layout of the run where that has `ranks` ranks, else
+  /// Keys of [parallel], such as "parallel.tp=2". Empty: the layout of the run where it has `ranks` ranks, else
   /// replicas.
   std::vector<std::string> layout;
-  std::optional<Precision> precision;  ///< empty: that of the run
-  std::int64_t seq_len = 0;            ///< 0: that of the run
-  Data data = no_data();               ///< what is read
-  bool variable = false;               ///< batch.variable
+  std::optional<Precision> precision;  ///< empty: the run's
+  std::int64_t seq_len = 0;            ///< 0: the run's
+  Data data = no_data();               ///< the data that are read
+  bool variable = false;               ///< value of batch.variable
 
-  /// Data that take no files.
+  /// Data that need no files.
   static Data no_data();
 };
 
-/// The data of the run itself, as its validation reads them: without its tokenizer, whose tokens they are already.
+/// The data of the run itself, as its validation reads them. The tokenizer is left out: these files hold its tokens
+/// already.
 Data own_data(Config const& stored);
 
-/// The input in a checkpoint, with no more than its mesh checked: what it names, such as files, may be elsewhere.
+/// Parses the input in a checkpoint, with no more than its mesh checked: files that it names may be elsewhere by now.
 ParseResult parse_stored(std::string_view canonical);
 
-/// The input that reads the model of `stored` as `wanted` says; all rules are checked. Of the run it has [model]
-/// (dispatch and buffer_factor of experts, which move no number, aside), run.precision, run.seed, batch.micro (at most
-/// 16,384 tokens), context.order, linalg.host and pipeline.vocab_parallel.
+/// The input that reads the model of `stored` as `wanted` says; all rules are checked. It has the following of the run:
+/// [model] (without dispatch and buffer_factor of experts, which move no number), run.precision, run.seed, batch.micro
+/// (at most 16,384 tokens), context.order, linalg.host and pipeline.vocab_parallel.
 ParseResult reading_input(Config const& stored, Reading const& wanted);
 
 }  // namespace p3d::config
