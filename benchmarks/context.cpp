@@ -39,10 +39,11 @@ struct Sequence {
     heads = {n, n, 64, 0, 0.125};
     if (world) cp = parallel::ContextParallel(*world, d);
     rows = d.share_of_place(cp.rank()).size();
+    layout::AttentionSizes const sizes(d, heads, 1);
     auto const take = [&](auto& source) {
-      attention = Attention::take(source, d, heads, 1);
-      qkv = source.template take<float>(Attention::qkv_elements(d, heads, 1));
-      lse = source.template take<float>(Attention::lse_elements(d, heads, 1));
+      attention = Attention::take(source, sizes, heads);
+      qkv = source.template take<float>(sizes.qkv_elements());
+      lse = source.template take<float>(sizes.lse_elements());
       out = source.template take<float>(rows, heads.query_columns());
       dout = source.template take<float>(rows, heads.query_columns());
       local = source.template take<float>(rows, heads.columns());

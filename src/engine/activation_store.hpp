@@ -26,9 +26,7 @@ public:
   /// What a stage takes of the file: a place for every microbatch that is offloaded at a time.
   static std::int64_t file_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
                                  layout::StageActivations const& sets) {
-    if (sets.offload_places == 0) return 0;
-    return sets.offload_places *
-           device::SwapFile::padded(Stage::offloaded_bytes(c, stages, stage, sets, sets.offload_gradients));
+    return layout::offloaded_file_bytes(c, stages, stage, sets, parallel::element_bytes<typename P::Storage>);
   }
 
   /// `settings`: of a file of at least the sum of file_bytes() of all stages; `in_memory`: as much host memory instead.

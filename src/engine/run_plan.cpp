@@ -7,10 +7,8 @@
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/executor.hpp>
 #include <p3d/engine/precision.hpp>
-#include <p3d/kernels/attention.hpp>
-#include <p3d/linalg/gemm.hpp>
-#include <p3d/model/stage.hpp>
-#include <p3d/model/vocabulary.hpp>
+#include <p3d/kernels/common.hpp>
+#include <p3d/layout/stage_buffers.hpp>
 #include <p3d/plan/memory.hpp>
 #include <p3d/plan/model_cost.hpp>
 #include <p3d/plan/pipeline.hpp>
@@ -24,7 +22,6 @@
 #include <map>
 #include <utility>
 
-#include "activation_store.hpp"
 #include "sharded_weights.hpp"
 
 namespace p3d::engine {
@@ -33,19 +30,20 @@ namespace {
 
 static_assert(Executor<device::Fp32>::sends_in_flight == execution.sends_in_flight);
 
-constexpr std::size_t most_bytes = std::size_t{1} << 60;
+constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
 
-template <class P>
 void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_rank, plan::MemoryPrediction& m) {
-  std::size_t slots = 0;
-  model::RecomputeScratch recompute;
+  auto const types = plan::type_bytes(c);
+  layout::ElementBytes const e{types.storage, types.master};
+  std::int64_t slots = 0;
+  layout::RecomputeScratch recompute;
   for (int s : plan.stages.stages_of(pipeline_rank)) {
     auto const& sets = plan.activations[static_cast<std::size_t>(s)];
-    slots = std::min(most_bytes, slots + model::Stage<P>::bytes(c, plan.stages, s, sets));
-    m.offloaded_activations += ActivationStore<P>::file_bytes(c, plan.stages, s, sets);
+    slots = std::min(most_bytes, slots + layout::stage_bytes(c, plan.stages, s, sets, e).total());
+    m.offloaded_activations += layout::offloaded_file_bytes(c, plan.stages, s, sets, e);
     recompute.add(sets.recompute);
   }
-  if (c.divides_vocabulary()) slots = std::min(most_bytes, slots + model::VocabularyPart<P>::bytes(c));
+  if (c.divides_vocabulary()) slots = std::min(most_bytes, slots + layout::vocabulary_bytes(c, e).total());
   bool const with_loss = has_loss(c, plan.stages, pipeline_rank);
   if (slots >= most_bytes)
     throw base::Error({.expected = "activations that some memory could hold",
@@ -54,8 +52,9 @@ void add_activations(config::Config const& c, RunPlan const& plan, int pipeline_
                        .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
                        .fix = "lower one of them"},
                       base::ExitCode::bad_input);
-  m.activations = static_cast<std::int64_t>(slots);
-  m.workspace = workspaces_of(c) * static_cast<std::int64_t>(model::Workspace<P>::bytes(c, recompute, with_loss));
+  m.activations = slots;
+  m.workspace =
+      workspaces_of(c) * layout::workspace_bytes(c, recompute, with_loss, e, kernels::have_device_form()).total();
 }
 
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
@@ -117,7 +116,7 @@ int nccl_communicators(config::Config const& c, RunPlan const& plan) {
 plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
   auto m = plan::predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
                                       plan.pools[static_cast<std::size_t>(pipeline_rank)]);
-  with_policy(c, [&](auto policy) { add_activations<decltype(policy)>(c, plan, pipeline_rank, m); });
+  add_activations(c, plan, pipeline_rank, m);
   if (m.offloaded > 0) {
     auto const longest = longest_owned(c, plan, pipeline_rank);
     with_policy(c, [&](auto policy) {
@@ -127,14 +126,11 @@ plan::MemoryPrediction predict_memory(config::Config const& c, RunPlan const& pl
       if (c.memory.offloads_parameters() && Rooms::needed(c.memory.divides())) m.staging += Rooms::bytes(longest);
     });
   }
-  if (config::is_16bit(c.run.precision)) {
+  if (config::is_16bit(c.run.precision) && device::on_host()) {
     // `p3d --check` plans before Kokkos knows its threads: then for one.
     int const threads = Kokkos::is_initialized() ? device::host_threads() : 1;
-    kernels::AttentionShape shape;
-    shape.keys = base::TokenSet::range(0, c.model.seq_len);
-    shape.head_dim = c.model.head_dim();
-    m.panels =
-        threads * (static_cast<std::int64_t>(linalg::gemm_workspace_bytes()) + kernels::attention_panel_bytes(shape));
+    m.panels = threads * (base::panel_floats * static_cast<std::int64_t>(sizeof(float)) +
+                          base::attention_panel_bytes(c.model.seq_len, c.model.head_dim()));
   }
   if (!device::on_host()) m.libraries = plan::gpu_library_bytes(nccl_communicators(c, plan));
   return m;
@@ -294,26 +290,25 @@ double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
 }
 
 double offloaded_bytes_per_step(config::Config const& c, RunPlan const& plan) {
+  auto const types = plan::type_bytes(c);
+  layout::ElementBytes const e{types.storage, types.master};
   double most = 0.0;
-  with_policy(c, [&](auto policy) {
-    using Stage = model::Stage<decltype(policy)>;
-    for (int r = 0; r < c.parallel.pp; ++r) {
-      auto const& actions = plan.training->ranks[static_cast<std::size_t>(r)];
-      auto const gradients = schedule::moves_gradients(plan.training, r);
-      std::map<std::pair<int, bool>, double> bytes;  // of a move, by stage and whether with gradients
-      double sum = 0.0;
-      for (std::size_t i = 0; i < actions.size(); ++i) {
-        if (!schedule::moves_activations(actions[i].op)) continue;
-        int const s = actions[i].stage;
-        auto const [each, added] = bytes.try_emplace({s, gradients[i]}, 0.0);
-        if (added)
-          each->second = static_cast<double>(
-              Stage::offloaded_bytes(c, plan.stages, s, plan.activations[static_cast<std::size_t>(s)], gradients[i]));
-        sum += each->second;
-      }
-      most = std::max(most, sum);
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto const& actions = plan.training->ranks[static_cast<std::size_t>(r)];
+    auto const gradients = schedule::moves_gradients(plan.training, r);
+    std::map<std::pair<int, bool>, double> bytes;  // of a move, by stage and whether with gradients
+    double sum = 0.0;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!schedule::moves_activations(actions[i].op)) continue;
+      int const s = actions[i].stage;
+      auto const [each, added] = bytes.try_emplace({s, gradients[i]}, 0.0);
+      if (added)
+        each->second = static_cast<double>(
+            layout::offloaded_bytes(c, plan.stages, s, plan.activations[static_cast<std::size_t>(s)], e, gradients[i]));
+      sum += each->second;
     }
-  });
+    most = std::max(most, sum);
+  }
   return most;
 }
 

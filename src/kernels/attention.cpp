@@ -36,13 +36,11 @@ struct Delta {
 
 }  // namespace
 
+bool have_device_form() { return !on_host; }
+
 template <class S>
 std::int64_t attention_scratch_bytes(AttentionShape const& largest) {
   return on_host ? 0 : AttentionBlocks<S>::scratch_bytes(largest);
-}
-
-std::int64_t attention_panel_bytes(AttentionShape const& shape) {
-  return on_host ? 2 * shape.keys.size() * shape.head_dim * static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
 template <class S>

@@ -10,6 +10,7 @@
 // microseconds, so it should not be small either; and a long block of queries computes scores above the diagonal in
 // vain. 2^26 bytes are 2^23 scores of 16-bit elements backward, and half of the bytes forward (docs/gpu_attention.md).
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/kernels/attention.hpp>
 
 #include <algorithm>
@@ -17,8 +18,8 @@
 
 namespace p3d::kernels {
 
-/// The bytes of a block at most; a block that cannot be made smaller may have more. It is a variable for tests.
-inline std::int64_t attention_block_bytes = std::int64_t{1} << 26;
+/// Bytes of a block, but for one that cannot be made smaller. A variable for tests.
+inline std::int64_t attention_block_bytes = base::AttentionScores::usual_block_bytes;
 
 /// Queries [query0, query0 + queries) and keys [key0, key0 + keys), as places in their sets.
 struct ScoreBlock {
@@ -30,16 +31,17 @@ template <class S>
 class AttentionBlocks {
 public:
   using A = Acc<S>;
-  explicit AttentionBlocks(AttentionShape const& shape) : shape_(shape), group_(shape.heads / shape.kv_heads) {
+  explicit AttentionBlocks(AttentionShape const& shape)
+      : shape_(shape), scores_(scores_of(shape)), group_(shape.heads / shape.kv_heads) {
     auto const in_a_row = [](base::TokenSet const& t) { return t.stride == 1 && t.runs[1].count == 0; };
     std::int64_t const keys = shape.keys.size();
     bool const few = shape.window > 0 && in_a_row(shape.queries) && in_a_row(shape.keys);
     std::int64_t const seen = few ? std::min(keys, shape.window + usual_queries) : keys;
-    std::int64_t const fit = attention_block_bytes / (usual_queries * row_bytes(seen));
+    std::int64_t const fit = attention_block_bytes / (usual_queries * scores_.row_bytes(seen));
     least_ = fit > 0 ? usual_queries : fewest_queries;
-    // Blocks have whole groups of query heads as long as one group fits: then the gradients of a group's keys are one
-    // GEMM's sum.
-    kv_heads_ = evenly(shape.kv_heads, std::min(fit / group_, most_head_keys() / std::max<std::int64_t>(1, keys)));
+    // Whole groups as long as one fits: their gradients of keys are one GEMM's sum.
+    kv_heads_ =
+        evenly(shape.kv_heads, std::min(fit / group_, scores_.most_head_keys() / std::max<std::int64_t>(1, keys)));
     members_ = kv_heads_ > 1 ? group_ : evenly(group_, fit);
   }
 
@@ -55,48 +57,27 @@ public:
     while (block.queries < left) {
       auto const longer = of(query0, std::min(left, block.queries + step));
       if (longer.queries > longest ||
-          kv_heads_ * members_ * longer.queries * row_bytes(longer.keys) > attention_block_bytes)
+          kv_heads_ * members_ * longer.queries * scores_.row_bytes(longer.keys) > attention_block_bytes)
         break;
       block = longer;
     }
     return block;
   }
 
-  /// The distance from one row of scores to the next, in numbers: rows begin on multiples of 64 bytes.
-  static std::int64_t row_length(std::int64_t keys) { return (keys + 15) / 16 * 16; }
-  /// The bytes that attention_scratch_bytes (attention.hpp) promises to suffice.
+  /// What attention_scratch_bytes says.
   static std::int64_t scratch_bytes(AttentionShape const& largest) {
-    if (largest.heads == 0) return 0;
-    AttentionBlocks const blocks(largest);
-    std::int64_t const keys = largest.keys.size(), row = blocks.row_bytes(keys);
-    std::int64_t const all = largest.heads * largest.queries.size() * row;
-    std::int64_t const head_keys = std::min(largest.kv_heads * keys, std::max(keys, most_head_keys()));
-    return std::min(all, std::max(attention_block_bytes, fewest_queries * row)) + sum_bytes(head_keys, largest) +
-           pieces * alignment;
+    return scores_of(largest).scratch_bytes(largest.heads, largest.kv_heads, largest.queries.size(),
+                                            largest.keys.size());
   }
-  /// The bytes of the sums of dk and dv of so many rows of keys; 0 where they are added up in their place.
-  static std::int64_t sum_bytes(std::int64_t head_keys, AttentionShape const& shape) {
-    return std::is_same_v<S, A> ? 0 : 2 * head_keys * shape.head_dim * static_cast<std::int64_t>(sizeof(A));
+  static base::AttentionScores scores_of(AttentionShape const& shape) {
+    return {.storage = sizeof(S), .sums = sizeof(A), .head_dim = shape.head_dim, .block_bytes = attention_block_bytes};
   }
-  static constexpr std::int64_t alignment = 64,
-                                pieces = 10;  ///< bytes, and number of arrays, that the scratch memory is divided into
 
 private:
-  /// The queries that a block has at first, and the fewest where memory is short.
-  static constexpr std::int64_t usual_queries = 128, fewest_queries = 16;
+  static constexpr auto usual_queries = base::AttentionScores::usual_queries,
+                        fewest_queries = base::AttentionScores::fewest_queries;
 
-  /// The bytes of one row of scores in backward: the scores and their gradients; the query, the output's gradient and
-  /// the query's gradient; two statistics.
-  std::int64_t row_bytes(std::int64_t keys) const {
-    return static_cast<std::int64_t>(sizeof(A)) * (2 * row_length(keys) + shape_.head_dim + 2) +
-           static_cast<std::int64_t>(2 * sizeof(S)) * shape_.head_dim;
-  }
-  /// The most rows of keys of all heads of a block, where the block has more than one head.
-  static std::int64_t most_head_keys() {
-    return attention_block_bytes / (2 * usual_queries * static_cast<std::int64_t>(sizeof(A)));
-  }
-  /// The size of the pieces when n is cut into as few equal pieces as `most` allows; at least 1. Example: evenly(12, 5)
-  /// is 4.
+  /// The largest even part of n that is `most` at most, and 1 at least.
   static std::int64_t evenly(std::int64_t n, std::int64_t most) {
     std::int64_t const parts = most >= n ? 1 : (most <= 1 ? n : (n + most - 1) / most);
     return (n + parts - 1) / parts;
@@ -109,6 +90,7 @@ private:
   }
 
   AttentionShape shape_;
+  base::AttentionScores scores_;
   std::int64_t group_, kv_heads_ = 1, members_ = 1, least_ = 1;
 };
 

@@ -320,7 +320,7 @@ public:
   template <class U>
   U* take(std::int64_t n) {
     auto* const piece = static_cast<void*>(next_);
-    constexpr auto alignment = AttentionBlocks<S>::alignment;
+    constexpr auto alignment = base::AttentionScores::alignment;
     next_ += (n * static_cast<std::int64_t>(sizeof(U)) + alignment - 1) / alignment * alignment;
     return static_cast<U*>(piece);
   }
@@ -334,7 +334,7 @@ public:
         auto const b = blocks_.at(query0);
         next_ = kept;
         f(Block{sample, kv0, kv_heads, member0, members, group(), query0, b.queries, b.key0, b.keys,
-                AttentionBlocks<S>::row_length(b.keys)});
+                base::AttentionScores::row_length(b.keys)});
         query0 += b.queries;
       }
     }

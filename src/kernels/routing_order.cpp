@@ -3,14 +3,16 @@
 // results do not depend on the number of threads.
 #include <p3d/kernels/routing.hpp>
 
+#include <p3d/base/memory_sizes.hpp>
+
 #include "launch.hpp"
 
 namespace p3d::kernels {
 
 namespace {
 
-/// Tokens that one thread counts, and later places, one after the other.
-constexpr std::int64_t block_tokens = on_host ? 1024 : 16;
+/// Tokens that one thread counts and places one after the other.
+constexpr std::int64_t block_tokens = base::sorted_tokens(!on_host);
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; }
 
@@ -54,8 +56,6 @@ void count_choices(ExecSpace const& exec, View2<int const> choice, SampleRows ro
         if (e >= 0) Kokkos::atomic_add(&counts(rows.sample(t), e), std::int64_t(1));
       });
 }
-
-std::int64_t sort_workspace(std::int64_t tokens, int experts) { return blocks_of(tokens) * experts + 1; }
 
 void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> offsets, View1<int> slots,
                     View2<int> place, View1<int> workspace) {

@@ -81,6 +81,24 @@ static ContextDivision quickest(config::Config const& c, ContextDivision const& 
   return best;
 }
 
+AttentionSizes::AttentionSizes(ContextDivision const& d, ContextHeads const& h, std::int64_t micro)
+    : samples(micro),
+      rows(micro * d.most_tokens()),
+      place_tokens(d.most_place_tokens()),
+      heads(h.heads),
+      columns(h.columns()),
+      place_heads(h.heads / d.all_to_all),
+      place_kv_heads(h.kv_heads / d.all_to_all),
+      head_dim(h.head_dim),
+      ring(d.ring()),
+      all_to_all(d.all_to_all),
+      gather(d.gather) {}
+
+std::int64_t AttentionSizes::qkv_elements() const {
+  return std::max(rows * columns, place_rows() * columns / all_to_all);
+}
+std::int64_t AttentionSizes::lse_elements() const { return std::max(rows * heads, place_rows() * place_heads); }
+
 ContextDivision context_division(config::Config const& c) {
   auto const cp = c.parallel.cp;
   ContextDivision d{.seq_len = c.model.seq_len, .cp = cp, .order = c.context.order};

@@ -39,7 +39,7 @@ constexpr Type16 type16 = std::is_same_v<S, device::bfloat16> ? Type16::bfloat16
 /// The memory that threads work in. It is taken at the first GEMM, for all threads, and kept.
 class Workspaces {
 public:
-  static constexpr std::size_t bytes_each = static_cast<std::size_t>(detail::workspace_floats) * sizeof(float);
+  static constexpr std::size_t bytes_each = static_cast<std::size_t>(detail::panel_floats) * sizeof(float);
   static constexpr std::align_val_t alignment{4096};
 
   float* data(int threads) {
@@ -97,7 +97,7 @@ void host_gemm16(ExecSpace const& exec, Product const& g) {
   Kokkos::parallel_for("p3d::linalg::gemm16", Kokkos::RangePolicy<ExecSpace, int>(exec, 0, slices.threads), [=](int i) {
     auto const part = slice_of(g, slices, i);
     if (part.m <= 0 || part.n <= 0) return;
-    auto* const own = workspace + i * detail::workspace_floats;
+    auto* const own = workspace + i * detail::panel_floats;
     onednn ? detail::onednn_gemm(part, i, own) : detail::widened_gemm(part, own);
   });
 }
@@ -181,8 +181,6 @@ std::string gemm_method() {
 #endif
   }
 }
-
-std::size_t gemm_workspace_bytes() { return detail::on_host ? Workspaces::bytes_each : 0; }
 
 #define P3D_INSTANTIATE(S)                                                                                            \
   template void gemm<S, S>(ExecSpace const&, Op, Op, float, View2<S const>, View2<S const>, float, View2<S>);         \

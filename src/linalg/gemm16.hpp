@@ -3,6 +3,7 @@
 // The types and functions that the methods for 16-bit GEMMs share. No Kokkos, so that the vendors' files compile by
 // themselves.
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/linalg/op.hpp>
 
 #include <cstddef>
@@ -36,11 +37,11 @@ struct Gemm16 {
 enum class HostMethod { automatic, onednn, widened };
 void set_host_method(HostMethod method);
 
-/// The workspace of one thread: a panel of A, a panel of B and a block of C in float. Their sizes were measured with
-/// benchmarks/gemm16.
-inline constexpr std::int64_t panel_rows = 1024, panel_cols = 768, panel_depth = 384;
-inline constexpr std::int64_t workspace_floats =
-    panel_rows * panel_depth + panel_depth * panel_cols + panel_rows * panel_cols;
+/// What one thread works in.
+using base::panel_rows;
+using base::panel_cols;
+using base::panel_depth;
+using base::panel_floats;
 
 /// Widens panels of A and B to float for the BLAS. Several threads may call it, each with a workspace of its own.
 void widened_gemm(Gemm16 const& product, float* workspace);

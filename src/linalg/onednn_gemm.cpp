@@ -78,7 +78,7 @@ bool make(Gemm16 const& g, int threads, Prepared& out) {
 #endif
   if (!what || std::string_view(what.impl_info_str()).starts_with("ref")) return false;
   auto const scratchpad = what.scratchpad_desc();
-  if (scratchpad.get_size() > static_cast<std::size_t>(workspace_floats) * sizeof(float)) return false;
+  if (scratchpad.get_size() > static_cast<std::size_t>(panel_floats) * sizeof(float)) return false;
   out.matmul = dnnl::matmul(what);
   out.threads.resize(static_cast<std::size_t>(threads));
   for (auto& thread : out.threads) {

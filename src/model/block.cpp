@@ -20,113 +20,6 @@ using layout::LayerRecompute;
 using kernels::TokenRows;
 using kernels::Store;
 
-parallel::ContextHeads context_heads(config::Config const& c, int tp_rank) {
-  auto const heads = c.model.heads / c.parallel.tp;
-  return {.heads = heads,
-          .kv_heads = c.model.kv_heads / c.parallel.tp,
-          .head_dim = c.model.head_dim(),
-          .first_head = heads * tp_rank,
-          .scale = 1.0 / std::sqrt(static_cast<double>(c.model.head_dim()))};
-}
-
-namespace {
-
-/// Of `rows` rows of this rank, `most_rows` at most on any.
-MoeSizes moe_sizes(config::Config const& c, std::int64_t most_rows) {
-  auto const& m = c.model.moe;
-  auto const& p = c.parallel;
-  std::int64_t const ranks = p.product({layout::Axis::etp, layout::Axis::ep});
-  MoeSizes s;
-  s.experts = static_cast<int>(m.experts);
-  s.top_k = static_cast<int>(m.top_k);
-  s.copies = p.etp;
-  s.alone = ranks == 1;
-  s.samples = c.batch.micro;
-  s.local_experts = m.experts / p.ep;
-  s.ffn = m.ffn / p.etp;
-  auto const balanced = most_rows * m.top_k * p.etp;
-  auto const worst = ranks * most_rows * std::min(m.top_k, s.local_experts);
-  auto const wanted = std::ceil(m.buffer_factor * static_cast<double>(balanced));
-  s.ranks = static_cast<int>(ranks);
-  s.tokens = most_rows;
-  s.gathers = ranks > 1 && m.dispatch == config::Dispatch::gather;
-  // A rank alone receives nothing: its rows are as many under every routing.
-  bool const all = s.alone || s.gathers || wanted >= static_cast<double>(worst);
-  s.most_rows = all ? worst : std::max(ranks, static_cast<std::int64_t>(wanted));
-  s.balances = m.aux_loss != config::AuxLoss::none;
-  s.jitters = m.jitter > 0;
-  s.drops = m.capacity_factor > 0;
-  s.gates_shared = m.shared_gate && m.shared_ffn > 0;
-  return s;
-}
-
-}  // namespace
-
-BlockSizes layer_sizes(BlockSizes s, config::Config const& c, std::int64_t layer) {
-  if (!c.model.moe.on()) return s;
-  bool const experts = c.model.has_experts(layer);
-  s.ffn = (experts ? c.model.moe.shared_ffn : c.model.ffn) / c.parallel.tp;
-  if (!experts) s.moe = {};
-  return s;
-}
-
-BlockSizes block_sizes(config::Config const& c, RankPlace rank) {
-  using Attention = parallel::ContextAttention<double>;  // any type: counts of elements
-  std::int64_t const tp = c.parallel.tp;
-  auto const division = layout::context_division(c).of_length(rank.length > 0 ? rank.length : c.model.seq_len);
-  auto const heads = context_heads(c, 0);
-  BlockSizes s;
-  s.tokens = c.batch.micro * division.share_of_place(rank.cp).size();
-  s.most_tokens = c.batch.micro * division.most_tokens();
-  s.qkv_elements = Attention::qkv_elements(division, heads, c.batch.micro);
-  s.lse_elements = Attention::lse_elements(division, heads, c.batch.micro);
-  s.sequence = c.parallel.sequence;
-  auto const share = s.sequence ? layout::even_share(s.tokens, c.parallel.tp, rank.tp) : layout::Range{0, s.tokens};
-  s.rows = share.size();
-  s.first_row = share.begin;
-  s.most_rows = s.sequence ? (s.most_tokens + tp - 1) / tp : s.most_tokens;
-  s.hidden = c.model.hidden;
-  s.heads = heads.heads;
-  s.kv_heads = heads.kv_heads;
-  s.head_dim = heads.head_dim;
-  s.ffn = c.model.ffn / tp;
-  s.gated = c.model.activation == config::Activation::swiglu;
-  s.layernorm = c.model.norm == config::Norm::layernorm;
-  if (!c.model.moe.on()) return s;
-  s.moe = moe_sizes(c, s.most_rows);
-  s.ffn = (c.model.moe_layers() == c.model.layers ? c.model.moe.shared_ffn
-                                                  : std::max(c.model.ffn, c.model.moe.shared_ffn)) /
-          tp;
-  return s;
-}
-
-BlockSizes block_sizes_of(config::Config const& c, std::int64_t tokens) {
-  auto s = block_sizes(c);
-  s.tokens = s.most_tokens = s.rows = s.most_rows = tokens;
-  s.qkv_elements = tokens * s.qkv();
-  s.lse_elements = tokens * s.heads;
-  s.first_row = 0;
-  s.sequence = false;
-  if (s.moe.on()) s.moe = moe_sizes(c, tokens);
-  return s;
-}
-
-BlockParts discarded_parts(layout::StageRecompute const& stage, int l) {
-  auto const& r = stage.layer(l);
-  if (!r.full) return {.norm_outputs = r.norm, .heads = r.attention, .lse = r.attention, .act = r.activation};
-  auto parts = BlockParts::all();
-  parts.mid = !stage.keeps_sums;
-  return parts;
-}
-
-BlockParts kept_parts(layout::StageRecompute const& stage, int l) {
-  return BlockParts::all().without(discarded_parts(stage, l));
-}
-
-BlockParts rebuilt_parts(layout::StageRecompute const& stage, int l) {
-  return discarded_parts(stage, l).without({.statistics = true, .lse = true, .experts = true});
-}
-
 template <class P>
 NormLayer<P>::NormLayer(config::Config const& c)
     : layernorm_(c.model.norm == config::Norm::layernorm), eps_(c.model.norm_eps) {}
@@ -174,7 +67,7 @@ void NormLayer<P>::backward(ExecSpace const& exec, NormWeights<P> const& w, View
 template <class P>
 TransformerBlock<P>::TransformerBlock(config::Config const& c, parallel::TensorParallel& tp, int layer)
     : tp_(&tp),
-      sizes_(layer_sizes(block_sizes(c), c, layer)),
+      sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer)),
       window_(c.model.window_of(layer)),
       division_(layout::context_division(c)),
       norm_(c) {
@@ -253,8 +146,8 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
                                         View2<S const> x, BlockActivations<P> const& a, BlockScratch<P> const& t,
                                         bool mid_is_there, KeyValueCache<P> const* cache) {
   auto& exec = tp_->exec;
-  norm_.forward(exec, w.norm1, x, a.norm1);
-  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered).wait();
+  norm_.forward(exec, w.norm1, x, a.norm1());
+  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm1_y, t.gathered).wait();
   parallel::column_linear_forward<S>(*tp_, normed, w.qkv.value, w.qkv_bias.value, a.qkv);
   rotate(rows, Rotation::forward, a.qkv);
   if (cache) {
@@ -264,20 +157,20 @@ void TransformerBlock<P>::forward_first(BlockWeights<P> const& w, TokenRows cons
     t.attention->exchange(call, kept_qkv(a));
     t.attention->forward(call, kept_qkv(a), a.heads, a.lse);
   }
-  if (mid_is_there) return norm_.forward(exec, w.norm2, a.mid, a.norm2);
+  if (mid_is_there) return norm_.forward(exec, w.norm2, a.mid, a.norm2());
   parallel::row_linear_forward<S>(*tp_, a.heads, w.attn_out.value, t.branch);
   kernels::ResidualSum<S> const sum{.rows = own_rows(*tp_, rows),
                                     .x = x,
                                     .branch = own_rows(*tp_, t.branch),
                                     .bias = w.attn_out_bias.value,
                                     .dropout = training ? attn_dropout_ : kernels::Dropout{}};
-  norm_.forward(exec, w.norm2, sum, a.mid, a.norm2);
+  norm_.forward(exec, w.norm2, sum, a.mid, a.norm2());
 }
 
 template <class P>
 void TransformerBlock<P>::forward_up(BlockWeights<P> const& w, BlockActivations<P> const& a, BlockScratch<P> const& t) {
   if (!has_mlp()) return;
-  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered).wait();
+  auto const normed = parallel::start_gather_rows<S>(*tp_, a.norm2_y, t.gathered).wait();
   parallel::column_linear_forward<S>(*tp_, normed, w.up.value, View1<S const>(), as_up(a.up));
   activate(w, a);
   if (sizes_.moe.gates_shared) SharedGate<P>::forward(tp_->exec, w.moe, normed, a.moe);
@@ -319,7 +212,7 @@ void TransformerBlock<P>::forward_second(BlockWeights<P> const& w, TokenRows con
     forward_down(w, a, t);
   };
   if (experts_)
-    experts_->forward(tp_->exec, w.moe, own_rows(*tp_, rows), kind, a.norm2.y, a.moe, t.moe,
+    experts_->forward(tp_->exec, w.moe, own_rows(*tp_, rows), kind, a.norm2_y, a.moe, t.moe,
                       has_mlp() ? Store::add : Store::overwrite, own_rows(*tp_, t.branch), every_token);
   else
     every_token();
@@ -334,7 +227,7 @@ void TransformerBlock<P>::remake(BlockWeights<P> const& w, TokenRows const& rows
   forward_first(w, rows, true, x, a, t, mid_is_there);
   auto const every_token = [&] { forward_up(w, a, t); };
   if (experts_)
-    experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, every_token);
+    experts_->remake(tp_->exec, w.moe, own_rows(*tp_, rows), a.norm2_y, a.moe, t.moe, every_token);
   else
     every_token();
 }
@@ -372,14 +265,14 @@ void TransformerBlock<P>::backward_weight(BlockWeights<P> const& w, View2<S cons
   parallel::WholeRows<S> dbranch, normed;
   if (has_mlp()) {
     dbranch = parallel::start_gather_rows<S>(*tp_, y, t.branch);
-    normed = parallel::start_gather_rows<S>(*tp_, a.norm2.y, t.gathered);
+    normed = parallel::start_gather_rows<S>(*tp_, a.norm2_y, t.gathered);
     sums.add(y, w.down_bias.grad);
     sums.add(as_up(a.up), w.up_bias.grad);
     parallel::linear_backward_weight<S, G>(exec, dbranch.wait(), as_act(a.act), w.down.grad);
   }
   dbranch = parallel::start_gather_rows<S>(*tp_, a.mid, t.branch);
   if (has_mlp()) parallel::linear_backward_weight<S, G>(exec, as_up(a.up), normed.wait(), w.up.grad);
-  normed = parallel::start_gather_rows<S>(*tp_, a.norm1.y, t.gathered);
+  normed = parallel::start_gather_rows<S>(*tp_, a.norm1_y, t.gathered);
   sums.add(a.mid, w.attn_out_bias.grad);
   sums.add(a.qkv, w.qkv_bias.grad);
   sums.finish(exec);
@@ -431,17 +324,17 @@ View2<typename P::Storage> TransformerBlock<P>::backward_mlp(BlockWeights<P> con
                                                              kernels::ColumnSums<S, G>& sums, View2<S> d) {
   auto& exec = tp_->exec;
   bool const weights = keep.data() == nullptr, gathers = tp_->sequence && weights;
-  auto const norm = [&] { return norm_output(w.norm2, discarded.norm, a.mid, a.norm2, gathers, t); };
+  auto const norm = [&] { return norm_output(w.norm2, discarded.norm, a.mid, a.norm2(), gathers, t); };
   auto const own = branch_gradient(rows, d, mlp_dropout_, keep, t.branch);
   auto const next = branch_place(attn_dropout_, keep_next, t.branch);
   auto const finish = [&](View2<S const> dnorm, View1<G> bias) {
-    norm_.backward(exec, w.norm2, dnorm, a.mid, a.norm2, Store::add, d,
+    norm_.backward(exec, w.norm2, dnorm, a.mid, a.norm2(), Store::add, d,
                    {own, bias, own_rows(*tp_, rows), attn_dropout_, next}, sums);
     return next.data() != nullptr ? next : d;
   };
   if (experts_) {
-    if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2);
-    experts_->backward(exec, w.moe, own_rows(*tp_, rows), a.norm2.y, a.moe, t.moe, own, t.moe.dx);
+    if (discarded.norm) norm_.forward(exec, w.norm2, a.mid, a.norm2());
+    experts_->backward(exec, w.moe, own_rows(*tp_, rows), a.norm2_y, a.moe, t.moe, own, t.moe.dx);
     if (!has_mlp()) return finish(t.moe.dx, {});
   }
   auto const up = as_up(a.up), act = as_act(a.act), dact = as_act(t.dact), dup = as_up(t.dup);
@@ -452,7 +345,7 @@ View2<typename P::Storage> TransformerBlock<P>::backward_mlp(BlockWeights<P> con
   auto const dbranch = gathering.wait();
   parallel::row_linear_backward_input<S>(*tp_, dbranch, w.down.value, dact);
   if (discarded.activation) activate(w, a);
-  if (sizes_.moe.gates_shared) SharedGate<P>::backward(*tp_, w.moe, a.norm2.y, a.moe, t.moe, act, dact, t.moe.dx);
+  if (sizes_.moe.gates_shared) SharedGate<P>::backward(*tp_, w.moe, a.norm2_y, a.moe, t.moe, act, dact, t.moe.dx);
   if (weights) parallel::linear_backward_weight<S, G>(exec, dbranch, act, w.down.grad);
   if (sizes_.gated) {
     kernels::swiglu_backward<S>(exec, up, dact, dup, w.up_bias.value);
@@ -477,7 +370,7 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
                                              kernels::ColumnSums<S, G>& sums, View2<S> d) {
   auto& exec = tp_->exec;
   bool const gathers = tp_->sequence && weights;
-  auto const norm = [&] { return norm_output(w.norm1, discarded.norm, x, a.norm1, gathers, t); };
+  auto const norm = [&] { return norm_output(w.norm1, discarded.norm, x, a.norm1(), gathers, t); };
   auto gathering = parallel::start_gather_rows<S>(*tp_, own, t.branch);
   parallel::WholeRows<S> normed;
   if (gathers) normed = norm();
@@ -496,8 +389,8 @@ void TransformerBlock<P>::backward_attention(BlockWeights<P> const& w, TokenRows
     sums.add(t.dqkv, w.qkv_bias.grad);
   }
   sum.wait();
-  norm_.backward(exec, w.norm1, own_rows(*tp_, t.dnorm), x, a.norm1, Store::add, d, {.after = own, .after_bias = bias},
-                 sums);
+  norm_.backward(exec, w.norm1, own_rows(*tp_, t.dnorm), x, a.norm1(), Store::add, d,
+                 {.after = own, .after_bias = bias}, sums);
 }
 
 #define P3D_INSTANTIATE(P)     \

@@ -16,23 +16,26 @@ void DecoderScratch<P>::take(Source& source, std::int64_t rows) {
   sizes_.tokens = sizes_.most_tokens = sizes_.rows = sizes_.most_rows = rows;
   sizes_.qkv_elements = rows * sizes_.qkv();
   sizes_.lse_elements = rows * sizes_.heads;
+  sizes_.attention = layout::AttentionSizes({.seq_len = rows}, heads_, 1);
   x_ = source.template take<S>(rows, sizes_.hidden);
   tokens_ = source.template take<int>(rows);
   of_text_ = source.template take<int>(rows);
   positions_ = source.template take<int>(rows);
-  saved_ = take_block<P>(source, sizes_);
-  block_.branch = source.template take<S>(rows, sizes_.hidden);
-  if (sizes_.moe.gates_shared) block_.dact = source.template take<S>(rows, sizes_.ffn);
-  if (sizes_.moe.on()) block_.moe = take_moe_scratch<P>(source, sizes_);
+  for (auto buffer : layout::list(layout::saved_buffers())) saved_.bind(parallel::take<S>(source, buffer, sizes_));
+  parallel::bind(block_, parallel::take<S>(source, Buffer::scratch_branch, sizes_));
+  if (sizes_.moe.gates_shared) parallel::bind(block_, parallel::take<S>(source, Buffer::scratch_dact, sizes_));
+  parallel::take_all<S>(source, sizes_, block_.moe);
   block_.moe.experts = experts_;
   using Attention = parallel::ContextAttention<S>;
-  block_.attention =
-      std::make_shared<Attention>(Attention::take(source, layout::ContextDivision{.seq_len = rows}, heads_, 1));
+  block_.attention = std::make_shared<Attention>(Attention::take(source, sizes_.attention, heads_));
 }
 
 template <class P>
 DecoderScratch<P>::DecoderScratch(config::Config const& c, std::int64_t most_rows, parallel::ExpertParallel* experts)
-    : sizes_(block_sizes_of(c, most_rows)), heads_(context_heads(c, 0)), most_rows_(most_rows), experts_(experts) {
+    : sizes_(layout::block_sizes_of(c, most_rows, kernels::have_device_form())),
+      heads_(layout::context_heads(c, 0)),
+      most_rows_(most_rows),
+      experts_(experts) {
   device::ArenaSize size;
   take(size, most_rows);
   bytes_ = size.bytes;
@@ -58,7 +61,7 @@ void DecoderScratch<P>::begin(device::ExecSpace const& exec, DecodedRows const& 
 template <class P>
 std::size_t Decoder<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage, std::int64_t texts,
                               std::int64_t capacity) {
-  auto const s = block_sizes_of(c, 1);
+  auto const s = layout::block_sizes_of(c, 1);
   return static_cast<std::size_t>(2 * stages.num_layers(stage) * texts * s.kv_heads * capacity * s.head_dim) *
          sizeof(S);
 }
@@ -75,7 +78,7 @@ Decoder<P>::Decoder(config::Config const& c, layout::StageMap const& stages, int
       vocab_(divided_ ? parallel::vocab_shard(c.model.vocab_size, c.parallel.pp * tp.size(),
                                               stages.pipeline_rank(stage) * tp.size() + tp.rank())
                       : parallel::vocab_shard(c.model.vocab_size, tp)),
-      cache_rows_(texts * block_sizes_of(c, 1).kv_heads),
+      cache_rows_(texts * layout::block_sizes_of(c, 1).kv_heads),
       cache_columns_(capacity * c.model.head_dim()),
       caches_("p3d::model::keys_values", bytes(c, stages, stage, texts, capacity) / sizeof(S)) {
   P3D_REQUIRE(!tp.sequence, "a decoder's rows are whole on every rank");
@@ -112,7 +115,7 @@ void Decoder<P>::embed(StageWeights<P> const& w) {
 
 template <class P>
 View2<typename P::Storage> Decoder<P>::final_rows(std::int64_t rows) const {
-  return device::rows(scratch_->saved().norm1.y, 0, rows);
+  return device::rows(scratch_->saved().norm1_y, 0, rows);
 }
 
 template <class P>
@@ -126,7 +129,7 @@ void Decoder<P>::finish(StageWeights<P> const& w, std::span<int const> rows) {
     auto const row = rows[static_cast<std::size_t>(i)];
     Kokkos::deep_copy(tp_->exec, device::rows(picked, i, i + 1), device::rows(t.x(), row, row + 1));
   }
-  NormActivations<P> norm = t.saved().norm1;
+  NormActivations<P> norm = t.saved().norm1();
   norm.y = final_rows(n);
   final_norm_.forward(tp_->exec, w.final_norm, picked, norm);
 }

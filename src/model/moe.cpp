@@ -40,7 +40,7 @@ kernels::SampleRows sample_rows(TokenRows const& rows) { return {rows.seq_len, r
 template <class P>
 RoutedExperts<P>::RoutedExperts(config::Config const& c, int layer)
     : layer_(layer),
-      sizes_(layer_sizes(block_sizes(c), c, layer).moe),
+      sizes_(layout::layer_sizes(layout::block_sizes(c), c, layer).moe),
       exchange_(sizes_, static_cast<int>(c.model.moe.top_k)),
       gated_(c.model.activation == config::Activation::swiglu) {
   auto const& m = c.model.moe;

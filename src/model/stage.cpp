@@ -25,26 +25,6 @@ void copy_tokens(device::ExecSpace const& exec, std::span<int const> from, View1
   device::copy_from_host<int>(exec, from, to);
 }
 
-/// Whether activations go from stage to stage in fewer bits than they have.
-bool travels_narrow(config::Config const& c) {
-  return c.parallel.pp > 1 && c.precision.pipeline == config::Precision::bf16 &&
-         c.run.precision == config::Precision::fp32;
-}
-
-/// Stage `stage` and the next one hand over on one rank, without a message.
-bool hands_over(layout::StageMap const& stages, int stage) {
-  return stage >= 0 && !stages.is_last(stage) && stages.pipeline_rank(stage) == stages.pipeline_rank(stage + 1);
-}
-
-/// Whether a stage has a buffer for the gradient of its own. The others work in that of the stage behind them.
-bool owns_gradient(layout::StageMap const& stages, int stage) {
-  return !hands_over(stages, stage) || !hands_over(stages, stage - 1);
-}
-
-/// Whether rows are told their positions: they do not follow from their numbers where documents begin anew, or where a
-/// rank has some tokens of each sample.
-bool needs_positions(config::Config const& c) { return c.data.reset_positions || c.data.pack || c.parallel.cp > 1; }
-
 /// What `take` takes from the arena.
 template <class Take>
 MemoryPiece piece_of(device::Arena& arena, Take const& take) {
@@ -58,48 +38,37 @@ device::Arena opened(MemoryPiece const& piece) { return {piece.bytes, "p3d::mode
 
 }  // namespace
 
-void RecomputeScratch::add(layout::StageRecompute const& stage) {
-  for (int l = 0; l < stage.num_layers(); l = stage.group_end(l)) {
-    if (!stage.layer(l).any()) continue;
-    int const end = stage.group_end(l);
-    parts = parts | discarded_parts(stage, l);
-    layers = std::max(layers, end - l);
-    separate_norms = separate_norms || stage.layer(l).full;
-    inputs = std::max(inputs, end - l - (stage.input(l) == KeptInput::whole ? 1 : 0));
-  }
-}
-
 template <class P>
-template <class Source>
-void Workspace<P>::take(Source& source) {
-  using S = typename P::Storage;
+void Workspace<P>::take(device::Arena& arena) {
   auto const& c = *config_;
-  auto const s = block_sizes(c, rank);
-  block = take_scratch<P>(source, s);
+  auto const s = layout::block_sizes(c, rank, kernels::have_device_form());
+  parallel::take_all<S>(arena, s, block);
+  parallel::take_all<S>(arena, s, block.moe);
   using Attention = parallel::ContextAttention<S>;
-  block.attention = std::make_shared<Attention>(
-      Attention::take(source, layout::context_division(c), context_heads(c, rank.tp), c.batch.micro));
-  bool const one_norm = recompute_.parts.norm_outputs && !recompute_.separate_norms;
-  auto const parts = one_norm ? recompute_.parts.without({.norm_outputs = true}) : recompute_.parts;
-  for (int i = 0; i < recompute_.layers; ++i) {
-    auto& set = remade.emplace_back(take_block<P>(source, s, parts));
-    if (!one_norm) continue;
-    // Where its output is gathered it is made at its place.
-    set.norm1.y = set.norm2.y =
-        s.sequence ? device::rows(block.gathered, s.first_row, s.first_row + s.rows) : take_rows<P>(source, s);
+  block.attention = std::make_shared<Attention>(Attention::take(arena, s.attention, layout::context_heads(c, rank.tp)));
+  remade.assign(static_cast<std::size_t>(recompute_.layers), {});
+  inputs.clear();
+  for (auto const& taken : layout::remade_buffers(recompute_, s.sequence)) {
+    auto const memory = parallel::take<S>(arena, taken.buffer, s);
+    if (taken.buffer == Buffer::stage_input)
+      parallel::set_view(inputs.emplace_back(), memory.data, memory.shape);
+    else
+      remade[static_cast<std::size_t>(taken.index)].bind(memory);
   }
-  for (int i = 0; i < recompute_.inputs; ++i) inputs.push_back(take_rows<P>(source, s));
-  if (!with_loss_) return;
-  dfinal = s.sequence ? block.dnorm : take_tokens<S>(source, s, s.hidden);
-  using Sum = typename P::Accumulate;
-  row_max = View1<Sum>(source.template take<Sum>(s.most_tokens).data(), s.tokens);
-  sums = View2<Sum>(source.template take<Sum>(2, s.most_tokens).data(), 2, s.tokens);
+  if (with_loss_) parallel::take_all<S>(arena, s, *this);
+  if (s.sequence) dfinal = block.dnorm = block.branch;
+  if (!recompute_.one_norm()) return;
+  for (auto& set : remade) {
+    // Where its output is gathered it is made at its place.
+    if (s.sequence) set.norm1_y = device::rows(block.gathered, s.first_row, s.first_row + s.rows);
+    set.norm2_y = set.norm1_y;
+  }
 }
 
 template <class P>
 Workspace<P>::Workspace(config::Config const& c, RecomputeScratch const& recompute, bool with_loss,
                         device::Arena& arena, int tp_rank, StageExchanges exchanges)
-    : Workspace(c, recompute, with_loss) {
+    : config_(&c), recompute_(recompute), with_loss_(with_loss) {
   rank = {tp_rank, exchanges.context ? exchanges.context->rank() : 0, c.model.seq_len};
   exchanges_ = std::move(exchanges);
   memory_ = piece_of(arena, [&] { take(arena); });
@@ -118,116 +87,73 @@ void Workspace<P>::shape(std::int64_t length) {
   if (length == rank.length) return;
   rank.length = length;
   auto memory = opened(memory_);
-  remade.clear();
-  inputs.clear();
   take(memory);
   attach();
 }
 
 template <class P>
-std::size_t Workspace<P>::bytes(config::Config const& c, RecomputeScratch const& recompute, bool with_loss) {
-  device::ArenaSize counter;
-  Workspace(c, recompute, with_loss).take(counter);
-  return counter.bytes;
+void Stage<P>::take_of_layer(layout::TakenBuffer const& taken, BlockSizes const& of_all, device::Arena& arena,
+                             std::vector<BlockActivations<P>>& blocks) const {
+  auto const sizes = layout::layer_sizes(of_all, *config_, stages_->layers(stage_).begin + taken.index);
+  blocks[at(taken.index)].bind(parallel::take<S>(arena, taken.buffer, sizes));
 }
 
 template <class P>
-template <class Source>
-typename Stage<P>::ActivationSlot Stage<P>::take_slot(config::Config const& c, layout::StageMap const& stages,
-                                                      int stage, StageRecompute const& recompute, RankPlace rank,
-                                                      Source& source) {
-  auto const s = block_sizes(c, rank);
-  auto const layers = stages.num_layers(stage);
-  std::int64_t const vocab = layout::padded_shard(c.model.vocab_size, c.parallel.tp, 0).size();
+typename Stage<P>::ActivationSlot Stage<P>::take_slot(StageRecompute const& recompute, RankPlace rank,
+                                                      device::Arena& arena) const {
+  auto const s = layout::block_sizes(*config_, rank);
+  auto const buffers = layout::slot_buffers(*config_, *stages_, stage_, recompute);
   ActivationSlot slot;
   slot.length = rank.length;
-  slot.x.resize(static_cast<std::size_t>(layers) + 1);
+  slot.x.resize(at(stages_->num_layers(stage_)) + 1);
   slot.shares.resize(slot.x.size());
-  auto const take_x = [&](int l) {
-    auto const at = static_cast<std::size_t>(l);
-    auto const kept = recompute.input(l);
-    bool const handed_over = l == 0 && hands_over(stages, stage - 1);
-    if (kept == KeptInput::whole && !handed_over) slot.x[at] = take_rows<P>(source, s);
-    if (kept == KeptInput::shared) {
-      auto const share = s.tokens * s.hidden / c.parallel.tp;
-      slot.shares[at] = View1<S>(source.template take<S>(s.most_tokens * s.hidden / c.parallel.tp).data(), share);
+  slot.blocks.resize(at(stages_->num_layers(stage_)));
+  for (std::size_t i = 0; i <= buffers.taken.size(); ++i) {
+    if (i == buffers.saved_begin) slot.begin = arena.used();
+    if (i == buffers.saved_end) slot.saved_end = arena.used();
+    if (i == buffers.taken.size()) break;
+    auto const& taken = buffers.taken[i];
+    if (layout::of_layer(taken.buffer)) {
+      take_of_layer(taken, s, arena, slot.blocks);
+      continue;
     }
-  };
-  if (travels_narrow(c)) {
-    for (auto& buffer : slot.narrow)
-      buffer = device::rows(source.template take<device::bfloat16>(s.most_rows, s.hidden), 0, s.rows);
+    parallel::bind(slot, parallel::take<S>(arena, taken.buffer, s));
+    if (taken.buffer == Buffer::stage_input) slot.x[at(taken.index)] = slot.input;
+    if (taken.buffer == Buffer::stage_input_share) slot.shares[at(taken.index)] = slot.input_share;
+    if (taken.buffer == Buffer::stage_output) slot.x.back() = slot.output;
   }
-  // In the order of offloaded(): what waits for backward, and then what only messages and the backward use.
-  slot.begin = source.used();
-  bool const output_waits = stages.is_last(stage) || hands_over(stages, stage);
-  for (int l = 0; l < layers; ++l) take_x(l);
-  if (output_waits) take_x(static_cast<int>(layers));
-  auto const first_layer = stages.layers(stage).begin;
-  for (int l = 0; l < layers; ++l)
-    slot.blocks.push_back(take_block<P>(source, layer_sizes(s, c, first_layer + l), kept_parts(recompute, l)));
-  auto const take_each = [&]<class T>(T) {  // one of every token
-    return View1<T>(source.template take<T>(s.most_tokens).data(), s.tokens);
-  };
-  if (needs_positions(c)) slot.positions = take_each(int());
-  if (c.data.pack) slot.documents = source.template take<int>(c.batch.micro * c.model.seq_len);
-  bool const whole_vocabulary = !c.divides_vocabulary();
-  if (stages.is_first(stage) && whole_vocabulary) slot.tokens = take_each(int());
-  if (stages.is_last(stage)) slot.final_norm = take_norm<P>(source, s);
-  if (stages.is_last(stage) && whole_vocabulary) {
-    slot.targets = take_each(int());
-    slot.logits = take_tokens<S>(source, s, vocab);
-    slot.lse = take_each(typename P::Accumulate());
-  }
-  slot.saved_end = source.used();
-  if (!output_waits) take_x(static_cast<int>(layers));
-  if (owns_gradient(stages, stage)) slot.d = take_rows<P>(source, s);
-  slot.end = source.used();
+  slot.end = arena.used();
   return slot;
 }
 
 template <class P>
-template <class Source>
-typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(config::Config const& c, std::int64_t first_layer,
-                                                     StageRecompute const& recompute, RankPlace rank, Source& source) {
-  auto const s = block_sizes(c, rank);
+typename Stage<P>::RebuiltSet Stage<P>::take_rebuilt(RankPlace rank, device::Arena& arena) const {
+  auto const s = layout::block_sizes(*config_, rank);
   RebuiltSet set;
   set.length = rank.length;
-  set.x.resize(static_cast<std::size_t>(recompute.num_layers()) + 1);
-  for (int l = 0; l < recompute.num_layers(); ++l) {
-    if (recompute.input(l) != KeptInput::whole) set.x[static_cast<std::size_t>(l)] = take_rows<P>(source, s);
-    set.blocks.push_back(take_block<P>(source, layer_sizes(s, c, first_layer + l), rebuilt_parts(recompute, l)));
+  set.x.resize(at(recompute_.num_layers()) + 1);
+  set.blocks.resize(at(recompute_.num_layers()));
+  for (auto const& taken : layout::rebuilt_set(recompute_)) {
+    if (layout::of_layer(taken.buffer)) {
+      take_of_layer(taken, s, arena, set.blocks);
+      continue;
+    }
+    auto const input = parallel::take<S>(arena, taken.buffer, s);
+    parallel::set_view(set.x[at(taken.index)], input.data, input.shape);
   }
   return set;
 }
 
 template <class P>
-std::size_t Stage<P>::bytes(config::Config const& c, layout::StageMap const& stages, int stage,
-                            layout::StageActivations const& sets) {
-  // Sets of a kind are alike, and every piece is padded.
-  std::size_t total = 0;
-  auto const add = [&](int count, auto const& take) {
-    if (count <= 0) return;
-    device::ArenaSize counter;
-    take(counter);
-    auto const n = static_cast<std::size_t>(count);
-    auto const bytes = counter.bytes > device::ArenaSize::most / n ? device::ArenaSize::most : counter.bytes * n;
-    total = std::min(device::ArenaSize::most, total + bytes);
-  };
-  int const kept = std::min(sets.recompute.slots_kept, sets.slots);
-  add(kept, [&](auto& counter) { take_slot(c, stages, stage, layout::no_recompute(stages, stage), {}, counter); });
-  add(sets.slots - kept, [&](auto& counter) { take_slot(c, stages, stage, sets.recompute, {}, counter); });
-  auto const first_layer = stages.layers(stage).begin;
-  add(sets.rebuilt, [&](auto& counter) { take_rebuilt(c, first_layer, sets.recompute, {}, counter); });
-  return total;
-}
-
-template <class P>
-std::int64_t Stage<P>::offloaded_bytes(config::Config const& c, layout::StageMap const& stages, int stage,
-                                       layout::StageActivations const& sets, bool gradients) {
-  device::ArenaSize counter;
-  auto const slot = take_slot(c, stages, stage, sets.recompute, {}, counter);
-  if (gradients && sets.rebuilt > 0) take_rebuilt(c, stages.layers(stage).begin, sets.recompute, {}, counter);
-  return static_cast<std::int64_t>((gradients ? counter.used() : slot.saved_end) - slot.begin);
+View2<device::bfloat16> Stage<P>::narrow(int slot, Message message) const {
+  auto const& s = slots_[at(slot)];
+  switch (message) {
+    case Message::input: return s.narrow_input;
+    case Message::output: return s.narrow_output;
+    case Message::output_gradient: return s.narrow_output_gradient;
+    case Message::input_gradient: return s.narrow_input_gradient;
+  }
+  return {};
 }
 
 template <class P>
@@ -255,8 +181,8 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
       first_(stages.is_first(stage)),
       last_(stages.is_last(stage)),
       vocabulary_elsewhere_(c.divides_vocabulary()),
-      owns_gradient_(owns_gradient(stages, stage)),
-      narrow_messages_(travels_narrow(c)),
+      owns_gradient_(layout::owns_gradient(stages, stage)),
+      narrow_messages_(layout::travels_narrow(c)),
       offloads_(sets.offload_places > 0),
       stays_(offloads_ || c.batch.variable || c.model.moe.on()),
       arena_begin_(arena.take<std::byte>(0).data() - arena.used()),
@@ -271,13 +197,12 @@ Stage<P>::Stage(config::Config const& c, layout::StageMap const& stages, int sta
   P3D_REQUIRE(!offloads_ || ((sets.rebuilt == 0 || sets.rebuilt == sets.slots) && recompute_.slots_kept == 0),
               "slots whose microbatches are offloaded are alike");
   auto const rebuild = [&] {
-    rebuilt_memory_.push_back(piece_of(arena, [&] {
-      rebuilt_.push_back(take_rebuilt(c, stages.layers(stage).begin, recompute_, place(c.model.seq_len), arena));
-    }));
+    rebuilt_memory_.push_back(
+        piece_of(arena, [&] { rebuilt_.push_back(take_rebuilt(place(c.model.seq_len), arena)); }));
   };
   for (int k = 0; k < sets.slots; ++k) {
-    slot_memory_.push_back(piece_of(
-        arena, [&] { slots_.push_back(take_slot(c, stages, stage, recompute(k), place(c.model.seq_len), arena)); }));
+    slot_memory_.push_back(
+        piece_of(arena, [&] { slots_.push_back(take_slot(recompute(k), place(c.model.seq_len), arena)); }));
     auto& slot = slots_.back();
     if (!offloads_ || sets.rebuilt == 0) continue;
     rebuild();
@@ -323,7 +248,7 @@ void Stage<P>::shape(int slot, std::int64_t length) {
   if (length == s.length) return;
   P3D_REQUIRE(stays_ && !offloads_ && s.rebuilt < 0, "a slot that is taken anew is free, and its memory its own");
   auto piece = opened(slot_memory_[at(slot)]);
-  s = take_slot(*config_, *stages_, stage_, recompute(slot), place(length), piece);
+  s = take_slot(recompute(slot), place(length), piece);
 }
 
 template <class P>
@@ -339,7 +264,7 @@ typename Stage<P>::RebuiltSet& Stage<P>::take_free_set(ActivationSlot& s, int nu
   auto& set = rebuilt_[at(number)];
   if (set.length != s.length) {
     auto piece = opened(rebuilt_memory_[at(number)]);
-    set = take_rebuilt(*config_, stages_->layers(stage_).begin, recompute_, place(s.length), piece);
+    set = take_rebuilt(place(s.length), piece);
   }
   return set;
 }
@@ -361,7 +286,7 @@ void Stage<P>::load(int slot, TokenRows rows, Tokens const& given) {
 
 template <class P>
 void Stage<P>::take_gradient(int slot, View2<S> gradient_of_next) {
-  auto& d = slots_[at(slot)].d;
+  auto& d = slots_[at(slot)].gradient;
   if (owns_gradient_) {
     Kokkos::deep_copy(tp_->exec, d, gradient_of_next);
   } else {
@@ -396,8 +321,9 @@ void Stage<P>::open(Opened& o, int slot, RebuiltSet const* rebuilt, bool running
     }
     auto& saved = o.saved[at(l)] = s.blocks[at(l)];
     if (!r.layer(l).any()) continue;
-    if (rebuilt) fill_in(saved, rebuilt->blocks[at(l)]);
-    fill_in(saved, o.scratch->remade[at(l - begin)]);
+    auto const kept = rebuilt ? layout::rebuilt_buffers(r, l) : layout::BufferSet();
+    if (rebuilt) saved.take_over(kept, rebuilt->blocks[at(l)]);
+    saved.take_over(layout::discarded_buffers(r, l) & ~kept, o.scratch->remade[at(l - begin)]);
   }
 }
 
@@ -427,7 +353,7 @@ void Stage<P>::forward(StageWeights<P> const& w, int slot, bool training) {
       parallel::keep_share<S>(*tp_, device::flat(forward_.x[l + 1]), s.shares[l + 1]);
   }
   if (!last_) return;
-  final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm);
+  final_norm_.forward(tp_->exec, w.final_norm, s.x.back(), s.final_norm());
   if (vocabulary_elsewhere_) return;
   parallel::column_linear_forward<S>(*tp_, whole_head_input(s, *forward_.scratch).wait(), w.head.value,
                                      View1<S const>(), s.logits);
@@ -449,11 +375,11 @@ void Stage<P>::backward(StageWeights<P> const& w, int slot, double loss_scale, R
     auto const i = at(l);
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
     blocks_[i].backward(w.layers[i], s.rows, backward_.x[i], r.layer(l), backward_.saved[i], backward_.scratch->block,
-                        s.d);
+                        s.gradient);
     if (ready) ready(layer_begin_[i], layer_begin_[i + 1]);
   }
   if (first_) finish_input_gradient(s);
-  if (first_) embed_backward(w, s, s.d);
+  if (first_) embed_backward(w, s, s.gradient);
   if (ready) ready(first_own_, layer_begin_.front());
 }
 
@@ -476,7 +402,7 @@ void Stage<P>::backward_input(StageWeights<P> const& w, int slot, double loss_sc
     if (r.layer(l).full && r.group_end(l) == l + 1) remake(w, slot, r.group_begin(l), l + 1);
     auto& saved = backward_.saved[i];
     blocks_[i].backward_input(w.layers[i], s.rows, backward_.x[i], backward_.x[i + 1], r.layer(l), saved,
-                              backward_.scratch->block, s.d);
+                              backward_.scratch->block, s.gradient);
     if (stays_) {  // back to where it was
       for (auto const& [place, got] :
            {std::pair(&backward_.scratch->block.dup, &saved.up), {&backward_.scratch->block.dqkv, &saved.qkv}}) {
@@ -506,7 +432,7 @@ void Stage<P>::backward_weight(StageWeights<P> const& w, int slot, Ready const& 
     if (ready) ready(layer_begin_[l], layer_begin_[l + 1]);
   }
   if (first_ && !vocabulary_elsewhere_) finish_input_gradient(s);
-  if (first_) embed_backward(w, s, s.d);
+  if (first_) embed_backward(w, s, s.gradient);
   if (ready) ready(first_own_, layer_begin_.front());
   if (s.rebuilt < 0) return;
   if (!offloads_) free_rebuilt_.push_back(s.rebuilt);
@@ -523,15 +449,15 @@ std::vector<std::vector<std::int64_t>> Stage<P>::take_expert_counts() {
 template <class P>
 parallel::WholeRows<typename P::Storage> Stage<P>::whole_head_input(ActivationSlot const& s,
                                                                     Workspace<P>& scratch) const {
-  return parallel::start_gather_rows<S>(*tp_, s.final_norm.y, scratch.block.gathered);
+  return parallel::start_gather_rows<S>(*tp_, s.final_norm_y, scratch.block.gathered);
 }
 
 template <class P>
 void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double loss_scale, bool weights) {
   auto& exec = tp_->exec;
   if (vocabulary_elsewhere_)
-    return final_norm_.backward(exec, w.final_norm, s.head_gradient, s.x.back(), s.final_norm,
-                                kernels::Store::overwrite, s.d);
+    return final_norm_.backward(exec, w.final_norm, s.head_gradient, s.x.back(), s.final_norm(),
+                                kernels::Store::overwrite, s.gradient);
   parallel::WholeRows<S> input;
   if (weights) input = whole_head_input(s, *backward_.scratch);
   parallel::vocab_loss_backward<S>(*tp_, vocab_, s.targets, s.lse, static_cast<typename P::Accumulate>(loss_scale),
@@ -539,8 +465,8 @@ void Stage<P>::head_backward(StageWeights<P> const& w, ActivationSlot& s, double
   auto sum = parallel::column_linear_backward_input<S>(*tp_, s.logits, w.head.value, backward_.scratch->dfinal);
   if (weights) head_backward_weight(w, s, std::move(input));
   sum.wait();
-  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, backward_.scratch->dfinal), s.x.back(), s.final_norm,
-                       kernels::Store::overwrite, s.d);
+  final_norm_.backward(exec, w.final_norm, own_rows(*tp_, backward_.scratch->dfinal), s.x.back(), s.final_norm(),
+                       kernels::Store::overwrite, s.gradient);
 }
 
 template <class P>
@@ -551,7 +477,7 @@ void Stage<P>::head_backward_weight(StageWeights<P> const& w, ActivationSlot& s,
 template <class P>
 void Stage<P>::finish_input_gradient(ActivationSlot& s) {
   auto const rows = own_rows(*tp_, s.rows);
-  if (embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.d);
+  if (embed_dropout_.active()) kernels::dropout_in_place<S>(tp_->exec, rows, embed_dropout_, s.gradient);
 }
 
 template <class P>

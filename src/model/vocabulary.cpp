@@ -11,45 +11,18 @@
 namespace p3d::model {
 
 template <class P>
-VocabularyPart<P>::VocabularyPart(config::Config const& c) : ranks_(c.parallel.pp * c.parallel.tp) {}
-
-template <class P>
 VocabularyPart<P>::VocabularyPart(config::Config const& c, int pipeline_rank, parallel::TensorParallel& tp,
                                   device::Arena& arena, Workspace<P>& scratch)
-    : VocabularyPart(c) {
-  tp_ = &tp;
-  scratch_ = &scratch;
-  number_ = pipeline_rank * tp.size() + tp.rank();
-  shard_ = parallel::vocab_shard(c.model.vocab_size, ranks_, number_);
-  take(c, scratch.rank, arena);
-}
-
-template <class P>
-template <class Source>
-void VocabularyPart<P>::take(config::Config const& c, RankPlace rank, Source& source) {
-  auto const s = block_sizes(c, rank);
-  auto const columns = layout::padded_shard(c.model.vocab_size, ranks_, 0).size();
+    : ranks_(c.parallel.pp * c.parallel.tp),
+      number_(pipeline_rank * tp.size() + tp.rank()),
+      shard_(parallel::vocab_shard(c.model.vocab_size, ranks_, number_)),
+      tp_(&tp),
+      scratch_(&scratch) {
+  auto const s = layout::block_sizes(c, scratch.rank);
   tokens_ = s.tokens;
-  auto const each = [&]<class T>(T, std::int64_t of_token = 1) {
-    return View1<T>(source.template take<T>(of_token * s.most_tokens).data(), of_token * s.tokens);
-  };
-  for (auto* slots : {&embeds_, &gradients_})
-    for (auto& slot : *slots) slot = {each(int()), take_rows<P>(source, s)};
-  for (auto& slot : heads_) {
-    slot.targets = each(int());
-    slot.input = take_rows<P>(source, s);
-    slot.gradient = take_rows<P>(source, s);
-    slot.logits = take_tokens<S>(source, s, columns);
-    slot.parts = each(A(), 3 * std::int64_t{ranks_});
-    slot.lse = each(A());
-  }
-}
-
-template <class P>
-std::size_t VocabularyPart<P>::bytes(config::Config const& c) {
-  device::ArenaSize counter;
-  VocabularyPart(c).take(c, {}, counter);
-  return counter.bytes;
+  std::array<Slot*, 6> const slots{&embeds_[0], &embeds_[1], &gradients_[0], &gradients_[1], &heads_[0], &heads_[1]};
+  for (auto const& taken : layout::vocabulary_buffers())
+    parallel::bind(*slots[at(taken.index)], parallel::take<S>(arena, taken.buffer, s));
 }
 
 template <class P>

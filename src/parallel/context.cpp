@@ -75,19 +75,6 @@ void ContextParallel::reset_accounting() {
 }
 
 template <class S>
-std::int64_t ContextAttention<S>::scratch_bytes(layout::ContextDivision const& division, ContextHeads const& heads,
-                                                std::int64_t micro) {
-  kernels::AttentionShape s;
-  s.samples = micro;
-  s.seq_len = division.seq_len;
-  s.queries = s.keys = base::TokenSet::range(0, division.most_place_tokens());
-  s.heads = heads.heads / division.all_to_all;
-  s.kv_heads = heads.kv_heads / division.all_to_all;
-  s.head_dim = heads.head_dim;
-  return kernels::attention_scratch_bytes<S>(s);
-}
-
-template <class S>
 void ContextAttention<S>::attach(ExecSpace const& exec, ContextParallel& cp) {
   exec_ = exec;
   cp_ = &cp;
@@ -123,7 +110,7 @@ typename ContextAttention<S>::Place ContextAttention<S>::place_of(Call const& ca
   auto const& d = call.division;
   int const rank = cp_ ? cp_->rank() : 0;
   P3D_REQUIRE(d.cp == 1 || (cp_ && d.cp == cp_->division().cp), "the sequence is divided over the ranks of the group");
-  P3D_REQUIRE(call.samples <= micro_ || d.cp == 1, "scratch is for so many samples");
+  P3D_REQUIRE(call.samples <= samples_ || d.cp == 1, "scratch is for so many samples");
   Place p{};
   p.number = d.cp > 1 ? d.place(rank) : 0;
   p.member = d.cp > 1 ? d.member(rank) : 0;
@@ -248,13 +235,13 @@ void ContextAttention<S>::delta_to_place(Call const& call, Place const& place, V
   std::vector<A const*> arrived(static_cast<std::size_t>(members.size()));
   for (int m = 0; m < members.size(); ++m) {
     if (m == place.member) continue;
-    auto const room = part(received_delta_, next, call.samples * place.heads * rows_of(m).size());
+    auto const room = part(at_.received_delta, next, call.samples * place.heads * rows_of(m).size());
     next += static_cast<std::int64_t>(room.extent(0));
     arrived[static_cast<std::size_t>(m)] = room.data();
     requests.push_back(collectives::start_recv<A>(exec_, members, as_row(room), m, delta_tag));
   }
   for (int m = 0; m < members.size(); ++m) {
-    auto const packed = part(sent_delta_, m * mine, mine);
+    auto const packed = part(at_.sent_delta, m * mine, mine);
     for (std::int64_t s = 0; s < call.samples; ++s)
       kernels::copy_rows<A, A>(
           exec_, place.heads, place.local_tokens,
@@ -300,7 +287,7 @@ void ContextAttention<S>::forward_blocks(Call const& call, Place const& place, H
   auto& group = cp_->ring();
   auto const elements = [&](int p) { return call.samples * d.place_tokens(p).size() * width; };
   auto const most = call.samples * d.most_place_tokens() * width;
-  auto const block = [&](int slot, int p) { return part(blocks_, slot * most, elements(p)); };
+  auto const block = [&](int slot, int p) { return part(at_.blocks, slot * most, elements(p)); };
   if (d.gather) {
     std::vector<comm::Request> requests;
     for (int p = 0; p < ring; ++p)
@@ -355,9 +342,9 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
     auto& group = cp_->ring();
     auto const elements = [&](int p) { return call.samples * d.place_tokens(p).size() * width; };
     auto const most = call.samples * d.most_place_tokens() * width;
-    auto const block = [&](int slot, int p) { return part(blocks_, slot * most, elements(p)); };
-    auto const gradient = [&](int slot, int p) { return part(block_gradients_, slot * most, elements(p)); };
-    auto const add_home = [&](View1<A> sum) {  // to the gradients of the own keys and values
+    auto const block = [&](int slot, int p) { return part(at_.blocks, slot * most, elements(p)); };
+    auto const gradient = [&](int slot, int p) { return part(at_.block_gradients, slot * most, elements(p)); };
+    auto const add_home = [&](View1<A> sum) {  // to the own keys and values
       kernels::add_rows<A>(exec_, call.samples * place.tokens, width, {sum.data(), width}, dkv);
     };
     if (d.gather) {
@@ -429,7 +416,8 @@ void ContextAttention<S>::exchange(Call const& call, View1<S> qkv) {
   Columns const columns{{{0, place.query_columns},
                          {heads_.query_columns(), place.key_columns},
                          {heads_.query_columns() + heads_.key_columns(), place.key_columns}}};
-  to_place<S>(call, place, columns, {qkv.data(), heads_.columns()}, {qkv.data(), place.stride()}, sent_, received_);
+  to_place<S>(call, place, columns, {qkv.data(), heads_.columns()}, {qkv.data(), place.stride()}, at_.sent,
+              at_.received);
 }
 
 template <class S>
@@ -437,18 +425,18 @@ void ContextAttention<S>::forward(Call const& call, View1<S const> qkv, View2<S>
   auto const place = place_of(call);
   bool const exchanged = call.division.all_to_all > 1;
   HeadRows<S const> const in{qkv.data(), place.stride()};
-  HeadRows<S> const result = exchanged ? HeadRows<S>{place_queries_.data(), place.query_columns} : heads_of(out);
+  HeadRows<S> const result = exchanged ? HeadRows<S>{at_.place_queries.data(), place.query_columns} : heads_of(out);
   if constexpr (std::is_same_v<S, A>) {
     forward_blocks<S>(call, place, in, result, lse);
   } else if (call.division.ring() == 1) {
     forward_blocks<S>(call, place, in, result, lse);
   } else {
-    HeadRows<A> const wide{wide_queries_.data(), place.query_columns};
+    HeadRows<A> const wide{at_.wide_queries.data(), place.query_columns};
     forward_blocks<A>(call, place, in, wide, lse);
     kernels::copy_rows<A, S>(exec_, call.samples * place.tokens, place.query_columns, as_const(wide), result);
   }
   if (exchanged)
-    to_local<S>(call, place, {{{0, place.query_columns}}}, as_const(result), heads_of(out), sent_, received_);
+    to_local<S>(call, place, {{{0, place.query_columns}}}, as_const(result), heads_of(out), at_.sent, at_.received);
 }
 
 template <class S>
@@ -458,26 +446,26 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
   bool const exchanged = call.division.all_to_all > 1;
   kernels::WholeOutput<S> whole;
   if (call.division.cp == 1) {
-    whole = {heads_of(out), delta_};
+    whole = {heads_of(out), at_.delta};
   } else {
     auto local = shape_of(call, place, place.number);
     local.heads = heads_.heads;
     local.kv_heads = heads_.kv_heads;
     local.queries = call.division.tokens(cp_->rank());
     local.documents = {};
-    kernels::attention_delta<S>(exec_, local, heads_of(out), heads_of(dout), delta_);
+    kernels::attention_delta<S>(exec_, local, heads_of(out), heads_of(dout), at_.delta);
   }
   HeadRows<S const> const in{qkv.data(), place.stride()};
   HeadRows<S const> dy = heads_of(dout);
   HeadRows<S> result = heads_of(dqkv);
-  View1<A const> delta = delta_;
+  View1<A const> delta = at_.delta;
   if (exchanged) {
-    HeadRows<S> const there{place_queries_.data(), place.query_columns};
-    to_place<S>(call, place, {{{0, place.query_columns}}}, dy, there, sent_, received_);
-    delta_to_place(call, place, delta_, place_delta_);
+    HeadRows<S> const there{at_.place_queries.data(), place.query_columns};
+    to_place<S>(call, place, {{{0, place.query_columns}}}, dy, there, at_.sent, at_.received);
+    delta_to_place(call, place, at_.delta, at_.place_delta);
     dy = as_const(there);
-    delta = place_delta_;
-    result = {place_qkv_.data(), place.stride()};
+    delta = at_.place_delta;
+    result = {at_.place_qkv.data(), place.stride()};
   }
   if constexpr (std::is_same_v<S, A>) {
     backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns), whole);
@@ -485,8 +473,8 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
     backward_blocks<S>(call, place, in, dy, lse, delta, result, from_column(result, place.query_columns), whole);
   } else {
     auto const rows = call.samples * place.tokens;
-    HeadRows<A> const queries{wide_queries_.data(), place.query_columns},
-        keys{wide_keys_.data(), 2 * place.key_columns};
+    HeadRows<A> const queries{at_.wide_queries.data(), place.query_columns},
+        keys{at_.wide_keys.data(), 2 * place.key_columns};
     backward_blocks<A>(call, place, in, dy, lse, delta, queries, keys);
     kernels::copy_rows<A, S>(exec_, rows, place.query_columns, as_const(queries), result);
     kernels::copy_rows<A, S>(exec_, rows, 2 * place.key_columns, as_const(keys),
@@ -496,7 +484,7 @@ void ContextAttention<S>::backward(Call const& call, View1<S const> qkv, View2<S
   Columns const columns{{{0, place.query_columns},
                          {heads_.query_columns(), place.key_columns},
                          {heads_.query_columns() + heads_.key_columns(), place.key_columns}}};
-  to_local<S>(call, place, columns, as_const(result), heads_of(dqkv), sent_, received_);
+  to_local<S>(call, place, columns, as_const(result), heads_of(dqkv), at_.sent, at_.received);
 }
 
 #define P3D_INSTANTIATE(S) template class ContextAttention<S>;

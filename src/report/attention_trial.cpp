@@ -8,8 +8,8 @@
 #include <p3d/kernels/attention.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/kernels/fused_attention.hpp>
+#include <p3d/layout/block_sizes.hpp>
 #include <p3d/layout/context.hpp>
-#include <p3d/model/activations.hpp>
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ struct Sample {
   device::Owned1<std::byte> memory;
 
   explicit Sample(config::Config const& c) {
-    auto const sizes = model::block_sizes(c);
+    auto const sizes = layout::block_sizes(c);
     shape.samples = 1;
     shape.seq_len = c.model.seq_len;
     shape.queries = shape.keys = base::TokenSet::range(0, shape.seq_len);

@@ -6,7 +6,7 @@
 #include <p3d/device/memory.hpp>
 #include <p3d/kernels/elementwise.hpp>
 #include <p3d/layout/axes.hpp>
-#include <p3d/model/block.hpp>
+#include <p3d/layout/block_sizes.hpp>
 #include <p3d/plan/model_cost.hpp>
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t leas
 }  // namespace
 
 std::vector<Product> model_products(config::Config const& c, double most_flops) {
-  auto const s = model::block_sizes(c);
+  auto const s = layout::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
   // The last stage's, or a part of it on every pipeline rank.
   int const parts = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);

@@ -192,7 +192,7 @@ MODEL = [
     ("expert_exchange.cpp", "for (auto& n : all.count) n /= top_k_;", "", "invariance_moe_np2"),
     ("moe.cpp", "aux_ * (global_ ? t.scales.token : t.scales.sample)", "aux_ * t.scales.token",
      "engine_experts_np2"),
-    ("vocabulary.cpp", "number_ = pipeline_rank * tp.size() + tp.rank();", "number_ = pipeline_rank;",
+    ("vocabulary.cpp", "number_(pipeline_rank * tp.size() + tp.rank()),", "number_(pipeline_rank),",
      "invariance_vocabulary_np4"),
     ("vocabulary.cpp", "View2<A>(mine + tokens_, 2, tokens_));", "View2<A>(mine, 2, tokens_));",
      "invariance_vocabulary_np2"),

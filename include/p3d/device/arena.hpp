@@ -3,6 +3,7 @@
 // One allocation that is given out in pieces, so that no allocation happens in the step loop. The pieces are planned
 // before: an ArenaSize takes the same pieces without memory and says how large the Arena must be.
 
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/device/view.hpp>
 
 #include <algorithm>
@@ -16,9 +17,8 @@ namespace p3d::device {
 /// one by one; all of them live as long as the arena.
 class Arena {
 public:
-  static constexpr std::size_t alignment = 64;
-  /// Makes an arena for `bytes` bytes. A given `memory` must have padded(bytes) + alignment bytes and outlive the
-  /// arena; without it the arena allocates.
+  static constexpr std::size_t alignment = base::arena_alignment;
+  /// `memory`, where given, is room for padded(bytes) + alignment that outlives the arena; else the arena allocates.
   Arena(std::size_t bytes, std::string const& label, void* memory = nullptr);
 
   /// Takes a vector of n elements, not initialized. Throws base::Error with the label, the bytes asked for and the
@@ -58,6 +58,10 @@ struct ArenaSize {
   static constexpr std::size_t most = std::size_t{1} << 62;
   std::size_t bytes = 0;
   std::size_t used() const { return bytes; }
+  void* take_bytes(std::size_t n) {
+    bytes = std::min(most, bytes + (n < most ? Arena::padded(n) : most));
+    return nullptr;
+  }
   template <class T>
   View1<T> take(std::int64_t n) {
     auto const wanted = static_cast<std::size_t>(n);

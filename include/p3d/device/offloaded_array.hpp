@@ -17,9 +17,9 @@ namespace p3d::device {
 template <class T>
 class OffloadedArray {
 public:
-  /// Elements of a piece; the last piece may be smaller.
-  static constexpr std::int64_t piece = std::int64_t{1} << 20;
-  /// The bytes that an array of n elements takes in a swap file.
+  /// Elements of a piece; the last may be smaller.
+  static constexpr std::int64_t piece = base::offloaded_piece;
+  /// What an array of n elements takes of a swap file.
   static std::int64_t file_bytes(std::int64_t n);
 
   OffloadedArray() = default;

@@ -11,6 +11,8 @@
 //
 // Example:  file.write(0, from, n).wait();  auto request = file.read(0, to, n);  ... compute ...  request.wait();
 
+#include <p3d/base/memory_sizes.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,9 +38,9 @@ class SwapFile {
   struct State;
 
 public:
-  /// Ranges begin at multiples of this many bytes, and take a multiple of it.
-  static constexpr std::int64_t alignment = 4096;
-  static constexpr std::int64_t padded(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+  /// Where ranges begin, in bytes; a range takes up a multiple of this.
+  static constexpr std::int64_t alignment = base::swap_alignment;
+  static constexpr std::int64_t padded(std::int64_t bytes) { return base::padded(bytes, alignment); }
 
   /// Opens the file and takes all of its space. Throws base::Error with the free bytes and the folder where that fails.
   explicit SwapFile(SwapSettings settings);

@@ -48,8 +48,4 @@ void gemm(ExecSpace const& exec, Op op_a, Op op_b, float alpha, View2<S const> a
 template <Float16 S>
 std::string gemm_method();
 
-/// Bytes of host memory in which each thread works for GEMMs of 16-bit matrices, beside their operands. The memory is
-/// taken at the first such GEMM and kept. 0 on GPUs, whose libraries have their own.
-std::size_t gemm_workspace_bytes();
-
 }  // namespace p3d::linalg

@@ -12,7 +12,6 @@
 #include <p3d/layout/recompute.hpp>
 #include <p3d/layout/stages.hpp>
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -23,17 +22,7 @@ namespace p3d::model {
 /// Which samples a microbatch holds.
 using TokenRows = kernels::TokenRows;
 
-/// What discarded activations take of a rank's scratch.
-struct RecomputeScratch {
-  BlockParts parts;             ///< that some layer discards
-  int layers = 0;               ///< sets of them: as many as the largest group of full layers has, or one
-  bool separate_norms = false;  ///< both norms' outputs are there at a time: in full layers
-  int inputs = 0;               ///< of full layers, that no slot keeps whole, of one group
-
-  /// For one more stage of the rank.
-  void add(layout::StageRecompute const& stage);
-  bool operator==(RecomputeScratch const&) const = default;
-};
+using layout::RecomputeScratch;
 
 /// What was taken from an arena, to be divided anew.
 struct MemoryPiece {
@@ -45,34 +34,30 @@ struct MemoryPiece {
 /// take turns, each with its own.
 template <class P>
 struct Workspace {
-  /// Takes exactly bytes(config, recompute, with_loss) from `arena`. `with_loss`: the rank holds the last stage.
-  /// `config` and whom `exchanges` names must outlive the workspace.
+  using S = typename P::Storage;
+  /// Takes layout::workspace_bytes from `arena`. `with_loss`: the rank holds the last stage. `config` and whom
+  /// `exchanges` names must outlive the workspace.
   Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss, device::Arena& arena,
             int tp_rank, StageExchanges exchanges = {});
   void set_balance(BalanceScales scales) { block.moe.scales = scales; }
   void set_routes(RouteTap* routes) { block.moe.routes = routes; }
   /// Where losses are added up: loss(0) += that of each microbatch. Before a last stage's forward.
   void set_loss(View1<double> loss) { loss_sum = loss; }
-  static std::size_t bytes(config::Config const& config, RecomputeScratch const& recompute, bool with_loss);
   /// Takes its views anew, of its own memory, for samples of `length` tokens, at most model.seq_len. What lies in it is
   /// of one action: no action reads what another has left.
   void shape(std::int64_t length);
 
   RankPlace rank;
   BlockScratch<P> block;
-  View2<typename P::Storage> dfinal;      ///< [tokens, hidden]; under sequence parallelism block.dnorm
-  View1<typename P::Accumulate> row_max;  ///< [tokens]
-  View2<typename P::Accumulate> sums;     ///< [2, tokens]
-  View1<double> loss_sum;                 ///< see set_loss()
+  /// dfinal [tokens, hidden], under sequence parallelism block.dnorm; row_max [tokens]; sums [2, tokens].
+  P3D_BUFFER_VIEWS(P3D_LOSS_BUFFERS)
+  View1<double> loss_sum;  ///< see set_loss()
   /// Where forward leaves what it discards, and B remakes it, by place in the group of layers.
   std::vector<BlockActivations<P>> remade;
-  std::vector<View2<typename P::Storage>> inputs;  ///< [n, hidden] each
+  std::vector<View2<S>> inputs;  ///< [n, hidden] each
 
 private:
-  Workspace(config::Config const& config, RecomputeScratch const& recompute, bool with_loss)
-      : config_(&config), recompute_(recompute), with_loss_(with_loss) {}
-  template <class Source>
-  void take(Source& source);
+  void take(device::Arena& arena);
   void attach();
 
   config::Config const* config_;
@@ -93,25 +78,20 @@ template <class P>
 class Stage {
 public:
   using S = typename P::Storage;
-  /// Takes all activations from `arena`: exactly bytes(config, stages, stage, sets). `scratch` has the loss's buffers
-  /// where the stage is the last, and room for what the stage discards; it, `config` and `stages` must outlive the
-  /// stage. Of `params` only the order is used.
+  /// Takes all activations from `arena`: layout::stage_bytes(config, stages, stage, sets). `scratch` has the loss's
+  /// buffers where the stage is the last, and room for what the stage discards; it, `config` and `stages` must outlive
+  /// the stage. Of `params` only the order is used.
   Stage(config::Config const& config, layout::StageMap const& stages, int stage, layout::StageActivations const& sets,
         layout::StageParams const& params, parallel::TensorParallel& tp, device::Arena& arena, StageScratch<P> scratch);
 
-  /// What the constructor will take from the arena, in bytes.
-  static std::size_t bytes(config::Config const& config, layout::StageMap const& stages, int stage,
-                           layout::StageActivations const& sets);
-
-  /// What of a slot waits elsewhere between F and the backward (schedule/offload.hpp), in one piece: what F saved for
-  /// it; `gradients`: after the input part, all but the buffers of narrow messages.
+  /// What of a slot waits elsewhere between F and the backward (schedule/offload.hpp), in one piece of
+  /// layout::offloaded_bytes: what F saved for it; `gradients`: after the input part, all but the buffers of narrow
+  /// messages.
   struct Region {
     std::byte* data = nullptr;
     std::int64_t bytes = 0;
   };
   Region offloaded(int slot, bool gradients) const;
-  static std::int64_t offloaded_bytes(config::Config const& config, layout::StageMap const& stages, int stage,
-                                      layout::StageActivations const& sets, bool gradients);
   /// The samples of the microbatch that comes next to a slot have `length` tokens, at most model.seq_len; 0: that many.
   /// Before anything of it comes: the views of the slot change. Not where activations are offloaded.
   void shape(int slot, std::int64_t length);
@@ -129,7 +109,7 @@ public:
   View2<S> input(int slot) const { return slots_[at(slot)].x.front(); }
   View2<S> output(int slot) const { return slots_[at(slot)].x.back(); }
   /// One buffer: it holds the gradient of the output before backward and that of the input after it.
-  View2<S> gradient(int slot) const { return slots_[at(slot)].d; }
+  View2<S> gradient(int slot) const { return slots_[at(slot)].gradient; }
 
   /// The same from the neighbouring stage on this rank, which keeps its slot as long: its output becomes this stage's
   /// input, and the gradient of its input that of this stage's output. No copy, but of the gradient where this stage's
@@ -141,7 +121,7 @@ public:
   /// Where the vocabulary is divided over the pipeline (vocabulary.hpp): the last stage's result, [n, hidden], and the
   /// gradient of it that its backward, or input part, begins with; valid until that ends. The first stage begins with
   /// input() filled by E, and ends with gradient().
-  View2<S> head_input(int slot) const { return slots_[at(slot)].final_norm.y; }
+  View2<S> head_input(int slot) const { return slots_[at(slot)].final_norm_y; }
   void take_head_gradient(int slot, View2<S const> d) { slots_[at(slot)].head_gradient = d; }
   /// Parameters [first, last) are the stage's own; the others are the rank's part of the vocabulary.
   std::size_t first_own_param() const { return first_own_; }
@@ -154,9 +134,7 @@ public:
   /// Messages of a slot, where they travel in fewer bits than they have (precision.pipeline): one buffer for each kind.
   enum class Message { input, output, output_gradient, input_gradient };
   bool narrow_messages() const { return narrow_messages_; }
-  View2<device::bfloat16> narrow(int slot, Message message) const {
-    return slots_[at(slot)].narrow[static_cast<std::size_t>(message)];
-  }
+  View2<device::bfloat16> narrow(int slot, Message message) const;
 
   /// Of each row of a microbatch, but for `documents`.
   struct Tokens {
@@ -197,13 +175,10 @@ private:
     std::vector<View2<S>> x;
     std::vector<View1<S>> shares;  ///< this rank's part of x[l] where it is divided over tp
     std::vector<BlockActivations<P>> blocks;
-    View2<S> d;
-    std::array<View2<device::bfloat16>, 4> narrow;  ///< by Message
-    View1<int> tokens, targets, positions, documents;
-    NormActivations<P> final_norm;
+    /// Of the stage itself; input and input_share are those of the last layer that was taken.
+    P3D_BUFFER_VIEWS(P3D_STAGE_BUFFERS)
+    NormActivations<P> final_norm() const { return {final_norm_y, final_norm_mean, final_norm_scale}; }
     View2<S const> head_gradient;  ///< see take_head_gradient()
-    View2<S> logits;               ///< turned into their gradient by backward
-    View1<typename P::Accumulate> lse;
     TokenRows rows;
     std::int64_t length = 0;                        ///< of samples
     int rebuilt = -1;                               ///< its set in rebuilt_, between the parts of a split backward
@@ -215,12 +190,11 @@ private:
     std::vector<BlockActivations<P>> blocks;
     std::int64_t length = 0;
   };
-  template <class Source>
-  static ActivationSlot take_slot(config::Config const& config, layout::StageMap const& stages, int stage,
-                                  layout::StageRecompute const& recompute, RankPlace rank, Source& source);
-  template <class Source>
-  static RebuiltSet take_rebuilt(config::Config const& config, std::int64_t first_layer,
-                                 layout::StageRecompute const& recompute, RankPlace rank, Source& source);
+  ActivationSlot take_slot(layout::StageRecompute const& recompute, RankPlace rank, device::Arena& arena) const;
+  RebuiltSet take_rebuilt(RankPlace rank, device::Arena& arena) const;
+  /// Takes a buffer of a layer.
+  void take_of_layer(layout::TakenBuffer const& taken, BlockSizes const& of_all, device::Arena& arena,
+                     std::vector<BlockActivations<P>>& blocks) const;
   std::size_t at(int slot) const { return static_cast<std::size_t>(slot); }
   /// What is recomputed of a slot.
   layout::StageRecompute const& recompute(int slot) const { return slot < recompute_.slots_kept ? none_ : recompute_; }
@@ -255,7 +229,7 @@ private:
   int stage_;
   bool first_, last_;
   bool vocabulary_elsewhere_;  ///< config::Config::divides_vocabulary()
-  bool owns_gradient_;         ///< false: `d` is the next stage's
+  bool owns_gradient_;         ///< false: the buffer is the next stage's
   bool narrow_messages_;
   bool offloads_;
   bool

@@ -26,10 +26,9 @@ public:
   using S = typename P::Storage;
   using A = typename P::Accumulate;
 
-  /// Takes bytes(config) from `arena`. The others must outlive it. `pipeline_rank`: of config.parallel.pp.
+  /// Takes layout::vocabulary_bytes from `arena`. The others must outlive it. `pipeline_rank`: of config.parallel.pp.
   VocabularyPart(config::Config const& config, int pipeline_rank, parallel::TensorParallel& tp, device::Arena& arena,
                  Workspace<P>& scratch);
-  static std::size_t bytes(config::Config const& config);
 
   // What is exchanged, by slot.
   View2<S> sum(int slot) { return embeds_[at(slot)].rows; }                ///< [n, hidden] of E, to be added up
@@ -61,23 +60,15 @@ public:
   void embed_backward(StageWeights<P> const& w, int slot);
 
 private:
-  struct EmbedSlot {
-    View1<int> tokens;
-    View2<S> rows;
+  /// Of E and G: tokens [N], rows [n, hidden]. Of S and T: targets, lse [N], input, gradient [n, hidden],
+  /// logits [N, the rank's block], parts [ranks part_size()].
+  struct Slot {
+    P3D_BUFFER_VIEWS(P3D_VOCABULARY_BUFFERS)
   };
-  struct HeadSlot {
-    View1<int> targets;
-    View2<S> input, gradient, logits;
-    View1<A> parts, lse;
-  };
-  explicit VocabularyPart(config::Config const& config);
-  template <class Source>
-  void take(config::Config const& config, RankPlace rank, Source& source);
   static std::size_t at(int slot) { return static_cast<std::size_t>(slot); }
   void copy(std::span<int const> from, View1<int> to) const;
 
-  std::array<EmbedSlot, 2> embeds_, gradients_;
-  std::array<HeadSlot, 2> heads_;
+  std::array<Slot, 2> embeds_, gradients_, heads_;
   std::int64_t tokens_ = 0;
   int ranks_ = 1, number_ = 0;
   parallel::VocabShard shard_;

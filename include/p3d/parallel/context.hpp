@@ -15,10 +15,9 @@
 #include <p3d/device/view.hpp>
 #include <p3d/kernels/attention.hpp>
 #include <p3d/layout/context.hpp>
+#include <p3d/parallel/buffers.hpp>
 
-#include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 namespace p3d::parallel {
 
@@ -52,15 +51,12 @@ private:
   comm::Communicator members_, ring_;
 };
 
-/// The heads of one rank of tp.
-struct ContextHeads {
-  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t first_head = 0;  ///< global number of the first query head
-  double scale = 1.0;           ///< 1 / sqrt(head_dim)
-  /// Columns of queries in a row of qkv.
-  std::int64_t query_columns() const { return heads * head_dim; }
-  std::int64_t key_columns() const { return kv_heads * head_dim; }  ///< columns of keys, and as many of values
-  std::int64_t columns() const { return query_columns() + 2 * key_columns(); }
+using layout::ContextHeads;
+
+/// The scratch of attention.
+template <class S>
+struct AttentionBuffers {
+  P3D_BUFFER_VIEWS(P3D_ATTENTION_BUFFERS)
 };
 
 /// Attention of one rank, for one layer after the other. It has scratch memory that all layers share.
@@ -73,18 +69,10 @@ template <class S>
 class ContextAttention {
 public:
   using A = kernels::Acc<S>;
-  /// The elements of a layer's qkv for a microbatch of `micro` samples: the same on every rank.
-  static std::int64_t qkv_elements(layout::ContextDivision const& division, ContextHeads const& heads,
-                                   std::int64_t micro);
-  /// The elements of a layer's lse for a microbatch of `micro` samples: the same on every rank.
-  static std::int64_t lse_elements(layout::ContextDivision const& division, ContextHeads const& heads,
-                                   std::int64_t micro);
-
-  /// Takes the scratch memory from an arena, or from a counter with the same take(): the same bytes on every rank.
+  /// Takes the scratch from an arena, or from a counter with the same take_bytes(): the same on every rank.
   template <class Source>
-  static ContextAttention take(Source& source, layout::ContextDivision const& division, ContextHeads const& heads,
-                               std::int64_t micro);
-  /// Gives it the group to exchange with, which must outlive this object. Without a group it exchanges with nobody.
+  static ContextAttention take(Source& source, layout::AttentionSizes const& sizes, ContextHeads const& heads);
+  /// Who it exchanges with; it must outlive this. Without: nobody.
   void attach(ExecSpace const& exec, ContextParallel& cp);
 
   /// One microbatch of one layer. Its division may have shorter samples than the scratch memory was taken for, but no
@@ -107,12 +95,8 @@ public:
                 View2<S> dqkv);
 
 private:
-  struct Sizes;
   struct Place;
   struct Columns;
-  /// The bytes of scratch memory that one call of attention works in.
-  static std::int64_t scratch_bytes(layout::ContextDivision const& division, ContextHeads const& heads,
-                                    std::int64_t micro);
   Place place_of(Call const& call) const;
   /// The description of attention of this place's queries over the keys of place `keys_of`.
   kernels::AttentionShape shape_of(Call const& call, Place const& place, int keys_of) const;
@@ -138,84 +122,27 @@ private:
                        kernels::HeadRows<S const> dout, View1<A const> lse, View1<A const> delta,
                        kernels::HeadRows<D> dq, kernels::HeadRows<D> dkv, kernels::WholeOutput<S> const& whole = {});
 
-  layout::ContextDivision division_;
   ContextHeads heads_;
-  std::int64_t micro_ = 0;
+  std::int64_t samples_ = 0;  ///< of a microbatch, at most
   ExecSpace exec_{};
   ContextParallel* cp_ = nullptr;
-  View1<A> delta_;
-  kernels::AttentionScratch scratch_;
-  // Memory for a ring or an all-gather.
-  View1<S> blocks_;                    ///< keys and values of two places, or of all
-  View1<A> block_gradients_;           ///< gradients of three blocks, or of two for each other place
-  View1<A> wide_queries_, wide_keys_;  ///< sums of results that have 16 bits
-  // Memory for an all-to-all.
-  View1<S> sent_, received_, place_queries_, place_qkv_;
-  View1<A> sent_delta_, received_delta_, place_delta_;
+  AttentionBuffers<S> at_;
+  kernels::AttentionScratch scratch_;  ///< at_.scores
 };
 
 /// The sizes that the scratch memory depends on.
 template <class S>
-struct ContextAttention<S>::Sizes {
-  std::int64_t rows, place_rows;  ///< the most of any rank
-  std::int64_t heads, kv_heads;   ///< heads of a rank after an all-to-all
-  int ring, all_to_all;
-  bool gather;
-  Sizes(layout::ContextDivision const& d, ContextHeads const& h, std::int64_t micro)
-      : rows(micro * d.most_tokens()),
-        place_rows(micro * d.most_place_tokens()),
-        heads(h.heads / d.all_to_all),
-        kv_heads(h.kv_heads / d.all_to_all),
-        ring(d.ring()),
-        all_to_all(d.all_to_all),
-        gather(d.gather) {}
-};
-
-template <class S>
-std::int64_t ContextAttention<S>::qkv_elements(layout::ContextDivision const& d, ContextHeads const& h,
-                                               std::int64_t micro) {
-  Sizes const s(d, h, micro);
-  return std::max(s.rows * h.columns(), s.place_rows * h.columns() / s.all_to_all);
-}
-template <class S>
-std::int64_t ContextAttention<S>::lse_elements(layout::ContextDivision const& d, ContextHeads const& h,
-                                               std::int64_t micro) {
-  Sizes const s(d, h, micro);
-  return std::max(s.rows * h.heads, s.place_rows * s.heads);
-}
-
-template <class S>
 template <class Source>
-ContextAttention<S> ContextAttention<S>::take(Source& source, layout::ContextDivision const& division,
-                                              ContextHeads const& heads, std::int64_t micro) {
+ContextAttention<S> ContextAttention<S>::take(Source& source, layout::AttentionSizes const& sizes,
+                                              ContextHeads const& heads) {
   ContextAttention a;
-  a.division_ = division;
   a.heads_ = heads;
-  a.micro_ = micro;
-  Sizes const s(division, heads, micro);
-  auto const dim = heads.head_dim;
-  a.delta_ = source.template take<A>(s.rows * heads.heads);
-  auto const bytes = scratch_bytes(division, heads, micro);
-  a.scratch_ = {source.template take<std::byte>(bytes).data(), bytes};
-  if (s.ring > 1) {
-    auto const block = s.place_rows * 2 * s.kv_heads * dim;
-    a.blocks_ = source.template take<S>((s.gather ? s.ring : 2) * block);
-    a.block_gradients_ = source.template take<A>((s.gather ? 2 * (s.ring - 1) : 3) * block);
-    if constexpr (!std::is_same_v<S, A>) {
-      a.wide_queries_ = source.template take<A>(s.place_rows * s.heads * dim);
-      a.wide_keys_ = source.template take<A>(block);
-    }
-  }
-  if (s.all_to_all > 1) {
-    auto const exchanged = qkv_elements(division, heads, micro);
-    a.sent_ = source.template take<S>(exchanged);
-    a.received_ = source.template take<S>(exchanged);
-    a.place_queries_ = source.template take<S>(s.place_rows * s.heads * dim);
-    a.place_qkv_ = source.template take<S>(exchanged);
-    a.sent_delta_ = source.template take<A>(lse_elements(division, heads, micro));
-    a.received_delta_ = source.template take<A>(lse_elements(division, heads, micro));
-    a.place_delta_ = source.template take<A>(s.place_rows * s.heads);
-  }
+  a.samples_ = sizes.samples;
+  layout::BlockSizes s;
+  s.attention = sizes;
+  s.on_device = kernels::have_device_form();
+  take_all<S>(source, s, a.at_);
+  a.scratch_ = {a.at_.scores.data(), static_cast<std::int64_t>(a.at_.scores.size())};
   return a;
 }
 

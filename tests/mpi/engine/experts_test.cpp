@@ -180,7 +180,7 @@ TEST(Experts, TakeTheMemoryThatWasPredictedWhereOneGetsAllRows) {
     // So in each microbatch all ranks' 16 tokens come to one rank, which has room for 16 factor.
     std::vector<std::int64_t> counts(experts * static_cast<std::size_t>(n));
     for (std::size_t r = 0; r < static_cast<std::size_t>(n); ++r) counts[r * experts + 1] = 16;
-    auto const room = model::layer_sizes(model::block_sizes(c), c, 0).moe.most_rows;
+    auto const room = layout::layer_sizes(layout::block_sizes(c), c, 0).moe.most_rows;
     EXPECT_EQ(room, 16 * factor);
     layout::ExpertDispatch const dispatch(layout::expert_group(trainer.plan().grid, world.rank(), experts),
                                           world.rank(), counts, room);

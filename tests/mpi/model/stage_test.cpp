@@ -40,6 +40,8 @@ config::Config tiny(bool llama, bool tied, double dropout, int tp, bool sequence
   return *result.config;
 }
 
+constexpr layout::ElementBytes fp64{8, 8};
+
 /// One stage with its memory. The parameters are drawn from the seed, so two of a kind are equal.
 class Rig {
 public:
@@ -54,8 +56,10 @@ public:
                                 {.tp = world.rank(), .pp = c.stage, .dp = 0}),
             config.run.seed),
         sets_{slots, slots, layout::stage_recompute(config.memory, stages_, c.stage)},
-        arena_(model::Stage<device::Fp64>::bytes(config, stages_, c.stage, sets_) +
-                   model::Workspace<device::Fp64>::bytes(config, scratch(), stages_.is_last(c.stage)),
+        arena_(static_cast<std::size_t>(layout::stage_bytes(config, stages_, c.stage, sets_, fp64).total() +
+                                        layout::workspace_bytes(config, scratch(), stages_.is_last(c.stage), fp64,
+                                                                kernels::have_device_form())
+                                            .total()),
                "p3d::test::arena"),
         workspace_(config, scratch(), stages_.is_last(c.stage), arena_, world.rank()),
         weights_(model::stage_weights(config, stages_, c.stage, params_)),

@@ -37,10 +37,11 @@ Result attend(comm::Communicator& world, layout::ContextDivision const& division
   View2<S> out, dout, dqkv;
   auto const tokens = division.tokens(cp.rank());
   auto const rows = samples * tokens.size();
+  layout::AttentionSizes const sizes(division, heads, samples);
   auto const take = [&](auto& source) {
-    attention = Attention::take(source, division, heads, samples);
-    qkv = source.template take<S>(Attention::qkv_elements(division, heads, samples));
-    lse = source.template take<typename Attention::A>(Attention::lse_elements(division, heads, samples));
+    attention = Attention::take(source, sizes, heads);
+    qkv = source.template take<S>(sizes.qkv_elements());
+    lse = source.template take<typename Attention::A>(sizes.lse_elements());
     out = source.template take<S>(rows, heads.query_columns());
     dout = source.template take<S>(rows, heads.query_columns());
     dqkv = source.template take<S>(rows, heads.columns());

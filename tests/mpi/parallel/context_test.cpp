@@ -146,18 +146,19 @@ Sent run(Case const& c, Result& r) {
   auto const tokens = c.division.tokens(cp.rank());
   ContextHeads const heads{c.heads, c.kv_heads, c.head_dim, c.first_head, 1 / std::sqrt(double(c.head_dim))};
   auto const planned = c.division.of_length(std::max(c.planned, c.seq_len()));
+  layout::AttentionSizes const sizes(planned, heads, 2);
   device::ArenaSize size;
-  (void)ContextAttention<S>::take(size, planned, heads, 2);
+  (void)ContextAttention<S>::take(size, sizes, heads);
   device::Arena arena(size.used(), "test");
-  auto attention = ContextAttention<S>::take(arena, planned, heads, 2);
+  auto attention = ContextAttention<S>::take(arena, sizes, heads);
   EXPECT_EQ(arena.used(), size.used());
   attention.attach({}, cp);
 
   auto const x = local_rows<S>(c, "qkv", c.qkv(), tokens), d = local_rows<S>(c, "dout", c.q(), tokens);
   device::Owned2<S> const out("out", x.extent(0), static_cast<std::size_t>(c.q())),
       dx("dqkv", x.extent(0), x.extent(1));
-  device::Owned1<S> const qkv("qkv", static_cast<std::size_t>(ContextAttention<S>::qkv_elements(planned, heads, 2)));
-  device::Owned1<S> const lse("lse", static_cast<std::size_t>(ContextAttention<S>::lse_elements(planned, heads, 2)));
+  device::Owned1<S> const qkv("qkv", static_cast<std::size_t>(sizes.qkv_elements()));
+  device::Owned1<S> const lse("lse", static_cast<std::size_t>(sizes.lse_elements()));
   Kokkos::deep_copy(View1<S>(qkv.data(), x.size()), View1<S const>(x.data(), x.size()));
   typename ContextAttention<S>::Call call{.division = c.division,
                                           .first_sample = c.first_sample,

@@ -46,7 +46,7 @@ std::int64_t bytes_of(std::int64_t rows, std::int64_t keys, std::int64_t dim) {
   auto const piece = [](std::int64_t n, std::size_t size) {
     return (n * static_cast<std::int64_t>(size) + 63) / 64 * 64;
   };
-  std::int64_t const length = AttentionBlocks<S>::row_length(keys);
+  std::int64_t const length = base::AttentionScores::row_length(keys);
   return 2 * piece(rows * length, sizeof(A)) + piece(rows * dim, sizeof(A)) + 2 * piece(rows * dim, sizeof(S)) +
          piece(2 * rows, sizeof(A));
 }
@@ -61,7 +61,7 @@ void check(kernels::AttentionShape const& s, std::int64_t promised, std::set<std
   ASSERT_LE(blocks.kv_heads(), s.kv_heads);
   ASSERT_GE(blocks.members(), 1);
   ASSERT_LE(blocks.members(), group);
-  std::int64_t const sums = AttentionBlocks<S>::sum_bytes(blocks.kv_heads() * s.keys.size(), s);
+  std::int64_t const sums = AttentionBlocks<S>::scores_of(s).sum_bytes(blocks.kv_heads() * s.keys.size());
   std::int64_t query = 0;
   int count = 0;
   while (query < s.queries.size()) {

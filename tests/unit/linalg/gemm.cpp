@@ -8,6 +8,7 @@
 #include <p3d/linalg/blas_threads.hpp>
 #include <p3d/linalg/gemm.hpp>
 
+#include <linalg/slices.hpp>
 #include <support/errors.hpp>
 
 #include <gtest/gtest.h>
@@ -123,7 +124,7 @@ TEST(Gemm, BetaZeroOverwritesNan) {
 
 // 2 GFLOP: pieces of the longer side, by rows and by columns. Each element is the same sum.
 TEST(Gemm, LooksAfterMessagesWithinALongOne) {
-  bool const on_host = p3d::linalg::gemm_workspace_bytes() > 0;  // devices run by themselves
+  bool const on_host = p3d::linalg::detail::on_host;  // devices run by themselves
   int const threads = ExecSpace().concurrency(), pieces_wanted = on_host ? (2 + threads - 1) / threads : 1;
   static int polls = 0;
   for (auto const& [m, n] : {std::pair{4000, 250}, {250, 4000}}) {

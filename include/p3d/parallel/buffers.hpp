@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Views of the rows of layout/buffers.hpp: structs whose members are rows of the table, and how an arena gives them
+// their memory. P3D_BUFFER_VIEWS(P3D_LOSS_BUFFERS) in a struct template over the storage type S declares a view of each
+// row, by its name, each(views, visit), which calls visit(buffer, view) for them in the order of the table, and
+// copy(set, from), which copies the views that are in a set.
+
+#include <p3d/device/arena.hpp>
+#include <p3d/device/precision.hpp>
+#include <p3d/device/view.hpp>
+#include <p3d/layout/buffers.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace p3d::parallel {
+
+template <class S>
+inline constexpr layout::ElementBytes element_bytes{sizeof(S), sizeof(device::accumulate_t<S>)};
+
+/// The type of the elements of a row, where activations have type S.
+template <class S, layout::Element element>
+struct TypeOf {
+  using type = std::byte;
+};
+template <class S>
+struct TypeOf<S, layout::Element::storage> {
+  using type = S;
+};
+template <class S>
+struct TypeOf<S, layout::Element::sums> {
+  using type = device::accumulate_t<S>;
+};
+template <class S>
+struct TypeOf<S, layout::Element::bfloat16> {
+  using type = device::bfloat16;
+};
+template <class S>
+struct TypeOf<S, layout::Element::int32> {
+  using type = int;
+};
+template <class S>
+struct TypeOf<S, layout::Element::int64> {
+  using type = std::int64_t;
+};
+
+#define P3D_VIEW_vector ::p3d::device::View1
+#define P3D_VIEW_matrix ::p3d::device::View2
+#define P3D_DECLARE_VIEW(group, name, form, element, ...) \
+  P3D_VIEW_##form<typename ::p3d::parallel::TypeOf<S, ::p3d::layout::Element::element>::type> name;
+#define P3D_VISIT_VIEW(group, name, ...) visit(::p3d::layout::Buffer::group##_##name, views.name);
+#define P3D_COPY_VIEW(group, name, ...) \
+  if (::p3d::layout::has(set, ::p3d::layout::Buffer::group##_##name)) name = from.name;
+#define P3D_BUFFER_VIEWS(ROWS)                                        \
+  ROWS(P3D_DECLARE_VIEW)                                              \
+  template <class Views, class Visit>                                 \
+  static void each(Views& views, Visit const& visit) {                \
+    ROWS(P3D_VISIT_VIEW)                                              \
+  }                                                                   \
+  template <class Views>                                              \
+  void copy(::p3d::layout::BufferSet const& set, Views const& from) { \
+    ROWS(P3D_COPY_VIEW)                                               \
+  }
+
+template <class T>
+void set_view(device::View1<T>& view, void* memory, layout::BufferShape const& shape) {
+  view = device::View1<T>(static_cast<T*>(memory), shape.rows);
+}
+template <class T>
+void set_view(device::View2<T>& view, void* memory, layout::BufferShape const& shape) {
+  view = device::View2<T>(static_cast<T*>(memory), shape.rows, shape.columns);
+}
+
+/// One buffer in the memory that an arena gave it.
+struct TakenMemory {
+  layout::Buffer buffer;
+  void* data;
+  layout::BufferShape shape;
+};
+/// Takes a buffer from an arena, or from a counter with the same take_bytes().
+template <class S, class Source>
+TakenMemory take(Source& source, layout::Buffer buffer, layout::BlockSizes const& s) {
+  auto const e = element_bytes<S>;
+  return {buffer, source.take_bytes(static_cast<std::size_t>(layout::bytes_of(buffer, s, e))),
+          layout::shape_of(buffer, s, e)};
+}
+/// Sets the view of a buffer, if it is one of these.
+template <class Views>
+void bind(Views& views, TakenMemory const& memory) {
+  Views::each(views, [&](layout::Buffer buffer, auto& view) {
+    if (buffer == memory.buffer) set_view(view, memory.data, memory.shape);
+  });
+}
+/// Takes all buffers that the struct has views of.
+template <class S, class Source, class Views>
+void take_all(Source& source, layout::BlockSizes const& s, Views& views) {
+  Views::each(views, [&](layout::Buffer buffer, auto& view) {
+    auto const memory = take<S>(source, buffer, s);
+    set_view(view, memory.data, memory.shape);
+  });
+}
+
+}  // namespace p3d::parallel
