@@ -64,7 +64,7 @@ public:
     return block;
   }
 
-  /// What attention_scratch_bytes says.
+  /// Bytes of scratch memory for the largest call, as attention_scratch_bytes says.
   static std::int64_t scratch_bytes(AttentionShape const& largest) {
     return scores_of(largest).scratch_bytes(largest.heads, largest.kv_heads, largest.queries.size(),
                                             largest.keys.size());

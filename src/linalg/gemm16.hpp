@@ -37,7 +37,7 @@ struct Gemm16 {
 enum class HostMethod { automatic, onednn, widened };
 void set_host_method(HostMethod method);
 
-/// What one thread works in.
+// Sizes of the memory in which one thread widens panels.
 using base::panel_rows;
 using base::panel_cols;
 using base::panel_depth;

@@ -18,7 +18,8 @@ namespace p3d::device {
 class Arena {
 public:
   static constexpr std::size_t alignment = base::arena_alignment;
-  /// `memory`, where given, is room for padded(bytes) + alignment that outlives the arena; else the arena allocates.
+  /// Makes an arena for `bytes` bytes. A given `memory` must have padded(bytes) + alignment bytes and outlive the
+  /// arena; without it the arena allocates.
   Arena(std::size_t bytes, std::string const& label, void* memory = nullptr);
 
   /// Takes a vector of n elements, not initialized. Throws base::Error with the label, the bytes asked for and the

@@ -17,9 +17,9 @@ namespace p3d::device {
 template <class T>
 class OffloadedArray {
 public:
-  /// Elements of a piece; the last may be smaller.
+  /// Elements of a piece; the last piece may be smaller.
   static constexpr std::int64_t piece = base::offloaded_piece;
-  /// What an array of n elements takes of a swap file.
+  /// The bytes that an array of n elements takes in a swap file.
   static std::int64_t file_bytes(std::int64_t n);
 
   OffloadedArray() = default;

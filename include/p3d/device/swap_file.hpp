@@ -38,7 +38,7 @@ class SwapFile {
   struct State;
 
 public:
-  /// Where ranges begin, in bytes; a range takes up a multiple of this.
+  /// Ranges begin at multiples of this many bytes, and take a multiple of it.
   static constexpr std::int64_t alignment = base::swap_alignment;
   static constexpr std::int64_t padded(std::int64_t bytes) { return base::padded(bytes, alignment); }
 

@@ -58,10 +58,11 @@ struct AttentionScratch {
 template <class S>
 std::int64_t attention_scratch_bytes(AttentionShape const& largest);
 
-// Keys that no query of a block sees are not computed (documents aside, on devices): work grows with what is seen. No
-// atomics: the same call gives the same bits. On hosts so does every number of threads and every split of heads and
-// samples; on devices every split of samples, while the vendor's GEMMs may round otherwise for other numbers of heads,
-// and in 16 bits probabilities and gradients of scores are rounded to S for them.
+// Attention skips keys that no query of a block sees, so its work grows with what is seen. (On devices it skips nothing
+// for the sake of documents.) It uses no atomics: the same call gives the same bits. On hosts the bits depend neither
+// on the number of threads nor on how heads and samples are split over ranks. On devices they do not depend on how
+// samples are split; the vendor's GEMMs may round otherwise for another number of heads, and in 16 bits probabilities
+// and gradients of scores are rounded to S for them.
 
 /// out (as q) = dropout(softmax(scale q k^T over the visible keys)) v; lse is the log-sum-exp of each row of scaled
 /// scores. A query that sees none of the keys has out 0 and lse -infinity. O is S, or Acc<S> for a result that other

@@ -37,7 +37,7 @@ using Given = std::type_identity_t<V>;
 /// True when kernels have their form for devices: in builds for GPUs, and in tests of that form on a host.
 bool have_device_form();
 
-/// Whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
+/// Says whether a kernel overwrites its result or adds to what is there (gradients add over microbatches and branches).
 enum class Store { overwrite, add };
 
 /// Dropout at one site. An element is kept when random_word(key, stream, index) >= threshold and is then scaled by

@@ -78,11 +78,11 @@ void routing_sums(ExecSpace const& exec, RouterScores<A> const& saved, SampleRow
 /// counts [samples, experts] = how often the sample's tokens here chose the expert. A choice of -1 is not counted.
 void count_choices(ExecSpace const& exec, View2<int const> choice, SampleRows rows, View2<std::int64_t> counts);
 
-/// The slots in the order of (expert, token, k). choice [tokens, top_k]; -1: the slot was dropped. offsets
-/// [experts + 1]: where each expert's slots begin. slots [tokens * top_k]: the slots in order, -1 beyond
-/// offsets[experts]. place [tokens, top_k]: where each slot is, -1 if it was dropped. A counting sort by blocks of
-/// tokens, whose counts lie in workspace (base::sort_workspace). Throws base::Error where slots or workspace exceed an
-/// int.
+/// Orders the slots by (expert, token, k). choice is [tokens, top_k]; -1 marks a dropped slot. offsets [experts + 1]
+/// gets the first place of each expert's slots. slots [tokens * top_k] gets the slots in order, and -1 from
+/// offsets[experts] on. place [tokens, top_k] gets the place of each slot, -1 if it was dropped. It is a counting sort
+/// by blocks of tokens, whose counts lie in workspace (base::sort_workspace integers). Throws base::Error where the
+/// number of slots or of workspace integers exceeds an int.
 void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> offsets, View1<int> slots,
                     View2<int> place, View1<int> workspace);
 

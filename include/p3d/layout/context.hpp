@@ -50,7 +50,7 @@ struct ContextDivision {
   ContextDivision of_length(std::int64_t length) const;
 };
 
-/// The heads of a rank of tp.
+/// The heads of one rank of tp.
 struct ContextHeads {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  ///< global number of the first query head
@@ -60,7 +60,7 @@ struct ContextHeads {
   std::int64_t columns() const { return query_columns() + 2 * key_columns(); }
 };
 
-/// Sizes of what one layer's attention keeps and works in, for a microbatch: the same on every rank.
+/// Sizes of the arrays that one layer's attention keeps and works in, for a microbatch: the same on every rank.
 struct AttentionSizes {
   std::int64_t samples = 0;
   std::int64_t rows = 0, place_tokens = 0;  ///< the most tokens of any rank (all samples), of any place (of one)
@@ -73,15 +73,16 @@ struct AttentionSizes {
   AttentionSizes(ContextDivision const& division, ContextHeads const& heads, std::int64_t samples);
 
   std::int64_t place_rows() const { return samples * place_tokens; }
-  /// Elements of a layer's qkv and of its log-sum-exp.
+  /// Elements of a layer's qkv.
   std::int64_t qkv_elements() const;
+  /// Elements of a layer's log-sum-exp.
   std::int64_t lse_elements() const;
   /// Elements of the keys and values of one place.
   std::int64_t block_elements() const { return place_rows() * 2 * place_kv_heads * head_dim; }
 };
 
-/// What a rank and the way between two of them can do. The defaults are a CPU core's; only their ratio decides between
-/// schedules, and between exchanges.
+/// Speeds of a rank and of the connection between two ranks. The defaults are those of a CPU core; only the ratio of
+/// the values decides between schedules, and between exchanges.
 struct MachineRates {
   double flops = 1e11;      ///< operations per second of a rank
   double bandwidth = 1e10;  ///< bytes per second between two ranks

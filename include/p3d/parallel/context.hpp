@@ -69,10 +69,11 @@ template <class S>
 class ContextAttention {
 public:
   using A = kernels::Acc<S>;
-  /// Takes the scratch from an arena, or from a counter with the same take_bytes(): the same on every rank.
+  /// Takes the scratch memory from an arena, or from a counter with the same take_bytes(): the same bytes on every
+  /// rank.
   template <class Source>
   static ContextAttention take(Source& source, layout::AttentionSizes const& sizes, ContextHeads const& heads);
-  /// Who it exchanges with; it must outlive this. Without: nobody.
+  /// Gives it the group to exchange with, which must outlive this object. Without a group it exchanges with nobody.
   void attach(ExecSpace const& exec, ContextParallel& cp);
 
   /// One microbatch of one layer. Its division may have shorter samples than the scratch memory was taken for, but no
@@ -123,7 +124,7 @@ private:
                        kernels::HeadRows<D> dq, kernels::HeadRows<D> dkv, kernels::WholeOutput<S> const& whole = {});
 
   ContextHeads heads_;
-  std::int64_t samples_ = 0;  ///< of a microbatch, at most
+  std::int64_t samples_ = 0;  ///< most samples of a microbatch
   ExecSpace exec_{};
   ContextParallel* cp_ = nullptr;
   AttentionBuffers<S> at_;
