@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The trial of attention by a vendor's library. One sample of the model's shape is drawn at random and goes through
+// forward and backward twice: by the library, and by p3d's GEMMs. The library is used if it took both calls and its
+// numbers are close to those of the GEMMs (and, for "auto" without run.deterministic, if it was quicker).
 #include <p3d/report/attention_trial.hpp>
 
 #include <p3d/base/timer.hpp>
@@ -24,7 +27,7 @@ namespace {
 
 using device::ExecSpace;
 
-/// Attention of one sample, as this rank has its heads.
+/// One sample as this rank has its heads, with memory for one way of computing its attention.
 template <class S>
 struct Sample {
   using T = kernels::Acc<S>;
@@ -39,7 +42,7 @@ struct Sample {
     shape.samples = 1;
     shape.seq_len = c.model.seq_len;
     shape.queries = shape.keys = base::TokenSet::range(0, shape.seq_len);
-    auto const members = layout::context_division(c).all_to_all;  // who have a part of the heads each
+    auto const members = layout::context_division(c).all_to_all;  // ranks that have a part of the heads each
     shape.heads = sizes.heads / members, shape.kv_heads = sizes.kv_heads / members, shape.head_dim = sizes.head_dim;
     shape.scale = 1.0 / std::sqrt(static_cast<double>(sizes.head_dim));
     shape.window = c.model.window_of(0);
@@ -51,6 +54,7 @@ struct Sample {
     delta = device::Owned1<T>("p3d::report::attention_delta", shape.statistics());
     memory = device::Owned1<std::byte>("p3d::report::attention_scratch", kernels::attention_scratch_bytes<S>(shape));
   }
+  /// A matrix [seq_len, columns] of normal random numbers; matrices of the same name are equal.
   device::Owned2<S> drawn(char const* what, std::int64_t columns) const {
     device::Owned2<T> const wide("p3d::report::attention_draw", shape.seq_len, columns);
     kernels::fill_normal<T>(ExecSpace(), base::random_key(1, what), 1.0, 0, 0, columns, shape.seq_len, wide);
@@ -59,12 +63,12 @@ struct Sample {
     kernels::convert<T, S>(ExecSpace(), device::View1<T const>(wide.data(), n), device::View1<S>(narrow.data(), n));
     return narrow;
   }
-  /// Columns of all heads from `first` on.
+  /// The columns of qkv or dqkv from `first` on, as heads.
   template <class U>
   kernels::HeadRows<U> columns(U* data, std::int64_t first) const {
     return {data + first, width};
   }
-  /// Seconds.
+  /// Computes forward and backward and returns the seconds that they took.
   double run() const {
     ExecSpace const exec;
     kernels::AttentionScratch const scratch{memory.data(), static_cast<std::int64_t>(memory.extent(0))};
@@ -84,7 +88,7 @@ struct Sample {
   }
 };
 
-/// |a - b|^2 and |b|^2.
+/// Returns |a - b|^2 and |b|^2.
 template <class S>
 std::array<double, 2> distance(device::View2<S const> a, device::View2<S const> b) {
   auto const x = Kokkos::create_mirror_view_and_copy(device::HostSpace(), a),
@@ -126,7 +130,7 @@ AttentionTrial try_attention(config::Config const& c) {
 
 namespace {
 
-/// Why no call of the run would go to the library; "" if some will.
+/// The reason why no call of the run would go to the library; "" if some calls will.
 std::string never(config::Config const& c) {
   using config::Precision;
   if (c.run.precision != Precision::bf16 && c.run.precision != Precision::fp16) return "it takes 16 bits alone";
@@ -136,6 +140,7 @@ std::string never(config::Config const& c) {
   return "";
 }
 
+/// The line for the log when attention is computed by GEMMs.
 std::string by_gemms(std::string const& name, std::string const& why) {
   return fmt::format("Attention (linalg.attention): products of blocks; not {}: {}", name, why);
 }

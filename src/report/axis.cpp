@@ -13,9 +13,9 @@ namespace p3d::report {
 
 namespace {
 
-constexpr double most_decades = 1.0;  ///< that a linear axis shows
+constexpr double most_decades = 1.0;  ///< decades at most that an automatic axis shows on a linear scale
 
-/// "3e-4": a value of an axis, whose neighbours are `step` away and whose largest value is `most`.
+/// The label of a value, such as "3e-4". Its neighbours on the axis are `step` away, and the largest value is `most`.
 std::string label(double value, double step, double most) {
   double const size = std::fabs(value);
   if (value == 0.0) return "0";
@@ -30,14 +30,14 @@ std::string label(double value, double step, double most) {
   return fmt::format("{:.{}f}", value, decimals);
 }
 
-/// 1, 2 or 5 times a power of ten, such that about `count` of them make `span`.
+/// A step of 1, 2 or 5 times a power of ten, such that about `count` steps make `span`.
 double round_step(double span, int count) {
   double const rough = span / count, power = std::pow(10.0, std::floor(std::log10(rough)));
   double const digits = rough / power;
   return power * (digits < 1.5 ? 1.0 : digits < 3.5 ? 2.0 : digits < 7.5 ? 5.0 : 10.0);
 }
 
-/// About `count` values in steps of 1, 2 or 5 times a power of ten; at least two where that can be.
+/// About `count` values in steps of 1, 2 or 5 times a power of ten; at least two where that is possible.
 std::vector<Tick> linear_ticks(double low, double high, int count) {
   std::vector<Tick> out;
   for (int more = count; out.size() < 2 && more < 8 * count; more *= 2) {
@@ -51,7 +51,7 @@ std::vector<Tick> linear_ticks(double low, double high, int count) {
   return out;
 }
 
-/// Values with these first digits, every `stride` decades. low and high: logarithms.
+/// Values with these first digits, every `stride` decades. low and high are logarithms.
 std::vector<double> log_ticks(double low, double high, std::vector<double> const& digits, int stride) {
   std::vector<double> out;
   for (int e = static_cast<int>(std::floor(low)) - 1; e <= static_cast<int>(std::ceil(high)); ++e) {
@@ -68,7 +68,7 @@ std::vector<double> log_ticks(double low, double high, std::vector<double> const
 
 Axis::Axis(double low, double high, Scale scale, double begin, double end, bool from_zero)
     : low_(low), high_(high), begin_(begin), end_(end), log_(false) {
-  // Differences of larger numbers are infinite.
+  // Numbers are limited to 1e300: differences of larger ones are infinite.
   constexpr double most = 1e300;
   low_ = std::clamp(std::isfinite(low) ? low : 0.0, -most, most);
   high_ = std::clamp(std::isfinite(high) ? high : 1.0, low_, most);
@@ -81,7 +81,7 @@ Axis::Axis(double low, double high, Scale scale, double begin, double end, bool 
     low_ = 0.0;
   }
   double const least = log_ ? 0.02 : 1e-6 * std::max(std::fabs(low_), std::fabs(high_));
-  if (high_ - low_ <= least) {  // one value: it stands in the middle
+  if (high_ - low_ <= least) {  // a single value is shown in the middle
     double const room = log_ ? 0.1 : high_ == 0.0 ? 1.0 : 0.1 * std::fabs(high_);
     low_ -= from_zero && !log_ ? 0.0 : room;
     high_ += room;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a large bubble comes from, and which key would make it smaller.
+// The cause of a large bubble, and the keys that would make it smaller.
 //
 // A bubble has two causes: ranks whose work differs, so that all wait for the busiest, and a schedule that fills and
-// drains the pipeline. The first is told by the busy times of a simulation. What would help is not guessed: the input
-// is read again with the key, planned and simulated, and its time for a token is compared. Example:
+// drains the pipeline. The first cause is found from the busy times of a simulation. The keys that would help are not
+// guessed: the input is read again with the key, planned and simulated, and its time for a token is compared. Example:
 //
 //   pipeline rank 3 has 1.45 of the mean work: stage 3 with 2 of 8 layers and the output layer
 //   time for a token beside this one, by simulation:
@@ -27,21 +27,24 @@ namespace p3d::report {
 
 namespace {
 
-constexpr double uneven = 1.05;                                          ///< busiest over mean
-constexpr double worth_it = 0.97;                                        ///< time with a key over time without it
-constexpr std::size_t most_told = 3;                                     ///< keys
-constexpr std::int64_t most_tried = 4096, most_of_all_schedules = 1024;  ///< forwards, of which a second has many
+constexpr double uneven = 1.05;       ///< a rank is busiest from this ratio of its work to the mean on
+constexpr double worth_it = 0.97;     ///< a key is told if the time with it over the time without it is at most this
+constexpr std::size_t most_told = 3;  ///< keys told at most
+constexpr std::int64_t most_tried = 4096,
+                       most_of_all_schedules = 1024;  ///< forwards of a program that is tried; a second simulates many
 
-/// One key, or two that go together, to try.
+/// One key to try, or two that go together, and the text that tells it.
 struct Remedy {
   std::vector<std::string> overrides;
   std::string text;
 };
 
+/// The number of forwards of a replica in a step.
 std::int64_t forwards_of(schedule::Program const& program) {
   return std::int64_t{program.num_stages} * program.num_microbatches;
 }
 
+/// The keys to try for an input.
 std::vector<Remedy> remedies(config::Config const& c, std::int64_t forwards) {
   std::vector<Remedy> out;
   auto const& p = c.pipeline;
@@ -62,11 +65,12 @@ std::vector<Remedy> remedies(config::Config const& c, std::int64_t forwards) {
   return out;
 }
 
-/// Seconds for a token, and the name of the schedule; nothing where the input refuses the key.
+/// The result of a trial: seconds for a token, and the name of the schedule.
 struct Trial {
   double seconds = 0.0;
   std::string schedule;
 };
+/// Plans and simulates the input with other keys; empty where the input refuses them.
 std::optional<Trial> try_out(config::Config const& c, std::vector<std::string> const& overrides) {
   auto const read = config::parse_text(config::canonical_toml(c), "the input", "", overrides, c.num_ranks());
   if (!read.config) return {};
@@ -80,7 +84,7 @@ std::optional<Trial> try_out(config::Config const& c, std::vector<std::string> c
   }
 }
 
-/// "stage 3 with 2 of 8 layers and the output layer"
+/// The work of a rank in words: "stage 3 with 2 of 8 layers and the output layer".
 std::string what_it_has(config::Config const& c, engine::RunPlan const& plan, int rank) {
   auto const& mine = plan.stages.stages_of(rank);
   int layers = 0;

@@ -19,16 +19,18 @@ namespace p3d::report {
 
 namespace {
 
-constexpr std::int64_t least_tokens = 128;  ///< fewer would change the speed, not only the time
+constexpr std::int64_t least_tokens = 128;  ///< with fewer tokens the speed would change, not only the time
 constexpr std::int64_t least_columns = 1024;
 
+/// One kind of linear layer.
 struct Linear {
   std::string name;
   std::int64_t out, in;
-  double times;  ///< per microbatch and rank
+  double times;  ///< number of such layers per microbatch and rank
   bool is_head = false;
 };
 
+/// The size that brings `flops` down to `most`, but not below `least`.
 std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t least) {
   if (most <= 0.0 || flops <= most) return size;
   return std::min(size, std::max(least, static_cast<std::int64_t>(static_cast<double>(size) * most / flops)));
@@ -39,7 +41,7 @@ std::int64_t fit(std::int64_t size, double flops, double most, std::int64_t leas
 std::vector<Product> model_products(config::Config const& c, double most_flops) {
   auto const s = layout::block_sizes(c);
   double const layers = static_cast<double>(c.model.layers) / c.parallel.pp;
-  // The last stage's, or a part of it on every pipeline rank.
+  // The head is on the last stage or, with a divided vocabulary, a part of it on every pipeline rank.
   int const parts = c.parallel.tp * (c.divides_vocabulary() ? c.parallel.pp : 1);
   double const heads = c.divides_vocabulary() ? 1.0 : 1.0 / c.parallel.pp;
   std::vector<Linear> const linears{

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Charts as SVG. The points of a curve are turned into pixels, thinned to what a pixel column can show, and drawn as
+// one path; a long curve is drawn thin, with its mean over it. Values that are not finite interrupt the line and get a
+// cross at the upper edge.
 #include "chart.hpp"
 
 #include "html.hpp"
@@ -14,10 +17,12 @@ namespace p3d::report {
 
 namespace {
 
+/// Margins of a chart around its axes.
 constexpr double left = 54, right = 14, top = 26, bottom = 40;
-constexpr std::size_t crowded = 50;     ///< rings that are drawn smaller
-constexpr std::size_t most_flaws = 50;  ///< marks of values that are not finite, of a run
+constexpr std::size_t crowded = 50;     ///< number of rings from which they are drawn smaller
+constexpr std::size_t most_flaws = 50;  ///< marks of values that are not finite, at most for one run
 
+/// The lowest and highest finite value that was added.
 struct Bounds {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   double least_positive = low;
@@ -30,7 +35,7 @@ struct Bounds {
   bool empty() const { return high < low; }
 };
 
-/// "12.3" in the fewest characters.
+/// Appends a number rounded to tenths, in the fewest characters: "12.3".
 void append_number(std::string& out, double v) {
   auto const tenths = static_cast<long long>(std::llround(v * 10.0));
   if (tenths < 0) out += '-';
@@ -38,6 +43,7 @@ void append_number(std::string& out, double v) {
   if (tenths % 10 != 0) fmt::format_to(std::back_inserter(out), ".{}", std::llabs(tenths) % 10);
 }
 
+/// The data of a <path> through the pixels.
 std::string path_of(std::vector<Point> const& pixels) {
   std::string out;
   for (auto const& p : pixels) {
@@ -49,6 +55,7 @@ std::string path_of(std::vector<Point> const& pixels) {
   return out;
 }
 
+/// A chart while it is drawn.
 class Drawing {
 public:
   Drawing(Chart const& chart, ChartSize size, Bounds x, Bounds y)
@@ -70,6 +77,7 @@ private:
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
+  /// Draws the grid, the axes, their labels and titles.
   void frame() {
     double const low = size_.height - bottom, end = size_.width - right;
     add("<g class=\"grid\">");
@@ -86,6 +94,7 @@ private:
         (left + end) / 2, size_.height - 5, escaped(chart_.x_title), escaped(chart_.y_title));
   }
 
+  /// Draws one run: starts, line, mean, crosses and rings.
   void draw(Curve const& curve) {
     add("<g class=\"r{}\">", curve.run);
     for (double x : curve.starts)
@@ -110,7 +119,7 @@ private:
     add("</g>\n");
   }
 
-  /// The values at the places of `points`; a value that cannot be drawn interrupts the line.
+  /// Draws a line through the values at the x of `points`. A value that cannot be drawn interrupts the line.
   void line(std::vector<Point> const& points, std::vector<double> const& values, char const* look) {
     std::vector<Point> piece;
     auto const end_piece = [&] {
@@ -129,7 +138,7 @@ private:
     end_piece();
   }
 
-  /// Crosses at the upper edge: NaN and infinite values.
+  /// Draws crosses at the upper edge for NaN and infinite values.
   void flaws(Curve const& curve) {
     std::size_t drawn = 0;
     double last = -1.0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A chart as inline SVG. Colours are those of the classes r0, r1, ... of the page, one for each run.
+// A chart as inline SVG. Its colours are those of the page's classes r0, r1, ..., one for each run.
 
 #include "axis.hpp"
 #include "curve.hpp"
@@ -11,16 +11,17 @@
 
 namespace p3d::report {
 
-/// One run's numbers in a chart, as recorded.
+/// The numbers of one run in a chart, as recorded.
 struct Curve {
   std::size_t run = 0;
   std::vector<Point> points;        ///< drawn as a line, with a mean over it where it is long
   std::vector<Point> marks;         ///< drawn as rings: validation
-  std::vector<double> starts;       ///< where the run went on after a stop
-  std::vector<std::int64_t> steps;  ///< of the points, for what is said about values that are not finite
-  bool smooth = true;
+  std::vector<double> starts;       ///< x at which the run continued after a stop
+  std::vector<std::int64_t> steps;  ///< steps of the points, for messages about values that are not finite
+  bool smooth = true;               ///< draw the mean over long lines
 };
 
+/// A chart before it is drawn.
 struct Chart {
   std::string title, x_title, y_title;
   Scale x_scale = Scale::linear, y_scale = Scale::automatic;
@@ -28,12 +29,12 @@ struct Chart {
   std::vector<Curve> curves;
 };
 
-/// Pixels of the drawing's own coordinates.
+/// The size of a drawing in its own coordinates.
 struct ChartSize {
   double width = 460, height = 290;
 };
 
-/// An element <svg>; without a value, one that says so.
+/// The chart as an element <svg>. Without any value it says so.
 std::string to_svg(Chart const& chart, ChartSize size);
 
 }  // namespace p3d::report

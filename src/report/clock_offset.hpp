@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What the clocks of two ranks differ by.
+// The difference between the clocks of two ranks.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -15,17 +15,17 @@ struct ClockOffset {
   double error = 0.0;
 };
 
-/// By ping-pong with rank 0, one rank after the other: of several rounds the one with the shortest way there and back
-/// counts, and half of that way is the error at most (Cristian 1989). Collective; takes some microseconds for each rank
-/// and round.
+/// Measures the offset by ping-pong with rank 0, one rank after the other. Of several rounds the one with the shortest
+/// way there and back counts, and half of that time is the error at most (Cristian 1989). Collective; takes some
+/// microseconds for each rank and round.
 ClockOffset measure_clock_offset(comm::Communicator& comm, std::function<double()> const& clock);
 
-/// What to add to `time` of this rank's clock, by a straight line through two measurements: clocks do not run equally
-/// fast.
+/// The offset to add to `time` of this rank's clock. It lies on a straight line through two measurements, since clocks
+/// do not run equally fast.
 double offset_at(ClockOffset const& first, ClockOffset const& last, double time);
 
-/// Seconds from the start of a send of `bytes` between two waiting ranks to the end of its receive: rank 0 and rank
-/// `peer` measure it by ping-pong, the other ranks get to know it. 0 when peer is 0. Collective.
+/// The seconds from the start of a send of `bytes` between two waiting ranks to the end of its receive. Rank 0 and rank
+/// `peer` measure it by ping-pong; the other ranks get the result. 0 when peer is 0. Collective.
 double measure_transfer(comm::Communicator& comm, int peer, std::size_t bytes);
 
 }  // namespace p3d::report

@@ -25,7 +25,7 @@ std::vector<Point> thinned(std::vector<Point> const& points) {
 
 std::vector<double> smoothed(std::vector<double> const& values, std::size_t window) {
   auto const n = values.size();
-  // Sums over a tree: differences of running sums would lose all digits behind one huge value.
+  // Sums are taken over a tree: differences of running sums would lose all digits behind one huge value.
   std::vector<double> tree(2 * n, 0.0), out(values);
   std::vector<std::size_t> finite(n + 1, 0);
   for (std::size_t i = 0; i < n; ++i) {

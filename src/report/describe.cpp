@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of `p3d --check` and of a run's start.
+// The text of `p3d --check` and of a run's start. Each function below writes one part of it, from the input and the
+// plan alone: nothing has to run. A part is "" where it does not concern the input.
 
 #include <p3d/report/describe.hpp>
 
@@ -24,7 +25,7 @@ namespace p3d::report {
 
 namespace {
 
-/// Texts one after the other; of more than `most` only the first half and the last few.
+/// The texts one after the other; of more than `most` only the first half and the last few.
 std::string shortened(std::vector<std::string> const& parts, std::size_t most, std::string const& separator) {
   if (parts.size() <= most) return base::join(parts, separator);
   std::vector<std::string> kept(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(most / 2));
@@ -34,7 +35,7 @@ std::string shortened(std::vector<std::string> const& parts, std::size_t most, s
   return base::join(kept, separator);
 }
 
-/// "9 + 9 + 8 + 6"; of many stages, those in a row with equal numbers share a term: "2 x 36 + 1 x 64".
+/// A sum such as "9 + 9 + 8 + 6". Of many stages, consecutive ones with equal numbers share a term: "2 x 36 + 1 x 64".
 std::string sum_text(std::vector<int> const& numbers) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -46,6 +47,7 @@ std::string sum_text(std::vector<int> const& numbers) {
   return shortened(parts, 16, " + ");
 }
 
+/// The mesh and its groups.
 std::string mesh_text(layout::RankGrid const& grid) {
   auto text = fmt::format("Mesh: {}, order", base::counted(grid.num_ranks(), "rank"));
   for (auto a : grid.order()) text += fmt::format(" {}={}", layout::name(a), grid.sizes()[a]);
@@ -56,6 +58,7 @@ std::string mesh_text(layout::RankGrid const& grid) {
   return text;
 }
 
+/// The pipeline: stages, schedule, layers, slots, and the bubble by simulation where that is quick.
 std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bool explains) {
   std::vector<int> layers;
   for (int s = 0; s < plan.stages.num_stages(); ++s) layers.push_back(plan.stages.num_layers(s));
@@ -86,7 +89,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
   return text;
 }
 
-/// What backward remakes, and what it costs; nothing without recomputation.
+/// The operations that backward recomputes, and their cost; "" without recomputation.
 std::string recompute_text(config::Config const& c, engine::RunPlan const& plan) {
   auto const& m = c.memory;
   if (m.recompute == config::Recompute::none) return "";
@@ -122,7 +125,7 @@ std::string recompute_text(config::Config const& c, engine::RunPlan const& plan)
   return text;
 }
 
-/// What sequence parallelism divides and sends, on the ranks that send most.
+/// The rows and traffic of sequence parallelism, on the ranks that send most.
 std::string sequence_text(config::Config const& c, engine::RunPlan const& plan) {
   if (!c.parallel.sequence) return "";
   auto const division = layout::context_division(c);
@@ -139,7 +142,8 @@ std::string sequence_text(config::Config const& c, engine::RunPlan const& plan) 
       tokens, base::human_bytes(bytes / c.parallel.tp));
 }
 
-/// "all-to-all of 2, ring of 4"; and which tokens a place has, where there are several.
+/// The exchange of context parallelism, such as "all-to-all of 2, ring of 4"; with the order of tokens where there are
+/// several places.
 std::string exchange_text(layout::ContextDivision const& d) {
   if (d.ring() == 1) return "all-to-all";
   auto const* around = d.gather ? "all-gather" : "ring";
@@ -159,7 +163,7 @@ std::string windows_text(config::Model const& m) {
   return fmt::format("Attention window: {} of {}\n", shortened(parts, 8, ", "), base::counted(m.layers, "layer"));
 }
 
-/// What context parallelism divides and sends, on the ranks that send most.
+/// The division and traffic of context parallelism, on the ranks that send most.
 std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
   if (c.parallel.cp == 1) return "";
   auto const division = layout::context_division(c);
@@ -185,7 +189,7 @@ std::string context_text(config::Config const& c, engine::RunPlan const& plan) {
          context_wait_line(c, {});
 }
 
-/// How many forwards take turns with a backward; "" where none may.
+/// The number of forwards that interleave with a backward; "" where none may.
 std::string pairs_text(schedule::ValidProgram const& training) {
   if (!training.execution().pairs) return "";
   std::int64_t forwards = 0, pairs = 0;
@@ -197,7 +201,7 @@ std::string pairs_text(schedule::ValidProgram const& training) {
   return fmt::format("  {} of {} forwards take turns with a backward\n", pairs, forwards);
 }
 
-/// What layers with experts are, and what they send.
+/// The experts of the layers, and their traffic.
 std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
   auto const& m = c.model.moe;
   if (!m.on()) return "";
@@ -219,7 +223,7 @@ std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
   return text + pairs_text(plan.training);
 }
 
-/// The table of memory, of many coordinates only the first and the last few and where the most is.
+/// The table of memory. Of many coordinates it has the first and the last few, and the one with the most memory.
 std::string memory_text(engine::RunPlan const& plan) {
   auto const& memory = plan.memory;
   std::vector<std::string> lines;
@@ -310,7 +314,7 @@ std::string context_wait_line(config::Config const& c, layout::MachineRates cons
 
 namespace {
 
-/// Options that let the losses depend on the layout, and by how much they change them.
+/// The keys that let losses depend on the layout, and the part of the layout that they then depend on.
 std::string wires_text(config::Config const& c) {
   std::string text;
   std::vector<std::string> replicas;

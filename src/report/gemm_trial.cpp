@@ -21,14 +21,15 @@ namespace {
 using linalg::GemmChoice;
 using linalg::HostLibrary;
 
-constexpr double trial_flops = 1.25e9;  ///< of one product
+constexpr double trial_flops = 1.25e9;  ///< the most of one GEMM of the trial
 constexpr int trial_rounds = 3;
 
+/// True where two libraries may compute the GEMMs of P.
 template <class P>
 constexpr bool has_choice =
     std::is_same_v<typename P::Storage, float>&& std::is_same_v<device::MemSpace, device::HostSpace>;
 
-/// Seconds of each library and product, the best of the trial_rounds. The same on every rank.
+/// The seconds of each library and GEMM, the best of the trial_rounds; the same on every rank.
 template <class P>
 std::vector<std::vector<double>> best_times(CeilingMeter<P>& meter, std::vector<GemmChoice> const& libraries,
                                             comm::Communicator& world) {
@@ -46,7 +47,7 @@ std::vector<std::vector<double>> best_times(CeilingMeter<P>& meter, std::vector<
   return best;
 }
 
-/// "OpenBLAS 0.3.21" of the many words that a library says of itself.
+/// The name and version of a library, such as "OpenBLAS 0.3.21", cut out of its longer description of itself.
 std::string name_of(HostLibrary library) {
   if (library == HostLibrary::onednn) return "oneDNN " + linalg::onednn_version();
   auto const all = linalg::blas_version();

@@ -8,7 +8,7 @@ namespace p3d::report {
 
 namespace {
 
-/// Bytes of the UTF-8 character that `text` begins with (RFC 3629: no overlong forms, no surrogates); 0: none.
+/// The bytes of the UTF-8 character that `text` begins with (RFC 3629: no overlong forms, no surrogates); 0: none.
 std::size_t utf8_length(std::string_view text) {
   auto const byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   auto const first = byte(0);

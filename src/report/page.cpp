@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page of `p3d report`: no scripts, and nothing from elsewhere. What is switched is switched by style rules.
+// The page of `p3d report`. It has no scripts, and takes nothing from elsewhere. Style rules alone show and hide parts
+// of it: they ask for the state of hidden inputs, which labels on the page switch.
 
 #include <p3d/report/page.hpp>
 
@@ -17,6 +18,7 @@ namespace p3d::report {
 
 namespace {
 
+/// The head of the page, with its style.
 std::string head(Runs const& runs, std::string const& title) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -25,7 +27,7 @@ std::string head(Runs const& runs, std::string const& title) {
       title, style(runs.size()));
 }
 
-/// What the labels of the page switch; before all that depends on them.
+/// The hidden inputs that labels of the page switch. They stand before everything whose style depends on them.
 std::string switches(Runs const& runs) {
   std::string out =
       "<input type=\"radio\" name=\"over\" id=\"by-steps\" checked><input type=\"radio\" name=\"over\" "
@@ -36,6 +38,7 @@ std::string switches(Runs const& runs) {
   return out + "\n";
 }
 
+/// The names and colours of several runs; a click on one shows or hides it.
 std::string legend(Runs const& runs) {
   if (runs.size() < 2) return "";
   std::string out = "<p class=\"legend\">";
@@ -46,7 +49,7 @@ std::string legend(Runs const& runs) {
   return out + "</p>\n";
 }
 
-/// Why a run ended before its end, that it goes on, and what its folder lacks.
+/// Notes about the runs: why one ended early, that one goes on, what its folder lacks.
 std::string notes(Runs const& runs) {
   std::string out;
   auto const names = labels(runs);
@@ -64,6 +67,7 @@ std::string notes(Runs const& runs) {
   return out.empty() ? "" : "<ul class=\"notes\">\n" + out + "</ul>\n";
 }
 
+/// The title of the page, from the names of the runs.
 std::string title_of(Runs const& runs) {
   std::vector<std::string> names;
   for (auto const& run : runs) names.push_back(escaped(run.name));
@@ -95,7 +99,7 @@ std::string traces_html(Runs const& runs) {
   auto const names = labels(runs);
   for (std::size_t r = 0; r < runs.size(); ++r) {
     if (runs[r].trace_svg.empty()) continue;
-    // As a picture: whatever the file holds, nothing in it runs or meets the page's own names.
+    // The trace is embedded as a picture: whatever the file contains, nothing in it runs or meets the page's own names.
     out += fmt::format(
         "<figure class=\"trace\"><figcaption>{}{}</figcaption><div class=\"scroll\"><img alt=\"timeline of the "
         "schedule\" src=\"data:image/svg+xml;base64,{}\"></div></figure>\n",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The charts of the page.
+// The charts of the page: loss over steps or tokens, gradient norm, learning rate, the second half of the loss, speed,
+// step time, and with experts their balance. Each chart has one curve for each run.
 
 #include "chart.hpp"
 #include "html.hpp"
@@ -22,7 +23,7 @@ enum class Over { steps, tokens };
 
 using Value = double (*)(io::MetricsRow const&);
 
-/// One chart of all runs. `validation`: with the validation losses as rings.
+/// One chart of a value for all runs. With `validation` it shows the validation losses as rings.
 Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smooth) {
   Chart c;
   c.x_title = over == Over::steps ? "step" : "tokens";
@@ -52,7 +53,7 @@ Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smoo
   return c;
 }
 
-/// The part of a chart over steps that is its second half.
+/// The second half of a chart over steps.
 Chart second_half(Chart chart) {
   double last = 0.0;
   for (auto const& c : chart.curves) {
@@ -69,7 +70,7 @@ Chart second_half(Chart chart) {
   return chart;
 }
 
-/// Learning rates are shown on a linear axis, but for those of runs of which one is far above the others.
+/// The scale for learning rates: linear, unless the highest rate of one run is far above that of another.
 Scale scale_of_rates(Runs const& runs) {
   double least = std::numeric_limits<double>::infinity(), most = 0.0;
   for (auto const& run : runs) {
@@ -82,7 +83,7 @@ Scale scale_of_rates(Runs const& runs) {
   return most > 30.0 * least ? Scale::logarithmic : Scale::linear;
 }
 
-/// A panel with a title and the chart; a large panel has a small form for narrow screens.
+/// A panel with a title and the chart. A large panel also has a small form, for narrow screens.
 std::string panel(Chart const& c, std::string const& classes = "") {
   bool const wide = classes.find("wide") != std::string::npos;
   auto out =
@@ -91,7 +92,7 @@ std::string panel(Chart const& c, std::string const& classes = "") {
   return out + to_svg(c, small) + (wide ? "</div></figure>\n" : "</figure>\n");
 }
 
-/// Charts of how tokens choose experts; "" where no run has any.
+/// Charts of the balance of experts; "" where no run has experts.
 std::string expert_panels(Runs const& runs) {
   auto const has = [](RunRecord const& run) { return !run.experts.empty(); };
   if (std::none_of(runs.begin(), runs.end(), has)) return "";
@@ -115,7 +116,7 @@ std::string expert_panels(Runs const& runs) {
          panel(make("Entropy of experts", "over that of even ones, worst layer", &ExpertRow::entropy));
 }
 
-/// How to read the lines.
+/// A line that explains the lines and marks of the charts.
 std::string lines_note(Runs const& runs) {
   std::size_t window = 1;
   bool went_on = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of the page: of one run as a list, of several as a table that compares them.
+// The numbers of the page: those of one run as a list, those of several in a table that compares them. Every run has
+// the same list of names; a value that is not known is empty, and a row that is empty for all runs is left out.
 
 #include "curve.hpp"
 #include "html.hpp"
@@ -17,6 +18,7 @@ namespace p3d::report {
 
 namespace {
 
+/// The median of one column of metrics.csv; 0 without a finite value.
 double median_of(std::vector<io::MetricsRow> const& rows, double io::MetricsRow::*member) {
   std::vector<double> values;
   for (auto const& r : rows) {
@@ -49,6 +51,7 @@ std::string steps_text(RunRecord const& run) {
   return asked.empty() ? fmt::format("{}", done) : fmt::format("{} of {}", done, asked);
 }
 
+/// Adds the training and validation losses, and the number of steps with NaN or infinity.
 void add_losses(RunRecord const& run, Facts& facts) {
   auto const& rows = run.rows;
   std::string last, mean, best, last_validation;
@@ -79,6 +82,7 @@ void add_losses(RunRecord const& run, Facts& facts) {
   facts.emplace_back("steps with NaN or infinity", bad > 0 ? fmt::format("{}", bad) : "");
 }
 
+/// The wall time of all starts.
 std::string wall_text(RunSummary const& s) {
   double wall = 0.0;
   for (auto const& start : s.starts) wall += start.wall_s;
@@ -87,6 +91,7 @@ std::string wall_text(RunSummary const& s) {
   return base::human_seconds(wall) + (starts > 1 ? ", in " + base::counted(starts, "start") : "");
 }
 
+/// Adds speed, MFU, memory and wall time.
 void add_speed(RunRecord const& run, Facts& facts) {
   auto const& s = run.summary;
   double const speed = median_of(run.rows, &io::MetricsRow::tokens_per_s),
@@ -109,8 +114,10 @@ void add_speed(RunRecord const& run, Facts& facts) {
   facts.emplace_back("wall time", s ? wall_text(*s) : "");
 }
 
+/// The text of a table's cell, escaped.
 std::string cell(std::string const& value) { return value.empty() ? "&ndash;" : escaped(value); }
 
+/// The beginning of a table with one column for each run.
 std::string table_head(Runs const& runs) {
   std::string out = "<div class=\"scroll\"><table>\n<thead><tr><th></th>";
   auto const names = labels(runs);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The look of the page: the reader's own fonts, light and dark, narrow and wide, on paper. Colours of the runs are
-// those of Okabe and Ito, which people with any colour vision tell apart, darker or lighter with the ground.
+// The look of the page: the reader's own fonts, light and dark, narrow and wide, on paper. The colours of the runs are
+// those of Okabe and Ito, which people with any colour vision tell apart, made darker on light ground and lighter on
+// dark ground.
 
 #include "page_parts.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr std::array<char const*, 7> light{"#0072b2", "#d55e00", "#008a63", "#b8558f", "#b47a00", "#2a92cc", "#333333"};
 constexpr std::array<char const*, 7> dark{"#58aee8", "#f08a3c", "#2fc497", "#e49cc6", "#e6b03c", "#9ad6f8", "#dddddd"};
-/// Runs beyond the colours are dashed.
+/// The dashes of lines. Runs beyond the number of colours are dashed.
 constexpr std::array<char const*, 4> dashes{"none", "6 3", "2 2.5", "8 3 2 3"};
 
 constexpr char const* sheet = R"css(
@@ -85,6 +86,7 @@ tbody th{white-space:normal;min-width:7.5em}th,td{padding-right:14px}}
 .scroll,pre{overflow:visible}pre{white-space:pre-wrap}}
 )css";
 
+/// Style variables for the colours of the runs, behind `others`.
 std::string colours(std::array<char const*, 7> const& runs, char const* others) {
   std::string out = others;
   for (std::size_t i = 0; i < runs.size(); ++i) out += fmt::format(";--c{}:{}", i, runs[i]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables with bars: time by phase, memory by purpose.
+// Tables with bars: time by phase, memory by purpose. A table has a row for each phase or purpose and a column for each
+// run; the bars of a table share one scale.
 
 #include "html.hpp"
 #include "page_parts.hpp"
@@ -14,16 +15,18 @@ namespace p3d::report {
 
 namespace {
 
+/// One cell of a table.
 struct Cell {
-  double share = -1.0;  ///< of the bar's length; below 0: no bar
+  double share = -1.0;  ///< share of the bar's full length; below 0: no bar
   std::string text;     ///< "" for none
 };
+/// One row of a table.
 struct BarRow {
   std::string name;
-  std::vector<Cell> cells;  ///< by run
+  std::vector<Cell> cells;  ///< one for each run
 };
 
-/// A bar of a run's colour; nothing for a share that nobody would see.
+/// A bar in a run's colour; "" for a share that nobody would see.
 std::string bar(double share, std::size_t run) {
   if (!(share > 0.005)) return "";
   return fmt::format(
@@ -33,7 +36,7 @@ std::string bar(double share, std::size_t run) {
 }
 
 std::string table(Runs const& runs, std::vector<BarRow> const& rows) {
-  // Columns of one width, so that bars can be compared.
+  // All columns have one width, so that bars can be compared.
   auto out =
       fmt::format("<div class=\"scroll\"><table class=\"bars\" style=\"min-width:{}px\">\n", 150 + 135 * runs.size());
   if (runs.size() > 1) {
@@ -53,17 +56,19 @@ std::string table(Runs const& runs, std::vector<BarRow> const& rows) {
   return out + "</tbody></table></div>\n";
 }
 
+/// A panel with a title.
 std::string panel(char const* title, std::string const& content, std::size_t runs) {
   return fmt::format("<div class=\"panel{}\"><h3>{}</h3>\n{}</div>\n", runs > 2 ? " row" : "", title, content);
 }
 
-/// The pipeline coordinate with the most memory.
+/// The prediction of the pipeline coordinate with the most memory; null where it is not known.
 plan::MemoryPrediction const* largest_rank(RunRecord const& run) {
   if (!run.summary || run.summary->memory_of_ranks.empty()) return nullptr;
   auto const& all = run.summary->memory_of_ranks;
   return &*std::max_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.total() < b.total(); });
 }
 
+/// The table of seconds by phase; "" where no run knows them.
 std::string phases_html(Runs const& runs) {
   std::vector<BarRow> rows;
   for (std::size_t r = 0; r < runs.size(); ++r) {
@@ -89,7 +94,7 @@ std::string phases_html(Runs const& runs) {
                runs.size());
 }
 
-/// Bytes of all ranks together.
+/// The table of bytes of all ranks in all; "" where no run knows them.
 std::string all_ranks(Runs const& runs) {
   double most = 0.0;
   for (auto const& run : runs) {
@@ -114,6 +119,7 @@ std::string all_ranks(Runs const& runs) {
          table(runs, rows);
 }
 
+/// The table of bytes by purpose; "" where no run knows them.
 std::string memory_html(Runs const& runs) {
   using Bytes = std::int64_t plan::MemoryPrediction::*;
   struct Purpose {

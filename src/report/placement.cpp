@@ -21,10 +21,10 @@ namespace p3d::report {
 
 namespace {
 
-/// A RankPlacement as it travels: no pointers, one size on every rank.
+/// A RankPlacement in a message: no pointers, one size on every rank. Longer names are cut.
 struct Record {
   std::array<char, 64> host{};
-  std::array<std::uint64_t, 16> cores{};  ///< bit i: core i
+  std::array<std::uint64_t, 16> cores{};  ///< bit i is core i
   std::int32_t host_cores = 0, threads = 0, blas_threads = 0, gpu = -1;
   std::array<char, 64> gpu_name{};
   std::array<char, 16> gpu_bus{};
@@ -66,7 +66,7 @@ RankPlacement unpack(Record const& r) {
   return p;
 }
 
-/// What follows "ranks ... ".
+/// The part of a line that follows "ranks ... ".
 std::string text(RankPlacement const& p) {
   auto t = fmt::format(
       "on {}: {}, {} thread{}", p.host,

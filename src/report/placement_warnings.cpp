@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks are in each other's way. Ranks whose cores lie inside a set of cores must not have more threads than the
-// set has cores; that is checked for each rank's set, for unions of two that overlap, and for the whole host.
+// Warnings about ranks that want the same cores or GPU. Ranks whose cores lie inside a set of cores must not have more
+// threads than the set has cores; that is checked for each rank's set, for unions of two sets that overlap, and for the
+// whole host.
+//
+// Example: ranks 0 and 1 may both use cores 0-3 only, with 4 threads each: 8 threads share 4 cores.
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
@@ -20,6 +23,7 @@ namespace {
 
 using Cores = std::vector<int>;
 
+/// True when all of a's cores are in b.
 bool inside(Cores const& a, Cores const& b) { return std::includes(b.begin(), b.end(), a.begin(), a.end()); }
 
 Cores unite(Cores const& a, Cores const& b) {
@@ -28,6 +32,7 @@ Cores unite(Cores const& a, Cores const& b) {
   return out;
 }
 
+/// One host and its ranks.
 struct Host {
   std::string name;
   std::vector<int> ranks;
@@ -37,7 +42,7 @@ std::string ranks_text(std::vector<int> const& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", base::number_ranges(ranks));
 }
 
-/// Sets of cores to check, small ones first: the first error found is the one closest to its cause.
+/// The sets of cores to check, small ones first: the first error found is the one closest to its cause.
 std::vector<Cores> candidates(std::vector<RankPlacement> const& places, Host const& host) {
   std::set<Cores> masks;
   for (int const r : host.ranks) {
@@ -58,13 +63,14 @@ std::vector<Cores> candidates(std::vector<RankPlacement> const& places, Host con
   return sorted;
 }
 
+/// A warning in the form of p3d's errors.
 std::string message(std::string expected, std::string found, std::string where, std::string fix) {
   return base::format(
       {.expected = std::move(expected), .found = std::move(found), .where = std::move(where), .fix = std::move(fix)});
 }
 
-/// One thread each, all on the same cores, more ranks than cores: somebody tries things out on a small machine. One
-/// core for all where the host has more is no such case.
+/// True when ranks with one thread each may all use the same cores and are more than these: somebody tries things out
+/// on a small machine. One core for all ranks where the host has more is no such case.
 bool takes_turns(std::vector<RankPlacement> const& places, Host const& host) {
   auto const& first = places[host.ranks.front()];
   auto const cores = static_cast<int>(first.cores.size());
@@ -73,13 +79,14 @@ bool takes_turns(std::vector<RankPlacement> const& places, Host const& host) {
                      [&](int r) { return places[r].cores == first.cores && places[r].threads <= 1; });
 }
 
+/// The first error in the use of cores on a host.
 std::optional<std::string> core_error(std::vector<RankPlacement> const& places, Host const& host) {
   if (takes_turns(places, host)) return std::nullopt;
   auto const sets = candidates(places, host);
   int const whole = sets.empty() ? 0 : static_cast<int>(sets.back().size());
   int all_threads = 0;
   for (int const r : host.ranks) all_threads += places[r].threads;
-  // Too many for the whole host: then that is the error, however they are bound.
+  // Too many threads for the whole host are an error of that, however the ranks are bound.
   bool const too_many = all_threads > std::max(whole, places[host.ranks.front()].host_cores);
   for (auto const& set : sets) {
     if (too_many && &set != &sets.back()) continue;
@@ -95,7 +102,7 @@ std::optional<std::string> core_error(std::vector<RankPlacement> const& places, 
     auto const found = fmt::format("{} thread(s) of {} share {} core{} ({})", threads, ranks_text(ranks), cores,
                                    cores == 1 ? "" : "s", base::number_ranges(set));
     std::string fix;
-    if (!too_many) {  // cores are there: the binding is at error
+    if (!too_many) {  // there are enough cores, so the binding is wrong
       int const each = std::max(1, threads / count);
       fix = fmt::format(
           "give each rank cores of its own: srun --cpus-per-task={0} --cpu-bind=cores, or MPICH's mpiexec -bind-to "
@@ -114,6 +121,7 @@ std::optional<std::string> core_error(std::vector<RankPlacement> const& places, 
   return std::nullopt;
 }
 
+/// The first rank of a host whose BLAS has more threads than its kernels.
 std::optional<std::string> blas_error(std::vector<RankPlacement> const& places, Host const& host) {
   for (int const r : host.ranks) {
     auto const& p = places[r];
@@ -125,6 +133,7 @@ std::optional<std::string> blas_error(std::vector<RankPlacement> const& places, 
   return std::nullopt;
 }
 
+/// The first GPU of a host that several ranks use.
 std::optional<std::string> gpu_error(std::vector<RankPlacement> const& places, Host const& host) {
   std::map<std::string, std::vector<int>> users;
   for (int const r : host.ranks) {
@@ -168,7 +177,7 @@ std::string placement_note(std::vector<RankPlacement> const& places) {
 
 std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places) {
   auto const hosts = hosts_of(places);
-  // The same error on many hosts is one error of the command line: the first host stands for all.
+  // An error that many hosts share is one error of the command line, so it is told once, for the first host.
   std::vector<std::string> warnings;
   for (auto const check : {core_error, blas_error, gpu_error}) {
     std::optional<std::string> first;

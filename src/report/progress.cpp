@@ -13,7 +13,7 @@ namespace p3d::report {
 Progress::Progress(std::int64_t steps, std::int64_t log_every, int columns)
     : steps_(steps), log_every_(log_every), columns_(columns) {}
 
-// What matters most comes first: a narrow terminal loses what is at the end.
+// The most important fields come first: a narrow terminal loses those at the end.
 std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
   double const speed = recent_seconds_ > 0 ? recent_tokens_ / recent_seconds_ : 0.0;
   bool const first = done_ == 1;

@@ -23,15 +23,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uintmax_t most_trace_bytes = std::uintmax_t{32} << 20U;
-constexpr std::time_t dead_after_s = 120;  ///< without a beat of the lock's heart (io::FolderLock)
+constexpr std::time_t dead_after_s =
+    120;  ///< without a change of the lock's file, which a living run touches (io::FolderLock)
 
-/// When a file was last written; 0: there is none.
+/// The time at which a file was last written; 0 where there is none.
 std::time_t changed(std::string const& path) {
   struct stat s;
   return ::stat(path.c_str(), &s) == 0 ? s.st_mtime : 0;
 }
 
-/// The keys of a resolved.toml, as config::canonical_toml writes it: one a line.
+/// The keys and values of a resolved.toml, which has one in each line as config::canonical_toml writes it.
 std::vector<std::pair<std::string, std::string>> keys_of(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> out;
   std::string section;
@@ -48,13 +49,14 @@ std::vector<std::pair<std::string, std::string>> keys_of(std::string_view text) 
   return out;
 }
 
-/// A basic string of TOML without its quotes; what has escapes stays as it is written.
+/// A basic string of TOML without its quotes; a string with escapes is left as it is written.
 std::string unquoted(std::string const& value) {
   bool const plain = value.size() >= 2 && value.front() == '"' && value.find('\\') == std::string::npos;
   return plain ? value.substr(1, value.size() - 2) : value;
 }
 
-/// The text of a file that need not be there.
+/// The text of a file that need not be there. Where it is missing, `without` says in a note what the page lacks ("": no
+/// note).
 std::string text_of(RunRecord& run, char const* file, std::string const& without) {
   auto const path = run.folder + "/" + file;
   std::error_code none;
@@ -70,8 +72,8 @@ std::string text_of(RunRecord& run, char const* file, std::string const& without
   }
 }
 
-/// The rows of an experts.csv, one for each layer of a step: "step,layer,busiest,entropy,...". What is no row is left
-/// out.
+/// The rows of an experts.csv, one for each layer of a step: "step,layer,busiest,entropy,...". Lines that are no rows
+/// are left out.
 std::vector<ExpertRow> experts_of(std::string const& text) {
   std::vector<ExpertRow> out;
   std::istringstream lines(text);

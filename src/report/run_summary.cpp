@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The summary of a run as JSON. Each member stands in one list (members, start_members, phase_members) with its key in
+// the file; the list is walked with a Writer to make the file and with a Reader to read it back. Members that are
+// missing in a file keep their defaults; numbers that do not fit are refused.
 #include <p3d/report/run_summary.hpp>
 
 #include <p3d/base/error.hpp>
@@ -25,7 +28,7 @@ constexpr std::array<std::pair<RunState, char const*>, 4> states{{{RunState::run
                                                                   {RunState::stopped, "stopped"},
                                                                   {RunState::failed, "failed"}}};
 
-/// Members of plan::MemoryPrediction and their names in the file.
+/// The members of plan::MemoryPrediction and their names in the file.
 constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction::*>, 11> purposes{
     {{"parameters", &plan::MemoryPrediction::params},
      {"gradients", &plan::MemoryPrediction::grads},
@@ -39,7 +42,7 @@ constexpr std::array<std::pair<char const*, std::int64_t plan::MemoryPrediction:
      {"offloaded_activations", &plan::MemoryPrediction::offloaded_activations},
      {"checkpoint_copy", &plan::MemoryPrediction::checkpoint_copy}}};
 
-/// The two directions between a member and its value in the file: one list of members (`members` below) for both.
+/// The direction from a member to its value in the file.
 struct Writer {
   Json& json;
   template <class T>
@@ -47,6 +50,7 @@ struct Writer {
     json[key] = value;
   }
 };
+/// The direction from a value in the file to its member.
 struct Reader {
   Json const& json;
   template <class T>
@@ -54,7 +58,7 @@ struct Reader {
     auto const at = json.find(key);
     if (at == json.end() || at->is_null()) return;
     if constexpr (std::is_integral_v<T>) {
-      // Such counts and bytes can be added up.
+      // Counts and bytes are limited to 2^59, so that they can be added up.
       constexpr auto most = std::min<std::int64_t>(std::numeric_limits<T>::max(), std::int64_t{1} << 59);
       bool const fits = at->is_number_unsigned() && at->template get<std::uint64_t>() <= std::uint64_t{most};
       if (!fits) throw std::out_of_range(fmt::format("\"{}\" that is no whole number from 0 to {}", key, most));
@@ -63,6 +67,7 @@ struct Reader {
   }
 };
 
+/// The members of a summary with their keys.
 template <class Way, class Summary>
 void members(Way&& way, Summary& s) {
   way("run", s.run);
@@ -94,6 +99,7 @@ void members(Way&& way, Summary& s) {
   way("memory_found_bytes", s.memory_found);
 }
 
+/// The members of a start with their keys.
 template <class Way, class Start>
 void start_members(Way&& way, Start& s) {
   way("started", s.started);
@@ -103,6 +109,7 @@ void start_members(Way&& way, Start& s) {
   way("ranks", s.ranks);
 }
 
+/// The members of a phase with their keys.
 template <class Way, class Phase>
 void phase_members(Way&& way, Phase& p) {
   way("phase", p.name);
@@ -111,6 +118,7 @@ void phase_members(Way&& way, Phase& p) {
   way("max_s", p.max);
 }
 
+/// The state that a word in the file names.
 RunState state_named(std::string const& word) {
   for (auto const& [state, name] : states) {
     if (word == name) return state;
@@ -118,7 +126,7 @@ RunState state_named(std::string const& word) {
   throw std::out_of_range(fmt::format("the state \"{}\"", word.substr(0, 40)));
 }
 
-/// The elements of an array, each read by `read`.
+/// The elements of an array in the file, each read by `read`.
 template <class T, class Read>
 std::vector<T> elements(Json const& json, char const* key, Read&& read) {
   std::vector<T> out;

@@ -16,6 +16,7 @@ namespace p3d::report {
 
 namespace {
 
+/// The columns of a terminal, 80 where it does not say; 0 for a file that is no terminal.
 int columns_of(int file) {
   if (isatty(file) == 0) return 0;
   winsize size{};
@@ -27,6 +28,7 @@ struct Process {
   int parent = 0;
 };
 
+/// The name and parent of a process, from /proc; empty where it does not say.
 Process look_at(int pid) {
   Process process;
   std::ifstream status(fmt::format("/proc/{}/status", pid));
@@ -48,7 +50,8 @@ bool is_launcher(std::string_view name) {
 
 int terminal_columns() {
   int pid = getppid();
-  // Open MPI gives each of its ranks a terminal of its own, whatever it prints to itself: its output counts then.
+  // Open MPI gives each of its ranks a terminal of its own, whatever its own output is; so the launcher's output
+  // counts.
   if (!is_launcher(look_at(pid).name)) return columns_of(STDOUT_FILENO);
   struct stat own {};
   if (fstat(STDOUT_FILENO, &own) != 0 || S_ISREG(own.st_mode)) return 0;

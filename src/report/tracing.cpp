@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The trace of a run. Each rank records its actions with its own clock; the clocks are compared with rank 0's at the
+// beginning and at the end, and each recorded time is moved to rank 0's clock by a straight line between the two. Rank
+// 0 gathers the steps of all ranks and writes the report's files.
 #include <p3d/report/tracing.hpp>
 
 #include <p3d/base/error.hpp>
@@ -19,18 +22,20 @@ namespace p3d::report {
 
 namespace {
 
-/// Actions of all ranks and kept steps together: what the trace file holds, about 150 bytes for each.
+/// The most actions of all ranks and kept steps in all. The trace file has about 150 bytes for each.
 constexpr std::size_t most_actions = 200'000;
 constexpr int trace_tag = 8;
 
+/// The number of last steps that a recorder keeps.
 std::size_t steps_to_keep(engine::RunPlan const& plan) {
   std::size_t actions = 0;
-  for (auto const& list : plan.training->ranks) actions += 2 * list.size();  // each may wait
+  for (auto const& list : plan.training->ranks)
+    actions += 2 * list.size();  // each action may wait, which is a second event
   auto const pipelines = static_cast<std::size_t>(plan.grid.num_groups(layout::Axis::pp));
   return std::max<std::size_t>(2, most_actions / (actions * pipelines));
 }
 
-/// A step number, the number of its events, and the events.
+/// Packs steps for a message: a step's number, the number of its events, and the events.
 std::vector<char> pack(std::deque<engine::Recorder::Step> const& steps) {
   static_assert(std::is_trivially_copyable_v<engine::RecordedEvent>);
   std::vector<char> bytes;
@@ -64,7 +69,7 @@ std::vector<engine::Recorder::Step> unpack(std::vector<char> const& bytes) {
   return steps;
 }
 
-/// Everybody's recorded steps, by rank; on rank 0 only.
+/// The recorded steps of all ranks, one entry for each rank; on rank 0 only.
 std::vector<std::vector<engine::Recorder::Step>> gather(comm::Communicator& world,
                                                         std::deque<engine::Recorder::Step> const& mine) {
   auto const bytes = pack(mine);
@@ -85,6 +90,7 @@ std::vector<std::vector<engine::Recorder::Step>> gather(comm::Communicator& worl
   return all;
 }
 
+/// The recorded steps, sorted into pipelines.
 std::vector<PipelineRecord> by_pipeline(layout::RankGrid const& grid,
                                         std::vector<std::vector<engine::Recorder::Step>> all) {
   std::vector<PipelineRecord> out;
@@ -135,7 +141,7 @@ std::string Tracing<P>::finish() {
   auto const& c = trainer.config();
   auto const& plan = trainer.plan();
   double const bytes = plan::model_costs(c, plan.stages).message_bytes;
-  // Between the first two ranks of a pipeline.
+  // A transfer is measured between the first two ranks of a pipeline.
   int const neighbour = c.parallel.pp > 1 ? plan.grid.group(layout::Axis::pp, 0)[1] : 0;
   double const transfer = measure_transfer(world, neighbour, static_cast<std::size_t>(bytes));
   auto all = gather(world, steps);
@@ -144,7 +150,7 @@ std::string Tracing<P>::finish() {
   auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes,
                      state_->warm_up);
   for (int r = 0; r < c.parallel.pp; ++r) {
-    auto const& memory = plan.memory_of(r);  // what the arena holds, exactly
+    auto const& memory = plan.memory_of(r);  // the memory that the arena has, exactly
     made.drawn.front().rank_notes[static_cast<std::size_t>(r)] +=
         ", " + base::human_bytes(static_cast<double>(memory.activations + memory.workspace));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a run's summary takes from the input, the plan and the measurements.
+// The parts of a run's summary that come from the input, the plan and the measurements.
 
 #include <p3d/config/config.hpp>
 #include <p3d/engine/phases.hpp>
@@ -9,10 +9,11 @@
 
 namespace p3d::report {
 
-/// The program, this host and its share of the node; the run's name and length.
+/// Adds the program, this host and its share of the node, and the run's name and length.
 void add_machine(RunSummary& summary, config::Config const& config);
+/// Adds the layout, the schedule and the sizes of a step, and the predicted memory.
 void add_plan(RunSummary& summary, config::Config const& config, engine::RunPlan const& plan);
-/// Time by phase, and bytes of all ranks before the run took any and now (0: not known).
+/// Adds the time by phase, and the bytes of all ranks before the run took any and now (0: not known).
 void add_measured(RunSummary& summary, engine::PhaseSpread const& phases, double memory_before, double memory_now);
 
 }  // namespace p3d::report

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// At the start of a run: which library carries out its fp32 GEMMs (linalg.host), and how fast its GEMMs could be.
+// The choice, at the start of a run, of the library that computes its fp32 GEMMs (linalg.host), and the speed that its
+// GEMMs could have.
 
 #include <p3d/comm/communicator.hpp>
 #include <p3d/config/config.hpp>
@@ -11,32 +12,36 @@
 
 namespace p3d::report {
 
+/// The result of a trial.
 struct GemmTrial {
-  linalg::GemmChoice choice;  ///< for each of model_products the quicker library; for others linalg::onednn_is_usual
-  double ceiling = 0.0;       ///< FLOP/s of one rank, each product by its quickest library
+  linalg::GemmChoice
+      choice;            ///< for each of model_products the quicker library; for other GEMMs linalg::onednn_is_usual
+  double ceiling = 0.0;  ///< FLOP/s of one rank, each GEMM by its quickest library
 };
 
-/// The libraries that carry out GEMMs of policy P on this host: the current one alone where there is no choice (GPUs,
-/// fp64, 16 bits, builds without oneDNN).
+/// The libraries that can compute GEMMs of policy P on this host. Where there is no choice (GPUs, fp64, 16 bits, builds
+/// without oneDNN) it is the current one alone.
 template <class P>
 std::vector<linalg::GemmChoice> gemm_libraries();
 
 /// Times the model's GEMMs, made smaller, in scratch memory: each library in turn, once to warm up, then the best of
-/// three. The figures of rank 0, the mean over ranks, count on every rank, so all choose alike. Leaves gemm_choice() as
-/// it was. About a second for two libraries where a core does 100 GFLOP/s. Collective.
+/// three. The figures of rank 0, which are means over the ranks, count on every rank, so that all choose alike.
+/// gemm_choice() is the same afterwards. Takes about a second for two libraries where a core does 100 GFLOP/s.
+/// Collective.
 template <class P>
 GemmTrial try_gemms(config::Config const& config, comm::Communicator& world);
 
-/// Without a trial: what linalg.host says; for "auto" oneDNN where linalg::onednn_is_usual on all ranks. Collective.
+/// The choice without a trial: the library that linalg.host names; for "auto" oneDNN where linalg::onednn_is_usual on
+/// all ranks. Collective.
 linalg::GemmChoice usual_gemms(config::Config const& config, comm::Communicator& world);
 
-/// Sets gemm_choice() by linalg.host. A trial is made where a ceiling is wanted, or the choice depends on one: for
-/// "auto", in fp32, without run.deterministic.
-/// Returns the ceiling, 0 where run.ceiling is false or lengths vary. Collective.
+/// Sets gemm_choice() by linalg.host. A trial is made where a ceiling is wanted, or where the choice depends on one:
+/// for "auto", in fp32, without run.deterministic. Returns the ceiling, 0 where run.ceiling is false or lengths vary.
+/// Collective.
 template <class P>
 double choose_gemms(config::Config const& config, comm::Communicator& world);
 
-/// "oneDNN 2.6.3 for 14 of 15 shapes, OpenBLAS 0.3.21 for 1": what gemm_choice() says.
+/// The choice in words: "oneDNN 2.6.3 for 14 of 15 shapes, OpenBLAS 0.3.21 for 1".
 std::string describe_gemms();
 
 }  // namespace p3d::report

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Where the ranks run: host, cores, threads, GPU. What two ranks want at once is found here and said with the fix,
-// because it costs more speed than anything in an input file, and shows nowhere else.
+// The placement of the ranks: host, cores, threads, GPU. Two ranks that want the same core or GPU are found here and
+// told with the fix, because that costs more speed than anything in an input file, and shows nowhere else.
 
 #include <p3d/comm/communicator.hpp>
 
@@ -10,33 +10,34 @@
 
 namespace p3d::report {
 
+/// The placement of one rank.
 struct RankPlacement {
   std::string host;
-  std::vector<int> cores;  ///< that this rank may use, ascending; empty: unknown
-  int host_cores = 0;      ///< that the host has; 0: unknown
-  int threads = 1;         ///< of kernels
-  int blas_threads = 0;    ///< in force; 0: unknown
-  int gpu = -1;            ///< number among those visible; -1: none
+  std::vector<int> cores;  ///< cores that this rank may use, ascending; empty: unknown
+  int host_cores = 0;      ///< cores that the host has; 0: unknown
+  int threads = 1;         ///< threads of kernels
+  int blas_threads = 0;    ///< threads of the BLAS in force; 0: unknown
+  int gpu = -1;            ///< number among the visible GPUs; -1: none
   std::string gpu_name;
   std::string gpu_bus;  ///< tells GPUs of a host apart; "": unknown, then the number does
 };
 
-/// This rank's own. With Kokkos running.
+/// The placement of this rank. Kokkos must be running.
 RankPlacement this_placement(int blas_threads);
-/// The places of all ranks, on every rank. Collective.
+/// The placements of all ranks, on every rank. Collective.
 std::vector<RankPlacement> gather_placements(RankPlacement const& mine, comm::Communicator& world);
 
-/// A line about ranks that are all free to use the same cores and are more than these; empty when there are none. No
+/// A line about ranks that may all use the same cores and are more than these; empty when there are none. This is no
 /// error: a laptop is meant to be used so.
 std::string placement_note(std::vector<RankPlacement> const& places);
 
-/// Lines such as "  ranks 0-3 on node1: cores 0-7, 8 threads"; neighbours that are alike share one; at most
-/// `max_lines`.
+/// Lines such as "  ranks 0-3 on node1: cores 0-7, 8 threads", at most `max_lines`. Neighbouring ranks with the same
+/// placement share one.
 std::string describe(std::vector<RankPlacement> const& places, int max_lines);
-/// One message per error, with its fix; empty when no two ranks are in each other's way.
+/// One message for each error, with its fix; empty when no two ranks want the same core or GPU.
 std::vector<std::string> placement_warnings(std::vector<RankPlacement> const& places);
 
-/// Gathers, prints and warns. `blas_threads`: what linalg::set_blas_threads gave. Collective.
+/// Gathers the placements, prints them and warns. `blas_threads` is what linalg::set_blas_threads returned. Collective.
 void report_placement(int blas_threads, comm::Communicator& world);
 
 }  // namespace p3d::report

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// run.trace: the real times of every action on every rank, as files and as a line of the summary.
+// The trace of a run (run.trace): the real times of every action on every rank, as files and as a line of the summary.
 
 #include <p3d/engine/trainer.hpp>
 
@@ -9,20 +9,20 @@
 
 namespace p3d::report {
 
-/// Records from its construction on; does nothing at all when run.trace is off. On a device every action then ends with
-/// a fence, so that its time is its own.
+/// Records actions from its construction on; does nothing at all when run.trace is off. On a device every action then
+/// ends with a fence, so that its time is its own.
 template <class P>
 class Tracing {
 public:
-  /// Collective (the clocks of the ranks are compared).
+  /// Starts to record. Collective, since the clocks of the ranks are compared.
   explicit Tracing(engine::Trainer<P>& trainer);
   ~Tracing();
   Tracing(Tracing const&) = delete;
   Tracing& operator=(Tracing const&) = delete;
 
-  /// Writes run.output_dir/trace.json, trace.svg and costs.csv (for `p3d schedule --costs`) from rank 0 and returns the
-  /// text for the summary there; empty elsewhere, without a recorded step, and when run.trace is off. Throws
-  /// base::Error on rank 0 when a file cannot be written. Collective.
+  /// Ends the recording. Writes run.output_dir/trace.json, trace.svg and costs.csv (for `p3d schedule --costs`) from
+  /// rank 0 and returns the text for the summary there. The text is empty on other ranks, without a recorded step, and
+  /// when run.trace is off. Throws base::Error on rank 0 when a file cannot be written. Collective.
   std::string finish();
 
 private:
