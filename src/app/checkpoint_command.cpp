@@ -29,10 +29,12 @@ namespace p3d::app {
 
 namespace {
 
+/// The shape of an array in words; a vector is stored as one row.
 std::string shape(std::int64_t rows, std::int64_t cols, bool vector) {
   return vector ? fmt::format("[{}]", cols) : fmt::format("[{}, {}]", rows, cols);
 }
 
+// The exit code for files that cannot be read as checkpoints.
 constexpr int refused = static_cast<int>(base::ExitCode::bad_input);
 
 /// The checkpoints of a folder that exists. For a run a missing folder has no checkpoints, as it will make it; here it
@@ -57,6 +59,7 @@ int refuse_damaged(std::vector<io::CheckpointFile> const& files, std::string con
                 .fix = "copy them again, or delete them"});
 }
 
+/// Prints a line for each checkpoint of a folder, damaged ones included.
 int list(std::string const& folder) {
   auto const files = look_into(folder, "");
   if (files.empty()) {
@@ -84,6 +87,8 @@ void require_undamaged(std::string const& path, std::vector<std::string> const& 
                     base::ExitCode::run_failed);
 }
 
+/// Prints what a checkpoint holds: its header and a line for each array. `norms`: reads the arrays too, and checks
+/// them. `input`: prints the input of the run alone, to be stored in a file.
 int show(std::string const& path, bool norms, bool input) {
   auto const c = io::read_checkpoint(path);
   if (input) {
@@ -113,6 +118,8 @@ int show(std::string const& path, bool norms, bool input) {
   std::vector<std::string> damaged;
   for (std::size_t i = 0; i < c.arrays.size(); ++i) {
     auto const& a = c.arrays[i];
+    // The arrays are the parameters, then all first moments, then all second moments; the table describes a parameter
+    // and its moments once.
     auto const& row = c.table[i % c.table.size()];
     auto line = fmt::format("{:<48} {:>18} {:>6} {:>6}  {:016x}", a.name, shape(a.rows, a.cols, row.vector), row.layer,
                             row.decay ? "yes" : "no", a.checksum);

@@ -95,6 +95,7 @@ struct HelpFormat : CLI::Formatter {
 
 }  // namespace
 
+/// The number of this rank as the launcher gave it; known before MPI is started.
 int launcher_rank() { return comm::launch().rank; }
 
 CommandLine parse_command_line(int argc, char** argv) {
@@ -113,6 +114,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_flag("--help-input", keys, "list every key of the input file with its default");
   app.add_flag("--version", version, "print version, git hash, compiler, Kokkos, MPI, HDF5 and BLAS");
 
+  // Every rank parses the same words: one of them prints.
   bool const speaks = launcher_rank() == 0;
   auto const leave = [&](int code) {
     line.finished = true;
@@ -146,6 +148,7 @@ CommandLine parse_command_line(int argc, char** argv) {
       line.overrides.push_back(word);
     } else if (line.input.empty()) {
       line.input = word;
+      // A word without "." and "/" looks like a command more than like a file.
     } else if (line.input.find_first_of("./") == std::string::npos) {
       return refuse(usage + 7, fmt::format("{}, which is no command of p3d, before {}", line.input, word),
                     what_to_type(line.input, word));

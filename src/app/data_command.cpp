@@ -57,6 +57,7 @@ void say_origin(std::string const& prefix) {
                                               : fmt::format("token {} after each document", origin->end_of_document)));
 }
 
+/// Prints a line of facts for each file.
 int show(Line const& line) {
   say(fmt::format("{:<9} {:<7} {:>15} {:>12} {:>12} {:>11}  {:<16}  {}", "format", "type", "tokens", "documents",
                   "sequences", "bytes", "hash", "file"));
@@ -88,6 +89,7 @@ void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line
   if (tokenizer != nullptr) say(fmt::format("  text: {}{}", base::printable_line(text), more));
 }
 
+/// Prints the first documents; of a file that knows no documents, its first tokens.
 int head(Line const& line) {
   std::unique_ptr<data::Tokenizer> tokenizer;
   if (!line.tokenizer.empty()) tokenizer = data::make_tokenizer(line.tokenizer, line.pattern);
@@ -107,6 +109,8 @@ int head(Line const& line) {
   return 0;
 }
 
+/// Reads every token of every path, and prints errors: at most 20, as one slip makes thousands. Goes on with the next
+/// path after an error that ends a file.
 int check(Line const& line) {
   constexpr std::int64_t most = 20;
   std::int64_t all = 0;
@@ -146,6 +150,7 @@ void say_lengths(data::TokenStatistics const& s) {
   }
 }
 
+/// Counts what is in the tokens of each path: lengths of documents, ids, and the most frequent ones.
 int stats(Line const& line) {
   for (auto const& path : line.paths) {
     auto const source = open(line, path);

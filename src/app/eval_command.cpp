@@ -40,6 +40,7 @@ struct EvalData {
   engine::ScoreOptions score;
 };
 
+/// Paths that do not depend on the current directory, as an input's data.path needs them.
 std::vector<std::string> absolute(std::vector<std::string> const& texts) {
   std::vector<std::string> out;
   for (auto const& text : texts) out.push_back(std::filesystem::absolute(text).string());

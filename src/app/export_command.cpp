@@ -42,6 +42,7 @@ config::Config stored_input(io::CheckpointHeader const& header) {
   return *std::move(result.config);
 }
 
+/// The type of the numbers in the files: --dtype, or as the checkpoint has them.
 io::TensorType type_of(std::string const& dtype, io::Element element) {
   if (dtype == "fp64") return io::TensorType::f64;
   if (dtype == "fp32") return io::TensorType::f32;
@@ -131,6 +132,7 @@ io::ModelFiles files_beside(Export const& options, io::Checkpoint const& file, c
                             char const* dtype) {
   auto const& header = file.header;
   auto origin = options.origin.empty() ? io::stored_model_files(file.path) : run::files_of_model(options.origin);
+  // The origin "weights <hash> of <folder>" is that of model.load; with a checkpoint it ends with "(step n)".
   bool const began_with_folder = header.origin.starts_with("weights ") && !header.origin.ends_with(")");
   if (origin.empty() && began_with_folder) {
     base::log_root(
@@ -160,6 +162,7 @@ io::ModelFiles files_beside(Export const& options, io::Checkpoint const& file, c
   return out;
 }
 
+/// Writes the model of a checkpoint. Collective.
 int export_model(Export const& options, comm::Communicator& world) {
   auto const file = io::read_checkpoint(world, options.words.from);
   auto const c = comm::agree(world, "use the input in the checkpoint", [&] { return stored_input(file.header); });

@@ -30,6 +30,7 @@ config::Reading reading_of(StoredModel const& model, data::Tokenizer const& toke
                            std::vector<std::string> const& prompts, std::int64_t tokens) {
   config::Reading out;
   auto const seq_len = model.config.model.seq_len;
+  // Learned positions are read whole, as the checkpoint has them. Texts that may fill the model need all positions.
   if (model.config.model.position != config::Position::rope || tokens >= seq_len) return out;
   constexpr std::int64_t least = 256;  // a multiple of every usual parallel.cp
   auto longest = least - tokens;
@@ -63,6 +64,7 @@ struct Prompts {
     }
     if (out.empty() && !files.empty())
       throw wrong_words("a prompt", fmt::format("no line in {}", base::join(files)), "write a prompt into each line");
+    // Without any prompt one empty text is continued: a new document.
     if (out.empty()) out.emplace_back();
     return out;
   }
@@ -108,6 +110,7 @@ int generate_command(int argc, char** argv) {
       "Continues texts with a trained model. The same texts on every layout, up to rounding. Replicas share "
       "the prompts."};
   app.name("p3d generate");
+  // A number of tokens that no run reaches.
   constexpr std::uint64_t most = std::uint64_t{1} << 40;
   app.add_option("--prompt", prompts.texts, "text to continue; may be given again")->allow_extra_args(false);
   app.add_option("--prompt-file", prompts.files, "file with a text to continue; may be given again")
@@ -140,6 +143,7 @@ int generate_command(int argc, char** argv) {
     return reading_of(model, *tokenizer, given, o.draw.tokens);
   };
   return with_stored_model(argc, argv, line, prepare, [&](auto& trainer, StoredModel const& model) {
+    // The checkpoint's word for the end of a document counts, where the tokenizer is the checkpoint's too.
     if (line.tokenizer.empty() && !model.tokenizer.name.empty()) o.document_end = static_cast<int>(model.tokenizer.end);
     base::Stopwatch watch;
     auto const texts = run::continue_texts(trainer, *tokenizer, given, o);

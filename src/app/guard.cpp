@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The last line of defence of every command: an error becomes a text and an exit code, and an output that could not be
+// written (a full disk behind a pipe or a redirection) becomes an error too.
 #include "guard.hpp"
 
 #include <p3d/base/error.hpp>
@@ -33,6 +35,7 @@ int guarded(std::function<int()> const& command) {
     if (!failure.reported) print_stop(failure.text);
     code = static_cast<int>(failure.code);
   }
+  // errno is cleared, so that a message below tells why the flush failed and not what failed earlier.
   errno = 0;
   std::cout.flush();
   bool const flushed = std::fflush(stdout) == 0;

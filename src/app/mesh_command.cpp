@@ -24,6 +24,7 @@ namespace {
 using layout::Axis;
 using layout::AxisSet;
 
+// The largest value of --ranks and --rank: a rank is an int, and so are sums of a few.
 constexpr std::uint64_t most_mesh_ranks = 1U << 30;
 
 constexpr char const* mesh_footer =
@@ -49,6 +50,7 @@ std::string name_of(AxisSet axes) {
   return base::join(names, "+");
 }
 
+/// The number of a rank, or a word where there is none.
 std::string none_or(int rank, char const* none) { return rank < 0 ? none : fmt::format("{}", rank); }
 
 /// The lines with the sizes of all axes.

@@ -81,6 +81,7 @@ io::StoredTokenizer find_tokenizer(std::string const& folder, std::int64_t vocab
   return {};
 }
 
+/// Makes the checkpoint of a model. Collective.
 int import_model(ModelWords const& words, std::string precision, comm::Communicator& world) {
   std::optional<io::ModelWeights> weights;
   io::StoredTokenizer tokenizer;
@@ -99,6 +100,7 @@ int import_model(ModelWords const& words, std::string precision, comm::Communica
                   .where = words.to,
                   .fix = "name another file, or delete this one"});
   });
+  // The checkpoint holds the whole model, with the length that it was made for; a run may choose another one.
   if (c.model.seq_len != weights->config().model.seq_len) {
     base::refuse({.expected = fmt::format("model.seq_len = {}, as in config.json: the checkpoint holds the whole "
                                           "model",

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes a page of the files of runs. Nothing of a run is started or changed, so it may be going on.
 #include "report_command.hpp"
 
 #include "command_line.hpp"

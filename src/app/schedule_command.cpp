@@ -28,6 +28,7 @@
 namespace p3d::app {
 namespace {
 
+// The largest value of --ranks: a rank is an int, and so are sums of a few.
 constexpr std::uint64_t most_ranks = 1U << 30;
 
 /// The options of all subcommands.
@@ -68,6 +69,7 @@ class Command {
 public:
   Command(config::Config config, Options options) : config_(std::move(config)), options_(std::move(options)) {}
 
+  /// Prints the table of actions, for 32 ranks and 40 steps at most, and writes the files that the options name.
   int show() {
     base::Stopwatch watch;
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
@@ -79,6 +81,8 @@ public:
     return 0;
   }
 
+  /// Proves that the program runs to its end, with sends that wait for their receiver and with sends that do not. MPI
+  /// may do either, depending on the size of a message. The forwards alone, as validation runs them, are proved too.
   int check() {
     base::Stopwatch watch;
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
@@ -101,6 +105,7 @@ public:
     return 0;
   }
 
+  /// Predicts the times of every rank. Of more than 40 ranks the first 20 and the last 4 are printed.
   int simulate() {
     auto const plan = plan::plan_pipeline(config_, rank_bytes(), execution());
     if (!plan.reason.empty()) std::cout << plan.reason << '\n';
@@ -131,6 +136,8 @@ public:
     return 0;
   }
 
+  /// Prints a line for every schedule, the quickest one first. A schedule that cannot run this input gets the reason
+  /// instead of numbers.
   int compare() {
     auto const all = plan::compare_schedules(
         config_, [&](auto const& stages) { return costs(stages); }, rank_bytes(), execution(), !options_.svg.empty());
@@ -166,7 +173,9 @@ public:
   }
 
 private:
+  /// How the engine of this build executes programs, which the simulation imitates.
   schedule::Execution execution() const { return engine::execution_of(config_); }
+  /// Bytes of every rank for stages and a program, as a run would need them.
   plan::RankBytes rank_bytes() const {
     return [this](layout::StageMap const& stages, schedule::Program const& program) {
       return engine::rank_bytes(config_, stages, program);
@@ -181,6 +190,7 @@ private:
   /// Costs of the stages, in seconds, or in units with --unit.
   plan::PipelineCosts costs(layout::StageMap const& stages) const {
     if (options_.unit) {
+      // A rank's layers take 1 in all, however many stages they are cut into.
       double const part = static_cast<double>(config_.parallel.pp) / stages.num_stages();
       return plan::PipelineCosts::uniform(stages.num_stages(), {part, part, part});
     }
@@ -188,11 +198,14 @@ private:
     if (options_.costs.empty()) return costs;
     auto const text = base::read_text_file(options_.costs, "a table of costs", "--costs", std::int64_t{64} << 20);
     auto measured = plan::parse_costs(text, stages.num_stages());
+    // A table of costs may leave out the size of a message: it follows from the model then.
     if (measured.message_bytes == 0) measured.message_bytes = costs.message_bytes;
     return measured;
   }
 
+  /// The unit of times in tables and pictures.
   std::string unit() const { return options_.unit ? "f (forward of a rank)" : "s"; }
+  /// A time in words; with --unit a plain number.
   std::string time(double seconds) const {
     if (options_.unit) return fmt::format("{:.4g}", seconds);
     return seconds >= 1 ? fmt::format("{:.4g} s", seconds) : fmt::format("{:.4g} ms", 1e3 * seconds);
@@ -202,11 +215,13 @@ private:
     return static_cast<double>(result.peak_live()) / stages_per_rank;
   }
 
+  /// The line above a table: name and sizes of the schedule.
   std::string header(plan::PipelinePlan const& plan) const {
     return fmt::format("{}: {} on {}, {}\n", plan.schedule, base::counted(plan.program->num_stages, "stage"),
                        base::counted(plan.program->num_ranks, "pipeline rank"),
                        base::counted(plan.program->num_microbatches, "microbatch"));
   }
+  /// The line below a table: what the whole pipeline takes.
   std::string summary(plan::Simulation const& r) const {
     return fmt::format("step {}, bubble {:.1f} % ({:.1f} % from each rank's first action to its last), {} sent",
                        time(r.step_time), 100 * r.bubble(), 100 * r.span_bubble(), base::human_bytes(r.bytes_sent()));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The start of MPI, where a missing rank would make all others wait for ever: comm.timeout_s limits it, so the input is
+// looked at before MPI is there.
 #include "start.hpp"
 
 #include <p3d/base/error.hpp>

@@ -28,14 +28,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The precisions in which a model may be read; --precision names one.
 constexpr std::array precisions{config::Precision::fp64, config::Precision::fp32, config::Precision::bf16,
                                 config::Precision::fp16};
 
+/// The configuration of a result, or all of its errors as an exception.
 config::Config required(config::ParseResult result) {
   if (!result.config) throw config::InputError(result.errors);
   return *std::move(result.config);
 }
 
+/// True when the path is a folder.
 bool is_folder(fs::path const& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
@@ -61,6 +64,8 @@ struct RunFolder {
     if (std::find(folders.begin(), folders.end(), text) == folders.end()) folders.push_back(std::move(text));
   }
 };
+/// Finds the places where the checkpoints of a run may be. The run's own input, resolved.toml, says where its
+/// checkpoints are relative to its results.
 RunFolder read_run_folder(std::string const& folder) {
   RunFolder out;
   if (has_file(folder, "resolved.toml")) {
@@ -213,6 +218,7 @@ StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) 
   });
   comm::broadcast_text(world, path, 0);
   world.broadcast(&folder, 1, comm::Type::int32, 0).wait();
+  // The path goes to stderr, so that the text or numbers on stdout can be used by another program.
   if (path != line.model && base::log_rank() == 0) fmt::print(stderr, "Checkpoint: {}\n", base::printable_line(path));
   if (folder == 1) {
     return comm::agree(world, "read the model", [&] { return open_folder(path, line); });

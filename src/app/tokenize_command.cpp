@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Makes files of tokens of text, on any number of ranks and threads. The text is cut into parts that do not depend on
+// these numbers; each part becomes files of its own, and the parts are joined in order at the end. So the result has
+// the same bytes on one rank and on a hundred, and after an interruption only the missing parts are made.
 #include "tokenize_command.hpp"
 
 #include "guard.hpp"
@@ -34,6 +37,7 @@ public:
   explicit Display(std::int64_t total)
       : total_(static_cast<double>(total)), columns_(base::log_rank() == 0 ? report::terminal_columns() : 0) {}
 
+  /// Draws the line of progress. `before`: bytes that an earlier start had read, which do not count for the speed.
   void show(std::int64_t read, std::int64_t before) const {
     if (columns_ == 0) return;
     auto const now = static_cast<double>(read);
@@ -57,6 +61,7 @@ std::int64_t do_parts(data::TokenizeJob& job, comm::Communicator& world) {
   std::array<std::int64_t, 4> all{};
   do {
     bool const done = job.wait(beat);
+    // One all-reduce carries it all: ranks at work, ranks that failed, bytes that are read, bytes of earlier starts.
     all = {done ? 0 : 1, job.failed() ? 1 : 0, job.progress(), job.done_before()};
     world.all_reduce(all.data(), std::ssize(all), comm::Type::int64, comm::Reduction::sum).wait();
     display.show(all[2], all[3]);
@@ -81,6 +86,7 @@ data::TokenizeSummary join_parts(data::TokenizeJob& job, comm::Communicator& wor
   return summary;
 }
 
+/// Makes the files of tokens. Collective.
 int tokenize(data::TokenizeOptions const& options, int threads, comm::Communicator& world) {
   auto const job = comm::agree(world, "read the tokenizer and list the text files",
                                [&] { return std::make_unique<data::TokenizeJob>(options); });

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Shows a tokenizer, turns text into tokens and back, and trains a new one. The output of encode can be given to
+// decode: "p3d tokenizer encode FILE --text Hi | p3d tokenizer decode FILE" prints "Hi".
 #include "tokenizer_command.hpp"
 
 #include "command_line.hpp"
@@ -25,6 +27,7 @@ namespace p3d::app {
 
 namespace {
 
+/// Prints what a tokenizer is: its kind, its vocabulary, its end of a document and its hash.
 int show(data::Tokenizer const& tokenizer) {
   auto const end = tokenizer.end_of_document();
   std::string text;
@@ -36,6 +39,7 @@ int show(data::Tokenizer const& tokenizer) {
   return 0;
 }
 
+/// Reads a stream to its end. A text may hold any bytes, so it is not read in lines.
 std::string read_all(std::FILE* file) {
   std::string out;
   for (int c = 0; (c = std::fgetc(file)) != EOF;) out.push_back(static_cast<char>(c));
@@ -56,6 +60,7 @@ std::string read_source(Source const& source) {
   return base::read_text_file(source.file, "a text file of at most 1 GiB", "command line", std::int64_t{1} << 30);
 }
 
+/// Prints the tokens of the text, in one line.
 int encode(data::Tokenizer const& tokenizer, Source const& source, bool special) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(read_source(source), ids, special);
@@ -68,6 +73,7 @@ int encode(data::Tokenizer const& tokenizer, Source const& source, bool special)
   return 0;
 }
 
+/// Prints the text of the tokens, without a line break at the end: the bytes may go into a file.
 int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
   if (words.empty()) {
     auto const text = read_all(stdin);
@@ -91,6 +97,7 @@ int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
   return 0;
 }
 
+/// Trains a tokenizer and prints what became of it.
 int train(data::BpeTraining const& training) {
   base::Stopwatch const watch;
   auto const result = data::train_bpe(training);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Words of the command line and lines of answers, shared by the commands. Errors of words are base::Error like all
+// others, with a fix; numbers are read strictly, so that "10x" or "1e999" is no number.
 #include "words.hpp"
 
 #include "command_line.hpp"
@@ -31,6 +33,7 @@ std::string name_of(CLI::App const& app) {
 }  // namespace
 
 std::vector<std::string> left_out_lines(std::vector<std::string> const& files) {
+  // A folder with thousands of pictures among its texts must not fill the screen.
   constexpr std::size_t most = 20;
   std::vector<std::string> out;
   for (std::size_t i = 0; i < std::min(most, files.size()); ++i)
@@ -68,6 +71,7 @@ std::optional<int> parse_words(CLI::App& app, int argc, char** argv) {
     return 0;
   } catch (CLI::ParseError const& e) {
     if (!speaks) return static_cast<int>(base::ExitCode::bad_input);
+    // A CLI11 message may end with a line break, and the error text adds its own.
     std::string found = e.what();
     while (found.ends_with('\n')) found.pop_back();
     throw wrong_words(fmt::format("the words that {} takes", name_of(app)), found,
