@@ -50,6 +50,7 @@ ExpectedTimes::ExpectedTimes(Program const& program) : program_(program), start_
     if (a.op == Op::backward_weight) return backward_[at];
     return a.stage + 1 == program.num_stages ? forward_[at] : backward_[at + stride];
   };
+  for (std::size_t r = 0; r < start_.size(); ++r) start_[r].reserve(program.ranks[r].size());
   // Up the ranks and down again, as forwards and backwards go.
   bool up = false;
   for (bool moved = true; moved;) {
@@ -85,7 +86,7 @@ int ExpectedTimes::place(int rank, int time) const {
   return std::max(0, static_cast<int>(std::upper_bound(start.begin(), start.end(), time) - start.begin()) - 1);
 }
 
-Deadlines receive_deadlines(Program const& program, Channels const& channels) {
+Deadlines receive_deadlines(Program const& program, Channels const& channels, ExpectedTimes const& expected) {
   std::size_t const cells =
       static_cast<std::size_t>(program.num_stages) * static_cast<std::size_t>(program.num_microbatches);
   Deadlines deadlines{std::vector<int>(cells, -1), std::vector<int>(cells, -1)};
@@ -100,7 +101,6 @@ Deadlines receive_deadlines(Program const& program, Channels const& channels) {
     }
   // ... then never later than a message that was sent after this one, or than that one is expected: walk the sends of
   // each rank backwards.
-  ExpectedTimes const expected(program);
   std::vector<int> latest(channels.all.size(), -1), next_send(channels.all.size(), ExpectedTimes::never);
   for (auto const& actions : program.ranks)
     for (auto a = actions.rbegin(); a != actions.rend(); ++a) {

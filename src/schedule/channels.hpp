@@ -36,7 +36,7 @@ struct Deadlines {
   std::vector<int> activation;
   std::vector<int> gradient;
 };
-Deadlines receive_deadlines(Program const& program, Channels const& channels);
+Deadlines receive_deadlines(Program const& program, Channels const& channels, ExpectedTimes const& expected);
 
 inline std::size_t cell(Program const& program, int stage, int microbatch) {
   return static_cast<std::size_t>(stage) * static_cast<std::size_t>(program.num_microbatches) +

@@ -8,7 +8,6 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/schedule/offload.hpp>
-#include <p3d/schedule/query.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -26,8 +25,6 @@ struct SlotEvents {
   std::uint32_t gradients_out = no_event;  ///< a copy out that takes the gradients, too
 };
 }  // namespace
-
-Lane lane_of(Op op) { return is_message(op) ? Lane::link : moves_activations(op) ? Lane::copies : Lane::compute; }
 
 class GraphBuilder {
 public:
@@ -82,13 +79,14 @@ private:
   void walk(std::vector<Action> const& actions) {
     for (std::size_t s = 0; s < slots_.size(); ++s)
       slots_[s].assign(program_.stage_rank[s] == rank_ ? at(program_.num_slots[s]) : 0, {});
-    gradients_move_ = moves_gradients(program_, rank_);
+    gradients_move_.clear();
     graph_.first_node_.push_back(graph_.first_edge_.size());
     begin_node();
     ask_for_broadcasts();
     for (index_ = 0; index_ < actions.size(); ++index_) {
       Action const& a = actions[index_];
       begin_node();
+      if (moves_activations(a.op) && gradients_move_.empty()) gradients_move_ = moves_gradients(program_, rank_);
       needs(a);
       if (execution_.pairs && begins_pair(actions, index_)) needs(actions[index_ + 1]);
       gives(a);
@@ -251,13 +249,8 @@ private:
   int rank_ = 0;
   std::size_t index_ = 0;
   std::vector<std::vector<SlotEvents>> slots_;  ///< by stage
-  std::vector<bool> gradients_move_;            ///< by action
+  std::vector<bool> gradients_move_;            ///< by action (moves_gradients); empty: nothing has moved yet
 };
-
-std::span<Edge const> Graph::edges(int rank, std::ptrdiff_t index) const {
-  std::size_t const node = first_node_[at(rank)] + static_cast<std::size_t>(index + 1);
-  return {edges_.data() + first_edge_[node], edges_.data() + first_edge_[node + 1]};
-}
 
 std::span<Edge const> Graph::edges(int rank) const {
   return {edges_.data() + first_edge_[first_node_[at(rank)]], edges_.data() + first_edge_[first_node_[at(rank) + 1]]};

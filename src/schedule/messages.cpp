@@ -77,8 +77,8 @@ void add_messages(Program& program, int receives_ahead, int gradients_ahead) {
     for (Action const& a : actions) P3D_REQUIRE(computes(a.op), "messages are added to compute actions only, once");
   Channels const channels(program);
   Earliest const earliest = earliest_receives(program);
-  Deadlines const deadline = receive_deadlines(program, channels);
   ExpectedTimes const expected(program);
+  Deadlines const deadline = receive_deadlines(program, channels, expected);
 
   // Where each rank posts which receives. Walking the senders in order keeps the order of every channel.
   struct Receive {

@@ -38,7 +38,7 @@ Lifetimes lifetimes(Program const& program, int lookahead) {
     }
   if (messages) return life;
   // No receives yet: keep the slot from where the receive must be posted at the latest, or `lookahead` actions earlier.
-  std::vector<int> const deadline = receive_deadlines(program, Channels(program)).activation;
+  std::vector<int> const deadline = receive_deadlines(program, Channels(program), ExpectedTimes(program)).activation;
   for (std::size_t at = 0; at < cells; ++at)
     if (deadline[at] >= 0) life.begin[at] = std::max(0, std::min(life.begin[at], deadline[at]) - lookahead);
   return life;

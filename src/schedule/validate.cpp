@@ -16,6 +16,7 @@ std::vector<Violation> validate(Program const& program, Execution execution, Pas
   P3D_REQUIRE(execution.sends_in_flight >= 0, "the number of outstanding sends is not negative");
   auto found = check_structure(program, pass);
   if (found.empty()) found = check_weights(program, pass);
+  if (found.empty()) found = check_order(program, pass);
   return found.empty() ? check_progress(program, execution, pass) : found;
 }
 

@@ -20,7 +20,10 @@ std::vector<Violation> check_structure(Program const& program, Pass pass);
 /// Follows the weights and the gradients of every stage of a program of sound structure (weights.hpp).
 std::vector<Violation> check_weights(Program const& program, Pass pass);
 
-/// Runs a program of sound structure under the executor's rules: order, slots, matching of messages, progress.
+/// Follows the slots and the order of actions through the list of each rank of a program of sound structure.
+std::vector<Violation> check_order(Program const& program, Pass pass);
+
+/// Walks the graph of a program of sound structure and order: matching of messages, and progress.
 std::vector<Violation> check_progress(Program const& program, Execution execution, Pass pass);
 
 }  // namespace p3d::schedule

@@ -21,6 +21,7 @@
 // Example: on the second of two ranks with 1F1B and one slot, "1RECV_F1@0" needs the message of 1SEND_B0@0, which
 // leaves from the slot, and gives the message that it receives; "1F1@0" needs that one.
 
+#include <p3d/schedule/query.hpp>
 #include <p3d/schedule/schedule.hpp>
 #include <p3d/schedule/vocabulary.hpp>
 
@@ -53,7 +54,9 @@ struct Channels {
 /// What an action occupies while it lasts. A rank works on one compute action at a time, and on one copy at a time
 /// beside it; messages and exchanges go on beside both.
 enum class Lane : std::uint8_t { compute, link, copies };
-Lane lane_of(Op op);
+constexpr Lane lane_of(Op op) {
+  return is_message(op) ? Lane::link : moves_activations(op) ? Lane::copies : Lane::compute;
+}
 
 enum class EventKind : std::uint8_t { message, exchange, copy };
 
@@ -84,7 +87,10 @@ public:
   Channels const& channels() const { return channels_; }
 
   /// Of action `index` of a rank; -1: what the rank gives before its first action.
-  std::span<Edge const> edges(int rank, std::ptrdiff_t index) const;
+  std::span<Edge const> edges(int rank, std::ptrdiff_t index) const {
+    std::size_t const node = first_node_[static_cast<std::size_t>(rank)] + static_cast<std::size_t>(index + 1);
+    return {edges_.data() + first_edge_[node], edges_.data() + first_edge_[node + 1]};
+  }
   /// Of all actions of a rank, in their order.
   std::span<Edge const> edges(int rank) const;
   /// The action of a rank that has the edge of that place among edges(rank).

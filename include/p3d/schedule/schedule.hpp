@@ -116,7 +116,8 @@ struct Violation {
 /// reductions after the last backward; and progress: the program runs to its end under `execution`. Of a forward-only
 /// program: one F per (stage, microbatch), nothing of a backward, and a slot is live until its output has been sent or
 /// read. Cost: linear in the number of actions. Empty: valid. Otherwise all errors of form (at most 100), or the first
-/// one met when running, or one for each rank of a deadlock.
+/// one of order on each rank, or the first message whose ends do not belong together, or one for each rank of a
+/// deadlock.
 std::vector<Violation> validate(Program const& program, Execution execution = {}, Pass pass = Pass::training);
 
 /// Throws base::Error with the rank x step table (cut to a window for large programs) and the bad cell marked when
