@@ -11,7 +11,7 @@ namespace p3d::kernels {
 
 namespace {
 
-/// Tokens that one thread counts and places one after the other.
+/// Tokens that one thread counts, and later places, one after the other.
 constexpr std::int64_t block_tokens = base::sorted_tokens(!on_host);
 
 std::int64_t blocks_of(std::int64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; }

@@ -344,7 +344,7 @@ void ContextAttention<S>::backward_blocks(Call const& call, Place const& place, 
     auto const most = call.samples * d.most_place_tokens() * width;
     auto const block = [&](int slot, int p) { return part(at_.blocks, slot * most, elements(p)); };
     auto const gradient = [&](int slot, int p) { return part(at_.block_gradients, slot * most, elements(p)); };
-    auto const add_home = [&](View1<A> sum) {  // to the own keys and values
+    auto const add_home = [&](View1<A> sum) {  // to the gradients of the own keys and values
       kernels::add_rows<A>(exec_, call.samples * place.tokens, width, {sum.data(), width}, dkv);
     };
     if (d.gather) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Sizes of memory that kernels, arenas and files work with and that the plan of a run counts before any of them exists:
-// plain numbers, so that rooms without Kokkos know them too.
+// Sizes of memory that kernels, arenas and files work with and that the plan of a run counts before any of them exists.
+// They are plain numbers, so that rooms without Kokkos know them too.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ inline constexpr std::int64_t swap_alignment = 4096;
 constexpr std::int64_t padded(std::int64_t bytes, std::int64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
-/// Elements that an offloaded array moves at a time.
+/// The elements of an offloaded array that are moved at a time.
 inline constexpr std::int64_t offloaded_piece = std::int64_t{1} << 20;
 
 /// The panels of A [rows, depth], B [depth, cols] and C [rows, cols] in which one thread of a host widens 16-bit
@@ -24,44 +24,48 @@ inline constexpr std::int64_t offloaded_piece = std::int64_t{1} << 20;
 inline constexpr std::int64_t panel_rows = 1024, panel_cols = 768, panel_depth = 384;
 inline constexpr std::int64_t panel_floats =
     panel_rows * panel_depth + panel_depth * panel_cols + panel_rows * panel_cols;
-/// Bytes in which one thread of a host widens keys and values of 16 bits for attention, backward at the most.
+/// The bytes in which one thread of a host widens keys and values of 16 bits for attention, at most (backward needs
+/// most).
 constexpr std::int64_t attention_panel_bytes(std::int64_t keys, std::int64_t head_dim) {
   return 2 * keys * head_dim * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Tokens that one thread counts and places one after the other when choices are sorted by expert.
+/// The tokens that one thread counts and places one after the other when choices are sorted by expert.
 constexpr std::int64_t sorted_tokens(bool on_device) { return on_device ? 16 : 1024; }
-/// Integers that such a sort works in.
+/// The integers that sorting choices by expert works in (kernels::sort_by_expert).
 constexpr std::int64_t sort_workspace(std::int64_t tokens, std::int64_t experts, bool on_device) {
   auto const each = sorted_tokens(on_device);
   return (tokens + each - 1) / each * experts + 1;
 }
 
-/// How attention by GEMMs on devices cuts its scores (kernels/attention_blocks.hpp), in bytes: a block of queries has
-/// all keys that one of them sees in memory at once.
+/// The bytes of the blocks into which attention by GEMMs on devices cuts its scores (kernels/attention_blocks.hpp). A
+/// block of queries has all keys that one of them sees in memory at once.
 struct AttentionScores {
   std::int64_t storage = 4, sums = 4;  ///< bytes of an element, and of a number that sums some
   std::int64_t head_dim = 1;
   std::int64_t block_bytes = usual_block_bytes;
 
+  /// The size limit of a block outside of tests; kernels/attention_blocks.hpp says why.
   static constexpr std::int64_t usual_block_bytes = std::int64_t{1} << 26;
+  /// The queries that a block has at first, and the fewest where memory is short.
   static constexpr std::int64_t usual_queries = 128, fewest_queries = 16;
-  static constexpr std::int64_t alignment = 64, pieces = 10;  ///< the scratch memory's
+  static constexpr std::int64_t alignment = 64,
+                                pieces = 10;  ///< bytes, and number of arrays, that the scratch memory is divided into
 
-  /// Numbers from one row of scores to the next: rows begin on multiples of 64 bytes.
+  /// The distance from one row of scores to the next, in numbers: rows begin on multiples of 64 bytes.
   static constexpr std::int64_t row_length(std::int64_t keys) { return (keys + 15) / 16 * 16; }
-  /// Bytes of a row of scores, backward: its scores and their gradients, the query, the output's gradient and that of
-  /// the query beside each other, two statistics.
+  /// The bytes of one row of scores in backward: the scores and their gradients; the query, the output's gradient and
+  /// the query's gradient; two statistics.
   constexpr std::int64_t row_bytes(std::int64_t keys) const {
     return sums * (2 * row_length(keys) + head_dim + 2) + 2 * storage * head_dim;
   }
-  /// Rows of keys of all heads of a block, where there is more than one head.
+  /// The most rows of keys of all heads of a block, where the block has more than one head.
   constexpr std::int64_t most_head_keys() const { return block_bytes / (2 * usual_queries * sums); }
-  /// Bytes of the sums of dk and dv of so many rows of keys, where they are not added up in their place.
+  /// The bytes of the sums of dk and dv of so many rows of keys; 0 where they are added up in their place.
   constexpr std::int64_t sum_bytes(std::int64_t head_keys) const {
     return storage == sums ? 0 : 2 * head_keys * head_dim * sums;
   }
-  /// All that attention works in for one sample, and for every one with no more tokens and heads.
+  /// The bytes that attention works in for one sample, and for every sample with no more tokens and heads.
   constexpr std::int64_t scratch_bytes(std::int64_t heads, std::int64_t kv_heads, std::int64_t queries,
                                        std::int64_t keys) const {
     if (heads == 0) return 0;

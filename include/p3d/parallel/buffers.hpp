@@ -17,6 +17,7 @@
 namespace p3d::parallel {
 
 template <class S>
+/// The bytes of the elements that depend on the storage type S.
 inline constexpr layout::ElementBytes element_bytes{sizeof(S), sizeof(device::accumulate_t<S>)};
 
 /// The type of the elements of a row, where activations have type S.
@@ -45,6 +46,7 @@ struct TypeOf<S, layout::Element::int64> {
   using type = std::int64_t;
 };
 
+// P3D_VIEW_<form> is the view of a row's form; the three macros below it are what a row of the table expands to.
 #define P3D_VIEW_vector ::p3d::device::View1
 #define P3D_VIEW_matrix ::p3d::device::View2
 #define P3D_DECLARE_VIEW(group, name, form, element, ...) \
@@ -63,6 +65,7 @@ struct TypeOf<S, layout::Element::int64> {
     ROWS(P3D_COPY_VIEW)                                               \
   }
 
+/// Makes a view of a buffer's shape at its memory.
 template <class T>
 void set_view(device::View1<T>& view, void* memory, layout::BufferShape const& shape) {
   view = device::View1<T>(static_cast<T*>(memory), shape.rows);
@@ -78,21 +81,21 @@ struct TakenMemory {
   void* data;
   layout::BufferShape shape;
 };
-/// Takes a buffer from an arena, or from a counter with the same take_bytes().
+/// Takes the memory of one buffer from an arena, or from a counter with the same take_bytes().
 template <class S, class Source>
 TakenMemory take(Source& source, layout::Buffer buffer, layout::BlockSizes const& s) {
   auto const e = element_bytes<S>;
   return {buffer, source.take_bytes(static_cast<std::size_t>(layout::bytes_of(buffer, s, e))),
           layout::shape_of(buffer, s, e)};
 }
-/// Sets the view of a buffer, if it is one of these.
+/// Makes a struct's view of a buffer point to its memory; a struct without that buffer is left alone.
 template <class Views>
 void bind(Views& views, TakenMemory const& memory) {
   Views::each(views, [&](layout::Buffer buffer, auto& view) {
     if (buffer == memory.buffer) set_view(view, memory.data, memory.shape);
   });
 }
-/// Takes all buffers that the struct has views of.
+/// Takes the memory of all buffers of which the struct has views, in the order of the table.
 template <class S, class Source, class Views>
 void take_all(Source& source, layout::BlockSizes const& s, Views& views) {
   Views::each(views, [&](layout::Buffer buffer, auto& view) {

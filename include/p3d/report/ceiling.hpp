@@ -38,7 +38,7 @@ class CeilingMeter {
 public:
   /// Allocates the buffers. Collective.
   CeilingMeter(std::vector<Product> products, comm::Communicator& world);
-  /// Seconds of one call of each product, mean over the ranks, which work at the same time. Collective.
+  /// The seconds of one call of each GEMM, mean over the ranks, which work at the same time. Collective.
   std::vector<double> measure();
   /// The FLOP/s of one rank when calls take the `seconds` that measure() gave, each kind weighted with its share of the
   /// model's work.
