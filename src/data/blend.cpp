@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Blending is defined sample by sample: the source of sample n depends on how often each was taken before. Samples are
+// asked for in any order, and must not cost a walk from 0 each time: so counts are kept at places on the way, every
+// stride_ samples; when there are too many places every other one is dropped and the stride doubled. An even blend also
+// repeats after the sum of its weights, so that a run that goes on from sample 10^9 walks through a period at most.
+// Example: weights 3 and 1 give 0 0 1 0, 0 0 1 0 and so on.
 #include "data/blend.hpp"
 
 #include <p3d/base/error.hpp>
@@ -86,6 +91,7 @@ void Blend::keep(Place const& place) const {
 }
 
 EvenBlend::EvenBlend(std::vector<std::int64_t> weights) : Blend(weights.size()), weights_(std::move(weights)) {
+  // In a period of weights-sum samples each source comes as often as its weight says.
   in_period_ = weights_;
   period_ = std::accumulate(weights_.begin(), weights_.end(), std::int64_t{0});
   P3D_REQUIRE(weights_.size() >= 2 && weights_.size() < (1 << 15) && period_ <= (1 << 22) &&
@@ -95,6 +101,7 @@ EvenBlend::EvenBlend(std::vector<std::int64_t> weights) : Blend(weights.size()),
 
 std::size_t EvenBlend::next(std::int64_t n, Counts const& counts) const {
   auto const factor = 2 * static_cast<std::int64_t>(weights_.size()) - 2;
+  // Tijdeman's rule in whole numbers; all sides are multiplied by the period.
   std::size_t best = weights_.size();
   std::int64_t best_time = 0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
@@ -114,6 +121,7 @@ MegatronBlend::MegatronBlend(std::vector<double> const& weights)
     : Blend(weights.size()), shares_(normalised(weights)), weights_(normalised(shares_)) {}
 
 std::int64_t MegatronBlend::samples_of(std::size_t source, std::int64_t samples) const {
+  // Megatron-LM prepares half a percent more than the share of a source, since its blend may take a few more.
   double const target = std::ceil(static_cast<double>(samples) * shares_[source]);
   return static_cast<std::int64_t>(std::ceil(target * (1.0 + 0.005)));
 }

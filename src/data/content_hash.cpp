@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// A hash that stands for training data. Small data are hashed whole. Of large ones, whose reading would take minutes,
+// it takes the sizes and beginnings of all parts, both ends, and 1000 blocks spread over all bytes: an accident
+// (another file, a file cut off or made again) changes one of these, even though a single changed token may not.
 #include "data/content_hash.hpp"
 
 #include <xxhash.h>
@@ -13,6 +16,7 @@ namespace {
 
 using Part = std::span<std::byte const>;
 
+/// A hash of pieces, one after the other.
 class Hash {
 public:
   Hash() { XXH64_reset(state_.get(), 0); }

@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// The headers of llm.c's and numpy's files. Both are checked against the size of the file: a file that was cut off
+// while it was copied is found before a run starts.
+//
+// llm.c: 256 numbers of 32 bits, of which the first three are the magic number, the version and the number of tokens.
+// numpy: "\x93NUMPY", a version, the length of a text, and the text itself, a dictionary such as {'descr': '<u2',
+// 'fortran_order': False, 'shape': (1000,), }.
 #include "data/file_headers.hpp"
 
 #include <p3d/base/error.hpp>

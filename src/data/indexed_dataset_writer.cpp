@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Writes the two files of Megatron-LM's IndexedDataset. The index has three arrays (sizes of sequences, their first
+// bytes, first sequences of documents), one behind the other. The lengths are walked through once for each, instead of
+// being kept: the caller may read them from files, as a corpus can have more documents than fit into memory.
 #include <p3d/data/indexed_dataset_writer.hpp>
 
 #include "data/output_file.hpp"
@@ -33,6 +36,8 @@ void write_tokens(OutputFile& file, TokenType type, std::span<std::int32_t const
 
 IndexCounts write_index(std::string const& path, TokenType type, DocumentLengths const& lengths) {
   IndexCounts counts;
+  // Everything is counted first, as the counts stand in front of the arrays. An empty document is one without a
+  // sequence.
   lengths([&](std::int64_t tokens) {
     if (tokens > std::numeric_limits<std::int32_t>::max()) {
       base::refuse({.expected = "documents of less than 2^31 tokens, which is what the index can hold",
@@ -45,6 +50,7 @@ IndexCounts write_index(std::string const& path, TokenType type, DocumentLengths
     counts.tokens += tokens;
   });
   OutputFile file(path);
+  // The header: magic, version 1, type of tokens, number of sequences, number of starts of documents.
   file.write("MMIDIDX\0\0", 9);
   file.put(std::uint64_t{1});
   file.put(static_cast<std::uint8_t>(type));

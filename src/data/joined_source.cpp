@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Several sources as one. Numbers of tokens, documents and sequences run through all of them, and a binary search over
+// the beginnings finds the part. Example: parts of 100 and 50 tokens; token 120 is token 20 of the second part.
 #include <p3d/data/token_source.hpp>
 
 #include <p3d/base/error.hpp>
@@ -25,6 +27,7 @@ public:
       begins_.push_back(begins_.back() + parts_[i]->size());
       documents_.push_back(documents_.back() + parts_[i]->documents());
       sequences_.push_back(sequences_.back() + parts_[i]->sequences());
+      // The hash stands for the contents and the weights: a run with another blend must not go on from a checkpoint.
       content += fmt::format(", {:016x} * {}", parts_[i]->hash(), weights[i]);
       text_ += fmt::format("{}{:.4g} x {}", i == 0 ? "" : " + ", weights[i] / sum, parts_[i]->describe());
     }
@@ -72,6 +75,7 @@ private:
     P3D_REQUIRE(i >= 0 && i < begins.back(), "the place exists");
     return static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), i) - begins.begin() - 1);
   }
+  /// A range of tokens of a part, in the numbers of the whole source.
   layout::Range shifted(layout::Range tokens, std::size_t p) const {
     return {tokens.begin + begins_[p], tokens.end + begins_[p]};
   }

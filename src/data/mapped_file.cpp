@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Files of tokens are mapped into memory: the system reads the pages that samples touch, keeps them while there is
+// room, and shares them among the ranks of a node.
 #include "data/mapped_file.hpp"
 
 #include <p3d/base/error.hpp>
@@ -53,6 +55,7 @@ MappedFile::~MappedFile() {
   if (file_ >= 0) ::close(file_);
 }
 
+// A file that was cut after it was mapped would end the process with SIGBUS at the next read beyond its end.
 void MappedFile::require_whole() const {
   struct stat status {};
   if (file_ < 0 || (::fstat(file_, &status) == 0 && status.st_size >= size_)) return;

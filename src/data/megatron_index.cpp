@@ -15,6 +15,9 @@ namespace p3d::data {
 
 namespace {
 
+// The header of 34 bytes: the magic of 9, a version of 8, the type of tokens in 1, the numbers of sequences and of
+// starts of documents in 8 each. Behind it come the sizes of sequences (4 bytes each), their first bytes in the .bin
+// file (8 each), and the first sequence of each document (8 each, one more than documents).
 constexpr std::int64_t header_bytes = 34;
 constexpr std::string_view magic("MMIDIDX\0\0", 9);
 /// Places of each array that are checked when an index is opened.
@@ -61,6 +64,7 @@ void MegatronIndex::read_header() {
   item_ = bytes_of(type_);
   auto const sequences = file_.load<std::uint64_t>(18), starts = file_.load<std::uint64_t>(26);
   auto const bytes = static_cast<std::uint64_t>(size);
+  // The numbers are compared with the size of the file before anything is multiplied by them: products could overflow.
   if (sequences > bytes / 12)
     refuse(fmt::format("as many sequences as {} bytes can describe", size), fmt::format("{}", sequences), 18);
   if (starts == 0 || starts > bytes / 8)
@@ -103,6 +107,7 @@ void MegatronIndex::check_sample() const {
   each(documents_, [&](std::int64_t i) { document(i); });
 }
 
+// The three arrays are read where they lie in the mapped file.
 std::int64_t MegatronIndex::size_at(std::int64_t i) const { return file_.load<std::int32_t>(header_bytes + 4 * i); }
 std::int64_t MegatronIndex::pointer(std::int64_t i) const {
   return file_.load<std::int64_t>(header_bytes + 4 * sequences_ + 8 * i);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A file under construction has the ending .partial, so that a file of the right name is always whole. The data is on
+// the disk before the file gets its name: after a power failure the name must not stand for an empty file.
 #include "data/output_file.hpp"
 
 #include <p3d/base/error.hpp>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Counts ids and lengths in one pass over the files. Where the files do not know their documents, an id that ends a
+// document gives the lengths.
 #include <p3d/data/statistics.hpp>
 
 #include <algorithm>
@@ -38,6 +40,7 @@ private:
 
 }  // namespace
 
+// Lengths are kept as a histogram: a corpus has many documents and few different lengths.
 std::int64_t TokenStatistics::documents() const {
   std::int64_t n = 0;
   for (auto const& [length, count] : lengths) n += count;

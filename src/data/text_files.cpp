@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds the files behind paths: a file stands for itself, a folder for the files below it. The order is the same on
+// every machine (bytewise by path), as the order of training data depends on it, and a file that is reached on two
+// ways, by a link for example, counts once.
 #include "data/find_files.hpp"
 
 #include <p3d/base/error.hpp>
@@ -94,6 +97,7 @@ std::vector<std::string> find_prefixes(std::vector<std::string> const& paths, st
     std::error_code ignored;
     bool const named = path.ends_with(".bin") || path.ends_with(".idx");
     auto const prefix = named ? path.substr(0, path.size() - 4) : path;
+    // A path may be a prefix, one of the two files, or a folder of pairs.
     if (!fs::exists(prefix + ".idx", ignored) && fs::is_directory(path, ignored)) {
       indices.push_back(path);
       continue;

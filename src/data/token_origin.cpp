@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The note PREFIX.meta.json beside token files, which says by which tokenizer they were made. Tokens of another
+// tokenizer are numbers like all others: without the note a run would train on nonsense and show a loss that falls.
 #include <p3d/data/token_origin.hpp>
 
 #include "data/find_files.hpp"
@@ -26,6 +28,7 @@ constexpr char const* made_by = "p3d data tokenize";
 
 using base::refuse;
 
+/// Reads 16 hexadecimal digits. A number of 64 bits does not fit into a JSON number everywhere, so it is text.
 std::uint64_t read_hash(std::string const& text) {
   std::uint64_t hash = 0;
   auto const end = text.data() + text.size();
@@ -80,6 +83,7 @@ std::optional<TokenOrigin> read_origin(std::string const& prefix) {
   } catch (std::exception const& e) {
     refuse(what, std::string(e.what()).substr(0, 200), path, fix);
   }
+  // A .bin file of another size was replaced after the note was written.
   std::error_code why;
   auto const bytes = std::filesystem::file_size(prefix + ".bin", why);
   if (!why && static_cast<std::int64_t>(bytes) != out.bytes)

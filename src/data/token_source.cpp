@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The data of a run: files of one kind, a blend of several, or synthetic tokens. And the split: the last part of the
+// tokens, or of the documents where they are known, is for validation.
 #include <p3d/data/token_files.hpp>
 
 #include <p3d/base/error.hpp>
@@ -45,6 +47,7 @@ std::unique_ptr<TokenSource> make_token_source(config::Config const& config) {
 }
 
 Split split_tokens(std::int64_t tokens, double fraction) {
+  // Tokens are split at any place: validation gets the last ones.
   P3D_REQUIRE(fraction >= 0.0 && fraction < 1.0, "data.split is at least 0 and less than 1");
   auto const held_out = static_cast<std::int64_t>(std::floor(fraction * static_cast<double>(tokens)));
   return {{0, tokens - held_out}, {tokens - held_out, tokens}};

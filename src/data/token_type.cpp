@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Types of tokens in files, their names in other programs, and how they become ints. The function of each type is
+// compiled (with_type), so the inner loop has no branches on the type.
 #include "data/token_type.hpp"
 
 #include <array>

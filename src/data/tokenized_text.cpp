@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Text as tokens in memory, for p3d eval: a text of a few megabytes is not worth files. Each file is a document, and
+// ends with the tokenizer's token for that, if it has one.
 #include <p3d/data/token_source.hpp>
 
 #include <p3d/base/error.hpp>

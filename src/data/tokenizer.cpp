@@ -51,6 +51,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string const& name, std::string 
 }
 
 std::string require_vocabulary(Tokenizer const& tokenizer, std::int64_t vocab_size) {
+  // Models have up to so many rows that no token uses, to make the vocabulary divisible; more of them means that model
+  // and tokenizer do not belong to each other.
   constexpr std::int64_t most_padding = 1024;
   auto const tokens = tokenizer.vocab_size();
   bool const bytes = tokenizer.hash() == make_byte_tokenizer()->hash();

@@ -27,6 +27,8 @@ std::uint64_t permute(base::RandomKey key, std::uint64_t epoch, std::uint64_t x,
 }
 
 void SampleTokens::take(TokenSource const& source, std::int64_t first, std::int64_t count) {
+  // The last token of a sample is a target only, as all inputs but the first are the targets of the ones before them:
+  // seq_len + 1 tokens are read, in pieces that need not lie together.
   auto const wanted = static_cast<std::int64_t>(inputs_.size() - std::min(got_, inputs_.size()));
   auto const n = std::min(count, wanted);
   source.read(first, inputs_.subspan(got_, static_cast<std::size_t>(n)));
@@ -54,6 +56,7 @@ void SampleTokens::finish() const {
   P3D_REQUIRE(full(), "the sample is complete");
   std::copy(inputs_.begin() + 1, inputs_.end(), targets_.begin());
   if (documents_.empty()) return;
+  // A target that begins another document is not to be predicted from the end of this one.
   for (std::size_t i = 1; i < inputs_.size(); ++i) {
     if (documents_[i] != documents_[i - 1]) targets_[i - 1] = -1;
   }
@@ -77,6 +80,8 @@ public:
 
   void read(std::int64_t sample, std::span<int> inputs, std::span<int> targets,
             std::span<int> documents) const override {
+    // Each epoch shuffles the windows anew, and moves all of them by a random offset into the tokens that are left
+    // over: so each epoch cuts the text in other places.
     auto const count = static_cast<std::uint64_t>(windows_), number = static_cast<std::uint64_t>(sample);
     auto const chosen = permute(order_, number / count, number % count, count);
     auto const offset = base::random_below(offset_, 0, number / count, static_cast<std::uint64_t>(slack_) + 1);

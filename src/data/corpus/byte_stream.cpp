@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Files, compressed or not, as streams of bytes. Each kind tells an end that is an error (a file that was cut off) from
+// the end of the file. consumed() counts bytes of the file itself, for progress: their number in all is known, the
+// number of decompressed ones is not.
 #include "data/corpus/byte_stream.hpp"
 
 #include <p3d/base/error.hpp>
@@ -59,8 +62,10 @@ public:
   std::size_t read(char* to, std::size_t count) override {
     std::size_t got = 0;
     while (got < count) {
+      // One call of zlib takes a count of 32 bits.
       auto const want = static_cast<unsigned>(std::min<std::size_t>(count - got, 1 << 30));
       int const n = gzread(file_.get(), to + got, want);
+      // zlib passes a file without a header of gzip through unchanged; here its ending promises one.
       if (n > 0 && gzdirect(file_.get()) != 0) cannot_read(path_, "a file without the header of gzip", "a .gz file");
       if (n < 0) failed();
       if (n == 0) break;
@@ -93,6 +98,8 @@ public:
     if (!context_) throw std::bad_alloc();
   }
   std::size_t read(char* to, std::size_t count) override {
+    // zstd has buffers of its own: a call may give output without reading, or read without giving output. So the file
+    // is read only when the context has used all input and has no output left.
     ZSTD_outBuffer out{to, count, 0};
     while (out.pos < count) {
       if (input_.pos == input_.size && !full_) {

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// A part of a corpus becomes NNNNNN.bin, its tokens, and NNNNNN.len, the lengths of its documents. A document may begin
+// in one part and end in a later one; its later pieces are marked by negative lengths, so that the parts can be made in
+// any order and be joined afterwards. Example: a part that holds the end of a document of 7 tokens and a whole one of 5
+// has the lengths -8 and 5.
 #include "data/corpus/part.hpp"
 
 #include "data/corpus/byte_stream.hpp"
@@ -22,6 +26,7 @@ constexpr std::uint64_t mark = 0x3154524150443350ULL;  // "P3DPART1"
 /// or -1 - tokens where the document began in an earlier part.
 constexpr std::int64_t head_bytes = 32;
 
+/// Reads the head of a .len file; nothing when it is none.
 std::optional<PartCounts> read_head(ByteStream& stream) {
   std::array<std::int64_t, 4> head{};
   if (stream.read(reinterpret_cast<char*>(head.data()), sizeof head) != sizeof head) return {};
@@ -43,6 +48,7 @@ std::optional<PartCounts> done_part(std::string const& folder, std::size_t part,
   auto const token_bytes = std::filesystem::file_size(tokens, why);
   if (why) return {};
   auto const counts = read_head(*open_bytes(lengths));
+  // A part counts as done when both of its files have the sizes that its head promises.
   if (!counts || static_cast<std::int64_t>(length_bytes) != head_bytes + 8 * counts->entries ||
       static_cast<std::int64_t>(token_bytes) != size_of(type) * counts->tokens)
     return {};
@@ -81,6 +87,7 @@ void tokenize_part(std::vector<CorpusFile> const& files, CorpusPart const& part,
           auto const n = std::ssize(ids);
           counts.tokens += n;
           counts.text_bytes += std::ssize(piece.text);
+          // The first piece opens an entry; later pieces of the same document are added to it.
           if (piece.first)
             lengths.push_back(n);
           else if (open)

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which files belong to a corpus, and how they are divided into parts. A part is a 64th of the corpus, so that many
+// ranks and threads have work, but not so small that its files are a burden. Files that are compressed, or are one
+// document that must not be cut, go into a part whole.
 #include "data/corpus/plan.hpp"
 
 #include "data/corpus/byte_stream.hpp"
@@ -19,6 +22,7 @@ namespace p3d::data {
 
 namespace {
 
+/// Whether a file has one JSON object a line, by its name without the ending of a compression.
 bool is_json(std::string_view path) {
   if (path.ends_with(".gz")) path.remove_suffix(3);
   if (path.ends_with(".zst")) path.remove_suffix(4);
@@ -77,6 +81,7 @@ std::string note_about_binaries(std::vector<std::string> const& paths) {
                      base::counted(std::ssize(files), "file"), binaries == 1 ? "is" : "are", first);
 }
 
+// The parts depend on the files alone, not on the number of ranks: another number must find the finished ones again.
 std::vector<CorpusPart> divide_corpus(std::vector<CorpusFile> const& files, bool cuts) {
   std::int64_t total = 0;
   for (auto const& f : files) total += f.bytes;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds added tokens, such as "<|endoftext|>", in a text before it is split into words. They are listed by their first
+// byte, the longest first, so that at most places of a text one look at a table is enough.
 #include "data/tokenizers/added_tokens.hpp"
 
 #include "data/tokenizers/utf8.hpp"

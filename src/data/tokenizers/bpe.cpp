@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// A word becomes symbols, one for each byte or character, and merges are applied by rank. Words repeat all the time, so
+// each thread keeps the tokens of recent ones.
+//
+// Vocabularies of SentencePiece cut no words: a whole text would be one "word", and merging it is slow. But where no
+// token has a space (U+2581) inside, no merge can cross one, and the text may be cut before each space without another
+// result. prepare() finds this out by a look at every token.
 #include "data/tokenizers/bpe.hpp"
 
 #include "data/tokenizers/utf8.hpp"
@@ -14,6 +20,7 @@ namespace p3d::data {
 
 namespace {
 
+// The character U+2581, which stands for a space.
 constexpr std::string_view metaspace = "\xE2\x96\x81";
 
 /// The place of the first metaspace, from `from` on, that stands behind another character.
@@ -96,6 +103,7 @@ void Bpe::encode_word(std::string_view word, std::vector<std::int32_t>& out) con
       return;
     }
   }
+  // Some tokenizers ask the vocabulary first (ignore_merges): a word that is a token needs no merges.
   if (whole_words) {
     if (auto const id = vocabulary.find(word); id >= 0) {
       out.push_back(id);

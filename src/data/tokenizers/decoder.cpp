@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The decoders of Hugging Face's tokenizers, in the order in which their file lists them. Example: with ByteFallback,
+// Fuse and Strip (Llama 2) the tokens "<0xC3>", "<0xA4>" become two bytes each on its own, and the space in front of
+// the whole text is removed behind "Fuse".
 #include "data/tokenizers/decoder.hpp"
 
 #include "data/tokenizers/json_read.hpp"
@@ -27,6 +30,7 @@ void Decoder::add(Json const& json, bool byte_level, std::string const& file, st
       add(list[i], byte_level, file, fmt::format("{}.decoders[{}]", place, i), depth + 1);
     return;
   }
+  // Behind "Fuse" the tokens are one text, so later steps see it as a whole.
   auto& steps = fused_ ? whole_ : each_;
   if (type == "Fuse") {
     fused_ = true;
@@ -58,6 +62,7 @@ void Decoder::add(Json const& json, bool byte_level, std::string const& file, st
 void Decoder::apply(Step const& step, bool first, std::string& text) {
   switch (step.kind) {
     case Kind::replace: text = replace_all(step.pattern.front(), text, step.content); return;
+    // A token such as "<0x0A>" stands for the byte 0x0A, and any other one for itself.
     case Kind::byte_fallback: {
       unsigned byte = 0;
       bool const is_byte = text.size() == 6 && text.starts_with("<0x") && text[5] == '>' &&
@@ -76,6 +81,8 @@ void Decoder::apply(Step const& step, bool first, std::string& text) {
       text = text.substr(begin, end - begin);
       return;
     }
+    // Spaces take the place of the character that stands for them, but not at the start of a text, where the encoder
+    // put one in.
     case Kind::metaspace: {
       std::string out;
       for (std::size_t at = 0; at < text.size();) {
@@ -92,6 +99,7 @@ void Decoder::apply(Step const& step, bool first, std::string& text) {
   }
 }
 
+// Most tokenizers have no step for single tokens: their text is appended as it is.
 void Decoder::token(std::string_view token, bool first, std::string& out) const {
   if (each_.empty()) {
     out += token;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Members of a JSON object, each of the type that its reader names. An error quotes the value that was found and its
+// place in the file ("tokenizer.json: pre_tokenizer.pattern"), as files that others wrote are edited by hand now and
+// then.
 #include "data/tokenizers/json_read.hpp"
 
 #include "data/tokenizers/refuse.hpp"
@@ -38,6 +41,7 @@ std::string JsonObject::where(char const* key) const {
 }
 
 Json const* JsonObject::find(char const* key) const {
+  // A member that is null counts as absent, as in the libraries that write these files.
   auto const it = json.find(key);
   return it == json.end() || it->is_null() ? nullptr : &*it;
 }
@@ -80,6 +84,7 @@ Regex JsonObject::pattern(char const* key) const {
   auto const* const value = find(key);
   if (value == nullptr) bad_tokenizer("a pattern", "nothing", where(key));
   JsonObject const object(*value, file, fmt::format("{}{}{}", place, place.empty() ? "" : ".", key));
+  // A pattern is {"Regex": "..."} in the syntax of Oniguruma, or {"String": "..."}, whose characters mean themselves.
   if (auto const regex = object.optional_text("Regex")) return {*regex, RegexSyntax::oniguruma, object.where("Regex")};
   return {object.text("String"), RegexSyntax::literal, object.where("String")};
 }

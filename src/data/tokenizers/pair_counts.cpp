@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Training of byte pair encoding needs the most frequent pair thousands of times. Counting all pairs each time would
+// read all words each time. Here a merge touches only the words that hold the pair: the counts of the pairs next to it
+// fall, new pairs appear, and a heap keeps the candidates. Example: with the words "h u g" (10 times) and "p u g" (5
+// times) the pair "u g" counts 15; merging it takes 10 from "h u", adds "h ug" with 10, and so for "p".
+//
+// A count in the heap is not lowered when a merge elsewhere destroys some of its pairs. take() finds this out when the
+// entry comes to the top, corrects it, and puts it back.
 #include "data/tokenizers/pair_counts.hpp"
 
 #include <algorithm>
@@ -17,6 +24,7 @@ PairCounts::PairCounts(std::vector<CountedWord> words) : words_(std::move(words)
 void PairCounts::add(Key pair, std::int64_t count, std::uint32_t word) {
   counts_[pair] += count;
   auto& places = new_places_[pair];
+  // Words come in ascending order, so the last place tells whether this word is listed already.
   if (places.empty() || places.back() != word) places.push_back(word);
 }
 
@@ -53,6 +61,7 @@ PairCounts::Pair PairCounts::take() {
 }
 
 void PairCounts::merge(CountedWord& word, std::uint32_t number, Pair const& pair, std::int32_t merged) {
+  // The symbols are moved up in place: `out` never passes `in`.
   auto& s = word.symbols;
   std::size_t out = 0;
   for (std::size_t in = 0; in < s.size();) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Regular expressions by PCRE2, which compiles them to machine code. Texts are known to be UTF-8 here, so its own check
+// of each text is left out.
 #include "data/tokenizers/regex.hpp"
 
 #include "data/tokenizers/refuse.hpp"
@@ -18,6 +20,7 @@ namespace p3d::data {
 
 namespace {
 
+/// The text of an error code of PCRE2.
 std::string message(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(code, text.data(), text.size());
@@ -42,6 +45,7 @@ struct Search {
   Search& operator=(Search const&) = delete;
 };
 
+/// The buffers of this thread.
 Search& search() {
   thread_local Search one;
   return one;

@@ -34,6 +34,8 @@ Utf8Character utf8_at(std::string_view text, std::size_t at) {
   auto const lead = lead_of(c);
   if (lead.more == 0) return {};
   char32_t code = c & (0x3Fu >> lead.more);
+  // A character that is cut off or wrong counts as one replacement character, with the bytes that could still have
+  // begun a right one: Unicode recommends this, and other decoders do the same.
   for (std::size_t i = 1; i <= lead.more; ++i) {
     if (at + i >= text.size()) return {0xFFFD, i, false};
     auto const next = byte(at + i);
