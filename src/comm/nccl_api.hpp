@@ -25,7 +25,7 @@ public:
   enum class State { done, open, failed };
   struct Result {
     State state = State::done;
-    std::string text{};  ///< of a failed call, the library's text
+    std::string text{};  ///< the library's text about a failed call
   };
 
   NcclApi() = default;

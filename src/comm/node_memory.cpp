@@ -51,7 +51,7 @@ struct NodeMemory {
   MPI_Win window = MPI_WIN_NULL;
   NodePlace place;
   std::vector<std::byte*> parts;  ///< by rank on the node
-  std::size_t bytes = 0;          ///< of this rank's part
+  std::size_t bytes = 0;          ///< length of this rank's part
   std::string error = "it was not opened";
   std::vector<Free> free;
   std::vector<Retired> retired;

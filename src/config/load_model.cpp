@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads the model of model.load before other keys: its values stand where a preset's would, and keys that were written
+// besides are compared with them at the end. Only a folder is read here, and of it config.json alone; the weights
+// follow at step 0.
 #include "config/load_model.hpp"
 
 #include <p3d/base/error.hpp>
@@ -45,6 +48,7 @@ std::vector<std::string> model_keys() {
 }
 
 std::optional<Model> apply_load(Input const& input, Config& config, Sources& sources, KeyErrors& errors) {
+  // Of several settings of model.load the last one counts.
   Entry const* last = nullptr;
   for (auto const& entry : input.entries) {
     if (entry.key->full() == load_key) last = &entry;
@@ -69,6 +73,7 @@ std::optional<Model> apply_load(Input const& input, Config& config, Sources& sou
                 .expected = e.text().expected,
                 .found = e.text().found,
                 .fix = e.text().fix});
+    // After an error nothing is known about the model, and rules about it must keep quiet.
     for (auto const& name : model_keys()) sources.set_lost(name);
     return {};
   }

@@ -63,6 +63,8 @@ std::optional<std::vector<Atom>> refine(PerAxis const& given, std::vector<Axis> 
   if (sizes.product(expert_axes) == 0) return {};
   auto const dense = spans(sizes, stage_order(AxisKind::dense, order));
   auto const experts = spans(sizes, stage_order(AxisKind::expert, order));
+  // The cuts are the partial products of both factorisations. A cut that does not divide the next one leaves no
+  // refinement.
   std::set<std::int64_t> cuts;
   for (auto const& span : dense) cuts.insert(span.end);
   for (auto const& span : experts) cuts.insert(span.end);
@@ -82,6 +84,7 @@ std::optional<std::vector<Atom>> refine(PerAxis const& given, std::vector<Axis> 
       add(name(a), sizes[a], a);
       continue;
     }
+    // An axis that no cut divides is one atom, and has its own name without a number.
     bool const whole = cuts.upper_bound(span->begin) == cuts.find(span->end);
     auto begin = span->begin;
     for (int part = 0; begin < span->end; ++part) {
@@ -98,6 +101,7 @@ std::optional<std::vector<Atom>> refine(PerAxis const& given, std::vector<Axis> 
 }
 
 std::vector<int> nearest_sizes(Axis axis, PerAxis sizes, std::vector<Axis> const& order, SizesFit const& fit) {
+  // Divisors of the stage's ranks come in pairs, of which the nearest that fit are kept.
   int const asked = sizes[axis];
   auto const ranks = sizes.product(stage_axes);
   int below = 0, above = 0;

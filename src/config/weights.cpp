@@ -43,6 +43,8 @@ Decimal decimal(double value) {
 
 }  // namespace
 
+// All weights are brought to the smallest exponent, and divided by what they have in common: 0.3 and 0.7 are 3 and 7
+// times 10^-1; 0.25 and 0.5 are 25 and 50 times 10^-2, divided by 25 gives 1 and 2.
 std::optional<std::vector<std::int64_t>> whole_weights(std::vector<double> const& weights) {
   std::vector<Decimal> decimals;
   int least = 0;

@@ -34,11 +34,11 @@ struct ParamSpec {
   std::vector<Split> splits;
   bool padded = false;  ///< the rows are padded up to a multiple of their parts (vocabulary)
   Init init = Init::zeros;
-  double std = 0.0;               ///< standard deviation for Init::normal
-  bool decay = false;             ///< weight decay applies (matrices yes, biases and norms no)
-  bool trained = true;            ///< by its gradient; false: it has none, and is set in another way (router.bias)
-  int layer = 0;                  ///< layer number; -1 embedding side, num_layers head side
-  bool tied = false;              ///< the last stage has it too (tied embedding: one tie group)
+  double std = 0.0;     ///< standard deviation for Init::normal
+  bool decay = false;   ///< weight decay applies (matrices yes, biases and norms no)
+  bool trained = true;  ///< its gradient trains it; false: it has no gradient, and is set in another way (router.bias)
+  int layer = 0;        ///< layer number; -1 embedding side, num_layers head side
+  bool tied = false;    ///< the last stage has it too (tied embedding: one tie group)
   bool follows_previous = false;  ///< lies right behind the previous parameter in the flat buffer (fused GEMM)
   AxisSet token_axes = layout::token_axes;  ///< axes that split the tokens that this parameter sees
 

@@ -28,7 +28,7 @@ struct TextOptions {
   engine::SampleOptions draw;       ///< continue_texts() adds stop_tokens, vocabulary, complete and observe
   std::vector<std::string> stop;    ///< a text ends before the first of these, which is left out of it
   bool ends = true;                 ///< the token for the end of a document ends a text too
-  std::optional<int> document_end;  ///< that token (-1: none), where it is not the tokenizer's own
+  std::optional<int> document_end;  ///< the id of the end of a document (-1: none), where it is not the tokenizer's own
   std::int64_t logprobs = 0;        ///< number of likeliest tokens that are returned for each drawn one
 };
 

@@ -43,7 +43,7 @@ public:
 private:
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
   struct Step {
-    bool splits = true;  ///< by `pattern`
+    bool splits = true;  ///< text is cut by `pattern`
     std::vector<Regex> pattern;
     Behavior behavior = Behavior::isolated;
     bool invert = false;

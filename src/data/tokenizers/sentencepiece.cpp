@@ -104,10 +104,10 @@ private:
                   .fix = "use the tokenizer that the tokens were made with"});
   }
 
-  /// True when a space between two words of ASCII can be replaced by the space that the library puts before every text.
-  /// Then no piece holds a space behind another character, merges look at nothing else, and known normalizations leave
-  /// ASCII as it is. A Unigram model adds up the whole text, so its sums would differ in their last bits: it is not
-  /// cut.
+  /// Whether text may be cut at a space between two words of ASCII, where the library's own space in front of every
+  /// text then takes the place of that space. It may where no piece holds a space behind another character: merges look
+  /// at nothing else, and known normalizations leave ASCII as it is. A Unigram model adds up the whole text, so its
+  /// sums would differ in their last bits: it is not cut.
   bool can_cut(SentencePieceOptions const& o) const {
     bool const known = o.normalization == "identity" || o.normalization == "nfkc" || o.normalization == "nmt_nfkc";
     if (!o.bpe || !o.add_dummy_prefix || !o.escape_whitespaces || o.whitespace_as_suffix || !known) return false;
