@@ -12,8 +12,8 @@
 #include <p3d/base/text.hpp>
 #include <p3d/data/statistics.hpp>
 #include <p3d/data/token_files.hpp>
-#include <p3d/data/token_origin.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/token_origin.hpp>
+#include <p3d/text/tokenizer.hpp>
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ TokenFiles open(Line const& line, std::string const& path, TokenFiles::Check che
 
 /// Prints the note about the tokenizer of a pair, if there is one.
 void say_origin(std::string const& prefix) {
-  auto const origin = data::read_origin(prefix);
+  auto const origin = text::read_origin(prefix);
   if (!origin) return;
   say(fmt::format("  made with {}{}, {} (hash {:016x}); {}", origin->tokenizer,
                   origin->pattern.empty() ? "" : ", pattern " + origin->pattern,
@@ -75,7 +75,7 @@ int show(Line const& line) {
 }
 
 /// Prints the first ids of a document, and their text where a tokenizer is given.
-void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line, data::Tokenizer const* tokenizer) {
+void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line, text::Tokenizer const* tokenizer) {
   auto const shown = std::min(tokens.size(), line.tokens);
   std::vector<int> ids(static_cast<std::size_t>(shown));
   source.read(tokens.begin, ids);
@@ -91,8 +91,8 @@ void say_tokens(TokenFiles const& source, layout::Range tokens, Line const& line
 
 /// Prints the first documents; of a file that knows no documents, its first tokens.
 int head(Line const& line) {
-  std::unique_ptr<data::Tokenizer> tokenizer;
-  if (!line.tokenizer.empty()) tokenizer = data::make_tokenizer(line.tokenizer, line.pattern);
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  if (!line.tokenizer.empty()) tokenizer = text::make_tokenizer(line.tokenizer, line.pattern);
   for (auto const& path : line.paths) {
     auto const source = open(line, path);
     say(source.describe());
@@ -124,7 +124,7 @@ int check(Line const& line) {
       auto const source = open(line, path, TokenFiles::Check::header);
       source.walk(tell);
       if (source.format() == config::DataFormat::megatron) {
-        for (auto const& file : source.files()) data::read_origin(file.path);
+        for (auto const& file : source.files()) text::read_origin(file.path);
       }
       if (all == before) say(fmt::format("{}: good", source.describe()));
     } catch (base::Error const& e) {

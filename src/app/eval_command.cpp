@@ -12,6 +12,7 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/timer.hpp>
 #include <p3d/data/token_source.hpp>
+#include <p3d/text/text_files.hpp>
 
 #include <fmt/format.h>
 
@@ -59,7 +60,7 @@ std::vector<std::string> absolute(std::vector<std::string> const& texts) {
 /// The bytes of all text files; an error names --file.
 std::int64_t text_bytes(std::vector<std::string> const& paths) {
   try {
-    return data::total_bytes(data::find_text_files(paths));
+    return text::total_bytes(text::find_text_files(paths));
   } catch (base::Error const& e) {
     throw base::Error({.expected = e.text().expected,
                        .found = e.text().found,

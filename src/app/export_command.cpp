@@ -17,7 +17,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/hugging_face.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/tokenizer.hpp>
 #include <p3d/io/model_export.hpp>
 #include <p3d/run/checkpoint.hpp>
 
@@ -89,7 +89,7 @@ io::ModelFiles tokenizer_files(io::StoredTokenizer const& tokenizer) {
   nlohmann::ordered_json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                                 {"clean_up_tokenization_spaces", false}};
   if (tokenizer.end >= 0) {
-    auto const read = data::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern);
+    auto const read = text::parse_tokenizer(tokenizer.name, tokenizer.file, tokenizer.pattern);
     config["eos_token"] = read->decode(std::vector{static_cast<std::int32_t>(tokenizer.end)});
   }
   out.push_back({"tokenizer_config.json", config.dump(2) + "\n"});

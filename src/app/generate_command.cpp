@@ -26,7 +26,7 @@ namespace p3d::app {
 namespace {
 
 /// Decides how the model is read: it gets no more rotary positions than the longest text will need.
-config::Reading reading_of(StoredModel const& model, data::Tokenizer const& tokenizer,
+config::Reading reading_of(StoredModel const& model, text::Tokenizer const& tokenizer,
                            std::vector<std::string> const& prompts, std::int64_t tokens) {
   config::Reading out;
   auto const seq_len = model.config.model.seq_len;
@@ -135,7 +135,7 @@ int generate_command(int argc, char** argv) {
   add_tokenizer_option(app, line);
   if (auto const code = parse_model_line(app, line, argc, argv)) return *code;
   o.ends = !no_end;
-  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::unique_ptr<text::Tokenizer> tokenizer;
   std::vector<std::string> given;
   auto const prepare = [&](comm::Communicator& world, StoredModel const& model) {
     tokenizer = comm::agree(world, "open the tokenizer", [&] { return stored_tokenizer(model, line); });

@@ -127,7 +127,7 @@ io::StoredTokenizer folder_tokenizer(std::string const& folder, std::int64_t voc
     try {
       auto const path = (fs::path(folder) / name).string();
       auto out = run::open_tokenizer(path, "", vocab_size, false).stored;
-      out.file = data::read_tokenizer_file(path);
+      out.file = text::read_tokenizer_file(path);
       return out;
     } catch (base::Error const& e) {
       unreadable = e;
@@ -233,7 +233,7 @@ StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line) 
   return out;
 }
 
-std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line) {
+std::unique_ptr<text::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line) {
   auto const& stored = model.tokenizer;
   if (line.tokenizer.empty() && !stored.name.empty() && stored.file.empty()) {
     base::refuse({.expected = "a tokenizer in the checkpoint, or one that is named",
@@ -242,9 +242,9 @@ std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, Mode
                   .fix = "name the file: --tokenizer"});
   }
   auto out = line.tokenizer.empty() && !stored.name.empty()
-                 ? data::parse_tokenizer(stored.name, stored.file, stored.pattern)
-                 : data::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
-  data::require_vocabulary(*out, model.config.model.vocab_size);
+                 ? text::parse_tokenizer(stored.name, stored.file, stored.pattern)
+                 : text::make_tokenizer(line.tokenizer.empty() ? "bytes" : line.tokenizer, line.pattern);
+  text::require_vocabulary(*out, model.config.model.vocab_size);
   return out;
 }
 

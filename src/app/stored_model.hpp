@@ -7,7 +7,7 @@
 
 #include <p3d/comm/agree.hpp>
 #include <p3d/config/reading.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/tokenizer.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/precision.hpp>
 #include <p3d/engine/trainer.hpp>
@@ -56,7 +56,7 @@ StoredModel open_stored_model(comm::Communicator& world, ModelLine const& line);
 
 /// The tokenizer of the command line, or of the model. Throws base::Error (bad_input) when it does not fit the model's
 /// vocabulary.
-std::unique_ptr<data::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line);
+std::unique_ptr<text::Tokenizer> stored_tokenizer(StoredModel const& model, ModelLine const& line);
 
 /// The input for reading the model. It is compared with the stored arrays before any memory of the size that it says is
 /// taken. Throws base::Error (bad_input) when they differ.

@@ -12,7 +12,7 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/communicator.hpp>
-#include <p3d/data/tokenize.hpp>
+#include <p3d/text/tokenize.hpp>
 #include <p3d/report/terminal.hpp>
 
 #include <CLI/CLI.hpp>
@@ -56,7 +56,7 @@ private:
 
 /// Does this rank's parts. All ranks meet in an all-reduce all the time, so that no wait is longer than comm.timeout_s,
 /// however long a rank works. Returns the bytes that were read.
-std::int64_t do_parts(data::TokenizeJob& job, comm::Communicator& world) {
+std::int64_t do_parts(text::TokenizeJob& job, comm::Communicator& world) {
   Display const display(job.input_bytes());
   std::array<std::int64_t, 4> all{};
   do {
@@ -71,8 +71,8 @@ std::int64_t do_parts(data::TokenizeJob& job, comm::Communicator& world) {
 }
 
 /// Joins the parts on rank 0, in a thread; the ranks meet in all-reduces meanwhile.
-data::TokenizeSummary join_parts(data::TokenizeJob& job, comm::Communicator& world) {
-  std::future<data::TokenizeSummary> joined;
+text::TokenizeSummary join_parts(text::TokenizeJob& job, comm::Communicator& world) {
+  std::future<text::TokenizeSummary> joined;
   if (world.rank() == 0) joined = std::async(std::launch::async, [&] { return job.join(); });
   std::int64_t working = 0;
   do {
@@ -81,15 +81,15 @@ data::TokenizeSummary join_parts(data::TokenizeJob& job, comm::Communicator& wor
       working = joined.wait_for(std::chrono::duration<double>(beat)) == std::future_status::timeout ? 1 : 0;
     world.all_reduce(&working, 1, comm::Type::int64, comm::Reduction::max).wait();
   } while (working > 0);
-  data::TokenizeSummary summary;
+  text::TokenizeSummary summary;
   comm::agree_on_root(world, [&] { summary = joined.get(); });
   return summary;
 }
 
 /// Makes the files of tokens. Collective.
-int tokenize(data::TokenizeOptions const& options, int threads, comm::Communicator& world) {
+int tokenize(text::TokenizeOptions const& options, int threads, comm::Communicator& world) {
   auto const job = comm::agree(world, "read the tokenizer and list the text files",
-                               [&] { return std::make_unique<data::TokenizeJob>(options); });
+                               [&] { return std::make_unique<text::TokenizeJob>(options); });
   std::string note;
   comm::agree_on_root(world, [&] { note = job->prepare(); });
   for (auto const& words : left_out_lines(job->left_out())) base::log_root(words);
@@ -114,7 +114,7 @@ int tokenize(data::TokenizeOptions const& options, int threads, comm::Communicat
 }  // namespace
 
 int tokenize_command(int argc, char** argv) {
-  data::TokenizeOptions options;
+  text::TokenizeOptions options;
   int threads = 0;
   bool append = false, leave = false;
   std::string type = "auto";
@@ -143,7 +143,7 @@ int tokenize_command(int argc, char** argv) {
   if (auto const code = parse_words(app, argc, argv)) return *code;
   if (append && leave) throw wrong_words("one of --append-eod and --no-eod", "both", "leave one out");
   if (append || leave) options.end_of_document = append;
-  if (type != "auto") options.type = type == "u16" ? data::TokenType::u16 : data::TokenType::i32;
+  if (type != "auto") options.type = type == "u16" ? text::TokenType::u16 : text::TokenType::i32;
   // Kokkos takes --threads for an option of its own, so it gets none of the words.
   return with_ranks(1, argv, [&](comm::Communicator& world) { return tokenize(options, threads, world); });
 }

@@ -11,8 +11,8 @@
 #include <p3d/base/text.hpp>
 #include <p3d/base/text_file.hpp>
 #include <p3d/base/timer.hpp>
-#include <p3d/data/bpe_trainer.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/bpe_trainer.hpp>
+#include <p3d/text/tokenizer.hpp>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ namespace p3d::app {
 namespace {
 
 /// Prints what a tokenizer is: its kind, its vocabulary, its end of a document and its hash.
-int show(data::Tokenizer const& tokenizer) {
+int show(text::Tokenizer const& tokenizer) {
   auto const end = tokenizer.end_of_document();
   std::string text;
   if (end >= 0) tokenizer.decode(end, text);
@@ -61,7 +61,7 @@ std::string read_source(Source const& source) {
 }
 
 /// Prints the tokens of the text, in one line.
-int encode(data::Tokenizer const& tokenizer, Source const& source, bool special) {
+int encode(text::Tokenizer const& tokenizer, Source const& source, bool special) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(read_source(source), ids, special);
   std::string line;
@@ -74,7 +74,7 @@ int encode(data::Tokenizer const& tokenizer, Source const& source, bool special)
 }
 
 /// Prints the text of the tokens, without a line break at the end: the bytes may go into a file.
-int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
+int decode(text::Tokenizer const& tokenizer, std::vector<std::string> words) {
   if (words.empty()) {
     auto const text = read_all(stdin);
     for (std::size_t at = 0; at < text.size();) {
@@ -98,9 +98,9 @@ int decode(data::Tokenizer const& tokenizer, std::vector<std::string> words) {
 }
 
 /// Trains a tokenizer and prints what became of it.
-int train(data::BpeTraining const& training) {
+int train(text::BpeTraining const& training) {
   base::Stopwatch const watch;
-  auto const result = data::train_bpe(training);
+  auto const result = text::train_bpe(training);
   for (auto const& words : left_out_lines(result.left_out)) say(words);
   say(fmt::format("{} of text, {} different; {} and {} in {}: {}", base::counted(result.words, "word"),
                   result.different_words, base::counted(result.tokens, "token"), base::counted(result.merges, "merge"),
@@ -122,7 +122,7 @@ int tokenizer_command(int argc, char** argv) {
   Source source;
   bool special = false;
   std::vector<std::string> words;
-  data::BpeTraining training;
+  text::BpeTraining training;
   auto const with_file = [&](CLI::App* command) {
     command->add_option("file", file, "tokenizer.json, *.tiktoken, *.model, or \"bytes\"")->required();
     command->add_option("--pattern", pattern, "of a .tiktoken file: gpt2, cl100k, o200k, llama3, qwen2");
@@ -148,7 +148,7 @@ int tokenizer_command(int argc, char** argv) {
   if (auto const code = parse_words(app, argc, argv)) return *code;
   source.given = text->count() > 0;
   if (*tr) return train(training);
-  auto const tokenizer = data::make_tokenizer(file, pattern);
+  auto const tokenizer = text::make_tokenizer(file, pattern);
   if (*sh) return show(*tokenizer);
   return *en ? encode(*tokenizer, source, special) : decode(*tokenizer, words);
 }

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// The tokenizer's file must be there, and tokenizer_pattern where it is needed. The content of the file is no business
-/// of this room: data::require_vocabulary compares it with the model.
+/// of this room: text::require_vocabulary compares it with the model.
 void check_tokenizer_file(Check const& c) {
   if (!c.known({"data.tokenizer", "data.tokenizer_pattern"})) return;
   auto const& d = c.config.data;

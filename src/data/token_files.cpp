@@ -7,7 +7,7 @@
 
 #include "data/content_hash.hpp"
 #include "data/file_headers.hpp"
-#include "data/find_files.hpp"
+#include <p3d/text/text_files.hpp>
 #include "data/megatron_index.hpp"
 
 #include <p3d/base/text.hpp>
@@ -40,10 +40,11 @@ namespace {
 
 /// The files, or prefixes of pairs, behind the paths.
 std::vector<std::string> find(DataFormat format, std::vector<std::string> const& paths, std::string const& key) {
-  if (format == DataFormat::megatron) return find_prefixes(paths, key);
-  bool const text = format == DataFormat::text, npy = format == DataFormat::npy;
+  if (format == DataFormat::megatron) return text::find_prefixes(paths, key);
+  bool const bytes = format == DataFormat::text, npy = format == DataFormat::npy;
   std::vector<std::string> out;
-  auto const files = find_files(paths, text ? "" : npy ? ".npy" : ".bin", text ? "text" : npy ? ".npy" : ".bin", key);
+  auto const suffix = bytes ? "" : npy ? ".npy" : ".bin";
+  auto const files = text::find_files(paths, suffix, bytes ? "text" : suffix, key);
   for (auto const& file : files) out.push_back(file.path);
   return out;
 }

@@ -5,7 +5,6 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/config.hpp>
-#include <p3d/data/tokenizer.hpp>
 
 #include <fmt/format.h>
 

@@ -5,7 +5,8 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/text_files.hpp>
+#include <p3d/text/tokenizer.hpp>
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -22,7 +23,7 @@ namespace p3d::data {
 namespace {
 
 /// The bytes of a file.
-std::string contents(TextFile const& file) {
+std::string contents(text::TextFile const& file) {
   errno = 0;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> const stream(std::fopen(file.path.c_str(), "rb"), &std::fclose);
   std::string out(static_cast<std::size_t>(file.bytes), '\0');
@@ -37,14 +38,14 @@ std::string contents(TextFile const& file) {
 /// Text that is tokenized when the source is made.
 class TokenizedText final : public TokenSource {
 public:
-  TokenizedText(std::vector<TextFile> const& files, Tokenizer const& tokenizer) {
+  TokenizedText(std::vector<text::TextFile> const& files, text::Tokenizer const& tokenizer) {
     auto const end = tokenizer.end_of_document();
     for (auto const& file : files) {
       auto const before = tokens_.size();
       tokenizer.encode(contents(file), tokens_);
       if (end >= 0 && tokens_.size() > before) tokens_.push_back(end);
     }
-    auto const bytes = total_bytes(files);
+    auto const bytes = text::total_bytes(files);
     if (tokens_.empty()) {
       base::refuse({.expected = "text to train on",
                     .found = fmt::format("no token in {}, the first is {}", base::counted(std::ssize(files), "file"),
@@ -74,8 +75,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths, Tokenizer const& tokenizer) {
-  return std::make_unique<TokenizedText>(find_text_files(paths), tokenizer);
+std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths,
+                                                 text::Tokenizer const& tokenizer) {
+  return std::make_unique<TokenizedText>(text::find_text_files(paths), tokenizer);
 }
 
 }  // namespace p3d::data

@@ -3,8 +3,8 @@
 #include <p3d/run/check_files.hpp>
 
 #include <p3d/base/text.hpp>
-#include <p3d/data/token_origin.hpp>
-#include <p3d/data/tokenize.hpp>
+#include <p3d/text/token_origin.hpp>
+#include <p3d/text/tokenize.hpp>
 #include <p3d/run/text.hpp>
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string note_about_data(config::Config const& c) {
   if (c.data.format != config::DataFormat::text) return "";
   auto paths = c.data.path;
   for (auto const& source : c.data.source) paths.push_back(source.path);
-  return data::note_about_binaries(paths);
+  return text::note_about_binaries(paths);
 }
 
 FileCheck check_files(config::Config const& c) {
@@ -38,7 +38,7 @@ FileCheck check_files(config::Config const& c) {
   step([&] {
     auto const tokenizer = open_tokenizer(c, false);
     if (c.data.tokenizer != "bytes") out.notes.push_back("Tokenizer: " + tokenizer.tokenizer->describe());
-    if (auto const note = data::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) out.notes.push_back(note);
+    if (auto const note = text::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) out.notes.push_back(note);
   });
   step([&] {
     if (auto const note = note_about_data(c); !note.empty()) out.notes.push_back(note);

@@ -20,7 +20,7 @@
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/token_origin.hpp>
+#include <p3d/text/token_origin.hpp>
 #include <p3d/device/environment.hpp>
 #include <p3d/engine/packing.hpp>
 #include <p3d/engine/memory_limits.hpp>
@@ -140,7 +140,7 @@ bool history_is_complete(std::optional<RunFiles>& files, comm::Communicator& wor
 
 /// The text that [sample] asks for. Collective.
 template <class P>
-std::string sample_text(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer) {
+std::string sample_text(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer) {
   auto const& s = trainer.config().sample;
   TextOptions o;
   o.draw.tokens = s.tokens;
@@ -171,7 +171,7 @@ base::ExitCode train(config::Config const& c, comm::Communicator& world, base::S
   auto const predicted = needed - (device::on_host() ? 0 : plan::gpu_context_bytes);
   auto const tokenizer = comm::agree(world, "open the tokenizer", [&] { return open_tokenizer(c, root); });
   comm::agree_on_root(world, [&] {
-    if (auto const note = data::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);
+    if (auto const note = text::require_tokenizer(c, *tokenizer.tokenizer); !note.empty()) base::log_root(note);
     if (auto const note = note_about_data(c); !note.empty()) base::warn_root(note);
   });
   report::add_plan(summary, c, plan);

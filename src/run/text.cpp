@@ -16,7 +16,7 @@ namespace p3d::run {
 namespace {
 
 /// The tokens of a prompt; an empty one becomes the end of a document, or a line break where there is no such token.
-std::vector<int> prompt_tokens(data::Tokenizer const& tokenizer, std::string const& prompt, int document_end,
+std::vector<int> prompt_tokens(text::Tokenizer const& tokenizer, std::string const& prompt, int document_end,
                                std::int64_t vocab) {
   std::vector<std::int32_t> tokens;
   tokenizer.encode(prompt, tokens, true);
@@ -55,9 +55,9 @@ std::vector<TokenLogprob> likeliest(std::span<double const> logits, std::size_t 
 RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern, std::int64_t vocab_size,
                             bool keep_file) {
   RunTokenizer out;
-  auto text = data::read_tokenizer_file(path);
-  out.tokenizer = data::parse_tokenizer(path, text, pattern);
-  if (auto const note = data::require_vocabulary(*out.tokenizer, vocab_size); !note.empty() && keep_file)
+  auto text = text::read_tokenizer_file(path);
+  out.tokenizer = text::parse_tokenizer(path, text, pattern);
+  if (auto const note = text::require_vocabulary(*out.tokenizer, vocab_size); !note.empty() && keep_file)
     base::log_root(note);
   auto& s = out.stored;
   s.name = std::filesystem::path(path).filename().string();
@@ -76,12 +76,12 @@ RunTokenizer open_tokenizer(std::string const& path, std::string const& pattern,
 
 RunTokenizer open_tokenizer(config::Config const& c, bool keep_file) {
   // Data of other kinds than text may have other tokens than bytes, without a tokenizer; rules_data.cpp looks at text.
-  if (c.data.tokenizer == "bytes") return {data::make_tokenizer("bytes"), {}};
+  if (c.data.tokenizer == "bytes") return {text::make_tokenizer("bytes"), {}};
   return open_tokenizer(c.data.tokenizer, c.data.tokenizer_pattern, c.model.vocab_size, keep_file);
 }
 
 template <class P>
-std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer,
+std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer,
                                       std::vector<std::string> const& prompts, TextOptions options) {
   auto const vocab = trainer.config().model.vocab_size;
   auto& draw = options.draw;
@@ -116,7 +116,7 @@ std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokeniz
 }
 
 #define P3D_INSTANTIATE(P)                                                                       \
-  template std::vector<DrawnText> continue_texts<P>(engine::Trainer<P>&, data::Tokenizer const&, \
+  template std::vector<DrawnText> continue_texts<P>(engine::Trainer<P>&, text::Tokenizer const&, \
                                                     std::vector<std::string> const&, TextOptions);
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

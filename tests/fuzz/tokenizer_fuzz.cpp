@@ -8,7 +8,7 @@
 #include "hostile.hpp"
 
 #include <p3d/base/error.hpp>
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/tokenizer.hpp>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string read(std::string const& name) {
-  std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/unit/data/tokenizers/" + name, std::ios::binary);
+  std::ifstream in(std::string(P3D_SOURCE_DIR) + "/tests/unit/text/tokenizers/" + name, std::ios::binary);
   std::string out{std::istreambuf_iterator<char>(in), {}};
   if (out.empty()) throw std::runtime_error("cannot read " + name);
   return out;
@@ -102,7 +102,7 @@ std::string try_file(std::string const& path, bool& refused) {
                                                  "\xff\xc3(\xe2\x82", std::string(3000, ' ') + "x",
                                                  std::string(3000, 'a')};
   try {
-    auto const tokenizer = data::make_tokenizer(path, path.ends_with(".tiktoken") ? "gpt2" : "");
+    auto const tokenizer = text::make_tokenizer(path, path.ends_with(".tiktoken") ? "gpt2" : "");
     for (auto const& text : texts) {
       for (bool special : {false, true}) {
         std::vector<std::int32_t> ids;

@@ -11,7 +11,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/indexed_dataset_writer.hpp>
+#include <p3d/text/indexed_dataset_writer.hpp>
 #include <p3d/data/sampler.hpp>
 
 #include <support/temp_dir.hpp>
@@ -32,7 +32,7 @@ using Tokens = std::vector<std::int32_t>;
 constexpr int seq_len = 48, samples = 8;
 
 void write(std::string const& prefix, std::vector<Tokens> const& documents) {
-  data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
+  text::IndexedDatasetWriter writer(prefix, text::TokenType::u16);
   for (auto const& d : documents) writer.add_document(d);
   writer.finish();
 }

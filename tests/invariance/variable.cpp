@@ -10,7 +10,7 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/data/indexed_dataset_writer.hpp>
+#include <p3d/text/indexed_dataset_writer.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -29,7 +29,7 @@ constexpr int steps = 5;
 /// Token files with documents of chosen and of random lengths.
 void write_documents(std::string const& prefix) {
   std::mt19937 random(7);
-  data::IndexedDatasetWriter writer(prefix, data::TokenType::u16);
+  text::IndexedDatasetWriter writer(prefix, text::TokenType::u16);
   std::vector<std::int32_t> tokens;
   for (int d = 0; d < 120; ++d) {
     constexpr int chosen[]{2, 3, 25, 24, 26, 49, 70, 4};

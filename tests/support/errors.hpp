@@ -25,4 +25,18 @@ void expect_error(F&& f, std::string_view words) {
   ADD_FAILURE() << "no error that says '" << words << "'";
 }
 
+/// The four parts of the base::Error (bad_input) that f must throw.
+template <class F>
+base::ErrorText error_of(F&& f) {
+  try {
+    f();
+  } catch (base::Error const& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
+    EXPECT_FALSE(e.text().expected.empty() || e.text().found.empty() || e.text().where.empty() || e.text().fix.empty());
+    return e.text();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
 }  // namespace p3d::test

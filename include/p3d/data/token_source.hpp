@@ -16,9 +16,11 @@ namespace p3d::config {
 struct Config;
 }
 
-namespace p3d::data {
-
+namespace p3d::text {
 class Tokenizer;
+}
+
+namespace p3d::data {
 
 /// A read-only array of tokens, each in [0, vocabulary).
 class TokenSource {
@@ -54,26 +56,14 @@ public:
   virtual TokenSource const& part(std::size_t) const { return *this; }
 };
 
-/// One file of a text source.
-struct TextFile {
-  std::string path;
-  std::int64_t bytes = 0;
-};
-
-/// Lists the files behind the given paths, in reading order: each path in turn; a folder stands for the regular files
-/// below it, recursively, sorted by path (bytewise). Symbolic links are followed; a file that was met before under
-/// another name is left out. Throws base::Error when a path does not exist or no file is found.
-std::vector<TextFile> find_text_files(std::vector<std::string> const& paths);
-/// The number of bytes of all files, which is the number of their tokens.
-std::int64_t total_bytes(std::vector<TextFile> const& files);
-
 /// A source of the bytes of the files, one after the other, as tokens 0 to 255. Throws base::Error for an unreadable
 /// file, for no bytes at all, and for a byte that is not in the vocabulary.
 std::unique_ptr<TokenSource> make_byte_text(std::vector<std::string> const& paths, std::int64_t vocab_size);
 
-/// A source of the tokens that a tokenizer makes of each file; after each file comes the token that ends a document,
-/// where there is one. All tokens are in memory, four bytes each. Throws as make_byte_text does.
-std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths, Tokenizer const& tokenizer);
+/// The tokens of the files, which a tokenizer makes of each; after each file the token that ends a document, where
+/// there is one. All in memory, four bytes a token. Throws as make_byte_text does.
+std::unique_ptr<TokenSource> make_tokenized_text(std::vector<std::string> const& paths,
+                                                 text::Tokenizer const& tokenizer);
 
 /// A learnable stream of 2^40 tokens. Token i is either noise or follows from token i - 1:
 ///   r = random_block(random_key(seed, "data.synthetic"), stream 0, block i)

@@ -68,8 +68,8 @@ struct StoredTokenizer {
   static constexpr std::int64_t largest_file = std::int64_t{32} << 20;  ///< bytes; a larger file is not carried
   std::string name;                                                     ///< name of the file, without folders
   std::string pattern;                                                  ///< data.tokenizer_pattern
-  std::uint64_t hash = 0;                                               ///< data::Tokenizer::hash
-  std::int64_t end = -1;                                                ///< data::Tokenizer::end_of_document
+  std::uint64_t hash = 0;                                               ///< text::Tokenizer::hash
+  std::int64_t end = -1;                                                ///< text::Tokenizer::end_of_document
   std::string file;  ///< the bytes of the file; empty when it is larger than largest_file
   bool operator==(StoredTokenizer const&) const = default;
 };

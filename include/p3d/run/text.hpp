@@ -2,7 +2,7 @@
 #pragma once
 // Text in, text out: a tokenizer around Trainer::sample. p3d generate and the sample at the end of a run use it.
 
-#include <p3d/data/tokenizer.hpp>
+#include <p3d/text/tokenizer.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace p3d::run {
 
 /// The tokenizer of a run, and what its checkpoints say of it. `stored` has the text of its file where `keep_file`.
 struct RunTokenizer {
-  std::unique_ptr<data::Tokenizer> tokenizer;
+  std::unique_ptr<text::Tokenizer> tokenizer;
   io::StoredTokenizer stored;
 };
 /// Opens the tokenizer of data.tokenizer; "bytes" gives the built-in one. Throws base::Error (bad_input).
@@ -50,7 +50,7 @@ struct DrawnText {
 /// that the tokenizer knows are drawn. Throws base::Error (bad_input) for a prompt that the model has no tokens for.
 /// Collective.
 template <class P>
-std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, data::Tokenizer const& tokenizer,
+std::vector<DrawnText> continue_texts(engine::Trainer<P>& trainer, text::Tokenizer const& tokenizer,
                                       std::vector<std::string> const& prompts, TextOptions options);
 
 }  // namespace p3d::run

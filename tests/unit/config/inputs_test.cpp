@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(
         InputCase{"whole-way.toml",
                   4,
                   {"data.format=synthetic", "data.path=[]", "data.shuffle=windows",
-                   "data.tokenizer=" + std::string(P3D_SOURCE_DIR) + "/tests/unit/data/tokenizers/gpt2.json"}},
+                   "data.tokenizer=" + std::string(P3D_SOURCE_DIR) + "/tests/unit/text/tokenizers/gpt2.json"}},
 #if P3D_16BIT
         InputCase{"llama3-8b.toml", 64, {}},
         InputCase {

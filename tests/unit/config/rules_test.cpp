@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "tokenizer bytes",
                              {"remove data.tokenizer_pattern"}},
                     RuleCase{
-                        "[data]\nformat = \"synthetic\"\ntokenizer = \"tests/unit/data/tokenizers/ranks.tiktoken\"\n",
+                        "[data]\nformat = \"synthetic\"\ntokenizer = \"tests/unit/text/tokenizers/ranks.tiktoken\"\n",
                         0,
                         "data.tokenizer_pattern",
                         {"t.toml:3:13"},

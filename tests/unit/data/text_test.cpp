@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/base/error.hpp>
 #include <p3d/data/token_source.hpp>
+#include <p3d/text/tokenizer.hpp>
 
 #include <support/temp_dir.hpp>
 #include <support/errors.hpp>
@@ -11,70 +12,14 @@
 
 namespace {
 using namespace p3d;
-using data::find_text_files;
+using test::error_of;
 using data::make_byte_text;
 namespace fs = std::filesystem;
-
-std::vector<std::string> names(std::vector<data::TextFile> const& files) {
-  std::vector<std::string> out;
-  for (auto const& f : files) out.push_back(fs::path(f.path).filename().string());
-  return out;
-}
 
 std::string text(data::TokenSource const& source) {
   std::vector<int> tokens(static_cast<std::size_t>(source.size()));
   source.read(0, tokens);
   return {tokens.begin(), tokens.end()};
-}
-
-// The parts of the message of the error that `f` throws.
-template <class F>
-base::ErrorText error_of(F&& f) {
-  try {
-    f();
-  } catch (base::Error const& e) {
-    EXPECT_EQ(e.code(), base::ExitCode::bad_input);
-    EXPECT_FALSE(e.text().expected.empty() || e.text().found.empty() || e.text().where.empty() || e.text().fix.empty());
-    return e.text();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-TEST(TextFiles, FoldersAreSortedByPathAndListsKeepTheirOrder) {
-  test::TempDir const dir;
-  dir.write("corpus/b/2.txt", "two");
-  dir.write("corpus/b/10.txt", "ten");
-  dir.write("corpus/a.txt", "a");
-  dir.write("corpus/c.txt", "");
-  auto const first = dir.write("z.txt", "zz");
-  auto const files = find_text_files({first, dir / "corpus"});
-  EXPECT_EQ(names(files), (std::vector<std::string>{"z.txt", "a.txt", "10.txt", "2.txt", "c.txt"}));
-  EXPECT_EQ(files[0].bytes, 2);
-  EXPECT_EQ(files[4].bytes, 0);
-}
-
-TEST(TextFiles, TheSameFileIsReadOnce) {
-  test::TempDir const dir;
-  auto const file = dir.write("corpus/x.txt", "x");
-  dir.write("other/y.txt", "y");
-  fs::create_symlink(file, dir.path() / "corpus/link.txt");  // to a file met under its own name too
-  fs::create_directory_symlink(dir.path() / "other", dir.path() / "corpus/more");
-  fs::create_directory_symlink(dir.path() / "corpus", dir.path() / "other/circle");
-  EXPECT_EQ(names(find_text_files({dir / "corpus", file, dir / "corpus"})),
-            (std::vector<std::string>{"link.txt", "y.txt"}));
-}
-
-TEST(TextFiles, NothingToReadIsAnError) {
-  test::TempDir const dir;
-  auto const missing = error_of([&] { find_text_files({dir / "nowhere"}); });
-  EXPECT_NE(missing.found.find("nowhere: No such file"), std::string::npos) << missing.found;
-  fs::create_directory(dir.path() / "empty");
-  auto const empty = error_of([&] { find_text_files({dir / "empty"}); });
-  EXPECT_NE(empty.found.find(dir / "empty"), std::string::npos);
-  fs::create_symlink(dir / "gone", dir.path() / "empty/broken");
-  EXPECT_NE(error_of([&] { find_text_files({dir / "empty"}); }).found.find("broken"), std::string::npos);
-  error_of([] { find_text_files({}); });
 }
 
 TEST(ByteText, FilesFollowEachOtherAsBytes) {
@@ -120,6 +65,23 @@ TEST(ByteText, NoBytesAtAllIsAnError) {
   test::TempDir const dir;
   auto const file = dir.write("empty", "");
   EXPECT_NE(error_of([&] { make_byte_text({file}, 256); }).found.find(file), std::string::npos);
+}
+
+TEST(TokenizedText, EndsEachFileWithTheTokenForIt) {
+  test::TempDir const dir;
+  auto const a = dir.write("a", "the same"), b = dir.write("b", ""), c = dir.write("c", "\xff");
+  auto const tokenizer = text::make_tokenizer(std::string(P3D_SOURCE_DIR) + "/tests/unit/text/tokenizers/gpt2.json");
+  auto const source = data::make_tokenized_text({a, b, c}, *tokenizer);
+  auto expected = tokenizer->encode("the same");
+  expected.push_back(0);
+  expected.push_back(tokenizer->encode("\xff").at(0));
+  expected.push_back(0);
+  ASSERT_EQ(source->size(), std::ssize(expected));
+  std::vector<int> all(expected.size());
+  source->read(0, all);
+  EXPECT_EQ(all, expected);
+  test::expect_error([&] { source->read(1, all); }, "the tokens exist");
+  test::expect_error([&] { data::make_tokenized_text({b}, *tokenizer); }, "no token in 1 file");
 }
 
 }  // namespace

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The note PREFIX.meta.json beside token files, which says by which tokenizer they were made. Tokens of another
+// tokenizer are numbers like all others: without the note a run would train on nonsense and show a loss that falls.
+#include <p3d/text/token_origin.hpp>
+
+#include <p3d/text/text_files.hpp>
+#include "text/output_file.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/printable.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/base/text_file.hpp>
+#include <p3d/config/config.hpp>
+#include <p3d/text/tokenizer.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <filesystem>
+#include <vector>
+
+namespace p3d::text {
+
+namespace {
+
+constexpr char const* made_by = "p3d data tokenize";
+
+using base::refuse;
+
+/// Reads 16 hexadecimal digits. A number of 64 bits does not fit into a JSON number everywhere, so it is text.
+std::uint64_t read_hash(std::string const& text) {
+  std::uint64_t hash = 0;
+  auto const end = text.data() + text.size();
+  auto const read = std::from_chars(text.data(), end, hash, 16);
+  if (text.size() != 16 || read.ec != std::errc{} || read.ptr != end)
+    throw std::invalid_argument("\"hash\" is not a number of 16 hexadecimal digits");
+  return hash;
+}
+
+/// A tokenizer in words, for messages.
+std::string words(std::string const& name, std::string const& pattern, std::uint64_t hash) {
+  return fmt::format("{}{} (hash {:016x})", name, pattern.empty() ? "" : fmt::format(", pattern {}", pattern), hash);
+}
+
+}  // namespace
+
+std::string origin_file(std::string const& prefix) { return prefix + ".meta.json"; }
+
+void write_origin(std::string const& prefix, TokenOrigin const& origin) {
+  nlohmann::ordered_json json;
+  json["made_by"] = made_by;
+  json["tokenizer"] = {{"name", origin.tokenizer},
+                       {"pattern", origin.pattern},
+                       {"hash", fmt::format("{:016x}", origin.hash)},
+                       {"vocab_size", origin.vocab_size}};
+  json["end_of_document"] = origin.end_of_document;
+  json["bin_bytes"] = origin.bytes;
+  auto const text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  OutputFile file(origin_file(prefix));
+  file.write(text.data(), text.size());
+  file.finish();
+}
+
+std::optional<TokenOrigin> read_origin(std::string const& prefix) {
+  auto const path = origin_file(prefix);
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return {};
+  std::string const what = "a note of p3d data tokenize about its tokenizer";
+  std::string const fix = "make the token files again, or remove the note: the tokenizers are not compared then";
+  auto const text = base::read_text_file(path, what, path, std::int64_t{1} << 20);
+  TokenOrigin out;
+  try {
+    auto const json = nlohmann::json::parse(text);
+    auto const& tokenizer = json.at("tokenizer");
+    // Names are made one line each, as messages quote them.
+    out = {.tokenizer = base::printable_line(tokenizer.at("name").get<std::string>()),
+           .pattern = base::printable_line(tokenizer.at("pattern").get<std::string>()),
+           .hash = read_hash(tokenizer.at("hash").get<std::string>()),
+           .vocab_size = tokenizer.at("vocab_size").get<std::int64_t>(),
+           .end_of_document = json.at("end_of_document").get<std::int64_t>(),
+           .bytes = json.at("bin_bytes").get<std::int64_t>()};
+  } catch (std::exception const& e) {
+    refuse(what, std::string(e.what()).substr(0, 200), path, fix);
+  }
+  // A .bin file of another size was replaced after the note was written.
+  std::error_code why;
+  auto const bytes = std::filesystem::file_size(prefix + ".bin", why);
+  if (!why && static_cast<std::int64_t>(bytes) != out.bytes)
+    refuse(fmt::format("{}.bin of {} bytes, as {} says", prefix, out.bytes, path),
+           fmt::format("{} bytes: other tokens than the note is about", bytes), path, fix);
+  return out;
+}
+
+std::string require_tokenizer(config::Config const& c, Tokenizer const& tokenizer) {
+  if (c.data.format != config::DataFormat::megatron) return "";
+  bool const blends = !c.data.source.empty();
+  auto paths = c.data.path;
+  for (auto const& source : c.data.source) paths.push_back(source.path);
+  std::vector<std::string> without;
+  auto const prefixes = find_prefixes(paths, blends ? "data.source" : "data.path");
+  for (auto const& prefix : prefixes) {
+    auto const origin = read_origin(prefix);
+    if (!origin) {
+      without.push_back(prefix);
+      continue;
+    }
+    if (origin->hash == tokenizer.hash() && origin->pattern == c.data.tokenizer_pattern) continue;
+    bool const bytes = c.data.tokenizer == "bytes";
+    refuse(fmt::format("tokens of the run's tokenizer, {}",
+                       words(bytes ? "\"bytes\"" : c.data.tokenizer, c.data.tokenizer_pattern, tokenizer.hash())),
+           fmt::format("tokens of {}, as {} says", words(origin->tokenizer, origin->pattern, origin->hash),
+                       origin_file(prefix)),
+           fmt::format("data.tokenizer, and {}.bin of {}", prefix, blends ? "data.source" : "data.path"),
+           fmt::format("set data.tokenizer to the file {}, or make the tokens with the other one: p3d data tokenize",
+                       origin->tokenizer));
+  }
+  if (without.empty() || c.data.tokenizer == "bytes") return "";
+  return fmt::format("Tokenizer: not compared with that of {} of {} (no {})", without.size(),
+                     base::counted(std::ssize(prefixes), "token file"), origin_file(without.front()));
+}
+
+}  // namespace p3d::text
