@@ -9,7 +9,7 @@
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/parse.hpp>
-#include <p3d/engine/run_plan.hpp>
+#include <p3d/layout/communicators.hpp>
 #include <p3d/report/describe.hpp>
 
 #include <fmt/format.h>
@@ -90,7 +90,7 @@ void print_rank(config::Config const& config, layout::RankGrid const& grid, int 
   text += head;
   for (auto a : layout::all_axes) text += group_row(layout::name(a), grid, a, rank);
   text += "Groups that training uses:\n";
-  for (auto set : engine::communicator_sets(layout::make_param_table(config), grid.sizes(), config.memory.divides()))
+  for (auto set : layout::communicator_sets(layout::make_param_table(config), grid.sizes(), config.memory.divides()))
     if (!set.empty()) text += group_row(name_of(set), grid, set, rank);
   text += fmt::format("Pipeline rank {} of {}. Rank of the previous stage: {}, of the next stage: {}\n",
                       grid.place(Axis::pp, rank), grid.sizes().pp, none_or(neighbour(grid, rank, -1), "none"),

@@ -174,16 +174,16 @@ public:
 
 private:
   /// How the engine of this build executes programs, which the simulation imitates.
-  schedule::Execution execution() const { return engine::execution_of(config_); }
+  schedule::Execution execution() const { return plan::execution_of(config_); }
   /// Bytes of every rank for stages and a program, as a run would need them.
   plan::RankBytes rank_bytes() const {
     return [this](layout::StageMap const& stages, schedule::Program const& program) {
-      return engine::rank_bytes(config_, stages, program);
+      return plan::rank_bytes(config_, stages, program, engine::platform());
     };
   }
   /// Bytes of the rank that needs most.
   double worst_rank(layout::StageMap const& stages, schedule::Program const& program) const {
-    auto const bytes = engine::rank_bytes(config_, stages, program);
+    auto const bytes = plan::rank_bytes(config_, stages, program, engine::platform());
     return *std::max_element(bytes.begin(), bytes.end());
   }
 

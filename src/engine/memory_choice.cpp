@@ -133,8 +133,8 @@ void price(config::Config const& c, Candidate& x) {
   double const travels =
       (d - 1) / d * (x.memory.shard == Shard::none ? 2 * gradients : sums * gradients + gathers * weights);
   double const fetched = x.memory.offloads_parameters() ? gathers * weights / (x.memory.divides() ? d : 1.0) : 0.0;
-  double const swapped = 2 * most_away + fetched + offloaded_bytes_per_step(tried, plan);
-  double const flops = plan::model_flops_per_step(tried) + recompute_flops_per_step(tried, plan);
+  double const swapped = 2 * most_away + fetched + plan::offloaded_bytes_per_step(tried, plan);
+  double const flops = plan::model_flops_per_step(tried) + plan::recompute_flops_per_step(tried, plan);
   x.seconds = flops / c.num_ranks() / rates.flops + travels / rates.bandwidth + swapped / disk_bytes_per_second;
 }
 

@@ -9,6 +9,7 @@
 #include <p3d/device/offloaded_array.hpp>
 #include <p3d/layout/shards.hpp>
 #include <p3d/optim/optimizer.hpp>
+#include <p3d/plan/memory.hpp>
 
 #include <array>
 #include <vector>
@@ -54,26 +55,7 @@ private:
   device::Owned1<T> device_;
 };
 
-/// Parts of the state of owned parameters. Where the policy has no master weights, `master` are the values, and there
-/// are no other ones.
-struct StateParts {
-  bool master = false, moments = false, values = false;
-
-  bool any() const { return master || moments || values; }
-  StateParts operator&(StateParts const& other) const {
-    return {master && other.master, moments && other.moments, values && other.values};
-  }
-};
-
-/// What is offloaded.
-template <class P>
-StateParts offloaded_parts(config::Config const& c) {
-  bool const optimizer = c.memory.offload_optimizer != config::OffloadTo::none;
-  bool const values = c.memory.offloads_parameters();
-  return {.master = P::has_master ? optimizer : values,
-          .moments = optimizer && c.optimizer.type == config::OptimizerType::adamw,
-          .values = P::has_master && values};
-}
+using plan::StateParts;
 
 /// Of one stage.
 template <class P>
@@ -104,15 +86,7 @@ public:
       for (auto const& set : sets) sum += set.master.bytes() + set.m.bytes() + set.v.bytes() + set.values.bytes();
       return sum;
     }
-    static std::int64_t bytes(StateParts parts, std::int64_t longest) {
-      auto const each =
-          (parts.master ? sizeof(Master) : 0) + (parts.moments ? 2 * sizeof(M) : 0) + (parts.values ? sizeof(S) : 0);
-      return 3 * longest * static_cast<std::int64_t>(each);
-    }
   };
-
-  /// Of a rank's longest stage.
-  static std::int64_t longest(std::int64_t owned) { return std::min(owned, piece); }
 
   static std::int64_t file_bytes(std::int64_t n, StateParts parts) {
     return (parts.master ? device::OffloadedArray<Master>::file_bytes(n) : 0) +

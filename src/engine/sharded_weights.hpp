@@ -32,7 +32,6 @@ public:
     }
     std::int64_t bytes() const { return rooms[0].bytes() + rooms[1].bytes(); }
     static bool needed(bool divided) { return divided || !device::host_reaches_views; }
-    static std::int64_t bytes(std::int64_t longest) { return 2 * longest * static_cast<std::int64_t>(sizeof(S)); }
   };
 
   /// `stays`: whole weights have memory of their own, and are good until the next update. Else they are given up by

@@ -250,7 +250,7 @@ void Trainer<P>::State::offload_state() {
   using Offloaded = OffloadedState<P>;
   using Rooms = typename ShardedWeights<P>::Rooms;
   auto const& m = config.memory;
-  auto const parts = offloaded_parts<P>(config);
+  auto const parts = plan::offloaded_parts(config);
   if (!parts.any()) return;
   std::int64_t bytes = 0, longest = 0;
   for (auto const& [number, unit] : units) {
@@ -258,7 +258,7 @@ void Trainer<P>::State::offload_state() {
     bytes += Offloaded::file_bytes(owned, parts);
     longest = std::max(longest, owned);
   }
-  staging.emplace(parts, Offloaded::longest(longest));
+  staging.emplace(parts, plan::staged_elements(longest));
   if (m.offloads_parameters() && Rooms::needed(m.divides())) rooms.emplace(longest);
   bool const optimizer_on_disk = m.offload_optimizer == config::OffloadTo::disk;
   bool const values_on_disk = m.offload_parameters == config::OffloadTo::disk;
@@ -281,7 +281,7 @@ template <class P>
 parallel::ExpertParallel Trainer<P>::State::expert_parallel() {
   auto const& c = config;
   if (!c.model.moe.on()) return {};
-  auto const axes = expert_exchange_axes(plan.grid.sizes());
+  auto const axes = layout::expert_exchange_axes(plan.grid.sizes());
   return {axes.empty() ? nullptr : &along(axes),
           layout::expert_group(plan.grid, mesh.world().rank(), static_cast<int>(c.model.moe.experts))};
 }

@@ -8,7 +8,7 @@ namespace p3d::engine {
 template <class P>
 void Trainer<P>::State::divide_vocabulary() {
   auto& pipeline = mesh.along("pp");
-  auto& blocks = along(vocabulary_axes(plan.grid.sizes()));
+  auto& blocks = along(layout::vocabulary_axes(plan.grid.sizes()));
   auto& to = part_communicators;
   auto const same = [&](char const* name) { return comm::Communicator(pipeline.mpi(), name); };
   to = {same("vocabulary-sum"), same("vocabulary-output"), blocks.split(0, part->number(), "vocabulary-parts"),

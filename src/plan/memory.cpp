@@ -2,6 +2,7 @@
 #include <p3d/plan/memory.hpp>
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/config/config.hpp>
 
@@ -23,6 +24,34 @@ TypeBytes type_bytes(config::Config const& config) {
           .master = wide,
           .moment = narrow_moments ? config::bytes_of(config::Precision::bf16) : wide,
           .has_master = config::is_16bit(precision)};
+}
+
+layout::ElementBytes element_bytes(config::Config const& config) {
+  auto const bytes = type_bytes(config);
+  return {bytes.storage, bytes.master};
+}
+
+StateParts offloaded_parts(config::Config const& config) {
+  bool const optimizer = config.memory.offload_optimizer != config::OffloadTo::none;
+  bool const values = config.memory.offloads_parameters(), has_master = type_bytes(config).has_master;
+  return {.master = has_master ? optimizer : values,
+          .moments = optimizer && config.optimizer.type == config::OptimizerType::adamw,
+          .values = has_master && values};
+}
+
+std::int64_t staged_elements(std::int64_t longest) { return std::min(longest, base::offloaded_piece); }
+
+std::int64_t staging_bytes(config::Config const& config, std::int64_t longest) {
+  auto const parts = offloaded_parts(config);
+  auto const bytes = type_bytes(config);
+  // Offloaded moments have the type of master weights.
+  auto const each =
+      (parts.master ? bytes.master : 0) + (parts.moments ? 2 * bytes.master : 0) + (parts.values ? bytes.storage : 0);
+  return 3 * staged_elements(longest) * each;
+}
+
+std::int64_t fetch_bytes(config::Config const& config, std::int64_t longest) {
+  return 2 * longest * type_bytes(config).storage;
 }
 
 bool reduces_narrow(config::Config const& config) {

@@ -41,7 +41,7 @@ void add_plan(RunSummary& s, config::Config const& c, engine::RunPlan const& pla
   s.parameters = plan.table.num_parameters();
   s.tokens_per_step = c.batch.global * c.model.seq_len;
   s.model_flops_per_step = plan::model_flops_per_step(c);
-  s.recomputed_flops_per_step = engine::recompute_flops_per_step(c, plan);
+  s.recomputed_flops_per_step = plan::recompute_flops_per_step(c, plan);
   s.memory_of_ranks = plan.memory;
 }
 

@@ -75,7 +75,7 @@ std::optional<Trial> try_out(config::Config const& c, std::vector<std::string> c
   auto const read = config::parse_text(config::canonical_toml(c), "the input", "", overrides, c.num_ranks());
   if (!read.config) return {};
   try {
-    auto const execution = engine::execution_of(*read.config);
+    auto const execution = plan::execution_of(*read.config);
     auto const plan = plan::plan_pipeline(*read.config, {}, execution);
     auto const time = plan::simulate(plan.program, plan::model_costs(*read.config, plan.stages), execution).step_time;
     return Trial{time / static_cast<double>(read.config->batch.global), plan.schedule};

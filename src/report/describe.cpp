@@ -113,7 +113,7 @@ std::string recompute_text(config::Config const& c, engine::RunPlan const& plan)
       text += fmt::format("; {} in flight on each stage keep everything",
                           base::counted(m.recompute_microbatches_kept, "microbatch"));
   }
-  double const share = engine::recompute_flops_per_step(c, plan) / plan::model_flops_per_step(c);
+  double const share = plan::recompute_flops_per_step(c, plan) / plan::model_flops_per_step(c);
   text += fmt::format(". {:.1f} % more FLOPs\n", 100.0 * share);
   std::vector<std::string> sets;
   bool split = false;
@@ -207,7 +207,7 @@ std::string experts_text(config::Config const& c, engine::RunPlan const& plan) {
   if (!m.on()) return "";
   auto text = fmt::format("Experts: {} in {} of {}, {} for each token\n", m.experts, c.model.moe_layers(),
                           base::counted(c.model.layers, "layer"), m.top_k);
-  if (engine::expert_exchange_axes(c.parallel).empty()) return text;
+  if (layout::expert_exchange_axes(c.parallel).empty()) return text;
   double step = 0.0;
   for (std::size_t r = 0; r < plan.memory.size(); ++r)
     step = std::max(

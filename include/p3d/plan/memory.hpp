@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memory of a rank, before the run. Weights, gradients and moments follow from the parameter table; activations and
-// workspace are counted by the rooms that allocate them and handed in.
+// Memory of a rank, before the run. Weights, gradients and moments follow from the parameter table, activations and
+// workspace from the table of buffers (run_plan.hpp adds them up).
 
+#include <p3d/layout/buffers.hpp>
 #include <p3d/layout/params.hpp>
 #include <p3d/layout/shards.hpp>
 #include <p3d/plan/pool.hpp>
@@ -23,6 +24,8 @@ struct TypeBytes {
   bool has_master = false;  ///< the optimizer keeps weights of its own
 };
 TypeBytes type_bytes(config::Config const& config);
+/// Bytes of the types in which activations are kept and summed.
+layout::ElementBytes element_bytes(config::Config const& config);
 /// Whether gradients travel between replicas in fewer bits than they have, for which they need a second buffer.
 bool reduces_narrow(config::Config const& config);
 
@@ -34,6 +37,21 @@ layout::StateShard state_shard(config::Config const& config, layout::StageParams
 /// Its owned_size, at once where nothing is divided.
 std::int64_t owned_elements(config::Config const& config, layout::StageParams const& params,
                             layout::PerAxis const& here);
+
+/// Parts of the state of owned parameters. Where the precision has no master weights, `master` are the values, and
+/// there are no other ones.
+struct StateParts {
+  bool master = false, moments = false, values = false;
+
+  bool any() const { return master || moments || values; }
+  StateParts operator&(StateParts const& other) const {
+    return {master && other.master, moments && other.moments, values && other.values};
+  }
+};
+/// The parts that memory.offload_optimizer and memory.offload_parameters offload.
+StateParts offloaded_parts(config::Config const& config);
+/// Elements of a piece in which the state of a rank comes and goes: `longest` are those of its longest stage.
+std::int64_t staged_elements(std::int64_t longest);
 
 /// Where the whole weights and the whole gradients of a rank's stages lie while they are there: memory.shard divides
 /// them, and only a program knows when.
@@ -74,6 +92,12 @@ constexpr std::int64_t gpu_library_bytes(int communicators) {
   constexpr std::int64_t mib = std::int64_t{1} << 20;
   return gpu_context_bytes + 2 * 32 * mib + communicators * 16 * 4 * 4 * mib;
 }
+
+/// Bytes of the buffers through which offloaded state comes and goes (engine/offloaded_state.hpp: three sets, so that
+/// reading, computing and writing overlap), and of the two into which stages fetch their own weights in turn
+/// (engine/sharded_weights.hpp). `longest`: elements of the rank's longest stage.
+std::int64_t staging_bytes(config::Config const& config, std::int64_t longest);
+std::int64_t fetch_bytes(config::Config const& config, std::int64_t longest);
 
 /// The part of the prediction that the parameters decide, for the ranks of one pipeline coordinate (all its stages).
 /// Activations and workspace are left at 0. Where replicas divide the state (memory.shard) their parts differ by a few

@@ -210,7 +210,7 @@ TEST(RunPlan, CountsTheOperationsOfRecomputation) {
   auto const count = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"parallel.pp=2", "batch.microbatches=4", "pipeline.schedule=gpipe", "parallel.dp=3"});
     auto const c = input(more);
-    return engine::recompute_flops_per_step(c, engine::make_run_plan(c));
+    return plan::recompute_flops_per_step(c, engine::make_run_plan(c));
   };
   double const all = count({"memory.recompute=full"});
   EXPECT_GT(all, 0);

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Everything that follows from the input by arithmetic, before any rank exists: mesh, parameters, stages, schedule.
+// Pure: `p3d --check` makes it for any number of ranks.
+
+#include <p3d/config/config.hpp>
+#include <p3d/layout/axes.hpp>
+#include <p3d/layout/params.hpp>
+#include <p3d/layout/recompute.hpp>
+#include <p3d/layout/stage_buffers.hpp>
+#include <p3d/layout/stages.hpp>
+#include <p3d/plan/memory.hpp>
+#include <p3d/schedule/valid_program.hpp>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace p3d::plan {
+
+/// The machine that a run computes on, as far as memory follows from it; by default a host with one thread.
+struct Platform {
+  bool gpu = false;                ///< kernels run on a GPU, in memory of its own
+  bool device_form = false;        ///< kernels have their form for devices, also where tests run it on a host
+  bool host_reaches_views = true;  ///< host code may read and write what kernels do
+  bool nccl = false;               ///< ranks with GPUs exchange through NCCL
+  int threads = 1;                 ///< of the host, that kernels run on
+};
+
+/// The executor's way with messages: programs are proved and simulated for it.
+inline constexpr schedule::Execution execution{.rendezvous = true, .sends_in_flight = std::numeric_limits<int>::max()};
+/// That way for an input: with comm.overlap_experts there are pairs.
+schedule::Execution execution_of(config::Config const& config);
+/// Sets of scratch of a rank: one more where a forward and a backward take turns.
+int workspaces_of(config::Config const& config);
+/// Whether a rank computes losses: of the last stage, or of its part of the vocabulary.
+bool has_loss(config::Config const& config, layout::StageMap const& stages, int pipeline_rank);
+
+struct RunPlan {
+  layout::RankGrid grid;
+  layout::ParamTable table;
+  layout::StageMap stages;
+  schedule::ValidProgram training;    ///< one step
+  schedule::ValidProgram evaluation;  ///< forward only, of as many microbatches
+  schedule::ValidProgram probe;       ///< one microbatch, forward only (sampling)
+  std::string schedule_note;          ///< why pipeline.schedule = "auto" chose this schedule; else empty
+  /// By stage: the sets of activations, as many as the neediest of the programs wants, and what is recomputed.
+  std::vector<layout::StageActivations> activations = {};
+  /// Bytes of a rank, by pipeline coordinate and purpose. Activations (all slots of its stages) and workspace (the
+  /// scratch these share) are exactly what the trainer's arena gives out.
+  std::vector<MemoryPrediction> memory = {};
+  std::vector<StatePools> pools = {};  ///< by pipeline coordinate
+
+  MemoryPrediction const& memory_of(int pipeline_rank) const {
+    return memory.at(static_cast<std::size_t>(pipeline_rank));
+  }
+};
+/// Throws base::Error (bad_input) for a valid program that the trainer cannot run: one that moves weights where nobody
+/// does (`moves_weights`: a model::WeightProvider was given), or updates a stage before the rank has all its gradients.
+/// `moves_activations`: memory.offload_activations is set.
+void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations);
+
+/// Throws base::Error (bad_input) for a schedule that the input cannot have (plan_pipeline).
+RunPlan make_run_plan(config::Config const& config, Platform const& platform);
+/// A plan with a given division into stages and a given program of one step, whose stages and placement must be those
+/// of `stages`.
+RunPlan make_run_plan(config::Config const& config, layout::StageMap stages, schedule::ValidProgram training,
+                      Platform const& platform);
+
+/// Bytes that each pipeline rank takes with these stages and this program: weights, gradients, moments, activations,
+/// scratch.
+std::vector<double> rank_bytes(config::Config const& config, layout::StageMap const& stages,
+                               schedule::Program const& training, Platform const& platform);
+
+/// Bytes by buffer of the activations and the workspaces of a rank: what MemoryPrediction sums up of them.
+struct ActivationMemory {
+  layout::BufferBytes activations, workspace;
+  std::int64_t offloaded = 0;  ///< bytes of a swap file for activations
+};
+ActivationMemory activation_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank,
+                                   Platform const& platform);
+
+/// Operations per step that recomputation adds to those of the model, counted as these are (flops_per_token).
+double recompute_flops_per_step(config::Config const& config, RunPlan const& plan);
+
+/// Bytes per step that the rank with the most writes for memory.offload_activations, and reads back: both.
+double offloaded_bytes_per_step(config::Config const& config, RunPlan const& plan);
+
+}  // namespace p3d::plan

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a run: programs from plan_pipeline, sets of activations from the neediest of them, memory from the tables
+// of parameters and of buffers. Nothing here needs Kokkos or MPI, so a laptop plans 100,000 ranks.
+#include <p3d/plan/run_plan.hpp>
+
+#include <p3d/base/error.hpp>
+#include <p3d/base/text.hpp>
+#include <p3d/layout/communicators.hpp>
+#include <p3d/plan/model_cost.hpp>
+#include <p3d/plan/pipeline.hpp>
+#include <p3d/schedule/offload.hpp>
+#include <p3d/schedule/query.hpp>
+#include <p3d/schedule/weights.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace p3d::plan {
+
+namespace {
+
+constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
+
+/// Refuses activations that no memory holds.
+void require_some_memory(std::int64_t activations, int pipeline_rank) {
+  if (activations < most_bytes) return;
+  throw base::Error({.expected = "activations that some memory could hold",
+                     .found = fmt::format("more than {} on pipeline rank {}",
+                                          base::human_bytes(static_cast<double>(most_bytes)), pipeline_rank),
+                     .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
+                     .fix = "lower one of them"},
+                    base::ExitCode::bad_input);
+}
+
+std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
+  auto const split =
+      schedule::split_backwards_at_a_time(plan.training, static_cast<int>(c.memory.recompute_microbatches_kept));
+  auto const away = schedule::offloaded_activations(plan.training);
+  std::vector<layout::StageActivations> out;
+  for (int s = 0; s < plan.stages.num_stages(); ++s) {
+    auto const at = static_cast<std::size_t>(s);
+    int const slots =
+        std::max({plan.training->num_slots[at], plan.evaluation->num_slots[at], plan.probe->num_slots[at]});
+    auto recompute = layout::stage_recompute(c.memory, plan.stages, s);
+    int const sets = away[at].places > 0 ? slots : split[at];
+    int const rebuilt = recompute.any() && split[at] > 0 ? sets : 0;
+    out.push_back({slots, rebuilt, std::move(recompute), away[at].places, away[at].with_gradients});
+  }
+  return out;
+}
+
+/// Elements of the longest state of a stage of these ranks.
+std::int64_t longest_owned(config::Config const& c, RunPlan const& plan, int pipeline_rank) {
+  auto const here = layout::PerAxis::only(layout::Axis::pp, pipeline_rank);
+  std::int64_t longest = 0;
+  for (int s : plan.stages.stages_of(pipeline_rank)) {
+    layout::StageParams const params(plan.table, plan.stages, s, plan.grid.sizes(), here);
+    longest = std::max(longest, owned_elements(c, params, here));
+  }
+  return longest;
+}
+
+/// A build whose Views are host memory has nowhere else to offload to but a disk.
+void require_somewhere(config::Config const& c, Platform const& platform) {
+  auto const& m = c.memory;
+  for (auto const& [key, place] : {std::pair("memory.offload_optimizer", m.offload_optimizer),
+                                   std::pair("memory.offload_parameters", m.offload_parameters),
+                                   std::pair("memory.offload_activations", m.offload_activations)}) {
+    if (place != config::OffloadTo::host || platform.gpu) continue;
+    throw base::Error(
+        {.expected = "\"none\" or \"disk\": this build of p3d computes on the host, whose memory would be "
+                     "offloaded to itself",
+         .found = "\"host\"",
+         .where = key,
+         .fix = "choose \"disk\", or use a build for GPUs"},
+        base::ExitCode::bad_input);
+  }
+}
+
+/// Groups that NCCL would make communicators of.
+int nccl_communicators(config::Config const& c, RunPlan const& plan, Platform const& platform) {
+  if (!platform.nccl) return 0;
+  auto const sets = layout::communicator_sets(plan.table, plan.grid.sizes(), c.memory.divides());
+  return static_cast<int>(
+      std::count_if(sets.begin(), sets.end(), [&](auto const& set) { return plan.grid.group_size(set) > 1; }));
+}
+
+/// Refuses what no memory holds.
+MemoryPrediction predict_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank,
+                                Platform const& platform) {
+  auto m = predict_state_memory(c, plan.table, plan.stages, pipeline_rank,
+                                plan.pools[static_cast<std::size_t>(pipeline_rank)]);
+  auto const buffers = activation_memory(c, plan, pipeline_rank, platform);
+  m.activations = buffers.activations.total();
+  m.workspace = buffers.workspace.total();
+  m.offloaded_activations = buffers.offloaded;
+  require_some_memory(m.activations, pipeline_rank);
+  if (m.offloaded > 0) {
+    auto const longest = longest_owned(c, plan, pipeline_rank);
+    m.staging = staging_bytes(c, longest);
+    if (c.memory.offloads_parameters() && (c.memory.divides() || !platform.host_reaches_views))
+      m.staging += fetch_bytes(c, longest);
+  }
+  if (config::is_16bit(c.run.precision) && !platform.gpu)
+    m.panels = platform.threads * (base::panel_floats * static_cast<std::int64_t>(sizeof(float)) +
+                                   base::attention_panel_bytes(c.model.seq_len, c.model.head_dim()));
+  if (platform.gpu) m.libraries = gpu_library_bytes(nccl_communicators(c, plan, platform));
+  return m;
+}
+
+}  // namespace
+
+ActivationMemory activation_memory(config::Config const& c, RunPlan const& plan, int pipeline_rank,
+                                   Platform const& platform) {
+  auto const e = element_bytes(c);
+  ActivationMemory out;
+  layout::RecomputeScratch recompute;
+  for (int s : plan.stages.stages_of(pipeline_rank)) {
+    auto const& sets = plan.activations[static_cast<std::size_t>(s)];
+    out.activations += layout::stage_bytes(c, plan.stages, s, sets, e);
+    out.offloaded += layout::offloaded_file_bytes(c, plan.stages, s, sets, e);
+    recompute.add(sets.recompute);
+  }
+  if (c.divides_vocabulary()) out.activations += layout::vocabulary_bytes(c, e);
+  bool const with_loss = has_loss(c, plan.stages, pipeline_rank);
+  auto const workspace = layout::workspace_bytes(c, recompute, with_loss, e, platform.device_form);
+  for (int k = 0; k < workspaces_of(c); ++k) out.workspace += workspace;
+  return out;
+}
+
+schedule::Execution execution_of(config::Config const& c) {
+  auto out = execution;
+  out.pairs = c.comm.overlap_experts;
+  return out;
+}
+
+bool has_loss(config::Config const& c, layout::StageMap const& stages, int pipeline_rank) {
+  return c.divides_vocabulary() || stages.pipeline_rank(stages.num_stages() - 1) == pipeline_rank;
+}
+
+int workspaces_of(config::Config const& c) { return c.comm.overlap_experts ? 2 : 1; }
+
+void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
+  auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {
+    throw base::Error(
+        {.expected = expected, .found = schedule::to_string(a), .where = "the schedule (pipeline.file)", .fix = fix},
+        base::ExitCode::bad_input);
+  };
+  for (auto const& actions : program.ranks) {
+    bool updates = false;
+    for (auto const& a : actions) {
+      if (!moves_weights && (schedule::moves_weights(a.op) || a.op == schedule::Op::reduce_scatter_gradients))
+        refuse(a, "a schedule for weights that stay whole on their ranks",
+               "leave out GATHER, RELEASE, OFFLOAD and RELOAD, and write REDUCE for REDUCE_SCATTER");
+      if (!moves_activations && schedule::moves_activations(a.op))
+        refuse(a, "a schedule for activations that stay in memory",
+               "leave out OFFLOAD_F and RELOAD_F, or set memory.offload_activations");
+      if (updates && (schedule::computes(a.op) || schedule::reduces(a.op)))
+        refuse(a, "updates (STEP) after all that a rank computes and reduces: all need the norm of the whole gradient",
+               "move the STEPs to the end");
+      updates = updates || a.op == schedule::Op::stage_step;
+    }
+  }
+}
+
+namespace {
+
+/// In words, the home that the actions on the weights of a stage give them.
+char const* named(schedule::WeightHome home) {
+  switch (home) {
+    case schedule::WeightHome::resident: return "whole all the time";
+    case schedule::WeightHome::sharded: return "gathered and released (GATHER, RELEASE)";
+    case schedule::WeightHome::offloaded: return "brought and taken away (RELOAD, OFFLOAD)";
+  }
+  return "";
+}
+
+/// Refuses a schedule from a file that says otherwise than the keys of [memory] who holds the weights, and when
+/// gradients are reduced.
+void require_agreement(config::Config const& c, schedule::Program const& program) {
+  auto const refuse = [&](std::string expected, std::string found, std::string fix) {
+    throw base::Error({.expected = std::move(expected),
+                       .found = fmt::format("{} in {}", found, c.pipeline.file),
+                       .where = "pipeline.file",
+                       .fix = std::move(fix)},
+                      base::ExitCode::bad_input);
+  };
+  auto const& m = c.memory;
+  using schedule::WeightHome;
+  auto const wanted = m.divides()               ? WeightHome::sharded
+                      : m.offloads_parameters() ? WeightHome::offloaded
+                                                : WeightHome::resident;
+  auto const homes = schedule::weight_homes(program);
+  for (std::size_t s = 0; s < homes.size(); ++s)
+    if (homes[s] != wanted)
+      refuse(fmt::format("weights of every stage that are {}, as memory.shard = \"{}\" and memory.offload_parameters = "
+                         "\"{}\" want",
+                         named(wanted), to_string(m.shard), to_string(m.offload_parameters)),
+             fmt::format("weights of stage {} that are {}", s, named(homes[s])),
+             "write the schedule so, change these keys, or leave all actions on weights out: then p3d adds them");
+  std::vector<int> reductions(homes.size());
+  for (auto const& actions : program.ranks)
+    for (auto const& a : actions)
+      if (schedule::reduces(a.op)) ++reductions[static_cast<std::size_t>(a.stage)];
+  auto const most = std::max_element(reductions.begin(), reductions.end());
+  auto const stage = most - reductions.begin();
+  if (m.reduce == config::MessageEvery::step && *most > 1)
+    refuse("one reduction of the gradients of each stage (memory.reduce = \"step\")",
+           fmt::format("{} of stage {}", *most, stage),
+           "set memory.reduce to \"microbatch\", and memory.shard to \"gradients\" or \"parameters\"; or reduce each "
+           "stage once");
+  if (m.reduce == config::MessageEvery::microbatch && *most == 1 && program.num_microbatches > 1)
+    refuse("reductions after each microbatch (memory.reduce = \"microbatch\")", "one for each stage",
+           "set memory.reduce to \"step\", or write REDUCE_SCATTER after each B and W");
+}
+
+}  // namespace
+
+RunPlan make_run_plan(config::Config const& c, Platform const& platform) {
+  require_somewhere(c, platform);
+  auto pipeline = plan_pipeline(
+      c, [&](auto const& stages, auto const& program) { return rank_bytes(c, stages, program, platform); },
+      execution_of(c));
+  require_supported(pipeline.program, c.memory.divides() || c.memory.moves_weights(),
+                    c.memory.offload_activations != config::OffloadTo::none);
+  if (c.pipeline.schedule == "file") require_agreement(c, pipeline.program);
+  auto plan = make_run_plan(c, std::move(pipeline.stages), std::move(pipeline.program), platform);
+  plan.schedule_note = std::move(pipeline.reason);
+  return plan;
+}
+
+std::vector<double> rank_bytes(config::Config const& c, layout::StageMap const& stages,
+                               schedule::Program const& training, Platform const& platform) {
+  auto const plan = make_run_plan(c, stages, {training, execution_of(c)}, platform);
+  std::vector<double> bytes;
+  for (auto const& m : plan.memory) bytes.push_back(static_cast<double>(m.total()));
+  return bytes;
+}
+
+RunPlan make_run_plan(config::Config const& c, layout::StageMap stages, schedule::ValidProgram training,
+                      Platform const& platform) {
+  P3D_REQUIRE(training.execution() == execution_of(c), "the program is proved for what the executor does");
+  P3D_REQUIRE(training->num_microbatches == c.batch.microbatches, "the program has the input's number of microbatches");
+  P3D_REQUIRE(training->num_ranks == c.parallel.pp, "the program has the input's number of pipeline ranks");
+  P3D_REQUIRE(stages.num_layers() == c.model.layers, "the stages hold the model's layers");
+  P3D_REQUIRE(stages.num_stages() == training->num_stages, "the program has the stages of the map");
+  for (int s = 0; s < training->num_stages; ++s) {
+    P3D_REQUIRE(stages.pipeline_rank(s) == schedule::rank_of(training, s), "program and map place stages alike");
+  }
+  auto evaluation = schedule::forward_only(training, training->num_microbatches);
+  auto probe = schedule::forward_only(training, 1);
+  RunPlan plan{layout::RankGrid(c.parallel, layout::parse_order(c.parallel.order)),
+               layout::make_param_table(c),
+               std::move(stages),
+               std::move(training),
+               std::move(evaluation),
+               std::move(probe),
+               ""};
+  plan.activations = stage_activations(c, plan);
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    plan.pools.push_back(make_state_pools(
+        c, plan.table, plan.stages, r, plan.training,
+        {&static_cast<schedule::Program const&>(plan.evaluation), &static_cast<schedule::Program const&>(plan.probe)}));
+    plan.memory.push_back(predict_memory(c, plan, r, platform));
+  }
+  return plan;
+}
+
+double recompute_flops_per_step(config::Config const& c, RunPlan const& plan) {
+  std::vector<double> per_token;
+  for (int s = 0; s < plan.stages.num_stages(); ++s)
+    per_token.push_back(recompute_flops_per_token(c, plan.activations[static_cast<std::size_t>(s)].recompute,
+                                                  plan.stages.layers(s).begin, Keys::all));
+  double sum = 0.0;
+  for (auto const& actions : plan.training->ranks)
+    for (auto const& a : actions) {
+      auto const s = static_cast<std::size_t>(a.stage);
+      if (schedule::makes_input_gradient(a.op) && a.slot >= plan.activations[s].recompute.slots_kept)
+        sum += per_token[s];
+    }
+  return sum * static_cast<double>(c.batch.micro * c.model.seq_len * c.parallel.dp);  // cp divides them
+}
+
+double offloaded_bytes_per_step(config::Config const& c, RunPlan const& plan) {
+  auto const e = element_bytes(c);
+  double most = 0.0;
+  for (int r = 0; r < c.parallel.pp; ++r) {
+    auto const& actions = plan.training->ranks[static_cast<std::size_t>(r)];
+    auto const gradients = schedule::moves_gradients(plan.training, r);
+    std::map<std::pair<int, bool>, double> bytes;  // of a move, by stage and whether with gradients
+    double sum = 0.0;
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!schedule::moves_activations(actions[i].op)) continue;
+      int const s = actions[i].stage;
+      auto const [each, added] = bytes.try_emplace({s, gradients[i]}, 0.0);
+      if (added)
+        each->second = static_cast<double>(
+            layout::offloaded_bytes(c, plan.stages, s, plan.activations[static_cast<std::size_t>(s)], e, gradients[i]));
+      sum += each->second;
+    }
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+}  // namespace p3d::plan
