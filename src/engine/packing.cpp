@@ -32,19 +32,17 @@ double most_over_mean(std::vector<double> const& parts) {
 
 /// What one global batch is, before it is dealt.
 struct Read {
-  std::vector<double> work;           ///< of microbatches: FLOPs, which exceed 64-bit integers
-  std::vector<double> places;         ///< of the places of a ring
-  std::vector<std::int64_t> lengths;  ///< of samples, where these differ
+  std::vector<double> work;    ///< of microbatches: FLOPs, which exceed 64-bit integers
+  std::vector<double> places;  ///< of the places of a ring
 };
 
 Read read_lengths(config::Config const& c, data::Sampler const& sampler, std::int64_t step, PackingBalance& balance) {
-  Read out{{}, {1.0}, {}};
+  Read out{{}, {1.0}};
   auto shorter = c;
   for (std::int64_t first = 0; first < c.batch.global; first += c.batch.micro) {
     std::int64_t longest = 1, tokens = 0;
     for (auto i = first; i < first + c.batch.micro; ++i) {
       auto const length = sampler.length(data::global_sample(step, i, c.batch.global));
-      out.lengths.push_back(length);
       longest = std::max(longest, length);
       tokens += length;
     }
@@ -63,9 +61,8 @@ Read read_documents(config::Config const& c, data::Sampler const& sampler, std::
   auto const division = layout::context_division(c);
   std::vector<int> inputs(seq), targets(seq), documents(seq);
   Read out{std::vector<double>(static_cast<std::size_t>(c.batch.global / c.batch.micro)),
-           std::vector<double>(static_cast<std::size_t>(division.ring()), 0.0),
-           {}};
-  auto& [work, places, lengths] = out;
+           std::vector<double>(static_cast<std::size_t>(division.ring()), 0.0)};
+  auto& [work, places] = out;
   balance.tokens = c.batch.global * c.model.seq_len;
   for (std::int64_t i = 0; i < c.batch.global; ++i) {
     sampler.train(data::global_sample(step, i, c.batch.global), inputs, targets, documents);
@@ -94,9 +91,8 @@ std::int64_t padded_length(config::Config const& c, std::int64_t longest) {
 DealtBatch deal_batch(config::Config const& c, data::Sampler const& sampler, std::int64_t step) {
   DealtBatch out;
   out.step = step;
-  auto const [work, places, lengths] =
+  auto const [work, places] =
       sampler.varies() ? read_lengths(c, sampler, step, out.balance) : read_documents(c, sampler, step, out.balance);
-  out.lengths = lengths;
   auto const replicas = c.parallel.dp;
   out.order = data::balance_microbatches(work, replicas);
   std::vector<std::int64_t> in_order(out.order.size());

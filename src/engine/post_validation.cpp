@@ -14,21 +14,8 @@
 namespace p3d::engine {
 
 template <class P>
-Hooks Trainer<P>::State::opening_hooks(std::int64_t step) {
-  Hooks hooks;
-  if (sampler.varies()) hooks.length = [this, step](int m) { return length_of(training_sample(step, m), true, 0); };
-  hooks.load = [this, step](int stage, int slot, int microbatch) {
-    load(stage, slot, training_sample(step, microbatch), true, 0, 0);
-  };
-  hooks.load_part = [this, step](schedule::Op op, int slot, int microbatch) {
-    load_part(op, slot, training_sample(step, microbatch), true, 0, 0);
-  };
-  return hooks;
-}
-
-template <class P>
 void Trainer<P>::State::validate(StepResult& result) {
-  executor->open(plan.training, opening, result.step + 1, opening_hooks(result.step));
+  executor->open(plan.training, opening, result.step + 1, loading_hooks(loader.training(result.step)));
   base::Stopwatch watch;
   comm::set_activity(result.step, "the global norm");
   finish_sum(result);
@@ -74,12 +61,11 @@ PostValidation Trainer<P>::post_validation() const {
   return state_->post_validation;
 }
 
-#define P3D_INSTANTIATE(P)                                       \
-  template Hooks Trainer<P>::State::opening_hooks(std::int64_t); \
-  template void Trainer<P>::State::validate(StepResult&);        \
-  template void Trainer<P>::State::take_back();                  \
-  template void Trainer<P>::State::forget_opening();             \
-  template Trainer<P>::~Trainer();                               \
+#define P3D_INSTANTIATE(P)                                \
+  template void Trainer<P>::State::validate(StepResult&); \
+  template void Trainer<P>::State::take_back();           \
+  template void Trainer<P>::State::forget_opening();      \
+  template Trainer<P>::~Trainer();                        \
   template PostValidation Trainer<P>::post_validation() const;
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE

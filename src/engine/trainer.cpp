@@ -6,7 +6,6 @@
 #include <p3d/base/timer.hpp>
 #include <p3d/comm/agree.hpp>
 #include <p3d/comm/wait.hpp>
-#include <p3d/config/parse.hpp>
 #include <p3d/device/guard.hpp>
 #include <p3d/engine/backend.hpp>
 #include <p3d/engine/memory_limits.hpp>
@@ -16,10 +15,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <utility>
 
 namespace p3d::engine {
@@ -154,8 +151,17 @@ Trainer<P>::State::State(config::Config const& c, RunPlan run_plan, comm::Commun
       plan(std::move(run_plan)),
       mesh(parent, mesh_shape(plan.grid), mesh_sets(plan, c.memory.divides())),
       here(plan.grid.coordinates(mesh.world().rank())),
-      source(comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); })),
-      sampler(comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); })),
+      loader([&] {
+        auto source = comm::agree(mesh.world(), "open the training data", [&] { return data::make_token_source(c); });
+        auto sampler = comm::agree(mesh.world(), "divide the training data", [&] { return data::Sampler(*source, c); });
+        return BatchLoader(config, plan.stages, here, std::move(source), std::move(sampler));
+      }()),
+      evaluator(config, loader, mesh,
+                [this](SampleSource const& samples) {
+                  executor->run(plan.evaluation, steps_done, 0.0, loading_hooks(samples));
+                  double const loss = take_loss();
+                  return counts_loss() ? loss : 0.0;
+                }),
       tp{exec, &mesh.along("tp"), c.parallel.sequence},
       context(c.parallel.cp > 1 ? parallel::ContextParallel(mesh.along("cp"), layout::context_division(c))
                                 : parallel::ContextParallel()),
@@ -212,10 +218,6 @@ void Trainer<P>::State::allocate(ProviderFactory<P> const& provider) {
     workspaces.emplace_back(c, recompute, with_loss, *arena, here.tp, exchanges).set_loss(sums);
   if (c.divides_vocabulary()) part.emplace(c, here.pp, tp, *arena, workspaces.front());
   auto const groups = replica_groups();
-  auto const tokens = static_cast<std::size_t>(c.batch.micro * c.model.seq_len);
-  inputs.resize(tokens);
-  targets.resize(tokens);
-  documents.resize(c.data.pack ? tokens : 0);
   for (int s : plan.stages.stages_of(here.pp)) {
     units[s] = std::make_unique<StageUnit<P>>(
         c, plan, s, here, tp, *arena, model::StageScratch<P>{&workspaces.front(), &workspaces.back()},
@@ -305,7 +307,7 @@ comm::Communicator& Trainer<P>::State::along(layout::AxisSet axes) {
 
 template <class P>
 comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
-  require_same_input();
+  require_same_input(config, loader.source(), mesh.world());
   require_room(plan.memory_of(here.pp).total(), mesh.world());
   constexpr std::size_t page = 4096;  // each buffer takes whole ones
   std::size_t const activations = shared_activation_bytes(config, plan, here.pp);
@@ -320,22 +322,6 @@ comm::SharedBuffer Trainer<P>::State::prepare_reductions() {
   weights_memory = comm::SharedBuffer(shared_pool_bytes(pools.weights));
   gradients_memory = comm::SharedBuffer(shared_pool_bytes(pools.gradients));
   return comm::SharedBuffer(activations);
-}
-
-template <class P>
-void Trainer<P>::State::require_same_input() {
-  // Equal hashes have equal minimum and maximum; the complement turns the maximum into a second minimum.
-  std::array<std::uint64_t, 4> h{config::hash(config), ~config::hash(config), source->hash(), ~source->hash()};
-  mesh.world().all_reduce(h.data(), 4, comm::Type::uint64, comm::Reduction::min).wait();
-  for (std::size_t i : {std::size_t{0}, std::size_t{2}}) {
-    if (h[i] == ~h[i + 1]) continue;
-    throw base::Error({.expected = i == 0 ? "the same input on every rank" : "the same training data on every rank",
-                       .found = fmt::format("different {} on some ranks (hash of this rank's: {:016x})",
-                                            i == 0 ? "inputs" : "data", i == 0 ? config::hash(config) : source->hash()),
-                       .where = i == 0 ? "" : fmt::format("data.path: {}", source->describe()),
-                       .fix = "give every node the same files (a shared file system, or identical copies)"},
-                      base::ExitCode::bad_input);
-  }
 }
 
 template <class P>
@@ -377,8 +363,27 @@ bool Trainer<P>::State::stop_together() {
 }
 
 template <class P>
+Hooks Trainer<P>::State::loading_hooks(SampleSource const& samples) {
+  Hooks hooks;
+  if (loader.sampler().varies()) hooks.length = [this, samples](int m) { return loader.length(samples, m); };
+  hooks.load = [this, samples](int number, int slot, int microbatch) {
+    auto& stage = units.at(number)->stage;
+    auto const t = loader.load(samples, microbatch, loader.of_stage(number), stage.length(slot));
+    stage.load(slot, t.rows, {t.inputs, t.targets, t.positions, t.documents});
+  };
+  hooks.load_part = [this, samples](schedule::Op op, int slot, int microbatch) {
+    bool const head = op == schedule::Op::head_forward;
+    auto const t = loader.load(samples, microbatch, {.inputs = !head, .targets = head}, config.model.seq_len);
+    if (head) return part->load_targets(slot, t.targets);
+    if (op == schedule::Op::embed_forward) return part->load_embedding(slot, t.inputs);
+    part->load_gradient(slot, t.inputs);
+  };
+  return hooks;
+}
+
+template <class P>
 Hooks Trainer<P>::State::training_hooks(StepResult& result) {
-  auto hooks = opening_hooks(steps_done);
+  auto hooks = loading_hooks(loader.training(steps_done));
   hooks.gradients_ready = [this](int stage, std::size_t first, std::size_t last) {
     if (!spoilt.empty()) spoil(stage, first, last);
     units.at(stage)->reducer.ready(first, last);
@@ -429,12 +434,14 @@ StepResult Trainer<P>::step(double vote, bool another_follows) {
     unit->reducer.begin();
     unit->reduced_before = false;
   }
-  result.tokens = s.tokens_of(s.steps_done);
-  s.counted_targets = s.count_targets(true, s.steps_done);
+  result.tokens = s.loader.tokens_of(s.steps_done);
+  // Where samples are whole documents without a token that ends them, every input has a target.
+  bool const none_masked = s.loader.sampler().varies() && s.config.data.eod_token < 0;
+  s.counted_targets = none_masked ? result.tokens : s.evaluator.count_targets(s.loader.training(s.steps_done));
   for (auto& w : s.workspaces)
     w.set_balance({.sample = result.loss_scale / static_cast<double>(s.config.batch.global),
                    .token = result.loss_scale / static_cast<double>(s.tokens_per_step())});
-  s.executor->run(s.plan.training, result.step, result.loss_scale / s.mean_over(s.counted_targets),
+  s.executor->run(s.plan.training, result.step, result.loss_scale / divisor(s.counted_targets),
                   s.training_hooks(result));
   if (s.tried_out) s.validate(result);
   s.balance_experts();
@@ -450,29 +457,20 @@ template <class P>
 double Trainer<P>::evaluate(std::int64_t batches) {
   auto& s = *state_;
   s.prepare_to_read();
-  double sum = 0.0;
-  std::int64_t counted = 0;
   s.stopped_early = false;
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
-    if (s.stop_together()) return std::numeric_limits<double>::quiet_NaN();
-    counted += s.count_targets(false, batch);
-    Hooks hooks;
-    if (s.sampler.varies())
-      hooks.length = [&](int m) { return s.length_of(first_sample(s.config, 0, s.here.dp, m), false, batch); };
-    hooks.load = [&](int stage, int slot, int microbatch) {
-      auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
-      s.load(stage, slot, index, false, batch, index);
-    };
-    hooks.load_part = [&](schedule::Op op, int slot, int microbatch) {
-      auto const index = first_sample(s.config, 0, s.here.dp, microbatch);
-      s.load_part(op, slot, index, false, batch, index);
-    };
-    s.executor->run(s.plan.evaluation, s.steps_done, 0.0, hooks);
-    sum += s.take_loss();
-  }
-  if (!s.counts_loss()) sum = 0.0;
-  sum = collectives::all_reduce(s.mesh.world(), sum);
-  return sum / s.mean_over(counted);
+  return s.evaluator.evaluate(batches, [&] { return s.stop_together(); });
+}
+
+template <class P>
+Score Trainer<P>::score(std::vector<layout::Range> const& parts, data::TokenSource const* source,
+                        ScoreOptions const& options) {
+  state_->prepare_to_read();
+  return state_->evaluator.score(parts, source != nullptr ? *source : state_->loader.source(), options);
+}
+template <class P>
+Score Trainer<P>::score_validation(ScoreOptions const& options) {
+  state_->prepare_to_read();
+  return state_->evaluator.score_validation(options);
 }
 
 template <class P>
@@ -485,11 +483,11 @@ RunPlan const& Trainer<P>::plan() const {
 }
 template <class P>
 data::TokenSource const& Trainer<P>::source() const {
-  return *state_->source;
+  return state_->loader.source();
 }
 template <class P>
 data::Sampler const& Trainer<P>::sampler() const {
-  return state_->sampler;
+  return state_->loader.sampler();
 }
 template <class P>
 comm::Mesh& Trainer<P>::mesh() {

@@ -140,7 +140,7 @@ template <class P>
 void Trainer<P>::set_steps_done(std::int64_t steps, std::optional<std::int64_t> tokens) {
   state_->forget_opening();
   state_->steps_done = steps;
-  state_->tokens_done = tokens ? *tokens : state_->sampler.tokens_before(steps * state_->config.batch.global);
+  state_->tokens_done = tokens ? *tokens : state_->loader.sampler().tokens_before(steps * state_->config.batch.global);
 }
 
 template <class P>

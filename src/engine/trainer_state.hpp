@@ -10,11 +10,12 @@
 #include <p3d/optim/optimizer.hpp>
 #include <p3d/parallel/gradients.hpp>
 #include <p3d/engine/executor.hpp>
-#include <p3d/engine/packing.hpp>
 #include <p3d/engine/trainer.hpp>
 
 #include "activation_store.hpp"
+#include "batch_loader.hpp"
 #include "device_sums.hpp"
+#include "evaluator.hpp"
 #include "offloaded_state.hpp"
 #include "sharded_weights.hpp"
 #include "vocabulary_actions.hpp"
@@ -57,8 +58,8 @@ struct Trainer<P>::State {
   RunPlan plan;
   comm::Mesh mesh;
   layout::PerAxis here;  ///< this rank's coordinates
-  std::unique_ptr<data::TokenSource> source;
-  data::Sampler sampler;
+  BatchLoader loader;
+  Evaluator evaluator;
   device::ExecSpace exec{};
   parallel::TensorParallel tp;
   parallel::ContextParallel context;
@@ -102,9 +103,6 @@ struct Trainer<P>::State {
   bool keep_gradients = false;       ///< after the update
   bool gradients_are_zero = true;    ///< as allocated, and after an update that does not keep them
   double elapsed = 0.0;              ///< seconds inside step()
-  std::vector<int> inputs, targets;  ///< one microbatch, host
-  std::vector<int> positions;        ///< the same, where rows are told them
-  std::vector<int> documents;        ///< the same, with data.pack
   std::int64_t counted_targets = 0;  ///< whose mean the loss of this step is, in the global batch
 
   State(config::Config const& c, RunPlan run_plan, comm::Communicator const& parent,
@@ -117,58 +115,16 @@ struct Trainer<P>::State {
   /// loss of the whole group.
   bool counts_loss() const { return here.zero(layout::stage_axes.minus(layout::token_axes)); }
   std::int64_t tokens_per_step() const { return config.batch.global * config.model.seq_len; }
-  /// Targets of global batch `batch` that are not masked (data.eod_mask_loss): each replica counts its own. Collective
-  /// where the data mask any.
-  std::int64_t count_targets(bool training, std::int64_t batch);
-  /// Stretches of tokens whose loss is asked for, by number from 0.
-  struct ScoredWindows {
-    std::int64_t count = 0, length = 0;  ///< `length`: of each, in tokens, unless it varies
-    std::function<void(std::int64_t number, std::span<int> in, std::span<int> target, std::span<int> documents)> read;
-    std::function<std::int64_t(std::int64_t number)> length_of;  ///< with batch.variable
-  };
-  Score score(ScoredWindows const& windows, ScoreOptions const& options);
-  /// What a sum of losses is divided by.
-  double mean_over(std::int64_t counted) const { return static_cast<double>(counted > 0 ? counted : 1); }
   parallel::ExpertParallel expert_parallel();
   /// Makes the ways of reduction ready; returns the memory for the activations that are reduced.
   comm::SharedBuffer prepare_reductions();
-  /// Throws unless every rank has the same input and the same data.
-  void require_same_input();
   /// Whether any rank was asked to stop. Collective where stop_when() was called.
   bool stop_together();
   /// Where the vocabulary is divided over the pipeline: its communicators and actions. Collective.
   void divide_vocabulary();
   Hooks training_hooks(StepResult& result);
-  /// What forwards of a step ask for; steps count from 0.
-  Hooks opening_hooks(std::int64_t step);
-  void load(int stage, int slot, std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
-  /// The first sample of a microbatch of a step; where samples are unequal work replicas have equal work, not
-  /// neighbouring samples.
-  std::int64_t training_sample(std::int64_t step, int microbatch);
-  /// Global batch `step`, whose samples are unequal work. The last one is kept.
-  DealtBatch const& batch_of(std::int64_t step);
-  DealtBatch dealt;
-  /// Those of the sample whose tokens begin at a place in `inputs`; empty without data.pack.
-  std::span<int> documents_at(std::size_t place) {
-    return documents.empty() ? std::span<int>() : std::span(documents).subspan(place, inputs.size() / batch_samples());
-  }
-  std::size_t batch_samples() const { return static_cast<std::size_t>(config.batch.micro); }
-  /// What is in inputs, targets and documents, the microbatch that begins with `sample`: of each sample as many tokens
-  /// as the slot was shaped for.
-  void load_microbatch(int stage, int slot, std::int64_t sample);
-  /// The same for E, S or G, of whole samples.
-  void load_part(schedule::Op op, int slot, std::int64_t sample, bool training, std::int64_t eval_batch,
-                 std::int64_t index);
-  /// The same of what is in inputs and targets.
-  void load_drawn_part(schedule::Op op, int slot);
-  /// Fills inputs, targets and documents.
-  void draw_microbatch(std::int64_t sample, bool training, std::int64_t eval_batch, std::int64_t index);
-  /// Of a number of each token of the microbatch those of this rank, in samples of `length` tokens.
-  std::vector<int> own_tokens(std::span<int const> whole, base::TokenSet const& tokens) const;
-  /// Inputs of the samples of a global batch.
-  std::int64_t tokens_of(std::int64_t step);
-  /// batch.variable: the length of the microbatch that begins with a sample, of training or of an evaluation batch.
-  std::int64_t length_of(std::int64_t sample, bool training, std::int64_t eval_batch);
+  /// What forwards of these samples ask for.
+  Hooks loading_hooks(SampleSource const& samples);
   void reduce(int stage);
   /// Waits for other ranks during the update.
   void wait_recorded(comm::Request& request);

@@ -68,7 +68,7 @@ void Trainer<P>::State::start_sum(double votes) {
 template <class P>
 void Trainer<P>::State::finish_sum(StepResult& result) {
   wait_recorded(sum_request);
-  result.loss = sum[0] / mean_over(counted_targets);
+  result.loss = sum[0] / divisor(counted_targets);
   result.grad_norm = std::sqrt(sum[1]) / result.loss_scale;
   result.stop = sum[2] > 0.0;
   result.votes = sum[3];

@@ -19,28 +19,7 @@ void Trainer<P>::State::divide_vocabulary() {
   executor->divide_vocabulary(*part_actions);
 }
 
-template <class P>
-void Trainer<P>::State::load_part(schedule::Op op, int slot, std::int64_t sample, bool training,
-                                  std::int64_t eval_batch, std::int64_t index) {
-  draw_microbatch(sample, training, eval_batch, index);
-  load_drawn_part(op, slot);
-}
-
-template <class P>
-void Trainer<P>::State::load_drawn_part(schedule::Op op, int slot) {
-  auto const length = config.model.seq_len;
-  auto tokens = base::TokenSet::range(0, length);
-  if (config.parallel.cp > 1) tokens = context.division().of_length(length).tokens(here.cp);
-  if (op == schedule::Op::head_forward) return part->load_targets(slot, own_tokens(targets, tokens));
-  auto const own = own_tokens(inputs, tokens);
-  if (op == schedule::Op::embed_forward) return part->load_embedding(slot, own);
-  part->load_gradient(slot, own);
-}
-
-#define P3D_INSTANTIATE(P)                                             \
-  template void Trainer<P>::State::divide_vocabulary();                \
-  template void Trainer<P>::State::load_drawn_part(schedule::Op, int); \
-  template void Trainer<P>::State::load_part(schedule::Op, int, std::int64_t, bool, std::int64_t, std::int64_t);
+#define P3D_INSTANTIATE(P) template void Trainer<P>::State::divide_vocabulary();
 P3D_POLICIES(P3D_INSTANTIATE)
 #undef P3D_INSTANTIATE
 

@@ -25,8 +25,7 @@ struct PackingBalance {
 /// The microbatches of one global batch.
 struct DealtBatch {
   std::int64_t step = -1;
-  std::vector<std::int64_t> order;    ///< replica r's are the r-th part
-  std::vector<std::int64_t> lengths;  ///< batch.variable: the inputs of each sample; else empty
+  std::vector<std::int64_t> order;  ///< replica r's are the r-th part
   PackingBalance balance;
 };
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "batch_loader.hpp"
+
+#include <p3d/base/error.hpp>
+#include <p3d/config/parse.hpp>
+#include <p3d/engine/run_plan.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace p3d::engine {
+
+BatchLoader::BatchLoader(config::Config const& config, layout::StageMap const& stages, layout::PerAxis here,
+                         std::unique_ptr<data::TokenSource> source, data::Sampler sampler)
+    : config_(&config),
+      stages_(&stages),
+      here_(here),
+      source_(std::move(source)),
+      sampler_(std::move(sampler)),
+      division_(layout::context_division(config)) {
+  auto const tokens = static_cast<std::size_t>(config.batch.micro) * seq_len();
+  inputs_.resize(tokens);
+  targets_.resize(tokens);
+  documents_.resize(config.data.pack ? tokens : 0);
+  positions_.resize(config.parallel.cp > 1 || sampler_.resets_positions() ? tokens : 0);
+}
+
+DealtBatch const& BatchLoader::batch_of(std::int64_t step) {
+  if (dealt_.step != step) dealt_ = deal_batch(*config_, sampler_, step);
+  return dealt_;
+}
+
+std::int64_t BatchLoader::tokens_of(std::int64_t step) {
+  return sampler_.varies() ? batch_of(step).balance.tokens : config_->batch.global * config_->model.seq_len;
+}
+
+SampleSource BatchLoader::training(std::int64_t step) {
+  bool const dealt = (config_->data.pack || config_->batch.variable) && config_->parallel.dp > 1;
+  return {[this, step, dealt](int microbatch) {
+            auto const sample = first_sample(*config_, step, here_.dp, microbatch);
+            if (!dealt) return sample;
+            auto const begin = step * config_->batch.global, micro = config_->batch.micro;
+            return begin + batch_of(step).order[static_cast<std::size_t>((sample - begin) / micro)] * micro;
+          },
+          [this](std::int64_t number, std::span<int> inputs, std::span<int> targets, std::span<int> documents) {
+            sampler_.train(number, inputs, targets, documents);
+          },
+          [this](std::int64_t number) { return sampler_.length(number); }};
+}
+
+SampleSource BatchLoader::evaluation(std::int64_t batch) const {
+  return {[this](int microbatch) { return first_sample(*config_, 0, here_.dp, microbatch); },
+          [this, batch](std::int64_t number, std::span<int> inputs, std::span<int> targets, std::span<int> documents) {
+            sampler_.eval(batch, number, inputs, targets, documents);
+          },
+          [this, batch](std::int64_t number) { return sampler_.eval_length(batch, number); }};
+}
+
+std::int64_t BatchLoader::count_targets(SampleSource const& samples) const {
+  std::vector<int> in(seq_len()), target(seq_len());
+  std::int64_t counted = 0;
+  for (int m = 0; m < config_->batch.microbatches; ++m) {
+    auto const first = samples.first(m);
+    for (auto number = first; number < first + config_->batch.micro; ++number) {
+      samples.read(number, in, target, {});
+      counted += std::ranges::count_if(target, [](int t) { return t >= 0; });
+    }
+  }
+  return counted;
+}
+
+std::int64_t BatchLoader::length(SampleSource const& samples, int microbatch) const {
+  if (!sampler_.varies()) return config_->model.seq_len;
+  std::int64_t longest = 1;
+  auto const first = samples.first(microbatch);
+  for (auto number = first; number < first + config_->batch.micro; ++number)
+    longest = std::max(longest, samples.length(number));
+  return padded_length(*config_, longest);
+}
+
+WantedTokens BatchLoader::of_stage(int stage) const {
+  bool const here = !config_->divides_vocabulary();
+  return {.inputs = here && stage == 0, .targets = here && stages_->is_last(stage), .places = true};
+}
+
+std::span<int const> BatchLoader::own_tokens(std::vector<int> const& whole, base::TokenSet const& tokens,
+                                             std::vector<int>& own) const {
+  own.clear();
+  for (std::size_t begin = 0; begin < whole.size(); begin += seq_len())
+    for (std::int64_t i = 0; i < tokens.size(); ++i)
+      own.push_back(whole[begin + static_cast<std::size_t>(tokens.at(i))]);
+  return own;
+}
+
+LoadedTokens BatchLoader::load(SampleSource const& samples, int microbatch, WantedTokens wanted, std::int64_t length) {
+  auto const first = samples.first(microbatch);
+  bool const divided = config_->parallel.cp > 1, read_for_places = wanted.places && sampler_.resets_positions();
+  for (std::int64_t b = 0; b < config_->batch.micro; ++b) {
+    auto const begin = static_cast<std::size_t>(b) * seq_len();
+    auto const in = std::span(inputs_).subspan(begin, seq_len()), out = std::span(targets_).subspan(begin, seq_len());
+    if (wanted.inputs || wanted.targets || read_for_places) samples.read(first + b, in, out, documents_at(begin));
+    if (wanted.places && !positions_.empty())
+      sampler_.positions(in, documents_at(begin), std::span(positions_).subspan(begin, seq_len()));
+  }
+  LoadedTokens out{{first, config_->batch.micro, length}, {}, {}, {}, {}};
+  if (wanted.places) out.documents = documents_;
+  if (!divided && length == config_->model.seq_len) {
+    if (wanted.inputs) out.inputs = inputs_;
+    if (wanted.targets) out.targets = targets_;
+    if (wanted.places) out.positions = positions_;
+    return out;
+  }
+  auto tokens = base::TokenSet::range(0, length);
+  if (divided) {
+    tokens = out.rows.tokens = division_.of_length(length).tokens(here_.cp);
+    out.rows.seq_len = tokens.size();
+    out.rows.sample_tokens = length;
+  }
+  if (wanted.inputs) out.inputs = own_tokens(inputs_, tokens, own_inputs_);
+  if (wanted.targets) out.targets = own_tokens(targets_, tokens, own_targets_);
+  if (wanted.places) out.positions = own_tokens(positions_, tokens, own_positions_);
+  return out;
+}
+
+void require_same_input(config::Config const& config, data::TokenSource const& source, comm::Communicator& world) {
+  // Equal hashes have equal minimum and maximum; the complement turns the maximum into a second minimum.
+  std::array<std::uint64_t, 4> h{config::hash(config), ~config::hash(config), source.hash(), ~source.hash()};
+  world.all_reduce(h.data(), 4, comm::Type::uint64, comm::Reduction::min).wait();
+  for (std::size_t i : {std::size_t{0}, std::size_t{2}}) {
+    if (h[i] == ~h[i + 1]) continue;
+    throw base::Error({.expected = i == 0 ? "the same input on every rank" : "the same training data on every rank",
+                       .found = fmt::format("different {} on some ranks (hash of this rank's: {:016x})",
+                                            i == 0 ? "inputs" : "data", i == 0 ? config::hash(config) : source.hash()),
+                       .where = i == 0 ? "" : fmt::format("data.path: {}", source.describe()),
+                       .fix = "give every node the same files (a shared file system, or identical copies)"},
+                      base::ExitCode::bad_input);
+  }
+}
+
+}  // namespace p3d::engine
