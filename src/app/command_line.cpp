@@ -110,7 +110,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("FILE", words, "the input, a TOML file, and overrides of its keys: section.key=value")->type_name("");
   app.add_flag("--check", line.check, "check the input, print what would run, start nothing");
   app.add_option("--ranks", line.ranks, "with --check: number of ranks to assume")->check(CLI::PositiveNumber);
-  app.add_flag("--verbose", line.verbose, "print every key with its value too (as in resolved.toml)");
+  app.add_flag("--verbose", line.verbose,
+               "print every key with its value too (as in resolved.toml); with --check also the memory of each buffer");
   app.add_flag("--help-input", keys, "list every key of the input file with its default");
   app.add_flag("--version", version, "print version, git hash, compiler, Kokkos, MPI, HDF5 and BLAS");
 

@@ -38,6 +38,7 @@ int check(p3d::app::CommandLine const& line) {
   auto const plan = p3d::engine::make_run_plan(choice.config);
   if (line.verbose) std::cout << p3d::config::canonical_toml(choice.config) << '\n';
   std::cout << choice.note << (choice.note.empty() ? "" : "\n") << p3d::report::describe(choice.config, plan)
+            << (line.verbose ? p3d::plan::buffer_table(choice.config, plan, p3d::engine::platform()) : "")
             << std::flush;
   auto const files = p3d::run::check_files(choice.config);
   for (auto const& note : files.notes) std::cout << p3d::base::printable(note) << std::endl;

@@ -80,6 +80,10 @@ struct ActivationMemory {
 ActivationMemory activation_memory(config::Config const& config, RunPlan const& plan, int pipeline_rank,
                                    Platform const& platform);
 
+/// A table of the buffers of the pipeline coordinate that needs the most memory, a line each: name, bytes in its
+/// activations and in its workspace, class, content. The last line has the sums of the table of memory.
+std::string buffer_table(config::Config const& config, RunPlan const& plan, Platform const& platform);
+
 /// Operations per step that recomputation adds to those of the model, counted as these are (flops_per_token).
 double recompute_flops_per_step(config::Config const& config, RunPlan const& plan);
 
