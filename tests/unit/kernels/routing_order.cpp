@@ -46,7 +46,7 @@ struct Order {
 Order sort(std::int64_t tokens, int experts, std::vector<int> const& choice) {
   auto const c = choice_of(tokens, choice);
   Owned1<int> const offsets("p3d::test::offsets", experts + 1), slots("p3d::test::slots", choice.size()),
-      workspace("p3d::test::workspace", base::sort_workspace(tokens, experts, kernels::have_device_form()));
+      workspace("p3d::test::workspace", p3d::base::sort_workspace(tokens, experts, kernels::have_device_form()));
   Owned2<int> const place("p3d::test::place", c.extent(0), c.extent(1));
   kernels::sort_by_expert(ExecSpace(), c, offsets, slots, place, workspace);
   return {host(offsets), host(slots), host(place)};
