@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <p3d/schedule/opening.hpp>
 
+#include <p3d/schedule/graph.hpp>
 #include <p3d/schedule/query.hpp>
 
-#include <algorithm>
-#include <array>
 #include <limits>
-
-#include "channels.hpp"
 
 namespace p3d::schedule {
 
@@ -18,15 +15,16 @@ constexpr bool may_stand_in_opening(Op op) {
          op == Op::release_weights;
 }
 
-/// At first all before the first that may not stand there, then fewer until what they need is there too.
+/// The largest prefixes that are closed in the graph: at first all before the first that may not stand there, then
+/// fewer until every event that is needed there happens there.
 class Openings {
 public:
-  explicit Openings(Program const& program) : program_(program) {
+  explicit Openings(Program const& program)
+      : graph_(build_graph(program, {true, std::numeric_limits<int>::max()})), given_(graph_.num_events(), 0) {
     for (std::size_t r = 0; r < program.ranks.size(); ++r) {
       auto const& actions = program.ranks[r];
       std::size_t n = 0;
-      for (; n < actions.size() && may_stand_in_opening(actions[n].op); ++n)
-        if (has_microbatch(actions[n].op)) place(actions[n], static_cast<int>(r)) = n;
+      for (; n < actions.size() && may_stand_in_opening(actions[n].op); ++n) count(r, n, 1);
       ends_.push_back(n);
     }
     while (cut()) {
@@ -34,57 +32,47 @@ public:
   }
 
   std::vector<std::size_t> const& ends() const { return ends_; }
-  bool has(Op op, int stage, int microbatch) const { return has(op, stage, microbatch, rank_of(program_, stage)); }
+  /// Whether one end of the message of an action that stands in no opening stands in one.
+  bool has_other_end(std::size_t rank, std::size_t action) const {
+    for (Edge const& e : edges(rank, action))
+      if (e.tie == Tie::gives) return given_[e.event] > 0;
+    return false;
+  }
 
 private:
-  static constexpr std::size_t nowhere = std::numeric_limits<std::size_t>::max();
-  /// Where an action stands on its rank: by stage and microbatch, of an E by rank.
-  std::size_t& place(Action const& a, int rank) {
-    auto& places = places_[static_cast<std::size_t>(a.op)];
-    if (places.empty()) places.assign(cell(program_, std::max(program_.num_stages, program_.num_ranks), 0), nowhere);
-    return places[cell(program_, a.op == Op::embed_forward ? rank : a.stage, a.microbatch)];
+  std::span<Edge const> edges(std::size_t rank, std::size_t action) const {
+    return graph_.edges(static_cast<int>(rank), static_cast<std::ptrdiff_t>(action));
   }
-  bool has(Op op, int row, int microbatch, int rank) const {
-    auto const& places = places_[static_cast<std::size_t>(op)];
-    return !places.empty() && places[cell(program_, row, microbatch)] < ends_[static_cast<std::size_t>(rank)];
+  void count(std::size_t rank, std::size_t action, int step) {
+    for (Edge const& e : edges(rank, action)) given_[e.event] += e.tie == Tie::gives ? step : 0;
   }
-  bool all_embed(int microbatch) const {
-    for (int r = 0; r < program_.num_ranks; ++r)
-      if (!has(Op::embed_forward, r, microbatch, r)) return false;
+  /// All that the action needs happens, and every exchange in which it takes part. A message that it posts may wait.
+  /// Broadcasts, for which ranks ask when the program begins, are behind all openings.
+  bool is_closed(std::size_t rank, std::size_t action) const {
+    for (Edge const& e : edges(rank, action)) {
+      bool const gives = e.tie == Tie::gives, message = graph_.kind(e.event) == EventKind::message;
+      if (gives && !message && graph_.exchange(e.event) == VocabularyExchange::output) return false;
+      if (!(gives && message) && given_[e.event] < graph_.givers(e.event)) return false;
+    }
     return true;
-  }
-  bool has_all_it_needs(Action const& a) const {
-    if (a.op == Op::embed_forward) return all_embed(a.microbatch);
-    if (a.op != Op::forward) return true;
-    if (program_.divides_vocabulary && a.stage + 1 == program_.num_stages) return false;
-    if (a.stage == 0) return !program_.divides_vocabulary || all_embed(a.microbatch);
-    return has(Op::forward, a.stage - 1, a.microbatch) &&
-           (!input_is_remote(program_, a.stage) || has(Op::send_activation, a.stage - 1, a.microbatch));
   }
   /// One round; false: nothing changed.
   bool cut() {
     bool changed = false;
     for (std::size_t r = 0; r < ends_.size(); ++r)
       for (std::size_t i = 0; i < ends_[r]; ++i) {
-        if (has_all_it_needs(program_.ranks[r][i])) continue;
+        if (is_closed(r, i)) continue;
+        for (std::size_t k = i; k < ends_[r]; ++k) count(r, k, -1);
         ends_[r] = i;
         changed = true;
       }
     return changed;
   }
 
-  Program const& program_;
+  Graph graph_;
+  std::vector<int> given_;  ///< by event: actions in openings that give it
   std::vector<std::size_t> ends_;
-  std::array<std::vector<std::size_t>, static_cast<std::size_t>(Op::embed_backward) + 1> places_;  ///< by Op
 };
-
-/// The other end of a message.
-constexpr Op other_end(Op op) {
-  return op == Op::send_activation   ? Op::recv_activation
-         : op == Op::recv_activation ? Op::send_activation
-         : op == Op::send_gradient   ? Op::recv_gradient
-                                     : Op::send_gradient;
-}
 
 }  // namespace
 
@@ -94,7 +82,7 @@ Opening opening(Program const& program) {
   for (std::size_t r = 0; r < program.ranks.size(); ++r)
     for (std::size_t i = openings.ends()[r]; i < program.ranks[r].size(); ++i) {
       Action const& a = program.ranks[r][i];
-      if (is_message(a.op) && openings.has(other_end(a.op), peer_stage(a), a.microbatch)) out.unmatched[r].push_back(a);
+      if (is_message(a.op) && openings.has_other_end(r, i)) out.unmatched[r].push_back(a);
     }
   return out;
 }
