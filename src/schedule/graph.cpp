@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 namespace p3d::schedule {
 
@@ -21,7 +22,7 @@ std::size_t at(int i) { return static_cast<std::size_t>(i); }
 /// The last events of a slot.
 struct SlotEvents {
   std::uint32_t activation_in = no_event, activation_out = no_event, gradient_in = no_event, gradient_out = no_event;
-  std::uint32_t copy_out = no_event, copy_in = no_event;
+  std::uint32_t copy_out = no_event;
   std::uint32_t gradients_out = no_event;  ///< a copy out that takes the gradients, too
 };
 }  // namespace
@@ -80,6 +81,7 @@ private:
     for (std::size_t s = 0; s < slots_.size(); ++s)
       slots_[s].assign(program_.stage_rank[s] == rank_ ? at(program_.num_slots[s]) : 0, {});
     gradients_move_.clear();
+    copies_back_.clear();
     graph_.first_node_.push_back(graph_.first_edge_.size());
     begin_node();
     ask_for_broadcasts();
@@ -113,18 +115,19 @@ private:
       case Op::forward:
         if (takes_slot(program_, a)) take(a, Tie::needs);
         tie(Tie::needs, slot(a).activation_in);
+        need_reloaded(a);
         if (a.stage == 0) need(Exchange::sum, a.microbatch);
         return;
       case Op::backward:
       case Op::backward_input:
         tie(Tie::needs, slot(a).gradient_in);
-        tie(Tie::needs, slot(a).copy_in);
+        need_reloaded(a);
         need_sent(slot(a).gradient_out);
         // The input part overwrites the output, from which an activation of another microbatch may still leave.
         if (a.op == Op::backward_input) need_sent(slot(a).activation_out);
         if (a.stage + 1 == program_.num_stages) need(Exchange::input_gradient, a.microbatch);
         return;
-      case Op::backward_weight: return tie(Tie::needs, slot(a).copy_in);
+      case Op::backward_weight: return need_reloaded(a);
       case Op::reload_activations:
         if (gradients_move_[index_]) need_sent(slot(a));
         return;
@@ -151,6 +154,16 @@ private:
     std::uint32_t const copy_out = s.copy_out;
     s = {};
     s.copy_out = copy_out;
+  }
+  /// Whoever reads slots waits for what was copied back into them: its own, and those of its row.
+  void need_reloaded(Action const& a) {
+    if (copies_back_.empty()) return;
+    auto const need_copy = [&](int stage) {
+      auto const found = copies_back_.find({stage, a.microbatch});
+      if (found != copies_back_.end()) tie(Tie::needs, found->second);
+    };
+    need_copy(a.stage);
+    for_slots_in_use(program_, a, need_copy);
   }
   void need_sent(SlotEvents const& s) {
     need_sent(s.activation_out);
@@ -187,7 +200,7 @@ private:
       }
       case Op::reload_activations: {
         SlotEvents& s = slot(a);
-        s.copy_in = give_copy();
+        copies_back_[{a.stage, a.microbatch}] = give_copy();
         s.activation_in = s.gradient_in = no_event;
         return;
       }
@@ -248,8 +261,9 @@ private:
   // Of the rank that is walked:
   int rank_ = 0;
   std::size_t index_ = 0;
-  std::vector<std::vector<SlotEvents>> slots_;  ///< by stage
-  std::vector<bool> gradients_move_;            ///< by action (moves_gradients); empty: nothing has moved yet
+  std::vector<std::vector<SlotEvents>> slots_;                ///< by stage
+  std::map<std::pair<int, int>, std::uint32_t> copies_back_;  ///< by (stage, microbatch): the last one
+  std::vector<bool> gradients_move_;  ///< by action (moves_gradients); empty: nothing has moved yet
 };
 
 std::span<Edge const> Graph::edges(int rank) const {

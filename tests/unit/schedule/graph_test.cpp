@@ -121,6 +121,11 @@ TEST(Graph, copies_of_activations) {
   EXPECT_EQ(ties(graph, "0RELOAD_F0"), "gives copy2");
   EXPECT_EQ(ties(graph, "0F2"), "needs 0SEND_F1, needs copy1") << "it takes the slot of microbatch 1";
   EXPECT_EQ(ties(graph, "0B0"), "needs 1SEND_B0, needs copy2");
+  // The backwards of a row read each other's slots.
+  Program row = complete(refine(gpipe(1, 3), {2}));
+  offload_activations(row, 2, as_executed);
+  Graph const of_row = build_graph(row, as_executed);
+  EXPECT_EQ(ties(of_row, "1B0"), "needs copy4, needs copy5") << to_text(row);
   Program split = complete(generate("zb_h1", {4, 8, 0}));
   offload_activations(split, 2, as_executed);
   Graph const of_split = build_graph(split, as_executed);

@@ -9,7 +9,7 @@ using schedule::Action;
 using schedule::Op;
 
 namespace {
-bool moves_weights(Op op) {
+bool is_weight_action(Op op) {
   return op == Op::gather_weights || op == Op::release_weights || op == Op::offload_weights || op == Op::reload_weights;
 }
 bool names_weights(Op op) {
@@ -20,7 +20,7 @@ bool names_weights(Op op) {
     case Op::embed_forward:
     case Op::head_forward:
     case Op::head_backward: return true;
-    default: return moves_weights(op);
+    default: return is_weight_action(op);
   }
 }
 }  // namespace
@@ -31,7 +31,7 @@ InterpretedWeights::InterpretedWeights(schedule::Program const& program)
     Stage& stage = at(s);
     auto const& list = program.ranks[static_cast<std::size_t>(home_rank(s))];
     auto const first =
-        std::find_if(list.begin(), list.end(), [&](Action const& a) { return moves_weights(a.op) && a.stage == s; });
+        std::find_if(list.begin(), list.end(), [&](Action const& a) { return is_weight_action(a.op) && a.stage == s; });
     if (first != list.end() && first->op == Op::gather_weights) stage.home = Home::sharded;
     if (first != list.end() && first->op == Op::reload_weights) stage.home = Home::offloaded;
     stage.steps_alone =
@@ -124,7 +124,7 @@ void InterpretedWeights::step_stage(Action const& a, std::size_t place) {
   s.used.merge(s.reduced);
   auto const& list = program_->ranks[static_cast<std::size_t>(home_rank(a.stage))];
   bool const later = std::any_of(list.begin() + static_cast<std::ptrdiff_t>(place) + 1, list.end(), [&](auto const& b) {
-    bool const lent = program_->tied && a.stage == 0 && b.stage + 1 == program_->num_stages && !moves_weights(b.op);
+    bool const lent = program_->tied && a.stage == 0 && b.stage + 1 == program_->num_stages && !is_weight_action(b.op);
     return names_weights(b.op) && b.version == s.newest && (b.stage == a.stage || lent);
   });
   if (s.home != Home::sharded) {
