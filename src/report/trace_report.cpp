@@ -8,15 +8,13 @@
 
 #include <p3d/base/error.hpp>
 #include <p3d/base/text.hpp>
-#include <p3d/schedule/query.hpp>
-#include <p3d/schedule/vocabulary.hpp>
+#include <p3d/schedule/graph.hpp>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 
 #include "bubble.hpp"
@@ -169,7 +167,21 @@ void add_intake(PipelineRecord const& pipeline, std::size_t step, double transfe
 /// It is read off the waits that began before that moment.
 class ExchangeTimes {
 public:
-  explicit ExchangeTimes(Program const& program) : last_(program.num_stages - 1) {}
+  explicit ExchangeTimes(Program const& program) {
+    if (!program.divides_vocabulary) return;
+    auto const graph = schedule::build_graph(program, engine::execution);
+    for (int rank = 0; rank < program.num_ranks; ++rank) {
+      auto const& actions = program.ranks[static_cast<std::size_t>(rank)];
+      for (std::size_t i = 0; i < actions.size(); ++i)
+        for (schedule::Edge const& e : graph.edges(rank, static_cast<std::ptrdiff_t>(i))) {
+          // Not those of other microbatches, for which an action asks or whose buffer it takes.
+          if (graph.kind(e.event) != schedule::EventKind::exchange) continue;
+          if (graph.microbatch(e.event) != actions[i].microbatch) continue;
+          auto& exchanges = e.tie == schedule::Tie::gives ? begun_by_ : waited_for_by_;
+          exchanges[{actions[i].op, actions[i].stage}] = graph.exchange(e.event);
+        }
+    }
+  }
 
   void add(PipelineRecord const& pipeline, std::size_t step) {
     std::map<std::pair<Exchange, int>, double>
@@ -180,17 +192,17 @@ public:
     };
     each([&](engine::RecordedEvent const& e) {
       if (e.waits) return;
-      if (auto const kind = begun_by(e.action)) {
-        auto& end = joined[{*kind, e.action.microbatch}];
+      if (auto const begun = begun_by_.find({e.action.op, e.action.stage}); begun != begun_by_.end()) {
+        auto& end = joined[{begun->second, e.action.microbatch}];
         end = std::max(end, e.end);
       }
     });
     each([&](engine::RecordedEvent const& e) {
-      auto const kind = e.waits ? waited_for_by(e.action) : std::nullopt;
-      if (!kind) return;
-      auto const join = joined.find({*kind, e.action.microbatch});
+      auto const waited = waited_for_by_.find({e.action.op, e.action.stage});
+      if (!e.waits || waited == waited_for_by_.end()) return;
+      auto const join = joined.find({waited->second, e.action.microbatch});
       if (join == joined.end() || e.begin >= join->second) return;
-      auto& sum = sums_[*kind];
+      auto& sum = sums_[waited->second];
       sum.first += std::max(0.0, e.end - join->second);
       sum.second += 1.0;
     });
@@ -208,26 +220,8 @@ public:
 
 private:
   using Exchange = schedule::VocabularyExchange;
-  /// The exchange that an action joins when it ends.
-  std::optional<Exchange> begun_by(Action const& a) const {
-    if (a.op == Op::embed_forward) return Exchange::sum;
-    if (a.op == Op::head_forward) return Exchange::parts;
-    if (a.op == Op::head_backward) return Exchange::input_gradient;
-    if (a.op == Op::forward && a.stage == last_) return Exchange::output;
-    if (schedule::makes_input_gradient(a.op) && a.stage == 0) return Exchange::gradient;
-    return std::nullopt;
-  }
-  /// The exchange that an action waits for.
-  std::optional<Exchange> waited_for_by(Action const& a) const {
-    if (a.op == Op::forward && a.stage == 0) return Exchange::sum;
-    if (a.op == Op::head_forward) return Exchange::output;
-    if (a.op == Op::head_backward) return Exchange::parts;
-    if (schedule::makes_input_gradient(a.op) && a.stage == last_) return Exchange::input_gradient;
-    if (a.op == Op::embed_backward) return Exchange::gradient;
-    return std::nullopt;
-  }
-  int last_;
-  std::map<Exchange, std::pair<double, double>> sums_;  ///< seconds, and number of waits
+  std::map<std::pair<Op, int>, Exchange> begun_by_, waited_for_by_;  ///< keyed by the op and stage of the action
+  std::map<Exchange, std::pair<double, double>> sums_;               ///< summed seconds of the waits, and their number
 };
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
