@@ -20,12 +20,13 @@ AxisSet expert_exchange_axes(PerAxis const& sizes) {
   return out;
 }
 
+namespace {
+bool divides_sequences(PerAxis const& sizes) { return sizes.cp > 1; }
+}  // namespace
+
 std::vector<AxisSet> communicator_sets(ParamTable const& table, PerAxis const& sizes, bool divided) {
   std::vector<AxisSet> out{Axis::tp, Axis::pp};
-
-  bool const divides_sequences = sizes.cp > 1;
-
-  if (divides_sequences)  // attention; counts of targets
+  if (divides_sequences(sizes))  // attention; counts of targets
     for (auto a : token_axes.list()) out.emplace_back(a);
   if (std::any_of(table.specs().begin(), table.specs().end(), [](auto const& spec) { return spec.over_pipeline(); }))
     out.push_back(vocabulary_axes(sizes));
