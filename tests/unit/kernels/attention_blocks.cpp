@@ -5,6 +5,7 @@
 #include "attention_case.hpp"
 
 #include <p3d/base/error.hpp>
+#include <p3d/base/memory_sizes.hpp>
 #include <p3d/base/token_set.hpp>
 
 #include <support/errors.hpp>
@@ -46,7 +47,7 @@ std::int64_t bytes_of(std::int64_t rows, std::int64_t keys, std::int64_t dim) {
   auto const piece = [](std::int64_t n, std::size_t size) {
     return (n * static_cast<std::int64_t>(size) + 63) / 64 * 64;
   };
-  std::int64_t const length = base::AttentionScores::row_length(keys);
+  std::int64_t const length = p3d::base::AttentionScores::row_length(keys);
   return 2 * piece(rows * length, sizeof(A)) + piece(rows * dim, sizeof(A)) + 2 * piece(rows * dim, sizeof(S)) +
          piece(2 * rows, sizeof(A));
 }
