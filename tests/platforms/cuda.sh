@@ -136,7 +136,8 @@ check_open() {
   [[ ! -f $kokkos/lib/libkokkoscore.a ]] || return 0
   for file; do
     # CMake gives no path to a toolkit's libraries where nvcc finds them by itself; a user's modules do.
-    open=$(LD_LIBRARY_PATH=$CUDA_ROOT/lib64 ldd -r "$file" 2>&1 | sed -n -E 's/^undefined symbol: ([^[:space:]]+).*/\1/p' | sort -u | c++filt |
+    open=$(LD_LIBRARY_PATH=$CUDA_ROOT/lib64 ldd -r "$file" 2>&1 |
+      sed -n -E 's/^undefined symbol: ([^[:space:]]+).*/\1/p' | sort -u | c++filt |
       grep -v -E '^(Kokkos|desul)::|^(typeinfo|vtable|typeinfo name) for Kokkos::' || true)
     [[ -z $open ]] || { printf '%s\n' "$open" | head -n 20 >&2; fail "$file: undefined, and not Kokkos' own"; }
   done
