@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Numbers and lists as people read them, and the nearest known word for a misspelt one.
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>

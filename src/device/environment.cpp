@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The start of Kokkos: the number of threads and the GPU of this rank, unless the user chose them.
 #include <p3d/device/environment.hpp>
 
 #include <p3d/base/error.hpp>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Events of CUDA and HIP, whose runtimes have the same functions under two prefixes; and events of hosts, which are
+// reached at once unless a test delays them.
 #include <p3d/device/event.hpp>
 
 #include <p3d/base/error.hpp>

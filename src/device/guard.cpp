@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The check of host accesses to device memory, by hooks of Kokkos' tools: they see every allocation, kernel and copy,
+// and poison or unpoison all known blocks for the address sanitizer.
 #include <p3d/device/guard.hpp>
 
 #if defined(__SANITIZE_ADDRESS__)

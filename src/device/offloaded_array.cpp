@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// An array in pieces, in a swap file or in host memory. start_load and start_store move whole pieces; read and write
+// work through one piece in memory, which is stored when another one is needed.
 #include <p3d/device/offloaded_array.hpp>
 
 #include <p3d/base/error.hpp>

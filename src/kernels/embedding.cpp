@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Token and position embedding. Backward adds several rows to one row of the table where a token repeats; rows are
+// added in order by one thread for each element, so the result is the same on every backend.
 #include <p3d/kernels/embedding.hpp>
 
 #include "column_sum.hpp"

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Constant and random fills, and conversions between types of numbers.
 #include <p3d/kernels/elementwise.hpp>
 
 #include <cstring>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reductions over vectors: sums of squares by segments, a count of NaN and infinite elements, and the workspaces of
+// sums. Partial sums belong to fixed blocks, so results do not depend on the number of threads.
 #include <p3d/kernels/elementwise.hpp>
 
 #include <p3d/device/guard.hpp>

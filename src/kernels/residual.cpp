@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Residual sums with dropout, and sums of two arrays.
 #include <p3d/kernels/elementwise.hpp>
 
 #include "residual.hpp"

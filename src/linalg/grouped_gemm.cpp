@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// GEMMs of experts: the checks of the offsets, and one GEMM for each group.
 #include <p3d/linalg/grouped_gemm.hpp>
 
 #include <p3d/base/error.hpp>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// One GEMM on the host, in the caller's thread: by the BLAS through its Fortran interface, or by oneDNN.
 #include <p3d/linalg/host_blas.hpp>
 
 #include <p3d/base/error.hpp>

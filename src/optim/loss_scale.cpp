@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The dynamic loss scale: its rule, and its state as text in checkpoints.
 #include <p3d/optim/loss_scale.hpp>
 
 #include <p3d/base/error.hpp>

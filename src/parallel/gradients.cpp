@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The reduction of gradients by buckets, and the squared norm. A bucket's message starts as soon as its last parameter
+// is ready, while backward still runs; finish() only waits for messages that are under way.
 #include <p3d/parallel/gradients.hpp>
 
 #include <p3d/base/error.hpp>

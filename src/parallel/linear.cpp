@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Column-parallel and row-parallel linear layers: a GEMM, and the message before or after it. The row-parallel forward
+// pass hides one half of its all-reduce behind the other half's GEMM.
 #include <p3d/parallel/linear.hpp>
 
 #include <p3d/base/poll.hpp>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// All-gathers of weights by bucket, over all replicas or within a group of hybrid sharding.
 #include <p3d/parallel/weights.hpp>
 
 #include <p3d/base/error.hpp>

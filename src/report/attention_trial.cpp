@@ -113,6 +113,7 @@ AttentionTrial try_attention(config::Config const& c) {
     trial.refusal = "attention as one kernel takes 16 bits alone";
   } else {
     Sample<S> const fused(c), gemms(c);
+    // The first call plans and warms up; it also shows whether the library takes both directions.
     auto const before = kernels::fused_attention_calls();
     fused.run();
     trial.taken = kernels::fused_attention_calls() == before + 2;
@@ -122,6 +123,7 @@ AttentionTrial try_attention(config::Config const& c) {
     kernels::WithoutFusedAttention const paused;
     gemms.run();
     trial.gemms_s = std::min(gemms.run(), gemms.run());
+    // Outputs and gradients are each compared relative to their own size, so that neither hides the other.
     auto const out = distance<S>(fused.out, gemms.out), gradient = distance<S>(fused.dqkv, gemms.dqkv);
     trial.apart = std::sqrt((out[0] / out[1] + gradient[0] / gradient[1]) / 2);
   }
@@ -160,6 +162,8 @@ std::string choose_attention(config::Config const& c, comm::Communicator& world)
   kernels::use_fused_attention(true, c.run.deterministic);
   auto const trial = comm::agree(world, "try attention both ways", [&] { return try_attention<P>(c); });
   bool const same = trial.taken && trial.apart < attention_tolerance;  // false for NaN
+  // All ranks must agree: a rank that refuses, or gets other numbers, makes all ranks use GEMMs. Times are rank 0's, so
+  // that every rank decides alike.
   double refusals[] = {trial.taken ? 0.0 : 1.0, same ? 0.0 : 1.0};
   double times[] = {trial.fused_s, trial.gemms_s};
   world.all_reduce(refusals, 2, comm::Type::float64, comm::Reduction::sum).wait();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Axes of charts: the choice between a linear and a logarithmic scale, and round values with short labels.
 #include "axis.hpp"
 
 #include <p3d/base/text.hpp>
@@ -99,6 +100,8 @@ std::vector<Tick> Axis::ticks(int count) const {
   std::vector<Tick> out;
   auto const most = static_cast<std::size_t>(count) + 2;
   if (log_) {
+    // Logarithmic axes first try many labels in each decade, then fewer, then a label in every second, third, ...
+    // decade.
     for (auto const& digits : {std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 2, 3, 5}, {1, 2, 5}, {1, 3}, {1}}) {
       for (int stride = 1; stride == 1 || (digits.size() == 1 && stride < 700); ++stride) {
         auto const values = log_ticks(low_, high_, digits, stride);

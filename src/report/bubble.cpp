@@ -48,6 +48,8 @@ std::int64_t forwards_of(schedule::Program const& program) {
 std::vector<Remedy> remedies(config::Config const& c, std::int64_t forwards) {
   std::vector<Remedy> out;
   auto const& p = c.pipeline;
+  // Each key is offered only where the input does not have it yet. The number of microbatches is raised without a
+  // change of the batch where the micro batch can be halved.
   if (p.layer_split != config::LayerSplit::cost)
     out.push_back({{"pipeline.layers_per_stage=cost"}, "pipeline.layers_per_stage = \"cost\""});
   if (!p.vocab_parallel) out.push_back({{"pipeline.vocab_parallel=true"}, "pipeline.vocab_parallel = true"});
@@ -72,6 +74,7 @@ struct Trial {
 };
 /// Plans and simulates the input with other keys; empty where the input refuses them.
 std::optional<Trial> try_out(config::Config const& c, std::vector<std::string> const& overrides) {
+  // The key goes through the same parser and rules as an input file, so a key that is refused there is never advised.
   auto const read = config::parse_text(config::canonical_toml(c), "the input", "", overrides, c.num_ranks());
   if (!read.config) return {};
   try {
@@ -121,6 +124,7 @@ std::string bubble_lines(config::Config const& c, engine::RunPlan const& plan, p
                                 : fmt::format("  the ranks have even work: {} fill and drain {}\n",
                                               base::counted(c.batch.microbatches, "microbatch"),
                                               base::counted(c.parallel.pp, "pipeline rank"));
+  // Trials cost a plan and a simulation each, so large programs get the cause alone.
   auto const forwards = forwards_of(plan.training);
   if (forwards > most_tried) return text;
   double const now = simulated.step_time / static_cast<double>(c.batch.global);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The ceiling of the MFU: the model's GEMMs, each timed alone, on all ranks at once. The time of a step that consists
+// of nothing else gives the FLOP/s that this machine could reach with this model.
 #include <p3d/report/ceiling.hpp>
 
 #include <p3d/base/timer.hpp>
@@ -51,6 +53,8 @@ std::vector<Product> model_products(config::Config const& c, double most_flops) 
       {"mlp down", s.hidden, s.ffn, layers},
       {"head", layout::padded_shard(c.model.vocab_size, parts, 0).size(), s.hidden, heads, true}};
   std::vector<Product> list;
+  // Each linear layer has three GEMMs. A smaller trial takes fewer tokens and, for the head, fewer columns; the other
+  // dimensions of the weights are kept.
   for (auto const& l : linears) {
     auto const flops = [&](std::int64_t tokens, std::int64_t out) {
       return 2.0 * static_cast<double>(tokens) * static_cast<double>(out) * static_cast<double>(l.in);
@@ -91,6 +95,8 @@ void CeilingMeter<P>::run(Product const& p) const {
                                        p.op_b == linalg::Op::none ? p.n : p.k);
   device::ExecSpace const exec;
   device::View2<Wide> const sum(c_.data(), p.m, p.n);
+  // In 16 bits, activations are rounded to the storage type while weight gradients are added up in the type of
+  // gradients: both forms are timed as the model uses them.
   if constexpr (std::is_same_v<Storage, Wide>) {
     linalg::gemm<Wide>(exec, p.op_a, p.op_b, Wide(1), a, b, p.adds ? Wide(1) : Wide(0), sum);
   } else if (p.adds) {
@@ -106,6 +112,7 @@ template <class P>
 std::vector<double> CeilingMeter<P>::measure() {
   std::vector<double> seconds;
   for (auto const& p : products_) {
+    // All ranks begin a GEMM at the same time, as in a step: they share the memory's bandwidth.
     world_->barrier().wait();
     base::Stopwatch const watch;
     run(p);
@@ -123,6 +130,7 @@ double CeilingMeter<P>::speed(std::vector<double> const& seconds) const {
   double work = 0.0, time = 0.0;
   for (std::size_t i = 0; i < products_.size(); ++i) {
     work += products_[i].work;
+    // A kind takes its number of calls at full size, each scaled from the trial's size to the full one.
     time += products_[i].work / products_[i].flops() * seconds[i];
   }
   return work / time;

@@ -81,6 +81,7 @@ private:
   void frame() {
     double const low = size_.height - bottom, end = size_.width - right;
     add("<g class=\"grid\">");
+    // A label needs about 70 pixels in width and 56 in height.
     auto const columns = x_.ticks(static_cast<int>((end - left) / 70));
     auto const rows = y_.ticks(static_cast<int>((low - top) / 56));
     for (auto const& t : rows) add("<path d=\"M{} {:.1f}H{}\"/>", left, y_.at(t.value), end);
@@ -104,6 +105,7 @@ private:
     values.reserve(curve.points.size());
     for (auto const& p : curve.points) values.push_back(p.y);
     auto const window = curve.smooth ? smoothing_window(values.size()) : 1;
+    // A long curve is drawn twice: every step as a thin line, and the mean over it.
     line(curve.points, values, window > 1 ? "raw" : "line");
     if (window > 1) line(curve.points, smoothed(values, window), "line");
     flaws(curve);
@@ -122,6 +124,7 @@ private:
   /// Draws a line through the values at the x of `points`. A value that cannot be drawn interrupts the line.
   void line(std::vector<Point> const& points, std::vector<double> const& values, char const* look) {
     std::vector<Point> piece;
+    // A piece of one point has no line to be seen, so it becomes a dot.
     auto const end_piece = [&] {
       if (piece.size() == 1)
         add("<circle class=\"dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"1.8\"/>\n", piece[0].x, piece[0].y);

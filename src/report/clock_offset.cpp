@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Clock offsets and message times by ping-pong between two ranks, the best of some rounds.
 #include "clock_offset.hpp"
 
 #include <p3d/base/timer.hpp>
@@ -14,9 +15,11 @@ namespace {
 constexpr int rounds = 16;
 constexpr int clock_tag = 7;
 
+/// Sends bytes and waits.
 void send(comm::Communicator& comm, void const* data, std::size_t bytes, int peer) {
   comm.send(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, clock_tag).wait();
 }
+/// Receives bytes and waits.
 void receive(comm::Communicator& comm, void* data, std::size_t bytes, int peer) {
   comm.recv(data, static_cast<std::int64_t>(bytes), comm::Type::byte, peer, clock_tag).wait();
 }
@@ -37,6 +40,8 @@ ClockOffset measure_clock_offset(comm::Communicator& comm, std::function<double(
   } else {
     best.error = std::numeric_limits<double>::infinity();
     for (int i = 0; i < rounds; ++i) {
+      // Rank 0 reads its clock between the two messages. If both messages took the same time, that was in the middle of
+      // the round; if not, the middle is wrong by half of the round at most.
       double theirs = 0.0;
       double const before = clock();
       send(comm, &before, sizeof(before), 0);
@@ -49,6 +54,7 @@ ClockOffset measure_clock_offset(comm::Communicator& comm, std::function<double(
 }
 
 double offset_at(ClockOffset const& first, ClockOffset const& last, double time) {
+  // Two measurements at one time give no line; the later one counts.
   double const span = last.time - first.time;
   if (!(span > 0.0)) return last.offset;
   return first.offset + (last.offset - first.offset) * (time - first.time) / span;

@@ -43,6 +43,7 @@ std::vector<double> smoothed(std::vector<double> const& values, std::size_t wind
     return s;
   };
   for (std::size_t i = 0; i < n; ++i) {
+    // Near the ends the window shrinks on both sides, so that the mean stays centred.
     auto const half = std::min({window / 2, i, n - 1 - i});
     if (half == 0 || !std::isfinite(values[i])) continue;
     auto const begin = i - half, end = i + half + 1;

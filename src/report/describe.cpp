@@ -77,6 +77,7 @@ std::string stages_text(config::Config const& c, engine::RunPlan const& plan, bo
   text += fmt::format("  activation slots by stage: {}\n", shortened(slots, 16, " "));
   std::size_t actions = 0;
   for (auto const& list : plan.training->ranks) actions += list.size();
+  // Larger programs do without the simulation, so that --check answers quickly.
   constexpr std::size_t quick = 5'000'000;
   if (c.parallel.pp > 1 && actions < quick) {
     auto const simulated = plan::simulate(plan.training, plan::model_costs(c, plan.stages), plan.training.execution());
@@ -131,6 +132,7 @@ std::string sequence_text(config::Config const& c, engine::RunPlan const& plan) 
   auto const division = layout::context_division(c);
   int busiest = 0;
   for (int k = 1; k < division.cp; ++k)
+    // Ranks may have different numbers of tokens; the text is about those with the most.
     if (division.share_of_place(k).size() > division.share_of_place(busiest).size()) busiest = k;
   auto const tokens = c.batch.micro * division.share_of_place(busiest).size(),
              most = layout::even_share(tokens, c.parallel.tp, c.parallel.tp - 1).size();
@@ -268,6 +270,8 @@ std::string grade_memory(double predicted, double before, double now, int ranks)
   auto const ratio = fmt::format("found / predicted {:.3f}", found / predicted);
   auto verdict = ratio;
   if (more > 0.0) {
+    // MPI and the BLAS take buffers while they work, which no plan of p3d can know. Up to a usual amount they explain a
+    // difference.
     bool const within = more <= mib_of_libraries * 1024 * 1024;
     verdict = fmt::format("{} a rank more, {} the {:.0f} MiB that MPI and BLAS may take while they work",
                           base::human_bytes(more), within ? "within" : "beyond", mib_of_libraries);

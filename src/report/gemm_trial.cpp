@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The choice of the library for fp32 GEMMs on the host, and the ceiling that comes from the same measurement.
 #include <p3d/report/gemm_trial.hpp>
 
 #include <p3d/base/log.hpp>
@@ -34,6 +35,7 @@ template <class P>
 std::vector<std::vector<double>> best_times(CeilingMeter<P>& meter, std::vector<GemmChoice> const& libraries,
                                             comm::Communicator& world) {
   std::vector<std::vector<double>> best(libraries.size());
+  // Libraries are timed in turn, round by round, so that a change of the clock frequency concerns all of them.
   for (int round = 0; round <= trial_rounds; ++round) {
     for (std::size_t l = 0; l < libraries.size(); ++l) {
       linalg::set_gemm_choice(libraries[l]);
@@ -72,6 +74,7 @@ GemmTrial try_gemms(config::Config const& c, comm::Communicator& world) {
   auto const times = best_times(meter, libraries, world);
   linalg::set_gemm_choice(before);
 
+  // The ceiling takes the quickest library for each GEMM, also where the run uses another one.
   GemmTrial out{usual_gemms(c, world)};
   std::vector<double> least;
   for (std::size_t i = 0; i < products.size(); ++i) {

@@ -58,6 +58,7 @@ std::string base64(std::string_view bytes) {
   constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
   out.reserve((bytes.size() + 2) / 3 * 4);
+  // Three bytes are four digits of 6 bits; the last group is filled up with '='.
   for (std::size_t i = 0; i < bytes.size(); i += 3) {
     std::uint32_t three = 0;
     auto const have = std::min<std::size_t>(3, bytes.size() - i);

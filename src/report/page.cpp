@@ -80,6 +80,7 @@ std::string title_of(Runs const& runs) {
 std::vector<std::string> labels(Runs const& runs) {
   std::vector<std::string> out;
   for (auto const& run : runs) {
+    // Runs of the same name are told apart by their folders.
     auto const same =
         std::count_if(runs.begin(), runs.end(), [&](auto const& other) { return other.name == run.name; });
     out.push_back(escaped(same > 1 ? fmt::format("{} ({})", run.name, run.folder) : run.name));

@@ -19,6 +19,7 @@ namespace {
 
 constexpr ChartSize small{460, 290}, large{920, 600};
 
+/// The quantity along a chart's x axis.
 enum class Over { steps, tokens };
 
 using Value = double (*)(io::MetricsRow const&);
@@ -43,6 +44,7 @@ Chart chart(Runs const& runs, Over over, Value value, bool validation, bool smoo
       curve.steps.push_back(r.step);
       if (validation && r.eval_loss) curve.marks.push_back({x(r), *r.eval_loss});
     }
+    // A run that was stopped and continued gets a mark at the step where it continued.
     if (!runs[i].summary) continue;
     for (auto const& start : runs[i].summary->starts) {
       for (auto const& r : rows) {

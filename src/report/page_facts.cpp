@@ -30,10 +30,12 @@ double median_of(std::vector<io::MetricsRow> const& rows, double io::MetricsRow:
   return *middle;
 }
 
+/// A loss with four decimals, or in a short form where it is very large or not finite.
 std::string loss_text(double loss) {
   return std::isfinite(loss) && std::fabs(loss) < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.4g}", loss);
 }
 
+/// The state of a run with its exit code.
 std::string state_text(RunRecord const& run) {
   auto text = run.state();
   auto const& s = run.summary;
@@ -42,6 +44,7 @@ std::string state_text(RunRecord const& run) {
   return text;
 }
 
+/// The steps that are done, of those that the input asks for.
 std::string steps_text(RunRecord const& run) {
   auto const done = run.rows.empty() ? 0 : run.rows.back().step;
   auto asked = run.summary ? fmt::format("{}", run.summary->steps) : std::string();
@@ -57,6 +60,7 @@ void add_losses(RunRecord const& run, Facts& facts) {
   std::string last, mean, best, last_validation;
   if (!rows.empty()) {
     last = loss_text(rows.back().loss);
+    // One training loss depends on its batch; the mean of the last 1 % of the steps says more.
     auto const count = std::max<std::size_t>(1, rows.size() / 100);
     double sum = 0.0;
     for (std::size_t i = rows.size() - count; i < rows.size(); ++i) sum += rows[i].loss;
@@ -202,6 +206,7 @@ std::string differences_html(Runs const& runs) {
   }
   std::string rows;
   std::size_t same = 0;
+  // Keys with one value in all runs are only counted. A key that a run does not have counts as an empty value.
   for (auto const& key : keys) {
     auto const& row = values[key];
     if (std::all_of(row.begin(), row.end(), [&](auto const& v) { return v == row.front(); })) {

@@ -35,6 +35,7 @@ std::string bar(double share, std::size_t run) {
       run, 100.0 * std::min(1.0, share));
 }
 
+/// A table of rows with bars, with a head that names the runs where there are several.
 std::string table(Runs const& runs, std::vector<BarRow> const& rows) {
   // All columns have one width, so that bars can be compared.
   auto out =
@@ -76,6 +77,7 @@ std::string phases_html(Runs const& runs) {
     double total = 0.0;
     for (auto const& p : runs[r].summary->phases) total += p.mean;
     for (auto const& p : runs[r].summary->phases) {
+      // Runs may know different phases; a row is made at its first appearance.
       auto row = std::find_if(rows.begin(), rows.end(), [&](auto const& known) { return known.name == p.name; });
       if (row == rows.end()) row = rows.insert(rows.end(), {p.name, std::vector<Cell>(runs.size())});
       double const share = total > 0.0 ? p.mean / total : 0.0;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// The placement of the ranks: each rank looks at its own affinity, threads and GPU, and all ranks gather the records.
 #include <p3d/report/placement.hpp>
 
 #include <p3d/base/log.hpp>
@@ -30,11 +31,13 @@ struct Record {
   std::array<char, 16> gpu_bus{};
 };
 
+/// Copies a text, cut to the size of the array; the rest of the array is zero.
 template <std::size_t N>
 void put(std::array<char, N>& to, std::string const& from) {
   std::memcpy(to.data(), from.data(), std::min(from.size(), N - 1));
 }
 
+/// The record of a placement; cores beyond 1,024 are left out.
 Record pack(RankPlacement const& p) {
   Record r;
   put(r.host, p.host);
@@ -51,6 +54,7 @@ Record pack(RankPlacement const& p) {
   return r;
 }
 
+/// The placement from a record.
 RankPlacement unpack(Record const& r) {
   RankPlacement p{.host = r.host.data(),
                   .cores = {},
@@ -118,6 +122,7 @@ std::string describe(std::vector<RankPlacement> const& places, int max_lines) {
   std::string lines;
   int count = 0;
   for (std::size_t begin = 0, end = 0; begin < places.size(); begin = end) {
+    // Consecutive ranks with the same text share a line.
     auto const what = text(places[begin]);
     while (end < places.size() && text(places[end]) == what) ++end;
     if (++count > max_lines) {

@@ -26,6 +26,7 @@ using Cores = std::vector<int>;
 /// True when all of a's cores are in b.
 bool inside(Cores const& a, Cores const& b) { return std::includes(b.begin(), b.end(), a.begin(), a.end()); }
 
+/// The cores that are in a or in b.
 Cores unite(Cores const& a, Cores const& b) {
   Cores out;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(out));
@@ -38,6 +39,7 @@ struct Host {
   std::vector<int> ranks;
 };
 
+/// Ranks in words: "rank 3", "ranks 0-3".
 std::string ranks_text(std::vector<int> const& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", base::number_ranges(ranks));
 }
@@ -93,6 +95,7 @@ std::optional<std::string> core_error(std::vector<RankPlacement> const& places, 
     std::vector<int> ranks;
     int threads = 0;
     for (int const r : host.ranks) {
+      // Only ranks whose cores all lie in the set count; a rank with more cores can go elsewhere.
       if (places[r].cores.empty() || !inside(places[r].cores, set)) continue;
       ranks.push_back(r);
       threads += places[r].threads;
@@ -152,6 +155,7 @@ std::optional<std::string> gpu_error(std::vector<RankPlacement> const& places, H
   return std::nullopt;
 }
 
+/// The hosts in the order of their first ranks.
 std::vector<Host> hosts_of(std::vector<RankPlacement> const& places) {
   std::vector<Host> hosts;
   std::map<std::string, std::size_t> index;

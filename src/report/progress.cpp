@@ -35,6 +35,8 @@ std::string Progress::line(ProgressPoint const& p, std::size_t width) const {
 }
 
 void Progress::step(ProgressPoint const& p) {
+  // Each step multiplies the weight of the steps before it by 0.9: the mean is of about the last ten steps, and needs
+  // no list.
   constexpr double memory = 0.9;
   if (++done_ == 1) first_seconds_ = watch_.seconds();
   recent_tokens_ = memory * recent_tokens_ + p.tokens;

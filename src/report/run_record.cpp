@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// A run's output folder, read for the page of `p3d report`. Only metrics.csv must be there. Every other file that is
+// missing or damaged becomes a note on the page, so that a run which failed has a page too.
 #include <p3d/report/page.hpp>
 
 #include <p3d/base/error.hpp>
@@ -118,6 +120,8 @@ RunRecord read_run(std::string const& folder) {
   run.cut_off = history.cut_off;
   auto const now = std::time(nullptr), beat = changed(folder + "/.p3d.lock");
   run.last_change = utc(changed(metrics));
+  // A summary that says "running" is believed only while somebody holds the folder's lock: a killed run cannot correct
+  // it.
   run.alive = beat != 0 && now - beat < dead_after_s;
 
   if (auto const json = text_of(run, "summary.json", "the curves are all that is known"); !json.empty()) {
@@ -136,6 +140,7 @@ RunRecord read_run(std::string const& folder) {
   else
     run.trace_svg = text_of(run, "trace.svg", "");
 
+  // The name comes from the summary, else from the input, else from the folder.
   run.name = fs::path(folder).lexically_normal().string();
   for (auto const& [key, value] : run.input) {
     if (key == "run.name") run.name = unquoted(value);

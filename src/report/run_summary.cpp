@@ -188,6 +188,7 @@ RunSummary parse_summary(std::string_view text, std::string const& where) {
   try {
     auto const json = Json::parse(text);
     if (!json.is_object()) throw refuse("no JSON object");
+    // The version stands first in the file. Another version is refused: its members may mean something else.
     if (auto const at = json.find("p3d_run_summary"); at == json.end() || *at != format_version)
       throw refuse(at == json.end() ? "no \"p3d_run_summary\"" : "another version");
     RunSummary s;

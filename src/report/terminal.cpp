@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The width of the terminal behind a launcher. A rank's own output is a pipe to its launcher, so the launchers among
+// the ancestors of this process are looked at in /proc.
 #include <p3d/report/terminal.hpp>
 
 #include <fmt/format.h>
@@ -23,6 +25,7 @@ int columns_of(int file) {
   return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+/// A process of this node.
 struct Process {
   std::string name;
   int parent = 0;
@@ -39,6 +42,7 @@ Process look_at(int pid) {
   return process;
 }
 
+/// True for the programs that start MPI ranks, and for their helpers on each node.
 bool is_launcher(std::string_view name) {
   for (std::string_view start : {"mpiexec", "mpirun", "hydra_", "orterun", "prterun", "prte", "orted", "srun"}) {
     if (name.starts_with(start)) return true;
@@ -55,6 +59,8 @@ int terminal_columns() {
   if (!is_launcher(look_at(pid).name)) return columns_of(STDOUT_FILENO);
   struct stat own {};
   if (fstat(STDOUT_FILENO, &own) != 0 || S_ISREG(own.st_mode)) return 0;
+  // Launchers may be nested (srun, hydra_pmi_proxy, mpiexec). The first ancestor whose output is a device of /dev tells
+  // the terminal.
   constexpr int most_ancestors = 6;
   for (int i = 0; i < most_ancestors && pid > 1; ++i) {
     auto const ancestor = look_at(pid);

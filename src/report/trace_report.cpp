@@ -95,6 +95,7 @@ struct StepTimes {
   double busy = 0.0;  ///< seconds of compute, over all ranks
 };
 
+/// The times of a step. Events that wait are left out: the bubble is the time in which nothing is computed.
 StepTimes step_times(PipelineRecord const& pipeline, std::size_t step) {
   StepTimes t;
   for (auto const& steps : pipeline.ranks)
@@ -226,6 +227,7 @@ private:
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
+/// A timeline for the ranks of a program, without events.
 schedule::Timeline empty_timeline(Program const& program) {
   schedule::Timeline t;
   t.num_ranks = program.num_ranks;
@@ -262,11 +264,13 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   P3D_REQUIRE(!pipelines.empty() && !pipelines.front().ranks.front().empty(), "a report needs a recorded step");
   auto const& first = pipelines.front();
   std::size_t const recorded = first.ranks.front().size();
+  // The first step of a run also warms up caches and connections. It counts only where there is no other.
   std::size_t const begin = recorded > 1 && first.ranks.front().front().number == warm_up ? 1 : 0;
   TraceReport out;
   out.steps = static_cast<int>(recorded - begin);
   double const repeats = static_cast<double>(recorded - begin) * static_cast<double>(pipelines.size());
 
+  // One pass over all events collects the sums that all figures below are made of.
   Means means(program, repeats);
   double busy = 0.0, spans = 0.0;
   Intake intake;
@@ -293,6 +297,8 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   out.measured_bubble = 1.0 - busy / (spans * program.num_ranks);
   out.measured_makespan = spans / repeats;
 
+  // The costs of the program's actions are the means of what was measured. Messages have two parts: the latency
+  // (`transfer`, measured by ping-pong) and the time that sends and receives take from the ranks.
   for (int s = 0; s < program.num_stages; ++s) {
     out.costs.stages.push_back(stage_cost(means, s));
     out.costs.reduce.push_back(std::max(0.0, means.of(Op::reduce_gradients, s)));
@@ -309,11 +315,14 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
   out.costs.latency = transfer;
   out.costs.message_bytes = message_bytes;
   out.simulated = plan::simulate(program, out.costs, engine::execution, true);
+  // A second simulation gives each action its own time. It shows how much of the bubble comes from uneven times, and
+  // not from the schedule.
   double replayed = 0.0;
   for (auto const& pipeline : pipelines)
     for (std::size_t s = begin; s < recorded; ++s) replayed += replayed_makespan(program, out.costs, pipeline, s);
   out.replayed_bubble = 1.0 - busy / (replayed * program.num_ranks);
 
+  // The picture shows the step of median length: an unusually long or short step would mislead.
   auto const middle = lengths.begin() + static_cast<std::ptrdiff_t>(lengths.size() / 2);
   std::nth_element(lengths.begin(), middle, lengths.end());
   auto const typical = step_times(first, middle->second);
@@ -349,6 +358,7 @@ TraceReport report(std::string const& schedule, Program const& program, std::vec
                                           seconds_text(transfer)));
   out.drawn = {std::move(measured), simulated};
   simulated.title = fmt::format("{}: simulated with the measured costs", schedule);
+  // In the trace file the simulated step lies at the time of the measured one, so that a reader sees both at one place.
   for (auto& e : simulated.events) {
     e.start += typical.begin - origin;
     e.end += typical.begin - origin;

@@ -51,6 +51,7 @@ std::vector<char> pack(std::deque<engine::Recorder::Step> const& steps) {
   return bytes;
 }
 
+/// The steps from the bytes of pack().
 std::vector<engine::Recorder::Step> unpack(std::vector<char> const& bytes) {
   std::vector<engine::Recorder::Step> steps;
   auto const* from = bytes.data();
@@ -76,6 +77,7 @@ std::vector<std::vector<engine::Recorder::Step>> gather(comm::Communicator& worl
   auto size = static_cast<std::int64_t>(bytes.size());
   std::vector<std::vector<engine::Recorder::Step>> all;
   if (world.rank() != 0) {
+    // The size goes first, so that rank 0 knows how much memory the steps need.
     world.send(&size, 1, comm::Type::int64, 0, trace_tag).wait();
     world.send(bytes.data(), size, comm::Type::byte, 0, trace_tag).wait();
     return all;
@@ -132,6 +134,8 @@ std::string Tracing<P>::finish() {
   auto& trainer = state_->trainer;
   trainer.record_into(nullptr);
   auto& world = trainer.mesh().world();
+  // Clocks drift during a run. The second measurement makes the drift known, and every recorded time is corrected by
+  // it.
   auto const last = measure_clock_offset(world, engine::Recorder::now);
   auto steps = state_->recorder.steps();
   for (auto& step : steps)
@@ -147,6 +151,7 @@ std::string Tracing<P>::finish() {
   auto all = gather(world, steps);
   if (world.rank() != 0) return {};
 
+  // From here on rank 0 works alone: it has the steps of all ranks on its own clock.
   auto made = report(c.pipeline.schedule, plan.training, by_pipeline(plan.grid, std::move(all)), transfer, bytes,
                      state_->warm_up);
   for (int r = 0; r < c.parallel.pp; ++r) {
