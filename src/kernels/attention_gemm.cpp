@@ -132,6 +132,7 @@ struct Softmax : ScoreRows<S> {
     int const number = team.league_rank();
     auto const row = this->find(number);
     T* const s = scores + number * b.length;
+    // First pass over the row: its maximum among the visible keys.
     T top = -infinity<T>;
     for (int j = row.begin / 4 + team.team_rank(); 4 * j < row.end; j += team.team_size()) {
       auto const four = Base::load(s + 4 * j);
@@ -139,6 +140,7 @@ struct Softmax : ScoreRows<S> {
         if (row.sees(4 * j + i) && four.x[i] > top) top = four.x[i];
     }
     team.team_reduce(Kokkos::Max<T>(top));
+    // Second pass: exponentials, their sum (before dropout, as the softmax is defined), and the narrowed row in place.
     T sum = 0;
     Four<T> four;
     this->each_four(
@@ -154,6 +156,7 @@ struct Softmax : ScoreRows<S> {
         });
     team.team_reduce(Kokkos::Sum<T>(sum));
     Kokkos::single(Kokkos::PerTeam(team), [&] {
+      // One thread merges the block's maximum and sum with the result over other keys, and leaves the factors of both.
       T& norm = lse(this->p.statistic(b.sample, row.head, row.query));
       T const before = adds ? norm : -infinity<T>, most = before > top ? before : top;
       T const old_part = before > -infinity<T> ? exp_of(before - most) : T(0);
@@ -440,6 +443,7 @@ void gemm::attention_backward(ExecSpace const& exec, AttentionShape const& shape
     auto const result = matrix(dq);
     bool const adds = store_q == Store::add;
     std::int64_t const dim = shape.head_dim;
+    // Sums of dk and dv need a place of their own only where the results are narrower than sums.
     T* const memory = beside ? call.template take<T>(2 * call.blocks().kv_heads() * p.keys * dim) : nullptr;
     call.each_heads([&](std::int64_t sample, std::int64_t kv0, std::int64_t kv_heads) {
       std::int64_t const width = kv_heads * dim;

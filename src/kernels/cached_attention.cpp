@@ -51,12 +51,15 @@ struct CachedForward {
       tile_barrier(team);
       T const before = top;
       for (int j = 0; j < count; ++j) top = score[j] > top ? score[j] : top;
+      // The sums so far refer to the old maximum: `shrink` rescales them to the new one.
       T const now = top, shrink = exp_of(before - now);
       tile_barrier(team);
       tile_rows(team, 1, [&](int) { tile_cols(team, count, [=](int j) { score[j] = exp_of(score[j] - now); }); });
       tile_barrier(team);
       sum *= shrink;
       for (int j = 0; j < count; ++j) sum += score[j];
+      // On the host one thread adds whole rows of values; elsewhere each lane adds one column over all keys of the
+      // tile.
       if constexpr (on_host) {
         tile_cols(team, columns, [=](int d) { y[d] *= shrink; });
         for (int j = 0; j < count; ++j) {

@@ -187,6 +187,7 @@ template <class S, class G>
 void ColumnSums<S, G>::cut_rows(ExecSpace const& exec) {
   ColumnSources<S, G> tall;
   RowCuts<S, G> cuts;
+  // Each registered sum may use an equal part of the memory that is left.
   std::int64_t const room = (column_workspace_size - used_) / count_;
   for (int i = 0; i < count_; ++i) {
     auto& s = sources_[i];

@@ -33,6 +33,7 @@ void logits_parts(ExecSpace const& exec, View2<S const> logits, std::int64_t val
           S const* const b = x + begin;
           A const now = max_row<A>(
               team, n, top, [](S v) { return static_cast<A>(v); }, b);
+          // The sum so far refers to the old maximum; it is rescaled to the new one.
           if (begin > 0) sum *= exp_of(top - now);
           top = now;
           sum += sum_row<A>(

@@ -45,6 +45,7 @@ void embedding_backward(ExecSpace const& exec, View1<int const> tokens, View2<S 
       dw = static_cast<G>(dw + dout(r, c));
     };
     auto const cols = static_cast<std::int64_t>(dout.extent(1));
+    // Devices order the rows by token first; where there are too many rows for the workspace they do as the host does.
     if (add_by_key("p3d::kernels::embedding_backward", exec, rows, cols, key, add)) return;
   }
   for_vector<column_width>(

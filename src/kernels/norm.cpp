@@ -28,6 +28,7 @@ struct MadeRows {
   }
 };
 
+/// The forward pass of the layer norm, one row to a team.
 template <class S>
 void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight,
                     View1<S const> bias, double eps, View2<S> y, View1<Acc<S>> mean, View1<Acc<S>> rstd) {
@@ -68,6 +69,7 @@ void layernorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S cons
       });
 }
 
+/// The forward pass of the RMS norm, one row to a team.
 template <class S>
 void rmsnorm_rows(ExecSpace const& exec, MadeRows<S> const& rows, View2<S const> x, View1<S const> weight, double eps,
                   View2<S> y, View1<Acc<S>> rrms) {
@@ -143,6 +145,7 @@ struct NormBackward {
     auto const count = static_cast<A>(hidden);
     if (mean.extent(0) != 0) {
       A const m = mean(r);
+      // Two sums of the row come first, avg(d) and avg(d xhat), since every element of dx needs both.
       A const a = sum_row<A>(
                       team, hidden, [](S d, S by) { return d * by; }, g, w) /
                   count;
@@ -177,6 +180,7 @@ struct NormBackward {
   }
 };
 
+/// The backward pass row by row, without sums over rows (hosts).
 template <class S, class G>
 void norm_rows(std::string const& label, ExecSpace const& exec, NormBackward<S, G> const& pass) {
   NormBackward<S, G> const p = pass;  // captured by value
@@ -213,6 +217,8 @@ void norm_blocks(std::string const& label, ExecSpace const& exec, NormBackward<S
             constexpr int W = wide<S>;
             each_chunk<W>(team, hidden, [=](std::int64_t c, int n) {
               auto const add = [=](double* sums, auto const& more) {
+                // The first row of a block overwrites the partial sums, so that the workspace need not be cleared:
+                // reading 0 elements gives zeros.
                 auto const old = read<W>(sums + c, first ? 0 : n);
                 auto to = write<W>(sums + c, n);
                 for (int i = 0; i < lanes<W>(n); ++i) put(to[i], old[i] + more(i));

@@ -27,6 +27,7 @@ KOKKOS_INLINE_FUNCTION void random_words(base::RandomKey key, std::uint64_t stre
         drawn[2][b] = words.w[2];
         drawn[3][b] = words.w[3];
       }
+      // The words are drawn as four vectors and put back into the order of the stream.
       std::uint32_t in_order[most];
       P3D_SIMD
       for (int b = 0; b < together; ++b) {

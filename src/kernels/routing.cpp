@@ -15,6 +15,7 @@ namespace {
 /// Added to the sum of gates before the division by it, as DeepSeek does: all scores may be zero.
 constexpr double least_sum = 1e-20;
 
+/// Waits for the team between writes of all experts' gradients and additions to some of them.
 KOKKOS_INLINE_FUNCTION void barrier(Alone const&) {}
 template <class Team>
 KOKKOS_INLINE_FUNCTION void barrier(Team const& team) {
@@ -75,6 +76,7 @@ KOKKOS_INLINE_FUNCTION void choose(Keys<A> const& key, Routing const& r, std::ui
   for (int e = 0; e < r.experts; ++e) {
     if ((groups >> (e / size) & 1) == 0) continue;
     A const x = key(e);
+    // An expert that is not better than the last choice cannot enter a full list.
     if (found == r.top_k && !(x > key(choice[found - 1]))) continue;
     int k = found < r.top_k ? found++ : found - 1;
     for (; k > 0 && x > key(choice[k - 1]); --k) choice[k] = choice[k - 1];
@@ -217,6 +219,7 @@ void routing_sums(ExecSpace const& exec, RouterScores<A> const& saved, SampleRow
   for_rows(
       "p3d::kernels::routing_sums", exec, z.extent(0) * (experts + 1),
       KOKKOS_LAMBDA(RowTeam const& team, std::int64_t i) {
+        // One team sums a sample's probabilities of one expert; one more team per sample sums the squares of lse.
         std::int64_t const sample = i / (experts + 1), e = i % (experts + 1);
         std::int64_t const begin = rows.begin(sample, tokens), n = rows.begin(sample + 1, tokens) - begin;
         if (e == experts) {

@@ -89,6 +89,8 @@ void sort_by_expert(ExecSpace const& exec, View2<int const> choice, View1<int> o
   launch_kernel(
       "p3d::kernels::sort_place", FlatRange(exec, 0, blocks), KOKKOS_LAMBDA(std::int64_t b) {
         block.each_slot(b, [&](std::int64_t t, int k, int e) {
+          // A block's count of an expert begins at its first place and advances with each slot, so that slots keep
+          // their order.
           int const i = e < 0 ? -1 : count(e * blocks + b)++;
           place(t, k) = i;
           if (i >= 0) slots(i) = static_cast<int>(t * top_k + k);

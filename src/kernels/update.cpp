@@ -103,6 +103,7 @@ void adamw(ExecSpace const& exec, AdamW const& step, std::vector<DecaySegment> c
         auto new_gradient = write<W>(&g(c), n);
         P3D_SIMD
         for (int i = 0; i < lanes<W>(n); ++i) {
+          // The moments are used before they are rounded to Moment, so that narrow moments cost the weight less.
           T const d = scale * gradient[i];
           T const a = beta1 * first[i] + rest1 * d;
           T const b = beta2 * second[i] + rest2 * d * d;
