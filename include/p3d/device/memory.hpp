@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Large arrays. Where the system has two sizes of pages, they ask for the larger one.
+// Large arrays, which ask for the larger pages where the system has two sizes of pages.
 
 #include <p3d/device/view.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Host memory that GPUs copy from and to at the speed of the bus: pinned where there is a GPU, ordinary elsewhere.
-// (Copies of ordinary memory go through buffers of the driver.) Pinning takes time, so this is for memory that lives
+// Copies of ordinary memory go through buffers of the driver. Pinning takes time, so this is for memory that lives
 // long.
 
 #include <p3d/device/event.hpp>
