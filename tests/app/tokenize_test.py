@@ -13,7 +13,7 @@ import unittest
 import program
 from program import AppTest
 
-TOKENIZERS = program.SOURCE / "tests" / "unit" / "data" / "tokenizers"
+TOKENIZERS = program.SOURCE / "tests" / "unit" / "text" / "tokenizers"
 GPT2 = str(TOKENIZERS / "gpt2.json")
 
 

@@ -43,7 +43,7 @@ case $case_name in
     says '[Ss]ignal 9' ;;
   thrown)
     [ "$code" -eq 1 ] || fail "exit code $code, not 1"
-    says 'rank 3\] a fault on the last rank' ;;
+    says 'rank 3\] an error on the last rank' ;;
   unwound)
     [ "$code" -eq 1 ] || fail "exit code $code, not 1"
     grep -q unreachable "$log" && fail "the environment was left"
