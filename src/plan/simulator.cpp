@@ -37,6 +37,7 @@ public:
         execution_(execution),
         record_(record),
         graph_(schedule::build_graph(program, execution)),
+        lacking_(graph_.givers()),
         time_(graph_.num_events(), 0.0),
         channel_free_(graph_.channels().all.size(), 0.0),
         clock_(program.ranks.size(), 0.0),
@@ -46,8 +47,6 @@ public:
         waits_for_(program.ranks.size(), nothing),
         live_(program.ranks.size(), 0),
         seen_(program.ranks.size(), 0) {
-    lacking_.reserve(graph_.num_events());
-    for (std::uint32_t e = 0; e < graph_.num_events(); ++e) lacking_.push_back(graph_.givers(e));
     transfer_ = costs.latency + (costs.message_bytes > 0 ? costs.message_bytes / costs.bandwidth : 0.0);
   }
 

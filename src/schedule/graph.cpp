@@ -18,13 +18,6 @@ namespace p3d::schedule {
 namespace {
 constexpr std::uint32_t no_event = std::numeric_limits<std::uint32_t>::max();
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-/// The last events of a slot.
-struct SlotEvents {
-  std::uint32_t activation_in = no_event, activation_out = no_event, gradient_in = no_event, gradient_out = no_event;
-  std::uint32_t copy_out = no_event;
-  std::uint32_t gradients_out = no_event;  ///< a copy out that takes the gradients, too
-};
 }  // namespace
 
 class GraphBuilder {
@@ -52,6 +45,13 @@ public:
 
 private:
   using Exchange = VocabularyExchange;
+
+  /// The last events of a slot.
+  struct SlotEvents {
+    std::uint32_t activation_in = no_event, activation_out = no_event, gradient_in = no_event, gradient_out = no_event;
+    std::uint32_t copy_out = no_event;
+    std::uint32_t gradients_out = no_event;  ///< a copy out that takes the gradients, too
+  };
 
   void number_events() {
     auto const all = graph_.channels_.all.size();
@@ -274,6 +274,12 @@ std::ptrdiff_t Graph::action_of(int rank, std::size_t edge) const {
   auto const begin = first_edge_.begin() + static_cast<std::ptrdiff_t>(first_node_[at(rank)]);
   auto const end = first_edge_.begin() + static_cast<std::ptrdiff_t>(first_node_[at(rank) + 1]);
   return std::upper_bound(begin, end, *begin + edge) - begin - 2;
+}
+
+std::vector<int> Graph::givers() const {
+  std::vector<int> out(num_events_);
+  for (std::uint32_t e = 0; e < num_events_; ++e) out[e] = givers(e);
+  return out;
 }
 
 std::pair<std::uint32_t, std::uint32_t> Graph::messages(int channel) const {

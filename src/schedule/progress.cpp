@@ -21,10 +21,11 @@ constexpr std::uint32_t nothing = std::numeric_limits<std::uint32_t>::max();
 class ProgramRun {
 public:
   ProgramRun(Program const& program, Graph const& graph)
-      : program_(program), graph_(graph), next_(program.ranks.size(), 0), waits_for_(program.ranks.size(), nothing) {
-    lacking_.reserve(graph.num_events());
-    for (std::uint32_t e = 0; e < graph.num_events(); ++e) lacking_.push_back(graph.givers(e));
-  }
+      : program_(program),
+        graph_(graph),
+        lacking_(graph.givers()),
+        next_(program.ranks.size(), 0),
+        waits_for_(program.ranks.size(), nothing) {}
 
   std::vector<Violation> check() {
     match();

@@ -17,6 +17,7 @@ concept NamedEnum = std::is_enum_v<E> && requires(E value) {
   enum_names(value).size();
 };
 
+/// The name of a value, or "?" for a value without one.
 template <NamedEnum E>
 constexpr char const* to_string(E value) {
   auto const names = enum_names(value);
@@ -30,7 +31,6 @@ std::vector<E> values_of() {
   std::vector<E> out;
   for (std::size_t i = 0; i < enum_names(E{}).size(); ++i) out.push_back(static_cast<E>(i));
   return out;
-  /// The name of a value, or "?" for a value without one.
 }
 
 }  // namespace p3d::base

@@ -12,45 +12,38 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace p3d::parallel {
 
-template <class S>
 /// The bytes of the elements that depend on the storage type S.
+template <class S>
 inline constexpr layout::ElementBytes element_bytes{sizeof(S), sizeof(device::accumulate_t<S>)};
 
-/// The type of the elements of a row, where activations have type S.
+/// A value of the type of the elements of a row, where activations have type S.
 template <class S, layout::Element element>
-struct TypeOf {
-  using type = std::byte;
-};
-template <class S>
-struct TypeOf<S, layout::Element::storage> {
-  using type = S;
-};
-template <class S>
-struct TypeOf<S, layout::Element::sums> {
-  using type = device::accumulate_t<S>;
-};
-template <class S>
-struct TypeOf<S, layout::Element::bfloat16> {
-  using type = device::bfloat16;
-};
-template <class S>
-struct TypeOf<S, layout::Element::int32> {
-  using type = int;
-};
-template <class S>
-struct TypeOf<S, layout::Element::int64> {
-  using type = std::int64_t;
-};
+auto value_of() {
+  using layout::Element;
+  if constexpr (element == Element::storage)
+    return S{};
+  else if constexpr (element == Element::sums)
+    return device::accumulate_t<S>{};
+  else if constexpr (element == Element::bfloat16)
+    return device::bfloat16{};
+  else if constexpr (element == Element::int32)
+    return int{};
+  else if constexpr (element == Element::int64)
+    return std::int64_t{};
+  else
+    return std::byte{};
+}
+template <class S, layout::Element element>
+using ElementType = decltype(value_of<S, element>());
 
 // P3D_VIEW_<form> is the view of a row's form; the three macros below it are what a row of the table expands to.
 #define P3D_VIEW_vector ::p3d::device::View1
 #define P3D_VIEW_matrix ::p3d::device::View2
 #define P3D_DECLARE_VIEW(group, name, form, element, ...) \
-  P3D_VIEW_##form<typename ::p3d::parallel::TypeOf<S, ::p3d::layout::Element::element>::type> name;
+  P3D_VIEW_##form<::p3d::parallel::ElementType<S, ::p3d::layout::Element::element>> name;
 #define P3D_VISIT_VIEW(group, name, ...) visit(::p3d::layout::Buffer::group##_##name, views.name);
 #define P3D_COPY_VIEW(group, name, ...) \
   if (::p3d::layout::has(set, ::p3d::layout::Buffer::group##_##name)) name = from.name;

@@ -47,8 +47,8 @@ private:
   };
   /// Starts the message of a bucket, rounded to `wire` where there is one.
   comm::Request start(std::size_t bucket);
-  template <class S>
   /// Starts the all-reduce or reduce-scatter of a bucket's numbers.
+  template <class S>
   comm::Request start_message(View1<S> whole, std::size_t bucket);
 
   ExecSpace exec_;

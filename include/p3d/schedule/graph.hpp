@@ -6,17 +6,16 @@
 // An action follows the one before it in the list of its rank. Besides, it is tied to events: what is under way while
 // ranks go on. An event happens when all that give it have given it.
 //
-//   event     what it is                         who gives it                    who needs it
-//   message   an activation or a gradient on     its SEND_* and its RECV_*       F, B or I that reads it; whoever
-//   writes
-//             its way to another rank                                            what it is sent from; a later SEND_*,
-//                                                                                where few may be outstanding; STEP
-//   exchange  between all ranks, of one          on each rank: E, S, T; F and    E, S, T, G; F of the first stage; B or
-//   I
-//             microbatch (vocabulary.hpp)        B or I that broadcast, and      of the last one; STEP
-//                                                whoever asks for a broadcast
-//   copy      of a microbatch's activations      OFFLOAD_F or RELOAD_F           whoever takes the slot; B, I, W that
-//             (offload.hpp)                                                      read what comes back
+//   message   an activation or a gradient on its way to another rank
+//     given by  its SEND_* and its RECV_*
+//     needed by F, B or I that reads it; whoever writes where it is sent from; a later SEND_*, where few may be
+//               outstanding; STEP
+//   exchange  one of microbatch m between all ranks (vocabulary.hpp)
+//     given by  E, S, T on each rank; F and B or I that broadcast, and whoever asks for a broadcast
+//     needed by E, S, T, G; F of the first stage; B or I of the last one; STEP
+//   copy      of a microbatch's activations (offload.hpp)
+//     given by  OFFLOAD_F or RELOAD_F
+//     needed by whoever takes the slot; B, I, W that read what comes back
 //
 // Example: on the second of two ranks with 1F1B and one slot, "1RECV_F1@0" needs the message of 1SEND_B0@0, which
 // leaves from the slot, and gives the message that it receives; "1F1@0" needs that one.
@@ -104,6 +103,8 @@ public:
   int givers(std::uint32_t event) const {
     return event < first_exchange_ ? 2 : event < first_copy_ ? program_->num_ranks : 1;
   }
+  /// The numbers of givers of all events.
+  std::vector<int> givers() const;
   int channel(std::uint32_t message) const;
   /// The place of a message among those of its channel.
   int number(std::uint32_t message) const;
