@@ -2,6 +2,7 @@
 // Mutated programs, as in fuzz_test.cpp, of the actions that go beyond compute and messages: weights that come and go,
 // versions of them, the divided vocabulary, and pairs. The validator must refuse exactly what the interpreter refuses.
 
+#include "fuzz_compare.hpp"
 #include "interpreter.hpp"
 #include "programs.hpp"
 
@@ -86,30 +87,8 @@ void mutate(std::mt19937& random, Program& p) {
   }
 }
 
-struct Count {
-  int mutants = 0, accepted = 0, deadlocks = 0, misuses = 0, wrong_results = 0;
-};
-
-void compare(Program const& program, Execution how, unsigned seed, Count& count, Pass pass = Pass::training) {
-  auto const truth = interpret_one_order(program, how, seed, pass);
-  auto const found = validate(program, how, pass);
-  ++count.mutants;
-  count.accepted += found.empty();
-  count.deadlocks += truth.outcome == Outcome::deadlock;
-  count.misuses += truth.outcome == Outcome::misuse;
-  count.wrong_results += truth.outcome == Outcome::wrong_result;
-  ASSERT_EQ(found.empty(), truth.outcome == Outcome::fine)
-      << "interpreter: " << truth.why << "\nvalidator: " << (found.empty() ? "valid" : found.front().message)
-      << "\nrendezvous " << how.rendezvous << ", in flight " << how.sends_in_flight << ", pairs " << how.pairs << '\n'
-      << to_text(program);
-}
-
-void print(Count const& c) {
-  std::cout << c.mutants << " mutants: " << c.accepted << " accepted, " << c.deadlocks << " deadlocks, " << c.misuses
-            << " misuses, " << c.wrong_results << " wrong results\n";
-  EXPECT_GT(c.accepted, c.mutants / 20);
-  EXPECT_GT(c.misuses, c.mutants / 20);
-  EXPECT_GT(c.wrong_results, c.mutants / 100);
+void compare(Program const& program, Execution how, unsigned seed, MutantCount& count, Pass pass = Pass::training) {
+  compare(program, how, interpret_one_order(program, how, seed, pass), count, pass);
 }
 
 /// A schedule of the registry for a few ranks.
@@ -134,7 +113,7 @@ void mutate_some(std::mt19937& random, Program& program) {
 
 TEST(FuzzMore, weights_that_come_and_go) {
   std::mt19937 random(88);
-  Count count;
+  MutantCount count;
   for (int round = 0; round < 6000 && !HasFatalFailure(); ++round) {
     Program compute = random_compute(random, 3, 3);
     if (draw(random, 2) == 0) compute = refine(compute, std::vector<int>(at(compute.num_stages), 2));
@@ -152,14 +131,14 @@ TEST(FuzzMore, weights_that_come_and_go) {
     compare(program, pass == Pass::training ? how : Execution{true, any_number}, static_cast<unsigned>(round), count,
             pass);
   }
-  print(count);
+  expect_outcomes(count);
 }
 
 // Every stage is updated several times in a step; a microbatch goes back with the weights with which it went forward,
 // which stay until their last use.
 TEST(FuzzMore, versions_of_weights) {
   std::mt19937 random(2406);
-  Count count;
+  MutantCount count;
   int stashed = 0;
   for (int round = 0; round < 6000 && !HasFatalFailure(); ++round) {
     Program program = complete(random_compute(random, 3, 4));
@@ -196,12 +175,12 @@ TEST(FuzzMore, versions_of_weights) {
     compare(program, {draw(random, 4) != 0, draw(random, 3)}, static_cast<unsigned>(round), count);
   }
   EXPECT_GT(stashed, 1000);
-  print(count);
+  expect_outcomes(count);
 }
 
 TEST(FuzzMore, divided_vocabulary) {
   std::mt19937 random(5288);
-  Count count;
+  MutantCount count;
   for (int round = 0; round < 6000 && !HasFatalFailure(); ++round) {
     Program compute = random_compute(random, 3, 4);
     VocabularyTimes times{.stages = {}, .embed = 0.1, .head_forward = 0.5 * draw(random, 6), .head_backward = 1};
@@ -219,13 +198,13 @@ TEST(FuzzMore, divided_vocabulary) {
             pass);
   }
   EXPECT_GT(count.deadlocks, count.mutants / 100);
-  print(count);
+  expect_outcomes(count);
 }
 
 // Two actions of a pair wait together, and that changes no outcome.
 TEST(FuzzMore, pairs) {
   std::mt19937 random(1437);
-  Count count;
+  MutantCount count;
   for (int round = 0; round < 4000 && !HasFatalFailure(); ++round) {
     Program compute = random_compute(random, 3, 4);
     if (draw(random, 2) == 0) exchange_pairs(compute);
@@ -240,5 +219,5 @@ TEST(FuzzMore, pairs) {
     ASSERT_EQ(together.outcome == Outcome::fine, interpret_one_order(program, how, 1).outcome == Outcome::fine);
   }
   EXPECT_GT(count.deadlocks, 10);
-  print(count);
+  expect_outcomes(count);
 }

@@ -4,6 +4,7 @@
 // an action begins exactly when the interpreter lets it.
 
 #include "interpreter.hpp"
+#include "programs.hpp"
 
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
@@ -20,19 +21,9 @@ using namespace p3d::test;
 
 namespace {
 
-constexpr Execution as_the_executor{true, any_number};
-
-Program divided(Program compute) {
-  VocabularyTimes times;
-  times.stages.assign(static_cast<std::size_t>(compute.num_stages), {});
-  times.embed = 0.1;
-  divide_vocabulary(compute, times, VocabularyOrder::forwards_first);
-  return complete(std::move(compute), 1, 1);
-}
-
 Program offloaded(Program compute, int parts, bool defers) {
   Program p = complete(refine(compute, std::vector<int>(static_cast<std::size_t>(compute.num_stages), parts)));
-  offload_activations(p, 2, as_the_executor, defers);
+  offload_activations(p, 2, as_executed, defers);
   return p;
 }
 
@@ -58,11 +49,11 @@ TEST(GraphErrors, a_graph_without_errors_lets_actions_begin_when_the_interpreter
         EXPECT_EQ(report.outcome, Outcome::fine) << g->name << " on " << p << ", " << what << ": " << report.why << '\n'
                                                  << to_text(program);
       };
-      for (Execution how : {as_the_executor, Execution{true, 0}, Execution{true, 1}, Execution{false, 1}})
+      for (Execution how : {as_executed, Execution{true, 0}, Execution{true, 1}, Execution{false, 1}})
         expect_fine(complete(compute, 1, 1), how, "plain");
-      expect_fine(divided(compute), as_the_executor, "divided");
+      expect_fine(divided(compute, 0.1), as_executed, "divided");
       for (int parts : {1, 2})
-        for (bool defers : {false, true}) expect_fine(offloaded(compute, parts, defers), as_the_executor, "offloaded");
+        for (bool defers : {false, true}) expect_fine(offloaded(compute, parts, defers), as_executed, "offloaded");
       for (bool ahead : {false, true}) {
         Program paired = compute;
         if (ahead) exchange_pairs(paired);
@@ -100,7 +91,7 @@ TEST(GraphErrors, every_kind_of_edge_is_missed) {
           wrong_found += interpret(program, how, bad, 4).outcome != Outcome::fine;
         }
   };
-  plant(complete(generate("zb_h1", {3, 5})), as_the_executor);
+  plant(complete(generate("zb_h1", {3, 5})), as_executed);
   plant(complete(one_f_one_b(3, 4)), {true, 1});
   plant(complete(gpipe(2, 3), 3), {true, 0});
   Program late = generate("1f1b", {3, 4});  // receives just before their use
@@ -108,9 +99,9 @@ TEST(GraphErrors, every_kind_of_edge_is_missed) {
   add_messages(late, 0, 0);
   add_reductions(late);
   plant(late, {true, 2});
-  plant(divided(generate("1f1b", {3, 5})), as_the_executor);
-  plant(offloaded(generate("zb_h1", {3, 8}), 1, true), as_the_executor);
-  plant(offloaded(generate("1f1b", {2, 6}), 2, false), as_the_executor);
+  plant(divided(generate("1f1b", {3, 5}), 0.1), as_executed);
+  plant(offloaded(generate("zb_h1", {3, 8}), 1, true), as_executed);
+  plant(offloaded(generate("1f1b", {2, 6}), 2, false), as_executed);
   std::set<Kind> missed;
   int kinds = 0;
   for (auto const& [kind, count] : found) {

@@ -2,6 +2,8 @@
 // What actions need and give, as text: "needs 1SEND_B0" is the message that is sent there, "gives SUM2" an exchange of
 // microbatch 2, "copy0" the first copy.
 
+#include "programs.hpp"
+
 #include <p3d/schedule/graph.hpp>
 #include <p3d/schedule/offload.hpp>
 #include <p3d/schedule/query.hpp>
@@ -13,10 +15,9 @@
 #include <string>
 
 using namespace p3d::schedule;
+using namespace p3d::test;
 
 namespace {
-
-constexpr Execution as_executed{true, any_number};
 
 std::string name(Action const& a) { return to_string({a.op, a.stage, a.microbatch}); }
 
@@ -53,14 +54,6 @@ std::string ties(Graph const& graph, std::string const& text) {
         return ties(graph, r, static_cast<std::ptrdiff_t>(i));
   }
   return "no " + text;
-}
-
-Program divided() {
-  Program p = generate("1f1b", {2, 4});
-  VocabularyTimes times;
-  times.stages.assign(2, {});
-  divide_vocabulary(p, times, VocabularyOrder::forwards_first);
-  return complete(std::move(p), 1, 1);
 }
 
 }  // namespace
@@ -147,7 +140,7 @@ TEST(Graph, copies_of_activations) {
 }
 
 TEST(Graph, exchanges_of_the_vocabulary) {
-  Program const p = divided();
+  Program const p = divided(generate("1f1b", {2, 4}));
   Graph const graph = build_graph(p, as_executed);
   EXPECT_EQ(ties(graph, 0, -1), "gives OUTPUT0, gives OUTPUT1") << "asked for before the first action";
   EXPECT_EQ(ties(graph, 1, -1), "gives GRADIENT0, gives GRADIENT1");

@@ -19,8 +19,6 @@ using namespace p3d::test;
 
 namespace {
 
-constexpr Execution as_executed{true, any_number};
-
 /// A place in a program.
 struct Place {
   std::vector<Action>* list;
@@ -79,14 +77,6 @@ private:
   Execution how_;
   Pass pass_;
 };
-
-Program divided() {
-  Program p = generate("1f1b", {3, 5});
-  VocabularyTimes times;
-  times.stages.assign(3, {});
-  divide_vocabulary(p, times, VocabularyOrder::forwards_first);
-  return complete(std::move(p), 1, 1);
-}
 
 Program sharded(Sharding const& sharding) {
   Program p = generate("zb_v", {2, 4, 0});
@@ -161,7 +151,7 @@ TEST(PlantedErrors, versions_of_weights) {
 }
 
 TEST(PlantedErrors, divided_vocabulary) {
-  Plants plants(divided());
+  Plants plants(divided(generate("1f1b", {3, 5})));
   plants.expect("no embedding", [](Program& p) { move_before(p, "0F0", "0E0"); });
   plants.expect("an embedding is overwritten", [](Program& p) {
     for (char const* early : {"0E1", "0E2"})

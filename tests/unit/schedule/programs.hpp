@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Compute programs for tests: random ones over any placement of the stages, with whole or split backwards.
+// Programs for tests: random compute programs over any placement of the stages, with whole or split backwards, and
+// programs with a divided vocabulary.
 
 #include <p3d/schedule/action.hpp>
+#include <p3d/schedule/schedule.hpp>
+#include <p3d/schedule/vocabulary.hpp>
 
 #include <random>
+#include <utility>
 
 namespace p3d::test {
+
+/// The way of the executor with messages (plan::execution).
+inline constexpr schedule::Execution as_executed{true, schedule::any_number};
+
+/// A complete program of a compute program whose vocabulary is divided; an E takes the time `embed`.
+inline schedule::Program divided(schedule::Program compute, double embed = 0.0) {
+  schedule::VocabularyTimes times;
+  times.stages.assign(static_cast<std::size_t>(compute.num_stages), {});
+  times.embed = embed;
+  divide_vocabulary(compute, times, schedule::VocabularyOrder::forwards_first);
+  return complete(std::move(compute), 1, 1);
+}
 
 /// A uniform number in [0, n), the same on every platform.
 inline int draw(std::mt19937& random, int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); }
