@@ -171,24 +171,23 @@ std::optional<base::ErrorText> MegatronIndex::document_error(std::int64_t i) con
 
 layout::Range MegatronIndex::sequence(std::int64_t i) const {
   P3D_REQUIRE(i >= 0 && i < sequences_, "the sequence exists");
-  if (auto const error = sequence_error(i)) throw base::Error(*error, base::ExitCode::bad_input);
+  if (auto const error = sequence_error(i)) base::refuse(*error);
   auto const begin = pointer(i) / item_;
   return {begin, begin + size_at(i)};
 }
 
 layout::Range MegatronIndex::document(std::int64_t i) const {
   P3D_REQUIRE(i >= 0 && i < documents_, "the document exists");
-  if (auto const error = document_error(i)) throw base::Error(*error, base::ExitCode::bad_input);
+  if (auto const error = document_error(i)) base::refuse(*error);
   auto const first = first_sequence(i), end = first_sequence(i + 1);
   if (first == sequences_) return {tokens_, tokens_};
   auto const begin = sequence(first);
   if (first == end) return {begin.begin, begin.begin};
   auto const last = end - 1 == first ? begin : sequence(end - 1);
   if (last.end < begin.begin)
-    throw base::Error(text({"sequences in ascending order", fmt::format("tokens {} to {}", begin.begin, last.end),
-                            header_bytes + 4 * sequences_ + 8 * first},
-                           fmt::format("document {} of {}", i, documents_)),
-                      base::ExitCode::bad_input);
+    base::refuse(text({"sequences in ascending order", fmt::format("tokens {} to {}", begin.begin, last.end),
+                       header_bytes + 4 * sequences_ + 8 * first},
+                      fmt::format("document {} of {}", i, documents_)));
   return {begin.begin, last.end};
 }
 

@@ -152,8 +152,7 @@ void TokenFiles::read(std::int64_t first, std::span<int> out) const {
     shard.file.require_whole();
     auto const good =
         decode(shard.place.type, shard.at(within), vocab_size_, out.first(static_cast<std::size_t>(here)));
-    if (auto const n = static_cast<std::int64_t>(good); n < here)
-      throw base::Error(bad_token(shard, within + n), base::ExitCode::bad_input);
+    if (auto const n = static_cast<std::int64_t>(good); n < here) base::refuse(bad_token(shard, within + n));
     out = out.subspan(static_cast<std::size_t>(here));
     first += here;
   }

@@ -131,12 +131,11 @@ void require_same_input(config::Config const& config, data::TokenSource const& s
   world.all_reduce(h.data(), 4, comm::Type::uint64, comm::Reduction::min).wait();
   for (std::size_t i : {std::size_t{0}, std::size_t{2}}) {
     if (h[i] == ~h[i + 1]) continue;
-    throw base::Error({.expected = i == 0 ? "the same input on every rank" : "the same training data on every rank",
-                       .found = fmt::format("different {} on some ranks (hash of this rank's: {:016x})",
-                                            i == 0 ? "inputs" : "data", i == 0 ? config::hash(config) : source.hash()),
-                       .where = i == 0 ? "" : fmt::format("data.path: {}", source.describe()),
-                       .fix = "give every node the same files (a shared file system, or identical copies)"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = i == 0 ? "the same input on every rank" : "the same training data on every rank",
+                  .found = fmt::format("different {} on some ranks (hash of this rank's: {:016x})",
+                                       i == 0 ? "inputs" : "data", i == 0 ? config::hash(config) : source.hash()),
+                  .where = i == 0 ? "" : fmt::format("data.path: {}", source.describe()),
+                  .fix = "give every node the same files (a shared file system, or identical copies)"});
   }
 }
 

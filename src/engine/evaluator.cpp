@@ -68,12 +68,11 @@ Score Evaluator::score(Windows const& windows, ScoreOptions const& options) {
 
 namespace {
 [[noreturn]] void refuse_short(std::int64_t window, std::int64_t found, data::TokenSource const& source) {
-  throw base::Error(
+  base::refuse(
       {.expected = fmt::format("at least {} tokens to evaluate: a window of {}, and a target", window + 1, window),
        .found = fmt::format("{}", found),
        .where = source.describe(),
-       .fix = "give a longer text, or shorter windows"},
-      base::ExitCode::bad_input);
+       .fix = "give a longer text, or shorter windows"});
 }
 }  // namespace
 

@@ -204,15 +204,13 @@ MemoryChoice choose_memory(config::Config const& c) {
   if (best == all.end()) {
     auto const least =
         std::min_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.bytes < b.bytes; });
-    throw base::Error(
-        {.expected =
-             fmt::format("a set of keys of [memory] with which a rank needs at most {}", base::human_bytes(limit)),
-         .found = fmt::format("the smallest: {}", line(*least)),
-         .where = "memory.limit",
-         .fix = fmt::format("set memory.limit to {:.3f} or more, raise parallel.tp or parallel.pp, or lower "
-                            "batch.micro",
-                            std::ceil(1000 * least->bytes / gib) / 1000)},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("a set of keys of [memory] with which a rank needs at most {}",
+                                          base::human_bytes(limit)),
+                  .found = fmt::format("the smallest: {}", line(*least)),
+                  .where = "memory.limit",
+                  .fix = fmt::format("set memory.limit to {:.3f} or more, raise parallel.tp or parallel.pp, or lower "
+                                     "batch.micro",
+                                     std::ceil(1000 * least->bytes / gib) / 1000)});
   }
   MemoryChoice choice{c, fmt::format("memory.limit: {}", line(*best))};
   choice.config.memory = best->memory;

@@ -23,16 +23,15 @@ template <class P>
 void require_policy(config::Config const& config) {
   with_policy(config, [&](auto policy) {
     if constexpr (!std::is_same_v<decltype(policy), P>)
-      throw base::Error({.expected = fmt::format("an input for which with_policy chooses {}, as the trainer's type is "
-                                                 "Trainer<{}>",
-                                                 name_of(P{}), name_of(P{})),
-                         .found = fmt::format("run.precision = \"{}\" with precision.gradients = \"{}\", for which it "
-                                              "chooses {}",
-                                              to_string(config.run.precision), to_string(config.precision.gradients),
-                                              name_of(policy)),
-                         .where = "constructor of p3d::engine::Trainer",
-                         .fix = "make the trainer inside p3d::engine::with_policy(config, ...), or set run.precision"},
-                        base::ExitCode::bad_input);
+      base::refuse({.expected = fmt::format("an input for which with_policy chooses {}, as the trainer's type is "
+                                            "Trainer<{}>",
+                                            name_of(P{}), name_of(P{})),
+                    .found = fmt::format("run.precision = \"{}\" with precision.gradients = \"{}\", for which it "
+                                         "chooses {}",
+                                         to_string(config.run.precision), to_string(config.precision.gradients),
+                                         name_of(policy)),
+                    .where = "constructor of p3d::engine::Trainer",
+                    .fix = "make the trainer inside p3d::engine::with_policy(config, ...), or set run.precision"});
   });
 }
 

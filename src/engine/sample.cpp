@@ -132,11 +132,10 @@ void require_tokens(std::vector<std::vector<int>> const& prompts, std::int64_t v
     P3D_REQUIRE(!prompt.empty(), "a prompt has a token");
     auto const bad = std::find_if(prompt.begin(), prompt.end(), [=](int t) { return t < 0 || t >= vocab; });
     if (bad == prompt.end()) continue;
-    throw base::Error({.expected = fmt::format("a prompt of tokens below model.vocab_size = {}", vocab),
-                       .found = fmt::format("token {} at place {} of the prompt", *bad, bad - prompt.begin() + 1),
-                       .where = "the prompt",
-                       .fix = "leave out what the model has no token for, or use the model's own tokenizer"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = fmt::format("a prompt of tokens below model.vocab_size = {}", vocab),
+                  .found = fmt::format("token {} at place {} of the prompt", *bad, bad - prompt.begin() + 1),
+                  .where = "the prompt",
+                  .fix = "leave out what the model has no token for, or use the model's own tokenizer"});
   }
 }
 

@@ -224,7 +224,7 @@ void require_shapes(Checkpoint const& c, std::vector<CheckpointPart> const& part
 void load_parts(comm::Communicator& world, Checkpoint const& checkpoint, Element element,
                 std::vector<CheckpointPart> const& parts, std::int64_t buffer_bytes, LoadBy way) {
   if (auto wrong = first_error(world, attempt([&] { require_shapes(checkpoint, parts); }))) {
-    throw base::Error(*wrong, base::ExitCode::bad_input);
+    base::refuse(*wrong);
   }
   Loader loader(checkpoint, element, buffer_bytes, way);
   std::optional<base::ErrorText> failure;

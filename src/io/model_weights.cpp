@@ -231,7 +231,7 @@ std::uint64_t load_weights(comm::Communicator& world, ModelWeights& weights, Ele
       }
     }
   });
-  if (auto wrong = first_error(world, failure)) throw base::Error(*wrong, base::ExitCode::bad_input);
+  if (auto wrong = first_error(world, failure)) base::refuse(*wrong);
   world.all_reduce(sums.data(), static_cast<std::int64_t>(sums.size()), comm::Type::uint64, comm::Reduction::sum)
       .wait();
   Checkpoint as_file;

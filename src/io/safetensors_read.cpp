@@ -48,7 +48,7 @@ PosixFile open(std::string const& path) {
   try {
     return {open_regular(path, O_RDONLY, "a safetensors file that can be read"), path};
   } catch (base::Error const& e) {
-    throw base::Error(e.text(), base::ExitCode::bad_input);
+    base::refuse(e.text());
   }
 }
 

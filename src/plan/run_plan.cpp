@@ -22,17 +22,16 @@ namespace p3d::plan {
 
 namespace {
 
-constexpr std::int64_t most_bytes = std::int64_t{1} << 60;
+constexpr std::int64_t too_many_bytes = std::int64_t{1} << 60;
 
 /// Refuses activations that no memory holds.
 void require_some_memory(std::int64_t activations, int pipeline_rank) {
-  if (activations < most_bytes) return;
-  throw base::Error({.expected = "activations that some memory could hold",
-                     .found = fmt::format("more than {} on pipeline rank {}",
-                                          base::human_bytes(static_cast<double>(most_bytes)), pipeline_rank),
-                     .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
-                     .fix = "lower one of them"},
-                    base::ExitCode::bad_input);
+  if (activations < too_many_bytes) return;
+  base::refuse({.expected = "activations that some memory could hold",
+                .found = fmt::format("more than {} on pipeline rank {}",
+                                     base::human_bytes(static_cast<double>(too_many_bytes)), pipeline_rank),
+                .where = "batch.micro, batch.microbatches, model.seq_len, model.hidden, model.layers",
+                .fix = "lower one of them"});
 }
 
 std::vector<layout::StageActivations> stage_activations(config::Config const& c, RunPlan const& plan) {
@@ -70,13 +69,11 @@ void require_somewhere(config::Config const& c, Platform const& platform) {
                                    std::pair("memory.offload_parameters", m.offload_parameters),
                                    std::pair("memory.offload_activations", m.offload_activations)}) {
     if (place != config::OffloadTo::host || platform.gpu) continue;
-    throw base::Error(
-        {.expected = "\"none\" or \"disk\": this build of p3d computes on the host, whose memory would be "
-                     "offloaded to itself",
-         .found = "\"host\"",
-         .where = key,
-         .fix = "choose \"disk\", or use a build for GPUs"},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = "\"none\" or \"disk\": this build of p3d computes on the host, whose memory would be "
+                              "offloaded to itself",
+                  .found = "\"host\"",
+                  .where = key,
+                  .fix = "choose \"disk\", or use a build for GPUs"});
   }
 }
 
@@ -145,9 +142,8 @@ int workspaces_of(config::Config const& c) { return c.comm.overlap_experts ? 2 :
 
 void require_supported(schedule::Program const& program, bool moves_weights, bool moves_activations) {
   auto const refuse = [](schedule::Action const& a, char const* expected, char const* fix) {
-    throw base::Error(
-        {.expected = expected, .found = schedule::to_string(a), .where = "the schedule (pipeline.file)", .fix = fix},
-        base::ExitCode::bad_input);
+    base::refuse(
+        {.expected = expected, .found = schedule::to_string(a), .where = "the schedule (pipeline.file)", .fix = fix});
   };
   for (auto const& actions : program.ranks) {
     bool updates = false;
@@ -182,11 +178,10 @@ char const* named(schedule::WeightHome home) {
 /// gradients are reduced.
 void require_agreement(config::Config const& c, schedule::Program const& program) {
   auto const refuse = [&](std::string expected, std::string found, std::string fix) {
-    throw base::Error({.expected = std::move(expected),
-                       .found = fmt::format("{} in {}", found, c.pipeline.file),
-                       .where = "pipeline.file",
-                       .fix = std::move(fix)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = std::move(expected),
+                  .found = fmt::format("{} in {}", found, c.pipeline.file),
+                  .where = "pipeline.file",
+                  .fix = std::move(fix)});
   };
   auto const& m = c.memory;
   using schedule::WeightHome;

@@ -80,7 +80,7 @@ std::string to_string(Action const& action) {
 
 Action parse_action(std::string_view text) {
   if (auto const action = parse(text)) return *action;
-  throw base::Error(
+  base::refuse(
       {.expected =
            "an action: <stage><op><microbatch>[v<version>][@<slot>] with op F, B, I, W, E, S, T, G, SEND_F, "
            "RECV_F, SEND_B, RECV_B, OFFLOAD_F or RELOAD_F; or <stage><op>[v<version>] with op REDUCE, REDUCE_SCATTER, "
@@ -88,8 +88,7 @@ Action parse_action(std::string_view text) {
            "OFFLOAD or RELOAD; or <stage>STEPv<version>; or STEP",
        .found = fmt::format("\"{}\"", text),
        .where = "",
-       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"},
-      base::ExitCode::bad_input);
+       .fix = "for example 2F0, 3B1@2, 1SEND_F4@0, 0REDUCE, 2GATHER, 2F0v1, STEP"});
 }
 
 }  // namespace p3d::schedule

@@ -33,11 +33,10 @@ Program parse_csv(std::string_view text) {
   Program program;
   int line = 0;
   auto const refuse = [&](std::string expected, std::string_view found, std::string fix) {
-    throw base::Error({.expected = std::move(expected),
-                       .found = fmt::format("\"{}\"", found.substr(0, 40)),
-                       .where = fmt::format("schedule CSV, line {}", line),
-                       .fix = std::move(fix)},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = std::move(expected),
+                  .found = fmt::format("\"{}\"", found.substr(0, 40)),
+                  .where = fmt::format("schedule CSV, line {}", line),
+                  .fix = std::move(fix)});
   };
   while (!text.empty()) {
     std::size_t const end = std::min(text.find('\n'), text.size());
@@ -114,22 +113,19 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
   require_in_range(program);
   bool const neighbours_apart = program.num_ranks > 1;
   if (weights && (!reductions || (neighbours_apart && !messages)))
-    throw base::Error({.expected = "a schedule with GATHER, RELEASE, OFFLOAD or RELOAD that has its messages and "
-                                   "reductions too",
-                       .found = reductions ? "no SEND and RECV" : "no REDUCE and STEP",
-                       .where = "schedule file",
-                       .fix = "write the schedule without them, complete it with `p3d schedule show input.toml "
-                              "--text FILE`, and put them into that file"},
-                      base::ExitCode::bad_input);
+    base::refuse({.expected = "a schedule with GATHER, RELEASE, OFFLOAD or RELOAD that has its messages and "
+                              "reductions too",
+                  .found = reductions ? "no SEND and RECV" : "no REDUCE and STEP",
+                  .where = "schedule file",
+                  .fix = "write the schedule without them, complete it with `p3d schedule show input.toml "
+                         "--text FILE`, and put them into that file"});
   if (moves && (!slots || !reductions || (neighbours_apart && !messages)))
-    throw base::Error(
-        {.expected = "a schedule with OFFLOAD_F or RELOAD_F that has its slots, messages and reductions too",
-         .found = !slots       ? "actions without slots"
-                  : reductions ? "no SEND and RECV"
-                               : "no REDUCE and STEP",
-         .where = "schedule file",
-         .fix = "leave OFFLOAD_F and RELOAD_F out and set memory.offload_activations, which adds them"},
-        base::ExitCode::bad_input);
+    base::refuse({.expected = "a schedule with OFFLOAD_F or RELOAD_F that has its slots, messages and reductions too",
+                  .found = !slots       ? "actions without slots"
+                           : reductions ? "no SEND and RECV"
+                                        : "no REDUCE and STEP",
+                  .where = "schedule file",
+                  .fix = "leave OFFLOAD_F and RELOAD_F out and set memory.offload_activations, which adds them"});
   if (!messages && !slots && !reductions) return complete(std::move(program), 1, slot_lookahead);
   if (!slots) assign_slots(program);
   if (program.num_slots.empty()) {  // slots are given, their numbers are not
@@ -138,12 +134,11 @@ Program parse_schedule_file(std::string_view text, int slot_lookahead) {
       for (Action const& a : actions)
         if (a.slot >= 0 && !is_vocabulary(a.op)) {
           if (a.slot >= program.num_microbatches)
-            throw base::Error(
+            base::refuse(
                 {.expected = fmt::format("a slot below {}, the number of microbatches", program.num_microbatches),
                  .found = to_string(a),
                  .where = "schedule file",
-                 .fix = "correct the slot, or leave all of them out"},
-                base::ExitCode::bad_input);
+                 .fix = "correct the slot, or leave all of them out"});
           int& count = program.num_slots[static_cast<std::size_t>(a.stage)];
           count = std::max(count, a.slot + 1);
         }

@@ -20,11 +20,10 @@ constexpr int largest_count = 1 << 20;  // of stages, ranks or microbatches: a b
 
 [[noreturn]] void refuse(int line, std::string expected, std::string_view found,
                          std::string fix = "correct this line; p3d schedule show --text FILE writes such a file") {
-  throw base::Error({.expected = std::move(expected),
-                     .found = fmt::format("\"{}\"", found.substr(0, 80)),
-                     .where = fmt::format("schedule text, line {}", line),
-                     .fix = std::move(fix)},
-                    base::ExitCode::bad_input);
+  base::refuse({.expected = std::move(expected),
+                .found = fmt::format("\"{}\"", found.substr(0, 80)),
+                .where = fmt::format("schedule text, line {}", line),
+                .fix = std::move(fix)});
 }
 
 /// The next word of `text`, taken off its front; empty at the end.

@@ -35,10 +35,10 @@ void require_valid(Program const& program, Execution execution, Pass pass) {
   for (std::size_t i = 0; i < std::min(found.size(), listed); ++i)
     text += fmt::format("{}{}", i == 0 ? "" : "\n          ", describe(found[i]));
   if (found.size() > listed) text += fmt::format("\n          and {} more", found.size() - listed);
-  // The table needs sound sizes; where those are at error there is no cell to mark.
+  // The table needs sound sizes; where those are wrong there is no cell to mark.
   if (found.front().rank >= 0)
     text += fmt::format("\n{}", to_table(program, found.front().rank, found.front().index, 16, 16));
-  throw base::Error(
+  base::refuse(
       {.expected = fmt::format(
            "a pipeline schedule that runs to its end ({} sends, {} in flight)",
            execution.rendezvous ? "rendezvous" : "eager",
@@ -47,8 +47,7 @@ void require_valid(Program const& program, Execution execution, Pass pass) {
        .where =
            fmt::format("schedule of {} on {}, {}", base::counted(program.num_stages, "stage"),
                        base::counted(program.num_ranks, "rank"), base::counted(program.num_microbatches, "microbatch")),
-       .fix = "correct the marked action; a schedule that p3d generated itself should never fail: please report it"},
-      base::ExitCode::bad_input);
+       .fix = "correct the marked action; a schedule that p3d generated itself should never fail: please report it"});
 }
 
 ValidProgram::ValidProgram(Program program, Execution execution, Pass pass)
