@@ -4,7 +4,7 @@
 // cross at the upper edge.
 #include "chart.hpp"
 
-#include "html.hpp"
+#include <p3d/base/printable.hpp>
 
 #include <fmt/format.h>
 
@@ -92,7 +92,7 @@ private:
     for (auto const& t : columns)
       add("<text x=\"{:.1f}\" y=\"{}\" class=\"x\">{}</text>", x_.at(t.value), low + 18, t.label);
     add("<text x=\"{}\" y=\"{}\" class=\"x title\">{}</text><text x=\"4\" y=\"14\" class=\"title\">{}</text></g>\n",
-        (left + end) / 2, size_.height - 5, escaped(chart_.x_title), escaped(chart_.y_title));
+        (left + end) / 2, size_.height - 5, base::markup_text(chart_.x_title), base::markup_text(chart_.y_title));
   }
 
   /// Draws one run: starts, line, mean, crosses and rings.
@@ -170,7 +170,7 @@ std::string to_svg(Chart const& chart, ChartSize size) {
     for (auto const& p : curve.marks) x.add(p.x), y.add(p.y);
   }
   auto out = fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", size.width,
-                         size.height, escaped(chart.title));
+                         size.height, base::markup_text(chart.title));
   if (x.empty() || y.empty())
     out += fmt::format("<text class=\"x\" x=\"{}\" y=\"{}\">no value yet</text>", size.width / 2, size.height / 2);
   if (!x.empty()) out += Drawing(chart, size, x, y).svg();

@@ -4,9 +4,10 @@
 
 #include <p3d/report/page.hpp>
 
-#include "html.hpp"
+#include "base64.hpp"
 #include "page_parts.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 #include <p3d/base/version.hpp>
 
@@ -45,7 +46,7 @@ std::string legend(Runs const& runs) {
   auto const names = labels(runs);
   for (std::size_t r = 0; r < runs.size(); ++r)
     out += fmt::format("<label for=\"show{}\">{}{} <small>{}</small></label>\n", r, swatch(r), names[r],
-                       escaped(runs[r].state()));
+                       base::markup_text(runs[r].state()));
   return out + "</p>\n";
 }
 
@@ -61,8 +62,8 @@ std::string notes(Runs const& runs) {
     if (run.state() == "ended without a word")
       add("This run ended without a word: summary.json says that it is running, but nothing holds its folder.");
     if (run.rows.empty()) add("No step is finished yet.");
-    if (run.summary && !run.summary->reason.empty()) add("<pre>" + escaped(run.summary->reason) + "</pre>");
-    for (auto const& note : run.notes) add(escaped(note));
+    if (run.summary && !run.summary->reason.empty()) add("<pre>" + base::markup_text(run.summary->reason) + "</pre>");
+    for (auto const& note : run.notes) add(base::markup_text(note));
   }
   return out.empty() ? "" : "<ul class=\"notes\">\n" + out + "</ul>\n";
 }
@@ -70,7 +71,7 @@ std::string notes(Runs const& runs) {
 /// The title of the page, from the names of the runs.
 std::string title_of(Runs const& runs) {
   std::vector<std::string> names;
-  for (auto const& run : runs) names.push_back(escaped(run.name));
+  for (auto const& run : runs) names.push_back(base::markup_text(run.name));
   if (names.size() > 3) return base::counted(static_cast<std::int64_t>(names.size()), "run");
   return base::join(names, " &middot; ");
 }
@@ -83,7 +84,7 @@ std::vector<std::string> labels(Runs const& runs) {
     // Runs of the same name are told apart by their folders.
     auto const same =
         std::count_if(runs.begin(), runs.end(), [&](auto const& other) { return other.name == run.name; });
-    out.push_back(escaped(same > 1 ? fmt::format("{} ({})", run.name, run.folder) : run.name));
+    out.push_back(base::markup_text(same > 1 ? fmt::format("{} ({})", run.name, run.folder) : run.name));
   }
   return out;
 }
@@ -116,10 +117,10 @@ std::string inputs_html(Runs const& runs) {
     auto const mark = runs.size() > 1 ? swatch(r) : std::string();
     if (!runs[r].input_text.empty())
       out += fmt::format("<details><summary>{}{}: resolved.toml, the complete input</summary><pre>{}</pre></details>\n",
-                         mark, names[r], escaped(runs[r].input_text));
+                         mark, names[r], base::markup_text(runs[r].input_text));
     if (runs[r].summary && !runs[r].summary->program.empty())
       out += fmt::format("<details><summary>{}{}: program and libraries</summary><pre>{}</pre></details>\n", mark,
-                         names[r], escaped(runs[r].summary->program));
+                         names[r], base::markup_text(runs[r].summary->program));
   }
   return out + "</section>\n";
 }
@@ -134,7 +135,7 @@ std::string to_html(Runs const& runs, std::string const& now) {
                  : "") +
          inputs_html(runs) +
          fmt::format("<footer>Made by p3d {} on {}. Times are UTC.</footer>\n</main></body></html>\n",
-                     escaped(base::version_with_hash()), escaped(now));
+                     base::markup_text(base::version_with_hash()), base::markup_text(now));
 }
 
 }  // namespace p3d::report

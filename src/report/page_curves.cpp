@@ -3,9 +3,9 @@
 // step time, and with experts their balance. Each chart has one curve for each run.
 
 #include "chart.hpp"
-#include "html.hpp"
 #include "page_parts.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
@@ -88,8 +88,8 @@ Scale scale_of_rates(Runs const& runs) {
 /// A panel with a title and the chart. A large panel also has a small form, for narrow screens.
 std::string panel(Chart const& c, std::string const& classes = "") {
   bool const wide = classes.find("wide") != std::string::npos;
-  auto out =
-      fmt::format("<figure class=\"panel {}\"><figcaption><h3>{}</h3></figcaption>\n", classes, escaped(c.title));
+  auto out = fmt::format("<figure class=\"panel {}\"><figcaption><h3>{}</h3></figcaption>\n", classes,
+                         base::markup_text(c.title));
   if (wide) out += "<div class=\"on-wide\">" + to_svg(c, large) + "</div><div class=\"on-narrow\">";
   return out + to_svg(c, small) + (wide ? "</div></figure>\n" : "</figure>\n");
 }

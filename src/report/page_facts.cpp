@@ -3,9 +3,9 @@
 // the same list of names; a value that is not known is empty, and a row that is empty for all runs is left out.
 
 #include "curve.hpp"
-#include "html.hpp"
 #include "page_parts.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
@@ -119,7 +119,7 @@ void add_speed(RunRecord const& run, Facts& facts) {
 }
 
 /// The text of a table's cell, escaped.
-std::string cell(std::string const& value) { return value.empty() ? "&ndash;" : escaped(value); }
+std::string cell(std::string const& value) { return value.empty() ? "&ndash;" : base::markup_text(value); }
 
 /// The beginning of a table with one column for each run.
 std::string table_head(Runs const& runs) {
@@ -170,7 +170,8 @@ Facts setting_of(RunRecord const& run) {
 std::string list_html(Facts const& facts) {
   std::string out = "<dl class=\"facts\">\n";
   for (auto const& [name, value] : facts) {
-    if (!value.empty()) out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escaped(name), escaped(value));
+    if (!value.empty())
+      out += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", base::markup_text(name), base::markup_text(value));
   }
   return out + "</dl>\n";
 }
@@ -186,7 +187,7 @@ std::string comparison_html(Runs const& runs) {
   auto out = "<section id=\"numbers\"><h2>Numbers</h2>" + table_head(runs);
   for (std::size_t i = 0; i < all.front().size(); ++i) {
     if (std::all_of(all.begin(), all.end(), [&](Facts const& f) { return f[i].second.empty(); })) continue;
-    out += fmt::format("<tr><th>{}</th>", escaped(all.front()[i].first));
+    out += fmt::format("<tr><th>{}</th>", base::markup_text(all.front()[i].first));
     for (auto const& facts : all) out += fmt::format("<td>{}</td>", cell(facts[i].second));
     out += "</tr>\n";
   }
@@ -213,7 +214,7 @@ std::string differences_html(Runs const& runs) {
       ++same;
       continue;
     }
-    rows += fmt::format("<tr><th><code>{}</code></th>", escaped(key));
+    rows += fmt::format("<tr><th><code>{}</code></th>", base::markup_text(key));
     for (auto const& value : row) rows += fmt::format("<td><code>{}</code></td>", cell(value));
     rows += "</tr>\n";
   }

@@ -2,9 +2,9 @@
 // Tables with bars: time by phase, memory by purpose. A table has a row for each phase or purpose and a column for each
 // run; the bars of a table share one scale.
 
-#include "html.hpp"
 #include "page_parts.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/base/text.hpp>
 
 #include <fmt/format.h>
@@ -48,10 +48,10 @@ std::string table(Runs const& runs, std::vector<BarRow> const& rows) {
   }
   out += "<tbody>\n";
   for (auto const& row : rows) {
-    out += fmt::format("<tr><th>{}</th>", escaped(row.name));
+    out += fmt::format("<tr><th>{}</th>", base::markup_text(row.name));
     for (std::size_t r = 0; r < row.cells.size(); ++r)
       out += fmt::format("<td>{}{}</td>", bar(row.cells[r].share, r),
-                         row.cells[r].text.empty() ? "&ndash;" : escaped(row.cells[r].text));
+                         row.cells[r].text.empty() ? "&ndash;" : base::markup_text(row.cells[r].text));
     out += "</tr>\n";
   }
   return out + "</tbody></table></div>\n";

@@ -4,6 +4,7 @@
 
 #include "timeline_rows.hpp"
 
+#include <p3d/base/printable.hpp>
 #include <p3d/schedule/query.hpp>
 
 #include <fmt/format.h>
@@ -42,23 +43,6 @@ constexpr Look const& look_of(Category c) {
   for (Look const& look : looks)
     if (look.category == c) return look;
   return looks[0];
-}
-
-std::string escaped(std::string const& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += c;
-  }
-  return out;
 }
 
 /// The largest of 1, 2, 5 x 10^k that gives at least `count` steps.
@@ -126,7 +110,7 @@ private:
     fmt::format_to(std::back_inserter(body_), form, std::forward<Args>(args)...);
   }
   void text(double x, double y, std::string const& words, std::string const& style = "") {
-    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(words));
+    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, base::markup_text(words));
   }
   void box(double x, double y, double width, double height, Category c, bool framed) {
     Look const& look = look_of(c);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Strings that came from elsewhere (a file, a model, a folder's list), made safe to show on a terminal.
+// Strings that came from elsewhere (a file, a model, a folder's list), made safe to show on a terminal or in a page.
 
 #include <string>
 #include <string_view>
@@ -13,6 +13,10 @@ namespace p3d::base {
 std::string printable(std::string_view text);
 /// The text on one line, made safe as by printable(); line ends and tabs are shown as "\n" and "\t".
 std::string printable_line(std::string_view text);
+
+/// The text as it may stand between the tags and in the quoted attributes of HTML and SVG. Control characters, which no
+/// page may contain, and bytes that are not UTF-8 become a replacement character.
+std::string markup_text(std::string_view text);
 
 /// True for the name of one file in one folder, which can be shown as it is: 1 to 255 bytes of UTF-8 without "/" and
 /// control characters; neither "." nor "..".

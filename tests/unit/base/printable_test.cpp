@@ -44,6 +44,17 @@ TEST(Printable, ShowsWhatTurnsTheOrderOfALine) {
 
 TEST(Printable, OneLineHasNoLineEnds) { EXPECT_EQ(printable_line("a\nb\tc\x1b"), "a\\nb\\tc\\x1b"); }
 
+TEST(MarkupText, LeavesNoMarkupAndOnlyUtf8) {
+  EXPECT_EQ(markup_text("<script>\"&'"), "&lt;script&gt;&quot;&amp;&#39;");
+  EXPECT_EQ(markup_text("\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80"), "\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80");
+  std::string const bad = "\xEF\xBF\xBD";
+  EXPECT_EQ(markup_text(std::string("a\0b\x1b", 4)), "a" + bad + "b" + bad);
+  EXPECT_EQ(markup_text("\xC0\x80"), bad + bad);                      // overlong
+  EXPECT_EQ(markup_text("\xED\xA0\x80"), bad + bad + bad);            // a surrogate
+  EXPECT_EQ(markup_text("\xE2\x82"), bad + bad);                      // cut off
+  EXPECT_EQ(markup_text("\xF4\x90\x80\x80"), bad + bad + bad + bad);  // above U+10FFFF
+}
+
 TEST(FileName, IsOneFileOfOneFolder) {
   for (auto const* name : {"tokenizer.json", ".hidden", "a b", "caf\xc3\xa9.model", "..."})
     EXPECT_TRUE(is_file_name(name)) << name;

@@ -5,7 +5,7 @@
 
 #include <p3d/report/page.hpp>
 
-#include "report/html.hpp"
+#include "report/base64.hpp"
 
 #include <support/temp_dir.hpp>
 
@@ -120,17 +120,6 @@ TEST(RunFolder, OfExpertsTheMostUnevenLayerOfEachStep) {
   EXPECT_EQ(run.experts[1].busiest, 1.0);
   auto const page = to_html({run}, "now");
   EXPECT_NE(page.find("Busiest expert"), std::string::npos);
-}
-
-TEST(Escaped, LeavesNoMarkupAndOnlyUtf8) {
-  EXPECT_EQ(escaped("<script>\"&'"), "&lt;script&gt;&quot;&amp;&#39;");
-  EXPECT_EQ(escaped("\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80"), "\xC3\xA4 \xE2\x82\xAC \xF0\x9F\x98\x80");
-  std::string const bad = "\xEF\xBF\xBD";
-  EXPECT_EQ(escaped(std::string("a\0b\x1b", 4)), "a" + bad + "b" + bad);
-  EXPECT_EQ(escaped("\xC0\x80"), bad + bad);                      // overlong
-  EXPECT_EQ(escaped("\xED\xA0\x80"), bad + bad + bad);            // a surrogate
-  EXPECT_EQ(escaped("\xE2\x82"), bad + bad);                      // cut off
-  EXPECT_EQ(escaped("\xF4\x90\x80\x80"), bad + bad + bad + bad);  // above U+10FFFF
 }
 
 TEST(Base64, IsThatOfRfc4648) {
